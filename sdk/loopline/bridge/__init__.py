@@ -1,1 +1,1 @@
-"""The model classes of pydantic-ai, as models of ours."""
+"""Adapts the model classes of pydantic-ai to the `Model` protocol."""

@@ -1,4 +1,4 @@
-"""Models that are asked by way of pydantic-ai, by their strings or as its model classes."""
+"""Models that are called through pydantic-ai, named by a string or given as one of its model classes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from loopline.models import (
 from loopline.tools import ProviderNames
 
 TIMEOUTS = Timeouts()
-"""How long to wait for a piece of a reply, and for a whole one."""
+"""How long to wait for the next piece of a reply, and for the whole reply."""
 
 
 class DefaultSettings(ModelSettings, total=False):
@@ -60,10 +60,10 @@ class DefaultSettings(ModelSettings, total=False):
 
 
 class BridgedModel:
-    """A model that pydantic-ai asks, once a request: the loop decides about retries."""
+    """A model that pydantic-ai calls. It sends each request once, because the loop decides about retries."""
 
     def __init__(self, name: str, model: Model, secrets: tuple[str, ...] = ()) -> None:
-        """`name` is the model string; no error shows the secrets."""
+        """`name` is the model string. Error messages do not contain the `secrets`."""
         self.name = name
         self.facts: ModelFacts = facts_of(model)
         self.capabilities: Capabilities = capabilities_of(model, self.facts)
@@ -85,10 +85,10 @@ class BridgedModel:
         return f"<{self.name}>"
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        """Yield text while the model writes, then the reply.
+        """Send a prompt; yield the text of the reply as it is received, then the reply.
 
         Raises:
-            ModelError: the model cannot be reached, or the reply breaks off.
+            ModelError: the model cannot be reached, or the reply is incomplete.
         """
         names = names_in(prompt)
         parser = BridgedReplyParser(self.name, names, self._thinking_fields, self._family)
@@ -106,7 +106,7 @@ class BridgedModel:
                     for delta in parser.feed(event):
                         yield delta
                 reply = parser.reply(response.get())
-        except LIBRARY_ERRORS as error:  # the cause may show a key
+        except LIBRARY_ERRORS as error:  # no cause: its message may contain a key
             problem = call_problem(error, self._error_context)
             if not problem:
                 raise model_error(error, self._error_context) from None
@@ -114,14 +114,14 @@ class BridgedModel:
         yield reply
 
     async def close(self, *, failed: bool) -> None:
-        """Close the client that pydantic-ai has created, when the harness closes."""
+        """Close the client of pydantic-ai, when the harness closes."""
         del failed
         if self._entered:
             self._entered = False
             await self._model.__aexit__(None, None, None)
 
     def _settings(self, prompt: Prompt, names: ProviderNames) -> ModelSettings | None:
-        """Return the settings: the request's before the model's, and the model's before the defaults."""
+        """Return the settings. The request overrides the model, and the model overrides the defaults."""
         settings = merge_model_settings(self._defaults(), self._model.settings)
         if prompt.cache_points:
             settings = merge_model_settings(settings, self._cache_settings)
@@ -135,7 +135,7 @@ class BridgedModel:
         return merge_model_settings(settings, requested)
 
     def _defaults(self) -> DefaultSettings:
-        """Return settings for one request that ends in time and is not stored."""
+        """Return default settings: no retries, no stored responses, and our timeouts, if the model supports them."""
         unsupported = self._model.unsupported_settings
         defaults = DefaultSettings(request_timeout=TIMEOUTS.total)
         if stores_by_default(self._model):
@@ -148,7 +148,7 @@ class BridgedModel:
 
 
 def _keys(model: Model) -> Iterator[str]:
-    """Yield the keys of a model, as far as its client shows them."""
+    """Yield the keys of a model that are attributes of its client."""
     if isinstance(model, FallbackModel):
         for member in model.models:
             yield from _keys(member)
@@ -163,14 +163,14 @@ _UNKNOWN = "Unknown model"
 
 
 def bridged_model(name: str, string: str, secrets: tuple[str, ...]) -> BridgedModel:
-    """Return the model of a pydantic-ai string; `name` is its model string here.
+    """Create the model that pydantic-ai names by `string`; `name` is the model string of Loopline.
 
     Raises:
-        ModelError: there is no such model, or its package, its key or a setting is missing.
+        ModelError: the model is unknown, or its package, its key or a setting is missing.
     """
     try:
         model = infer_model(string)
-    except Exception as error:  # each provider's own library raises in its own way
+    except Exception as error:  # the libraries of the providers have no common error class
         if str(error).startswith(_UNKNOWN):
             raise ModelError(_unknown_model(name, str(error))) from None
         raise model_error(error, ErrorContext(name, "the key", secrets)) from error
@@ -191,13 +191,15 @@ def _unknown_model(name: str, message: str) -> str:
 
 
 def bridge_model(model: object, secrets: tuple[str, ...]) -> BridgedModel:
-    """Return the model that asks an existing model of pydantic-ai.
+    """Adapt an existing model of pydantic-ai.
 
     Raises:
-        ModelError: it is no model of pydantic-ai.
+        ModelError: `model` is not a model of pydantic-ai.
     """
     if not _is_model(model):
-        raise ModelError(f"{type(model).__name__} is no model: give one of Loopline or pydantic-ai")
+        raise ModelError(
+            f"{type(model).__name__} is not a model: pass a model of Loopline or pydantic-ai"
+        )
     return BridgedModel(f"{BRIDGED}{model.model_id}", model, secrets)
 
 

@@ -1,4 +1,4 @@
-"""Capabilities of a model of pydantic-ai: from the model catalogue, else from its profile."""
+"""Capabilities of a model of pydantic-ai, from the model catalogue or from its profile."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from loopline.models import (
 
 _REASONING = frozenset({"reasoning", "reasoning_content"})
 _REPLAYED_AS_SENT = frozenset({"cerebras", "crusoe"})
-"""Providers that take plain thinking back in the field in which they sent it, which no profile names."""
+"""Providers that expect plain thinking in the field in which they sent it; their profiles do not say so."""
 
 
-def _profiled(model: Model, name: str, default: object = None) -> object:
-    """Return what pydantic-ai says of a model; one that asks others in turn has no profile."""
+def _read_profile(model: Model, name: str, default: object = None) -> object:
+    """Return an entry of the model's profile in pydantic-ai. A fallback model has no profile, so it gets the default."""
     try:
         profile: Mapping[str, object] = model.profile
     except NotImplementedError:
@@ -34,31 +34,31 @@ def _profiled(model: Model, name: str, default: object = None) -> object:
 
 
 def facts_of(model: Model) -> ModelFacts:
-    """Return what is known of a model; neither table nor profile means that the least is promised.
+    """Return the facts of a model from the catalogue, or else from its profile, or else the minimal facts.
 
-    A profile does not say for sure whether a model takes files: it assumes so of any model.
+    Attachments are not taken from a profile, because profiles claim them for every model.
     """
     facts = find_model_facts(model.model_id)
     if facts is not UNKNOWN and facts is not FAMILIES.get(f"{model.system}:"):
         return facts
-    window = _profiled(model, "context_window")
+    window = _read_profile(model, "context_window")
     return ModelFacts(
         window=window if isinstance(window, int) and window else UNKNOWN.window,
-        tool_call=bool(_profiled(model, "supports_tools", default=True)),
-        tool_choice=bool(_profiled(model, "supports_forced_tool_choice")),
-        json_mode=bool(_profiled(model, "supports_json_object_output")),
-        json_schema=bool(_profiled(model, "supports_json_schema_output")),
-        schema_beside_tools=bool(_profiled(model, "google_supports_tool_combination")),
-        thinking="plain" if _profiled(model, "supports_thinking") else "none",
+        tool_call=bool(_read_profile(model, "supports_tools", default=True)),
+        tool_choice=bool(_read_profile(model, "supports_forced_tool_choice")),
+        json_mode=bool(_read_profile(model, "supports_json_object_output")),
+        json_schema=bool(_read_profile(model, "supports_json_schema_output")),
+        schema_beside_tools=bool(_read_profile(model, "google_supports_tool_combination")),
+        thinking="plain" if _read_profile(model, "supports_thinking") else "none",
     )
 
 
 def capabilities_of(model: Model, facts: ModelFacts) -> Capabilities:
-    """Return what the loop may rely on.
+    """Return the capabilities that the loop uses.
 
-    pydantic-ai has no way to have a tail cleared, nor to place it inside a tool result.
+    The tail is kept or dropped: pydantic-ai supports neither cleared tails nor tails inside a tool result.
     """
-    takes_schema = bool(_profiled(model, "supports_json_schema_output"))
+    takes_schema = bool(_read_profile(model, "supports_json_schema_output"))
     return replace(
         facts.capabilities(ATTACHMENTS["openai" if model.system == "openai" else "anthropic"]),
         json_schema=facts.json_schema and takes_schema,
@@ -68,28 +68,28 @@ def capabilities_of(model: Model, facts: ModelFacts) -> Capabilities:
 
 
 def _binds_thinking(model: Model) -> bool:
-    """Return whether thinking is bound to everything before it."""
+    """Return whether thinking of the model is valid only after the same prefix."""
     if isinstance(model, FallbackModel):
         return any(map(_binds_thinking, model.models))
     tail = find_model_facts(model.model_id).tail
-    binds = bool(_profiled(model, "anthropic_binds_thinking_blocks"))
+    binds = bool(_read_profile(model, "anthropic_binds_thinking_blocks"))
     return binds or tail in ("kept", "cleared")
 
 
 def thinking_fields_of(model: Model) -> frozenset[str]:
-    """Return the fields whose plain thinking a model takes back, none if it takes none.
+    """Return the names of the fields in which the model expects its plain thinking again; an empty set if it does not.
 
-    `content` is thinking between tags in the text, which goes back between tags.
+    `content` stands for thinking between tags in the text.
     """
-    if _profiled(model, "openai_chat_send_back_thinking_parts") == "tags":
+    if _read_profile(model, "openai_chat_send_back_thinking_parts") == "tags":
         return _REASONING | {"content"}
-    if field := _profiled(model, "openai_chat_thinking_field"):
+    if field := _read_profile(model, "openai_chat_thinking_field"):
         return frozenset({str(field)})
     return _REASONING if model.system in _REPLAYED_AS_SENT else frozenset()
 
 
 def output_limit_of(model: Model) -> int | None:
-    """Return the output limit in a model's settings, in tokens; None if they do not say."""
+    """Return the output limit in a model's settings, in tokens, or None if it is not set."""
     match model.settings:
         case {"max_tokens": int(limit)}:
             return limit
@@ -102,20 +102,20 @@ _STORED_RESPONSE_SETTINGS = {
     "openai_conversation_id",
     "openai_previous_response_id",
 }
-"""Settings with which a request needs stored responses."""
+"""Settings that require stored responses."""
 
 
 def stores_by_default(model: Model) -> bool:
-    """Return whether its provider stores each response unless a request says otherwise.
+    """Return whether the provider stores responses by default, and no setting requires that it does.
 
-    OpenAI does so behind one class, which is recognised by its name: its package may not be installed.
+    Only `OpenAIResponsesModel` does. It is compared by name, because its package may not be installed.
     """
     responses = any(base.__name__ == "OpenAIResponsesModel" for base in type(model).__mro__)
     return responses and not _STORED_RESPONSE_SETTINGS & set(model.settings or ())
 
 
 class CacheSettings(ModelSettings, total=False):
-    """Settings of some providers that keep the system text in their caches."""
+    """Settings of some providers that cache the system text."""
 
     anthropic_cache_instructions: bool
     bedrock_cache_instructions: bool
@@ -126,7 +126,7 @@ class CacheSettings(ModelSettings, total=False):
 
 _OPENAI = CacheSettings(
     openai_cache_instructions=True,
-    openai_prompt_cache_options={"mode": "explicit"},  # else the tail is cached too
+    openai_prompt_cache_options={"mode": "explicit"},  # the default mode would cache the tail too
 )
 _CACHE_SETTINGS: Mapping[str, CacheSettings] = {
     "anthropic": CacheSettings(anthropic_cache_instructions=True),
@@ -138,15 +138,15 @@ _CACHE_SETTINGS: Mapping[str, CacheSettings] = {
 
 
 def cache_marks_of(model: Model) -> CacheMarks:
-    """Return where a model takes cache points.
+    """Return the positions at which a model accepts cache points.
 
-    OpenRouter takes them only in user messages, and refuses one that stands alone.
+    OpenRouter accepts them only in user messages with other content.
     """
-    if not _profiled(model, "supports_cache"):
+    if not _read_profile(model, "supports_cache"):
         return "none"
     return "with words" if model.system == "openrouter" else "anywhere"
 
 
 def cache_settings_of(model: Model) -> ModelSettings | None:
-    """Return the settings that keep the system text in a cache, if the model takes cache points."""
+    """Return the settings that cache the system text, or None if the model does not accept cache points."""
     return None if cache_marks_of(model) == "none" else _CACHE_SETTINGS.get(model.system)

@@ -1,4 +1,4 @@
-"""Requests to pydantic-ai: the messages, tools and settings of a prompt."""
+"""Converts prompts to requests of pydantic-ai: messages, tools and settings."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from loopline.models.prompt import breaks_off, echo_for, sent_id
 from loopline.tools import ProviderNames, provider_names
 
 FAMILY = "pydantic-ai"
-"""The first part of a family of the bridge; the provider follows."""
+"""The first part of the family names of bridged models, before the name of the provider."""
 _PARTS: TypeAdapter[list[ModelResponsePart]] = TypeAdapter(
     list[ModelResponsePart],
     config=ConfigDict(ser_json_bytes="base64", val_json_bytes="base64"),
@@ -56,10 +56,10 @@ _PARTS: TypeAdapter[list[ModelResponsePart]] = TypeAdapter(
 def replay_of(
     response: ModelResponse, thinking_fields: frozenset[str], family: str
 ) -> ReasoningReplay | None:
-    """Return the parts of a reply in their order, if its provider wants any of them back.
+    """Return the parts of a reply to replay in later requests, or None if the provider requires no part of it.
 
-    Of a call only its id is kept. `thinking_fields` are the fields whose plain thinking the provider takes
-    back.
+    Calls are stored without name and arguments. `thinking_fields` are the fields in which the provider expects plain
+    thinking.
     """
     required = [part for part in response.parts if _is_required(part, thinking_fields)]
     if not required:
@@ -68,14 +68,14 @@ def replay_of(
         [*_complete(response, required)], mode="json", exclude_none=True
     )
     bound = any(isinstance(part, ThinkingPart) and part.signature for part in required)
-    return ReasoningReplay(wire=family, parts=tuple(map(_without_call, parts)), bound=bound)
+    return ReasoningReplay(wire=family, parts=tuple(map(_remove_call_fields, parts)), bound=bound)
 
 
 def parts_of(
     echo: ReasoningReplay, message: AssistantMessage, names: ProviderNames
 ) -> list[ModelResponsePart]:
-    """Return the parts as they came, without calls that were never made; none if it only thought."""
-    completed = [_with_call(part, message, names) for part in echo.parts]
+    """Return the replayed parts of a message without calls that were not made; empty if it has only thinking."""
+    completed = [_restore_call_fields(part, message, names) for part in echo.parts]
     parts = _PARTS.validate_json(dumps([part for part in completed if part is not None]))
     while parts and isinstance(parts[-1], ThinkingPart):
         parts.pop()
@@ -83,7 +83,7 @@ def parts_of(
 
 
 def _is_required(part: ModelResponsePart, thinking_fields: frozenset[str]) -> bool:
-    """Return whether a part holds what only its provider can read, or thinking that it takes back."""
+    """Return whether the provider requires a part: it has a signature, provider details, or thinking to replay."""
     match part:
         case ThinkingPart(signature=str(signature)) if signature:
             return True
@@ -96,7 +96,10 @@ def _is_required(part: ModelResponsePart, thinking_fields: frozenset[str]) -> bo
 def _complete(
     response: ModelResponse, required: list[ModelResponsePart]
 ) -> Iterator[ModelResponsePart]:
-    """Yield the parts that can be sent again: thinking with its signature or beside it, and text unless blank."""
+    """Yield the parts that can be replayed, without blank texts and without thinking that is not required.
+
+    Thinking is also replayed if required thinking has the same id.
+    """
     items = {part.id for part in required if isinstance(part, ThinkingPart) and part.id}
     for part in response.parts:
         match part:
@@ -108,7 +111,7 @@ def _complete(
                 yield part
 
 
-def _without_call(part: JsonObject) -> JsonObject:
+def _remove_call_fields(part: JsonObject) -> JsonObject:
     match part:
         case {"part_kind": "tool-call"}:
             return {
@@ -118,10 +121,10 @@ def _without_call(part: JsonObject) -> JsonObject:
             return part
 
 
-def _with_call(
+def _restore_call_fields(
     part: JsonObject, message: AssistantMessage, names: ProviderNames
 ) -> JsonObject | None:
-    """Return a part as it goes back: a call with its name and arguments, None if it was never made."""
+    """Return a part with the name and arguments of its call, or None if the call was not made."""
     match part:
         case {"part_kind": "tool-call", "tool_call_id": str(provider_id)}:
             for call in message.calls:
@@ -134,7 +137,7 @@ def _with_call(
 
 
 CacheMarks = Literal["none", "with words", "anywhere"]
-"""Where a cache point may stand: nowhere, only within a user message, or behind any message."""
+"""The allowed positions of a cache point: none, in a user message with other content, or after any message."""
 
 _THINKING: Mapping[str, ThinkingLevel] = {
     "none": False,
@@ -148,7 +151,7 @@ _THINKING: Mapping[str, ThinkingLevel] = {
 
 
 def names_in(prompt: Prompt) -> ProviderNames:
-    """Return the provider names of a prompt's tools, also of those that only its messages name."""
+    """Return the provider names of the tools of a prompt and of all tools in its messages."""
     names = [tool.name for tool in prompt.tools]
     for message in prompt.messages:
         match message:
@@ -162,7 +165,7 @@ def names_in(prompt: Prompt) -> ProviderNames:
 
 
 def _user_content(message: UserMessage) -> list[UserContent]:
-    """Return the text of a message, unless it is blank, and its files, images in full detail."""
+    """Return the text of a message if it is not blank, and its files; images have full detail."""
     return [*([message.text] if message.text.strip() else []), *_file_content(message)]
 
 
@@ -171,8 +174,9 @@ def _file_content(message: UserMessage | ToolMessage) -> list[UserContent]:
     for attached in message.attachments:
         content.append(attached.text)
         if attached.data:
-            data, detail = b64decode(attached.data), {"detail": "high"}
-            content.append(BinaryContent(data, media_type=attached.mime, vendor_metadata=detail))
+            data = b64decode(attached.data)
+            metadata = {"detail": "high"}
+            content.append(BinaryContent(data, media_type=attached.mime, vendor_metadata=metadata))
     return content
 
 
@@ -192,10 +196,10 @@ def _assistant_parts(
 
 
 class RequestBuilder:
-    """Builds the messages for pydantic-ai: neighbouring user messages and tool results are one request.
+    """Builds the messages for pydantic-ai; consecutive user messages and tool results are joined to one request.
 
-    A cache point stands within a user message. Behind anything else it opens the next user message, and
-    without one it stands alone, if that is allowed.
+    A cache point must be part of a user message. After other messages it is put before the content of the next user
+    message, or into its own message if none follows and `marks` allows it.
     """
 
     def __init__(self, names: ProviderNames, marks: CacheMarks, family: str) -> None:
@@ -207,16 +211,14 @@ class RequestBuilder:
         self._images: list[UserContent] = []
 
     def add(self, message: UserMessage | AssistantMessage | ToolMessage, *, point: bool) -> None:
-        """Add a message, with a cache point behind it if `point` is set."""
+        """Add a message, and a cache point after it if `point` is set."""
         match message:
             case UserMessage():
                 self._place_images()
                 self.add_user_content(_user_content(message), point=point)
             case ToolMessage():
-                name, call_id = (
-                    self._names.provider_name(message.name),
-                    sent_id(message, self._family),
-                )
+                name = self._names.provider_name(message.name)
+                call_id = sent_id(message, self._family)
                 outcome: Literal["success", "failed"] = "success" if message.ok else "failed"
                 part = ToolReturnPart(name, message.text, call_id, outcome=outcome)
                 self._request().append(part)
@@ -241,17 +243,17 @@ class RequestBuilder:
         self._request().append(self._part([*before, *content, *after]))
 
     def add_tail(self, tail: str) -> None:
-        """Add the last message, if there is one."""
+        """Add the tail as the last message, if it is not empty."""
         self._place_images()
         self.add_user_content([tail] if tail else [])
 
     def _place_images(self) -> None:
-        """Add the images of the results so far: not every provider takes them in a result."""
-        images, self._images = self._images, []
-        self.add_user_content(images)
+        """Add the images of the results so far as user content, because not every provider accepts images in results."""
+        self.add_user_content(self._images)
+        self._images = []
 
     def _part(self, content: list[UserContent]) -> UserPromptPart:
-        """Return a user part: a plain text only if no cache point can join it later, which would change it."""
+        """Return a user part. It is a plain text only if no cache point can be added to it later."""
         match content:
             case [str(text)] if self._marks == "none":
                 return UserPromptPart(text)
@@ -267,7 +269,7 @@ class RequestBuilder:
         self._owes_point = False
 
     def _request(self) -> list[ModelRequestPart]:
-        """Return the parts of the open request, after opening one if need be."""
+        """Return the parts of the last message if it is a request, or else the parts of a new request."""
         match self.messages:
             case [*_, ModelRequest(parts=list() as parts)]:
                 return parts
@@ -280,9 +282,9 @@ class RequestBuilder:
 def messages_of(
     prompt: Prompt, names: ProviderNames, marks: CacheMarks, family: str
 ) -> list[ModelMessage]:
-    """Return the messages of a prompt, the tail as the last of them.
+    """Return the messages of a prompt, and its tail as the last message.
 
-    Replies of the `family` go back as they came.
+    Replies of the `family` are replayed unchanged.
     """
     points = set[int]() if marks == "none" else set(prompt.cache_points)
     builder = RequestBuilder(names, marks, family)
@@ -293,7 +295,7 @@ def messages_of(
 
 
 def parameters_of(prompt: Prompt, names: ProviderNames) -> ModelRequestParameters:
-    """Return the system text, the tools, and the JSON form that the reply must have."""
+    """Return the system text, the tools, and the JSON form of the reply."""
     parameters = ModelRequestParameters(
         function_tools=[_tool(tool, names) for tool in prompt.tools],
         instruction_parts=[InstructionPart(prompt.system)] if prompt.system else [],
@@ -307,7 +309,7 @@ def parameters_of(prompt: Prompt, names: ProviderNames) -> ModelRequestParameter
             )
         case None if not prompt.options.json_object:
             return parameters
-        case _:  # providers treat a schema that leaves something open differently
+        case _:  # providers do not agree about schemas that are not strict
             return replace(
                 parameters,
                 output_mode="prompted",
@@ -321,19 +323,20 @@ def _tool(tool: ToolSpec, names: ProviderNames) -> ToolDefinition:
         name=names.provider_name(tool.name),
         description=tool.description,
         parameters_json_schema=tool.parameters,
-        strict=False,  # the schema is sent as it is
+        strict=False,  # the library does not change the schema
     )
 
 
 def settings_of(
     prompt: Prompt, names: ProviderNames, family: str, *, by_budget: bool, output_limit: int | None
 ) -> ModelSettings:
-    """Return the settings of a request; what it leaves open is the model's to decide.
+    """Return the settings that a request changes.
 
-    `by_budget` means that the model thinks with a number of tokens, and only on request. `output_limit`
-    is None if the library decides.
+    `by_budget` means that the model thinks only with a budget in tokens. `output_limit` is in tokens, or None for the
+    default of the library.
     """
-    options, settings = prompt.options, ModelSettings()
+    options = prompt.options
+    settings = ModelSettings()
     if options.output_limit is not None:
         settings["max_tokens"] = options.output_limit
     if options.stop:
@@ -344,18 +347,18 @@ def settings_of(
         settings["tool_choice"] = "none"
     level = _THINKING.get(options.reasoning_effort)
     if by_budget:
-        settings["thinking"] = _within_budget(prompt, level, family, output_limit)
+        settings["thinking"] = _limit_thinking(prompt, level, family, output_limit)
     elif level is not None:
         settings["thinking"] = level
     return settings
 
 
-def _within_budget(
+def _limit_thinking(
     prompt: Prompt, level: ThinkingLevel | None, family: str, output_limit: int | None
 ) -> ThinkingLevel:
-    """Return the hardest thinking up to a level that leaves room for the reply.
+    """Return the highest thinking level up to `level` with a budget below the output limit.
 
-    There is none with a forced call, nor behind calls whose thinking is lost.
+    Thinking is off if a call is forced, or if the thinking of earlier calls is lost.
     """
     if not level or prompt.options.force_tool or breaks_off(prompt, family):
         return False

@@ -1,4 +1,4 @@
-"""Replies and errors of pydantic-ai, as those of Loopline."""
+"""Converts replies and errors of pydantic-ai to those of Loopline."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ from loopline.bridge.request import replay_of
 from loopline.errors import (
     ModelAccessError,
     ModelError,
-    ModelOverflow,
     ModelOverloaded,
     ModelRateLimited,
     ModelReplyTooLarge,
@@ -52,7 +51,6 @@ from loopline.errors import (
 from loopline.models import (
     BrokenJson,
     JsonObject,
-    Overflow,
     Reply,
     ReplyLimits,
     StopReason,
@@ -61,17 +59,19 @@ from loopline.models import (
     Usage,
     find_overflow,
     find_token_rate,
+    overflow_error,
     parse_object,
+    rate_error,
     wait_seconds,
 )
 from loopline.tools import ProviderNames
 
 LIMITS = ReplyLimits()
-"""How much of a reply from pydantic-ai is read."""
+"""The maximum size of a reply from pydantic-ai."""
 
 
 class BridgedReplyParser:
-    """A reply that is still arriving; its text is that of the deltas it returned."""
+    """Parses a reply while it is received; the text of the reply is the text of all deltas."""
 
     def __init__(
         self, model: str, names: ProviderNames, thinking_fields: frozenset[str], family: str
@@ -88,11 +88,13 @@ class BridgedReplyParser:
         """Return the text that an event adds.
 
         Raises:
-            ModelReplyTooLarge: the reply holds more than is read of one.
+            ModelReplyTooLarge: the reply exceeds the limit of bytes or calls.
         """
         deltas: list[TextDelta] = []
         match event:
-            case PartStartEvent(part=ToolCallPart(args=args)):  # read when the reply is over
+            case PartStartEvent(
+                part=ToolCallPart(args=args)
+            ):  # arguments are parsed at the end of the reply
                 self._calls_begun += 1
                 self._size += len(str(args or ""))
             case PartDeltaEvent(delta=ToolCallPartDelta(args_delta=args)):
@@ -118,16 +120,16 @@ class BridgedReplyParser:
         return deltas
 
     def reply(self, response: ModelResponse) -> Reply:
-        """Return the complete reply; a call that the output limit cut in half is no problem.
+        """Return the complete reply. A call that the output limit cut off is not reported as a problem.
 
         Raises:
-            ModelStreamBroken: the library never said that the reply is over.
-            ModelOverloaded: it ended for a fault of the server.
+            ModelStreamBroken: the library reports an incomplete reply.
+            ModelOverloaded: the server reported that it failed.
         """
         if response.state in ("incomplete", "interrupted"):
-            raise ModelStreamBroken(f"{self._model}: the reply ended without a reason")
+            raise ModelStreamBroken(f"{self._model}: the reply ended without a stop reason")
         if response.finish_reason == "error":
-            raise ModelOverloaded(f"{self._model}: the server gave the reply up")
+            raise ModelOverloaded(f"{self._model}: the server ended the reply with an error")
         calls, problem = self._calls(response)
         stop = _stop(response, is_calling=bool(calls or problem))
         return Reply(
@@ -141,7 +143,7 @@ class BridgedReplyParser:
         )
 
     def reply_ended_by(self, problem: str) -> Reply:
-        """Return the reply that a problem ended; none of its calls counts."""
+        """Return the reply that a problem ended, without calls."""
         return Reply(
             text="".join(self._text),
             thinking="".join(self._thinking),
@@ -151,8 +153,9 @@ class BridgedReplyParser:
         )
 
     def _calls(self, response: ModelResponse) -> tuple[tuple[ToolCall, ...], str]:
-        """Return the calls, and what is wrong with the first one that cannot be read."""
-        calls, problem = list[ToolCall](), ""
+        """Return the calls with valid arguments, and the problem of the first invalid call, or an empty text."""
+        calls = list[ToolCall]()
+        problem = ""
         for part in response.parts:
             if not isinstance(part, ToolCallPart):
                 continue
@@ -187,7 +190,7 @@ def _stop(response: ModelResponse, *, is_calling: bool) -> StopReason:
 
 
 def _refusal(response: ModelResponse) -> str:
-    """Return the text of a refusal that comes beside the reply's text."""
+    """Return the text of a refusal, which the library reports in the provider details."""
     match response.provider_details:
         case {"refusal": str(refusal)}:
             return refusal
@@ -196,7 +199,7 @@ def _refusal(response: ModelResponse) -> str:
 
 
 def _usage(usage: RequestUsage) -> Usage:
-    """Return the tokens; both libraries count those of a cache as input."""
+    """Return the token counts. Cached tokens are part of the input in pydantic-ai, as in Loopline."""
     if not usage.has_values():
         return Usage(unreported=1)
     details = {"reasoning_tokens": 0, **usage.details}
@@ -210,7 +213,7 @@ def _usage(usage: RequestUsage) -> Usage:
 
 
 LIBRARY_ERRORS = (AgentRunError, UserError, ImportError, FallbackExceptionGroup)
-"""The errors of pydantic-ai when a request fails."""
+"""The errors that pydantic-ai raises when a request fails."""
 
 _EXCERPT_CHARACTERS = 600
 _MIN_SECRET_CHARACTERS = 8
@@ -221,9 +224,9 @@ _TIMEOUT_STATUSES = (408, 504)
 
 @dataclass(frozen=True, slots=True)
 class ErrorContext:
-    """What error texts say of a model: its name, the name of its key, and its server; never its secrets.
+    """The names that error messages about a model use, and the secrets that they do not contain.
 
-    `url` is without what may be secret, and empty if the library does not say it.
+    `url` is the URL of the server without secrets, or an empty text if the library does not report it.
     """
 
     model: str
@@ -232,7 +235,7 @@ class ErrorContext:
     url: str = ""
 
     def message(self, words: str) -> str:
-        """Return the text of an error, without secrets."""
+        """Return the text of an error message: the model and the words without secrets."""
         text = f"{self.model}: {words}"
         for secret in self.secrets:
             if len(secret) >= _MIN_SECRET_CHARACTERS:
@@ -253,25 +256,25 @@ def model_error(error: BaseException, context: ErrorContext) -> ModelError:
             return ModelAccessError(context.message(str(error).partition(". To try ")[0]))
         case UserError():
             return ModelRequestError(context.message(str(error)))
-        case _:  # a package or a setting of the provider's library is missing
+        case _:  # a package or a setting of the provider is missing
             return ModelError(context.message(f"{error}"))
 
 
 def call_problem(error: BaseException, context: ErrorContext) -> str:
-    """Return the server's report of a call that it could not read, or "" for any other error."""
+    """Return the problem if the server reports that it could not parse a call, or else an empty text."""
     match error:
         case FallbackExceptionGroup(exceptions=[*_, last]):
             return call_problem(last, context)
         case ModelAPIError(
             body={"code": "tool_use_failed"} | {"error": {"code": "tool_use_failed"}}
         ):
-            return f"The call cannot be read: {context.message(f'{_words(error)}{_failed_generation(error.body)}')}"
+            return f"The call cannot be read: {context.message(f'{_words(error)}{_quote_generation(error.body)}')}"
         case _:
             return ""
 
 
-def _failed_generation(body: object) -> str:
-    """Return what the model wrote for a call, if the error quotes it."""
+def _quote_generation(body: object) -> str:
+    """Return the output of the model that the error quotes, after a colon; empty if it quotes none."""
     match body:
         case {"failed_generation": str(text)} | {"error": {"failed_generation": str(text)}}:
             return f": {text[:_EXCERPT_CHARACTERS]}"
@@ -280,25 +283,21 @@ def _failed_generation(body: object) -> str:
 
 
 def _api_error(error: ModelAPIError, context: ErrorContext) -> ModelError:
-    """Return the error for a failed request; subclasses are matched before their bases."""
+    """Return the error for a failed request. Subclasses are matched before their bases."""
     words = context.message(_words(error))
     status = error.status_code if isinstance(error, ModelHTTPError) else None
     text = f"{error.body or error}"
-    overflow, rate = find_overflow(status, text), find_token_rate(text)
+    overflow = find_overflow(status, text)
+    rate = find_token_rate(text)
     if rate and not isinstance(error, ModelAuthenticationError | ModelQuotaExceededError):
-        wait = _wait(error)
-        seconds = rate.wait if wait is None else wait
-        return ModelRateLimited(words, retry_after=seconds, excess=rate.excess)
+        return rate_error(words, rate, _wait(error))
     if overflow or status == 413 or isinstance(error, ModelContextWindowExceededError):
-        numbers, in_bytes = overflow or Overflow(), overflow is None and status == 413
-        return ModelOverflow(
-            words, window=numbers.window, prompt_tokens=numbers.prompt, in_bytes=in_bytes
-        )
+        return overflow_error(words, status, overflow)
     match error:
         case ModelAuthenticationError():
             return ModelAccessError(f"{words}: check {context.key}")
         case ModelQuotaExceededError():
-            return ModelAccessError(f"{words}: the account has nothing left to spend")
+            return ModelAccessError(f"{words}: the account has no credit left")
         case ModelConnectionError() if error.phase in _CONNECTION_PHASES:
             return ModelUnreachable(
                 f"{words}: no connection to {context.url}" if context.url else words
@@ -310,11 +309,11 @@ def _api_error(error: ModelAPIError, context: ErrorContext) -> ModelError:
         case ModelUnavailableError() | ModelServerError() if status not in _TIMEOUT_STATUSES:
             return ModelOverloaded(words, retry_after=_wait(error))
         case _:
-            return _by_status(status, words, _wait(error))
+            return _error_by_status(status, words, _wait(error))
 
 
-def _by_status(status: int | None, words: str, seconds: float | None) -> ModelError:
-    """Return the error for a status, if the class of the error does not decide."""
+def _error_by_status(status: int | None, words: str, seconds: float | None) -> ModelError:
+    """Return the error for a status; used if the class of the error does not decide."""
     match status:
         case None:
             return ModelStreamBroken(words)
@@ -327,7 +326,7 @@ def _by_status(status: int | None, words: str, seconds: float | None) -> ModelEr
 
 
 def _wait(error: ModelAPIError) -> float | None:
-    """Return how long the server asks to wait, in seconds."""
+    """Return the seconds to wait that the server requests, or None."""
     if isinstance(error, ModelHTTPError) and error.headers:
         seconds = wait_seconds(error.headers, datetime.now(UTC))
         return error.retry_after if seconds is None else seconds

@@ -95,6 +95,8 @@ from loopline.models.token_errors import Overflow as Overflow
 from loopline.models.token_errors import TokenRate as TokenRate
 from loopline.models.token_errors import find_overflow as find_overflow
 from loopline.models.token_errors import find_token_rate as find_token_rate
+from loopline.models.token_errors import overflow_error as overflow_error
+from loopline.models.token_errors import rate_error as rate_error
 from loopline.models.yaml_document import YamlDocument as YamlDocument
 from loopline.models.yaml_document import YamlError as YamlError
 from loopline.models.yaml_document import read_yaml as read_yaml

@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from loopline.errors import ModelOverflow, ModelRateLimited
 from loopline.models.provider_errors import parse_duration
 
 _OTHER_STATUSES = frozenset({401, 402, 403, 404, 408, 409, 429, 529})
 """Statuses that are never about the window, however the message is worded."""
+_TOO_MANY_BYTES = 413
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,6 +252,25 @@ def find_token_rate(message: str) -> TokenRate | None:
             wait = match.groupdict().get("wait")
             return TokenRate(excess=max(excess, 0), wait=parse_duration(wait) if wait else None)
     return None
+
+
+def overflow_error(words: str, status: int | None, overflow: Overflow | None) -> ModelOverflow:
+    """Return the error for a request that is too long; without an `overflow`, status 413 limits bytes, not tokens."""
+    numbers = overflow or Overflow()
+    return ModelOverflow(
+        words,
+        window=numbers.window,
+        prompt_tokens=numbers.prompt,
+        in_bytes=overflow is None and status == _TOO_MANY_BYTES,
+    )
+
+
+def rate_error(words: str, rate: TokenRate | None, wait: float | None) -> ModelRateLimited:
+    """Return the error for a rate limit; `wait` are the seconds in the headers, which override those of `rate`."""
+    numbers = rate or TokenRate()
+    return ModelRateLimited(
+        words, retry_after=numbers.wait if wait is None else wait, excess=numbers.excess
+    )
 
 
 def _numbers(match: re.Match[str]) -> dict[str, int]:

@@ -12,9 +12,7 @@ from urllib.parse import quote
 from loopline.errors import (
     ModelAccessError,
     ModelError,
-    ModelOverflow,
     ModelOverloaded,
-    ModelRateLimited,
     ModelRequestError,
     ModelStreamBroken,
     ModelTimedOut,
@@ -25,15 +23,15 @@ from loopline.models import (
     ErrorMeaning,
     Json,
     JsonObject,
-    Overflow,
-    TokenRate,
     dumps,
     extract_json,
     find_documented_error,
     find_overflow,
     find_token_rate,
     has_many_values,
+    overflow_error,
     public_url,
+    rate_error,
     wait_seconds,
 )
 
@@ -42,7 +40,6 @@ _EXCERPT_CHARACTERS = 600
 _STATUS = re.compile(r"[45]\d\d", re.ASCII)
 _HARMLESS_CHARACTERS = 3
 """A beginning of a key with more characters is redacted too."""
-_TOO_MANY_BYTES = 413
 _TIMEOUT_STATUSES = frozenset({408, 504})
 _VAGUE = frozenset[ErrorMeaning]({"request", "missing", "busy", "server"})
 """Errors with these meanings may be caused by a prompt that is too long; their text decides."""
@@ -234,17 +231,9 @@ def _error(
         case "key" | "money" | "rights":
             return ModelAccessError(f"{words}: {_ADVICE[meaning]} {credentials.key_variable}")
         case "rate":
-            rate = rate or TokenRate()
-            seconds = rate.wait if wait is None else wait
-            return ModelRateLimited(words, retry_after=seconds, excess=rate.excess)
+            return rate_error(words, rate, wait)
         case "size":
-            numbers = overflow or Overflow()
-            return ModelOverflow(
-                words,
-                window=numbers.window,
-                prompt_tokens=numbers.prompt,
-                in_bytes=overflow is None and status == _TOO_MANY_BYTES,
-            )
+            return overflow_error(words, status, overflow)
         case "request" | "missing":
             return ModelRequestError(words)
         case "busy" | "server":
