@@ -144,7 +144,7 @@ def test_every_url_that_leaves_a_server_begins_where_a_proxy_has_it(
 
 @pytest.mark.parametrize("url", ["shop.example", "ftp://shop.example", "https://shop.example/?a=1"])
 def test_a_public_url_that_is_none_is_refused(url: str) -> None:
-    with pytest.raises(LooplineError, match="public_url is where the server is reached"):
+    with pytest.raises(LooplineError, match="public_url must be the URL of the server"):
         ServerSettings(public_url=url)
 
 

@@ -137,7 +137,7 @@ class Changing:
     [
         (Unauthenticated("it has expired"), "it has expired"),
         (OSError("no network"), "could not be checked"),
-        (Principal(tenant="acme", project="tea", user="bob"), "names somebody else"),
+        (Principal(tenant="acme", project="tea", user="bob"), "belongs to another user"),
     ],
     ids=["refused", "broken", "another user"],
 )

@@ -90,7 +90,7 @@ _LOOK = ToolCall(name="play.look", arguments={"text": "tea"})
 
 def opened(gate: QuotaGate, model: GreedyModel, log: TimelineLog | str) -> Harness:
     """A harness whose requests reserve from the gate."""
-    return Harness.open(playground, store=log, model=model, metering=gate.metered)
+    return Harness.open(playground, store=log, model=model, metering=gate.meter)
 
 
 async def left(gate: QuotaGate, key: ConversationKey = KEY) -> float:
@@ -223,7 +223,7 @@ async def test_a_run_that_ended_before_midnight_does_not_count_behind_it() -> No
     logs = list[TimelineLog]()
     gate, model = QuotaGate(quotas, clock, lambda: logs[0]), GreedyModel(0.5)
     harness = Harness.open(
-        playground, store="memory:", model=model, metering=gate.metered, clock=clock
+        playground, store="memory:", model=model, metering=gate.meter, clock=clock
     )
     async with harness:
         logs.append(harness.log)
@@ -269,7 +269,7 @@ async def steps_of_a_check(talks: int) -> int:
     models = ModelRegistry({"general": (GreedyModel(0.5),)})
     async with AsyncExitStack() as running, AsyncExitStack() as ending:
         for stack, key in zip(cycle((running, ending)), keys, strict=False):
-            await stack.enter_async_context(gate.metered(key, models))
+            await stack.enter_async_context(gate.meter(key, models))
             await log.append(key, [Entry(body=UserPrompt(text="tea"), turn=NEW_TURN)], seen=0)
         await ending.aclose()
         with counted_steps(steps):

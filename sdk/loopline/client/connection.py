@@ -40,7 +40,7 @@ Document = TypeVar("Document")
 
 
 def http_client(url: str, key: str) -> httpx2.AsyncClient:
-    """Return a client that sends the key to the server at `url`; nothing is sent yet.
+    """Return a client that will send the key to the server at `url`. It does not connect yet.
 
     Raises:
         LooplineError: `url` is not an address of a server, or would carry the key unencrypted to another machine.
@@ -86,7 +86,7 @@ FormFile = tuple[str, tuple[str | None, bytes, str]]
 class ServerRequest:
     """A request with a body of bytes or with the parts of a form.
 
-    If it is not `repeatable`, it is sent again only if the connection was refused, so nothing was sent.
+    If it is not `repeatable`, it is sent again only if the connection was refused.
     """
 
     method: str
@@ -99,7 +99,7 @@ class ServerRequest:
 
 
 class Reconnection:
-    """The waits between attempts, each twice as long as the one before, up to `limit_seconds` in all."""
+    """The waits between attempts. Each wait doubles, and the attempts end after `limit_seconds`."""
 
     def __init__(self, clock: Clock, limit_seconds: float) -> None:
         self._clock = clock
@@ -131,7 +131,7 @@ class Reconnection:
 
 @contextmanager
 def _connection_errors() -> Generator[None]:
-    """Raise failures of the transport as `ConnectionRefusedError` if nothing was sent, else as `ConnectionError`."""
+    """Raise failures of the transport as `ConnectionError`, or `ConnectionRefusedError` if there was no connection."""
     try:
         yield
     except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
@@ -168,7 +168,7 @@ async def read_lines(response: httpx2.Response) -> AsyncGenerator[str, None]:
 
 @dataclass(frozen=True, slots=True)
 class ServerConnection:
-    """A client of one server, which repeats requests whose connection was lost."""
+    """A client of one server. It repeats a request if its connection was lost."""
 
     client: httpx2.AsyncClient
     clock: Clock
@@ -183,7 +183,7 @@ class ServerConnection:
         """Send a request once, and yield the response with its headers; the body is still to be read.
 
         Raises:
-            ConnectionRefusedError: there is no connection, and nothing was sent.
+            ConnectionRefusedError: the connection was refused or timed out before the request was sent.
             ConnectionError: the connection was lost, or was silent for `IDLE_SECONDS`.
         """
         message = self.client.build_request(

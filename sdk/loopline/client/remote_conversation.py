@@ -328,7 +328,7 @@ class RemoteConversation:
         return TurnStream(self._connection, self._path, _stream_request(request), receipt=receipt)
 
     async def _approvals(self, call_ids: Collection[str]) -> JsonObject:
-        """Request signed approvals, and return those of the given calls by call id."""
+        """Request signed approvals of calls, and return them by call id."""
         if not call_ids:
             return {}
         document = await self._connection.read(self._get("approvals"), ApprovalsDocument)
@@ -500,7 +500,7 @@ class RemoteServer:
         tenant: str | None = None,
         bundle: str = "",
     ) -> RemoteConversation:
-        """Return a conversation of the key's user. `bundle` runs it if it is new; else its own bundle does.
+        """Return a conversation of the key's user. If it is new, `bundle` runs it.
 
         Raises:
             LooplineError: the key is of another user, project or tenant, or the name is not valid.

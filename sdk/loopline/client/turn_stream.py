@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import fields
-from typing import Any, Literal
+from typing import Any
 
-from msgspec import DecodeError, Struct
+from msgspec import DecodeError, Struct, convert
 from msgspec.json import decode
 
 from loopline.client.connection import (
@@ -24,13 +24,12 @@ from loopline.client.connection import (
 from loopline.conversations import Receipt
 from loopline.errors import LooplineError
 from loopline.events import Delta, Event
-from loopline.models import Json
+from loopline.models import Json, JsonObject
 from loopline.reader import block_at
 from loopline.timeline import Block, BodyUnion, Exit, TurnResult, UserRecalled, turn_number
 
 PAUSED = "paused"
 _FIELDS = {"id": "", "event": "", "data": ""}
-DeltaType = Literal["delta", "reset", "progress", "compaction", "pending", "custom", "missed"]
 
 
 class StreamRecord(Struct, frozen=True):
@@ -39,18 +38,6 @@ class StreamRecord(Struct, frozen=True):
     record_id: str = ""
     name: str = ""
     data: str = ""
-
-
-class _DeltaDocument(Struct):
-    channel: str = ""
-    text: str = ""
-    attempt: int = 1
-    total: int = 0
-    after: int = 0
-    through: int = 0
-    call_id: str = ""
-    name: str = ""
-    data: Json = None
 
 
 class _PausedDocument(Struct):
@@ -74,7 +61,7 @@ async def parse_records(lines: AsyncGenerator[str, None]) -> AsyncIterator[Strea
 
 
 def event_of(record: StreamRecord) -> Block | Delta:
-    """Decode a record: a block if it has an id, else a delta.
+    """Decode a record with an id as a block, and a record without an id as a delta.
 
     Raises:
         LooplineError: the record is neither.
@@ -83,26 +70,15 @@ def event_of(record: StreamRecord) -> Block | Delta:
         if record.record_id:
             seq = int(record.record_id.partition(".")[0])
             return block_at(decode(record.data, type=Json), seq)[0]
-        fields = decode(record.data, type=_DeltaDocument)
-        return Delta(
-            type=_delta_type(record.name),
-            channel=fields.channel,
-            text=fields.text,
-            attempt=fields.attempt,
-            total=fields.total,
-            after=fields.after,
-            through=fields.through,
-            call_id=fields.call_id,
-            name=fields.name,
-            data=fields.data,
-        )
+        fields = decode(record.data, type=JsonObject)
+        return convert({"channel": "", **fields, "type": record.name}, Delta)
     except (DecodeError, ValueError, RecursionError) as error:
         raise LooplineError(
             f"the server sent a record {record.name!r} that is not an event: {error}"
         ) from error
 
 
-def paused_turn(record: StreamRecord) -> str:
+def read_paused_turn(record: StreamRecord) -> str:
     """Return the id of the turn that a record reports as paused; empty for every other record."""
     if record.name != PAUSED or not record.record_id:
         return ""
@@ -110,14 +86,6 @@ def paused_turn(record: StreamRecord) -> str:
         return decode(record.data, type=_PausedDocument).turn_id
     except (DecodeError, RecursionError):
         return ""
-
-
-def _delta_type(name: str) -> DeltaType:
-    match name:
-        case "delta" | "reset" | "progress" | "compaction" | "pending" | "custom" | "missed":
-            return name
-        case _:
-            raise ValueError("the name of the record is unknown")
 
 
 _ENDS = BodyUnion[Exit | UserRecalled](Exit | UserRecalled)
@@ -292,7 +260,7 @@ class TurnStream(EventStream):
                 case UserRecalled(said=seq):
                     return seq == self.receipt.seq
         if record.name:
-            return paused_turn(record) == self.receipt.turn_id
+            return read_paused_turn(record) == self.receipt.turn_id
         await self._check_runner(self.receipt)
         return await self._is_complete()
 

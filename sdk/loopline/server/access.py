@@ -1,4 +1,4 @@
-"""Who may what: the principal of a request, and the conversations that it may reach."""
+"""The dependencies of routes: the host, the authenticated caller, and the conversations that the caller may reach."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _bearer = HTTPBearer(auto_error=False, description="An API key or a JWT.")
 
 
 def host_of(request: Request) -> BundleHost:
-    """Return the bundles that the app of the request serves."""
+    """Return the host of the app that serves the request."""
     host = request.app.state.host
     assert isinstance(host, BundleHost)
     return host
@@ -37,10 +37,11 @@ async def caller_of(
     request: Request,
     _: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],  # for the OpenAPI document
 ) -> Principal:
-    """Return the principal whose token the request has.
+    """Open the bundles if they are not open, and authenticate the sender of the request.
 
     Raises:
-        Unauthenticated: it has none, or one that is wrong or expired.
+        Unauthenticated: the token is missing, wrong or expired.
+        RequestProblem: the sender makes too many requests, 429.
     """
     await host.open()
     return await access_of(request.scope).principal()
@@ -50,10 +51,10 @@ CallerDep = Annotated[Principal, Depends(caller_of)]
 
 
 def owner_of(caller: CallerDep, tenant: Name, project: Name) -> Principal:
-    """Return the caller, whose token is of the tenant and the project in the path.
+    """Return the caller, whose token must be of the tenant and project in the path.
 
     Raises:
-        RequestProblem: the token is of another one.
+        RequestProblem: the token is of another tenant or project, 403.
     """
     if (tenant, project) != (caller.tenant, caller.project):
         raise RequestProblem(
@@ -66,15 +67,17 @@ OwnerDep = Annotated[Principal, Depends(owner_of)]
 
 
 def reader_of(owner: OwnerDep, user_id: OptionalName = "") -> Principal:
-    """Return the user whose conversations are read: the caller, or for a privileged one also another.
+    """Return the user whose conversations are read: the caller, or the user `user_id` if the caller is privileged.
 
     Raises:
-        RequestProblem: another user is named, and the caller has no role for that.
+        RequestProblem: another user is named, and the caller is not privileged, 403.
     """
     if user_id in ("", owner.user):
         return owner
     if not owner.is_privileged:
-        raise RequestProblem(HTTPStatus.FORBIDDEN, "the conversations of another user are theirs")
+        raise RequestProblem(
+            HTTPStatus.FORBIDDEN, "only a privileged caller may read conversations of another user"
+        )
     check_name("user", user_id)
     return replace(owner, user=user_id)
 
@@ -86,19 +89,19 @@ def key_of(owner: Principal, name: str) -> ConversationKey:
     """Return the key of a conversation of that user.
 
     Raises:
-        LooplineError: there can be no conversation of that name.
+        LooplineError: the name is not valid.
     """
     check_name("conversation", name)
     return owner.conversation(name)
 
 
 def own_conversation(owner: OwnerDep, conversation: Name) -> ConversationKey:
-    """Return the key of the conversation in the path, which is the caller's."""
+    """Return the key of the caller's conversation in the path."""
     return key_of(owner, conversation)
 
 
 def readable_conversation(reader: ReaderDep, conversation: Name) -> ConversationKey:
-    """Return the key of the conversation in the path, which the caller may read."""
+    """Return the key of the conversation in the path, for reading."""
     return key_of(reader, conversation)
 
 

@@ -16,7 +16,7 @@ from loopline.errors import LooplineError
 from loopline.events import ClientRun, run_dialect
 from loopline.models import Json, JsonObject
 from loopline.server.access import CallerDep, HostDep, key_of
-from loopline.server.approvals import approved_call, waiting_questions
+from loopline.server.approvals import call_id_of, waiting_questions
 from loopline.server.bundle_host import BundleHost
 from loopline.server.event_streams import (
     EarlyEvents,
@@ -55,12 +55,12 @@ async def _send(
     message: UserMessage | None,
     early: EarlyEvents | None,
 ) -> Response:
-    """Send the answers to interrupts if there are any, else the message, and stream the run."""
+    """Send the answers to interrupts, or the message if there are none, and stream the run."""
     message_id = ""
     if body.resume or message is None:
         entries = body.resume or []
         values = await _answer_values(host, conversation, entries)
-        approvals = {approved_call(entry.interrupt_id): entry.interrupt_id for entry in entries}
+        approvals = {call_id_of(entry.interrupt_id): entry.interrupt_id for entry in entries}
         request = await send_answers(host, conversation, values, approvals)
     else:
         message_id = message.id
@@ -91,7 +91,9 @@ async def _replay(
     key = conversation.conversation
     turn = await newest_turn(host, key)
     if turn is None:
-        raise LooplineError("the last message must be one of the user: this thread has none yet")
+        raise LooplineError(
+            "the last message must be a message of the user, because no turn of this thread has started"
+        )
     run = ClientRun(
         turn=turn.number,
         run_id=body.run_id,
@@ -122,7 +124,7 @@ def _text(message: UserMessage) -> str:
     """Return the text of a message, its parts joined by line breaks.
 
     Raises:
-        LooplineError: the message has no text, or has parts that are not text.
+        LooplineError: the text of the message is empty, or a part is not text.
     """
     if isinstance(message.content, str):
         parts = [message.content]
@@ -147,7 +149,7 @@ async def _answer_values(
     for entry in entries:
         call_id = entry.interrupt_id
         if call_id not in questions:
-            call_id = approved_call(call_id) or call_id
+            call_id = call_id_of(call_id) or call_id
         is_approval = call_id in questions and questions[call_id].kind == "approval"
         values[call_id] = _answer_value(entry, is_approval=is_approval)
     return values

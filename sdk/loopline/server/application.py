@@ -28,7 +28,7 @@ from loopline.server import (
     resource_routes,
     vercel_routes,
 )
-from loopline.server.bundle_host import BundleHost, BundleSource, HostedBundles
+from loopline.server.bundle_host import BundleHost, BundleSource
 from loopline.server.connections import ConnectionConfig, raise_descriptor_limit
 from loopline.server.guards import RequestGuard
 from loopline.server.principals import Authenticator
@@ -63,22 +63,23 @@ def app(
 ) -> FastAPI:
     """Return an ASGI app that serves bundles over one store.
 
-    Without `auth` it takes every request for one of the user of this machine, and answers only those that come from
-    it. The bundles are opened with the app's lifespan, or else with the first request.
+    Without `auth` every request is one of the user of this machine, and requests from other machines are refused. The bundles
+    are opened by the app's lifespan, or by the first request if the lifespan is not run.
 
     Raises:
         LooplineError: no bundle is named.
     """
     sources = [bundles] if isinstance(bundles, str | Path | Bundle) else list(bundles)
-    chosen = settings or ServerSettings()
-    hosted = HostedBundles(
-        sources=sources,
+    settings = settings or ServerSettings()
+    host = BundleHost(
+        sources,
+        settings,
+        auth=auth,
         store=store,
         model=model,
         properties=properties,
         clock=clock or SystemClock(),
     )
-    host = BundleHost(hosted, auth, chosen)
     sockets = SocketHost(host)
 
     @asynccontextmanager
@@ -95,11 +96,11 @@ def app(
         description=DESCRIPTION,
         version=loopline.__version__,
         lifespan=lifespan,
-        docs_url="/docs" if chosen.docs else None,
+        docs_url="/docs" if settings.docs else None,
         redoc_url=None,
-        openapi_url="/openapi.json" if chosen.docs else None,
+        openapi_url="/openapi.json" if settings.docs else None,
         redirect_slashes=False,
-        servers=[{"url": chosen.public_url.rstrip("/")}] if chosen.public_url else None,
+        servers=[{"url": settings.public_url.rstrip("/")}] if settings.public_url else None,
     )
     served.state.host = host
     served.state.sockets = sockets
@@ -113,59 +114,60 @@ def app(
 
 
 def _add_guards(served: FastAPI, host: BundleHost, sockets: SocketHost) -> None:
-    """Add what every request passes first; the last one that is added is the outermost."""
+    """Add the middleware. The last one that is added is the outermost."""
     settings = host.settings
     if settings.origins:
         served.add_middleware(
             CORSMiddleware,
             allow_origins=list(settings.origins),
             allow_methods=["GET", "POST", "DELETE"],
-            allow_headers=["*"],  # the clients of protocols have headers of their own
+            allow_headers=["*"],  # clients of other protocols send further headers
             expose_headers=["Loopline-Conversation", "x-vercel-ai-ui-message-stream"],
         )
     served.add_middleware(RequestGuard, host=host, sockets=sockets)
 
 
 BACKLOG = 2_048
-"""So many connections wait in the kernel to be accepted."""
+"""How many connections wait in the kernel to be accepted."""
 ACCEPTED_AT_ONCE = 16
-"""The event loop accepts as many before any of them can be refused: each has a descriptor by then."""
+"""How many connections the event loop accepts before it can refuse one. Each has a file descriptor by then."""
 TICK_SECONDS = 0.1
 GRACE_SECONDS = 1
-"""How long requests have to end once their turns are handed over."""
+"""How long requests may take to end after their turns are handed over."""
 
 
 CLOSING_SECONDS = 5.0
-"""A server has so long to end at least, however short the time for its turns is."""
+"""The shortest time that a server has for its shutdown, even if `drain_seconds` is shorter."""
 _log = logging.getLogger("loopline")
 
 
 class _DrainingServer(uvicorn.Server):
-    """A server that hands its turns over before it closes: until then it answers, new turns with 503."""
+    """A server that hands over its turns before it closes. Until then it answers new messages with 503."""
 
     def __init__(self, config: uvicorn.Config, host: BundleHost) -> None:
         super().__init__(config)
         self._host = host
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen."""
+        """Start to listen."""
         await super().startup(sockets)
         for listening in [listening for server in self.servers for listening in server.sockets]:
             with socket.fromfd(listening.fileno(), listening.family, listening.type) as own:
-                own.listen(BACKLOG)  # a second time: asyncio accepts as many at once as it is given
+                # The kernel's queue may be longer than the backlog that asyncio accepts at once.
+                own.listen(BACKLOG)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End the streams, wait for turns, hand over those that still run, and close, all within the limited time."""
+        """End the streams, wait for turns, hand over those that still run, and close; all in `drain_seconds`."""
         seconds = max(self._host.settings.drain_seconds, CLOSING_SECONDS)
         try:
             async with asyncio.timeout(seconds):
                 await self._drain()
                 await super().shutdown(sockets)
         except TimeoutError:
-            _log.warning("the server was not closed after %g s, and ends as it is", seconds)
+            _log.warning("the server did not close within %g s, and ends now", seconds)
 
     async def _drain(self) -> None:
-        """Drain, until it is done or the operator asks a second time."""
+        """Drain until all turns have ended or the operator interrupts a second time."""
         draining = asyncio.ensure_future(self._host.drain())
         while not draining.done() and not self.force_exit:
             await asyncio.wait([draining], timeout=TICK_SECONDS)
@@ -180,28 +182,28 @@ def check_address(served: FastAPI, host: str) -> None:
     """Check that an app may listen at an address.
 
     Raises:
-        LooplineError: it is not of this machine alone, and the app has no authentication.
+        LooplineError: other machines can reach the address, and the app does not authenticate requests.
     """
     bundles = bundle_host(served)
     if bundles.is_local and not is_loopback(host):
         raise LooplineError(
-            f"without authentication only this machine can be served, and {host} is more: "
+            f"other machines can reach {host}, so the server needs authentication: "
             "name a file of API keys or an issuer of tokens"
         )
 
 
 def bundle_host(served: FastAPI) -> BundleHost:
-    """Return the bundles that an app serves."""
+    """Return the host of an app."""
     host = served.state.host
     assert isinstance(host, BundleHost)
     return host
 
 
 def make_server(served: FastAPI, *, host: str, port: int) -> uvicorn.Server:
-    """Return a server of the app, to be run with `serve`. This process may open as many files as its hard limit then.
+    """Return a uvicorn server of the app, to be run with `serve`. It raises the limit of open files of this process.
 
     Raises:
-        LooplineError: it may not listen there.
+        LooplineError: as for `check_address`.
     """
     check_address(served, host)
     bundles = bundle_host(served)

@@ -23,8 +23,8 @@ from loopline.timeline import ConversationKey, Timeline, TimelineLog, open_timel
 class WaitingQuestion:
     """A call that waits for the user's answer or approval.
 
-    `digest` identifies what is approved. If `stays_open`, the turn is running and only the call waits; else the turn is
-    paused. Only paused calls have `arguments` and the name of a `tool`; only open calls have a `form`, the JSON schema
+    `digest` identifies the call and arguments to approve. If `stays_open`, the turn is running and only the call waits;
+    otherwise the turn is paused. Only paused calls have `arguments` and the name of a `tool`; only open calls have a `form`, the JSON schema
     of the answer.
     """
 
@@ -138,7 +138,7 @@ class ApprovalSigner:
         return hmac.new(self._key, fields.encode(), sha256).hexdigest()
 
 
-def approved_call(approval: str) -> str:
+def call_id_of(approval: str) -> str:
     """Return the call id in a signed approval, or an empty text if `approval` is not one."""
     parts = approval.rsplit(".", 2)
     return parts[0] if len(parts) == 3 else ""

@@ -1,16 +1,21 @@
-"""Bodies of requests and answers: their fields, and how large each may be."""
+"""The bodies of requests and answers: their fields, and the size limits of each field."""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import re
 from collections.abc import Mapping
+from dataclasses import fields
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal
 
-from msgspec import structs
 from pydantic import AwareDatetime, Base64Bytes, BaseModel, ConfigDict, Field, JsonValue
 from pydantic_core import to_jsonable_python
 
 from loopline.conversations import WhenBusy
+from loopline.errors import LooplineError
+from loopline.files import Attachment
 from loopline.react import Limits, result
 from loopline.timeline import Reaction, Timeline, TurnResult
 
@@ -19,19 +24,20 @@ TEXT = 512 * 1024
 FILES = 20
 REFS = 50
 TURNS = 1_000
+_DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)?(?:;[\w=.-]+)*;base64,", re.ASCII)
 
 BoundedName = Annotated[str, Field(min_length=1, max_length=NAME)]
 TurnId = Annotated[str, Field(pattern=r"^turn_[1-9][0-9]{0,8}$")]
 
 
 class RequestBody(BaseModel):
-    """A body that a client sends: a field that is not known is refused."""
+    """A body of a request. Unknown fields are refused."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 class AttachedFile(RequestBody):
-    """A file that comes with a message, its bytes in base64."""
+    """A file of a message, with its bytes in base64."""
 
     name: BoundedName
     data: Base64Bytes
@@ -39,7 +45,7 @@ class AttachedFile(RequestBody):
 
 
 class TurnLimits(RequestBody):
-    """The limits of the one turn that a client may choose."""
+    """The limits of one turn that a client may set."""
 
     max_iterations: Annotated[int, Field(ge=1, le=1_000)] | None = None
     deadline_seconds: Annotated[float, Field(gt=0, le=86_400)] | None = None
@@ -47,7 +53,7 @@ class TurnLimits(RequestBody):
     max_cost: Annotated[float, Field(ge=0, le=10_000)] | None = None
 
     def options(self) -> Limits:
-        """Return the limits that were chosen."""
+        """Return the limits that are set."""
         limits = Limits()
         if self.max_iterations is not None:
             limits["max_iterations"] = self.max_iterations
@@ -63,7 +69,8 @@ class TurnLimits(RequestBody):
 class MessageBody(RequestBody):
     """A message of a user.
 
-    With `background` the answer comes at once, and the turn goes on; `webhook` is the URL that is told when it has ended.
+    With `background` the response is the receipt, and the turn runs in the background. `webhook` is a URL that is called when
+    the turn has ended.
     """
 
     text: Annotated[str, Field(min_length=1, max_length=TEXT)]
@@ -76,9 +83,10 @@ class MessageBody(RequestBody):
 
 
 class AnswersBody(RequestBody):
-    """Answers to calls that wait, by call id; for an approval true or false.
+    """Answers to calls that wait for the user, by call id; for an approval true or false.
 
-    `approvals` are the signed approvals of the calls that await approval, by call id. With `only_open` the answers are for calls of the running turn that stay open for them, and continue no paused turn.
+    `approvals` are signed approvals by call id. With `only_open` the answers are only for calls of the running turn that stay
+    open, and no paused turn is continued.
     """
 
     values: Annotated[dict[BoundedName, JsonValue], Field(max_length=REFS)] = {}
@@ -90,7 +98,10 @@ class AnswersBody(RequestBody):
 
 
 class InterruptBody(RequestBody):
-    """A message for the turn that runs, or else for the next one: a followup is added, a steer cuts off what it does."""
+    """A message for the running turn, or for the next turn if none runs.
+
+    A followup is added to the turn; a steer also cancels its model reply or tool calls.
+    """
 
     text: Annotated[str, Field(min_length=1, max_length=TEXT)]
     kind: Literal["followup", "steer"] = "followup"
@@ -98,21 +109,21 @@ class InterruptBody(RequestBody):
 
 
 class RecallBody(RequestBody):
-    """The receipt of a message that is taken back."""
+    """The receipt of a message to take back."""
 
     seq: Annotated[int, Field(ge=1, le=2**53)]
     turn_id: TurnId
 
 
 class ForkBody(RequestBody):
-    """Where another conversation begins, and its name; without one it gets one."""
+    """The last seq to copy to a new conversation, and its name. Without a name, it is named after the conversation."""
 
     seq: Annotated[int, Field(ge=1, le=2**53)]
     name: Annotated[str, Field(max_length=NAME)] = ""
 
 
 class ReadBody(RequestBody):
-    """Refs that are read."""
+    """Refs to read."""
 
     refs: Annotated[
         list[Annotated[str, Field(min_length=1, max_length=4_096)]],
@@ -121,7 +132,7 @@ class ReadBody(RequestBody):
 
 
 class FetchBody(RequestBody):
-    """What of a conversation is fetched: some turns or all, files with their bytes or without."""
+    """The turns to fetch: those of these ids, or all turns of the last days. With `materialize`, files have their bytes."""
 
     turn_ids: Annotated[list[TurnId], Field(max_length=TURNS)] | None = None
     materialize: bool = False
@@ -129,13 +140,13 @@ class FetchBody(RequestBody):
 
 
 class NamedFetchBody(FetchBody):
-    """The same, with the conversation in the body."""
+    """A `FetchBody` that names the conversation."""
 
     conversation_id: BoundedName
 
 
 class FeedbackBody(RequestBody):
-    """A reaction to a turn; null takes it back."""
+    """A reaction to a turn. Null removes the reaction."""
 
     reaction: Reaction | None
     text: Annotated[str, Field(max_length=TEXT)] = ""
@@ -143,14 +154,14 @@ class FeedbackBody(RequestBody):
 
 
 class RatedTurnsBody(RequestBody):
-    """Which turns with feedback are fetched."""
+    """The turns with feedback to fetch: those of these ids, or all turns of the last days."""
 
     turn_ids: Annotated[list[TurnId], Field(max_length=TURNS)] | None = None
     days: Annotated[int, Field(ge=1, le=3_650)] = 365
 
 
 class PeriodBody(RequestBody):
-    """A period, and which page of its conversations with feedback is fetched."""
+    """A period, and the page of its conversations with feedback to fetch."""
 
     start: AwareDatetime
     end: AwareDatetime
@@ -160,20 +171,20 @@ class PeriodBody(RequestBody):
 
 
 class ResourceBody(RequestBody):
-    """The name of a resource."""
+    """A resource name."""
 
     rn: Annotated[str, Field(min_length=1, max_length=4_096)]
 
 
 class PlaceAnswer(BaseModel):
-    """Where a message is stored: its turn, and its seq."""
+    """The position of a stored message: its turn and its seq."""
 
     turn_id: str
     seq: int
 
 
 class ReceiptAnswer(BaseModel):
-    """Where a message is stored, and where its events are read."""
+    """The position of a stored message, and the URL of its events."""
 
     conversation_id: str
     turn_id: str
@@ -182,7 +193,7 @@ class ReceiptAnswer(BaseModel):
 
 
 class WaitingCall(BaseModel):
-    """A call that waits for its user. `approval` is the signed approval, if it awaits one and its user is answered."""
+    """A call that waits for the user. `approval` is the signed approval, if the call awaits one."""
 
     call_id: str
     tool: str
@@ -192,7 +203,7 @@ class WaitingCall(BaseModel):
 
 
 class ApprovalAnswer(BaseModel):
-    """A call that awaits approval, with the signed approval that its answer must bring."""
+    """A call that awaits approval, with the signed approval to send with the answer."""
 
     call_id: str
     tool: str
@@ -219,7 +230,7 @@ class CitedSourceAnswer(BaseModel):
 
 
 class TokensAnswer(BaseModel):
-    """The tokens of a turn."""
+    """The numbers of tokens that a turn used."""
 
     input_tokens: int
     output_tokens: int
@@ -248,19 +259,19 @@ class TurnAnswer(BaseModel):
 
 
 class DoneAnswer(BaseModel):
-    """Whether there was something to do, and it was done."""
+    """`done` is false if there was nothing to do."""
 
     done: bool
 
 
 class ForkAnswer(BaseModel):
-    """The conversation that a fork began."""
+    """The name of a new fork."""
 
     conversation_id: str
 
 
 class ItemAnswer(BaseModel):
-    """What was read by a ref."""
+    """The text of one ref, or the reason why it cannot be read."""
 
     ref: str
     requested: str
@@ -272,7 +283,7 @@ class ItemAnswer(BaseModel):
 
 
 class ReadingAnswer(BaseModel):
-    """What was read by several refs."""
+    """The texts of several refs. `missing` are the refs that were not found."""
 
     items: list[ItemAnswer]
     missing: list[str]
@@ -280,11 +291,27 @@ class ReadingAnswer(BaseModel):
 
 
 class BlocksAnswer(BaseModel):
-    """Some blocks of a conversation, and the seq after which there are more."""
+    """A page of blocks. `next_after` is the seq after which the next page begins, null on the last page."""
 
     conversation_id: str
     blocks: list[dict[str, JsonValue]]
     next_after: int | None
+
+
+def decode_file(name: str, url: str) -> Attachment:
+    """Decode a file in a data URL.
+
+    Raises:
+        LooplineError: `url` is not a data URL in base64. The message begins with the name of the file.
+    """
+    match = _DATA_URL.match(url)
+    if match is None:
+        raise LooplineError(f"{name}: send its bytes in a data URL; other URLs are not fetched")
+    try:
+        data = base64.b64decode(url[match.end() :], validate=True)
+    except binascii.Error as error:
+        raise LooplineError(f"{name}: its bytes are not in base64") from error
+    return Attachment(name, data, match[1] or "")
 
 
 def turn_answer(
@@ -293,49 +320,23 @@ def turn_answer(
     output: JsonValue,
     approvals: Mapping[str, str] | None = None,
 ) -> TurnAnswer:
-    """Return the result of a turn as clients get it, with signed approvals by call."""
-    signed = approvals or {}
-    return TurnAnswer(
-        conversation_id=conversation,
-        turn_id=result.turn_id,
-        answer=result.answer,
-        exit_reason=result.exit_reason,
-        ok=result.ok,
-        error=result.error,
-        rounds=result.rounds,
-        usage=TokensAnswer(**structs.asdict(result.usage)),
-        cost=result.cost,
-        sources=[
-            CitedSourceAnswer(
-                url=item.url,
-                title=item.title,
-                source_type=item.source_type,
-                path=item.path,
-                commit=item.commit,
-                lines=item.lines,
-            )
-            for item in result.sources
-        ],
-        pending=[
-            WaitingCall(
-                call_id=call.call_id,
-                tool=call.tool,
-                question=call.question,
-                arguments=to_jsonable_python(call.arguments),
-                approval=signed.get(call.call_id, ""),
-            )
-            for call in result.pending
-        ],
-        late_input=list(result.late_input),
-        output=output,
+    """Return a result as clients get it. `approvals` are signed approvals by call id."""
+    values = {field.name: getattr(result, field.name) for field in fields(result)}
+    answer = TurnAnswer.model_validate(
+        {**values, "conversation_id": conversation, "output": output}, from_attributes=True
     )
+    for call in answer.pending:
+        call.approval = (approvals or {}).get(call.call_id, "")
+    return answer
 
 
 def turn_of(conversation: str, timeline: Timeline, number: int) -> TurnAnswer:
-    """Return what a turn has come to, from all blocks of its conversation."""
+    """Return the result of a turn from the timeline; a turn without an end is `paused` or `interrupted`."""
     turn = timeline.turn(number)
-    if turn.exit is None:
-        reached = result(timeline, number, "paused" if turn.pending else "interrupted")
+    if turn.exit is not None:
+        current = result(timeline, number, turn.exit.reason, turn.exit.error)
+    elif turn.pending:
+        current = result(timeline, number, "paused")
     else:
-        reached = result(timeline, number, turn.exit.reason, turn.exit.error)
-    return turn_answer(conversation, reached, to_jsonable_python(reached.output, fallback=str))
+        current = result(timeline, number, "interrupted")
+    return turn_answer(conversation, current, to_jsonable_python(current.output, fallback=str))

@@ -29,9 +29,9 @@ from loopline.timeline import Block, BodyUnion, ConversationKey, Exit, TimelineL
 RECENT_BYTES = 64 * 1024
 """The bytes of frames that a channel keeps for listeners that reconnect."""
 BEHIND_BYTES = 1024 * 1024
-"""How far a listener may be behind the newest frame before its stream ends. All listeners share the stored frames."""
+"""How many bytes may wait for a listener before its stream ends. All listeners share the stored frames."""
 PIECE_BYTES = 64 * 1024
-"""The largest piece that is passed to a connection. The next piece follows when the client has read this one."""
+"""The largest piece that is passed to a connection. The next piece follows when the client has read it."""
 CATCH_UP_PAGE = 50
 """How many blocks are encoded at once for a listener that catches up. Other listeners get their events in between."""
 LAST_RECORD = 10**17
@@ -242,10 +242,10 @@ class ConversationBroadcast:
         return max(min([last, *begun.values()]) - 1, 0)
 
     def _channel(self, name: DialectName, encoder: SharedDialect) -> DialectChannel:
-        """Return a channel for a listener whose encoder has encoded all blocks, but no delta.
+        """Return a channel for a listener. Its encoder has encoded all blocks, but no delta.
 
         While a reply streams, the shared channel has encoded a beginning of the text that the listener's encoder has not. Then
-        the listener gets a channel of its own.
+        the listener gets a separate channel.
         """
         shared = self._shared.get(name)
         if shared is not None and shared.is_settled:
@@ -286,7 +286,7 @@ class ConversationBroadcast:
             self._channels.remove(channel)
 
     def _receive(self, event: Event) -> None:
-        """Encode an event of a turn at once if possible, else queue it for the reader task.
+        """Encode an event of a turn at once if possible; otherwise queue it for the reader task.
 
         An event is queued if other events wait, if blocks must be read from the log first, or if more than `PIECE_BYTES` were
         added since the listeners could last read.

@@ -21,7 +21,7 @@ from urllib.parse import quote, urlencode
 from pydantic_core import to_jsonable_python
 
 from loopline.bundle import Bundle, Setting
-from loopline.clock import Clock, SystemClock
+from loopline.clock import Clock
 from loopline.conversations import Conversation, HandedOver, Recovery, Submission
 from loopline.errors import BundleError, LooplineError
 from loopline.harness import Harness, ModelChoice
@@ -73,7 +73,7 @@ class UrlSigner:
         """Return the public URL of a path of the app; without a public URL the path itself."""
         return f"{self.base.rstrip('/')}{path}"
 
-    def of_turn(self, key: ConversationKey, turn_id: str) -> str:
+    def turn_url(self, key: ConversationKey, turn_id: str) -> str:
         """Return the public URL of a turn, or an empty text if the app has no public URL."""
         names = "/".join(quote(name, safe="") for name in (key.tenant, key.project, key.name))
         return self.base and self.begin(f"/conversations/{names}/turns/{turn_id}")
@@ -83,7 +83,7 @@ class UrlSigner:
         del file
         return f"{self.begin(PATH)}?{self.query(name)}"
 
-    def of_conversation(self, conversation: ConversationKey) -> Callable[[str, FileAdded], str]:
+    def file_url_maker(self, conversation: ConversationKey) -> Callable[[str, FileAdded], str]:
         """Return a function that makes the signed URL of a file, from the id of its turn and its body."""
 
         def url(turn_id: str, file: FileAdded) -> str:
@@ -124,29 +124,26 @@ logger: logging.Logger = logging.getLogger("loopline")
 _audit = logging.getLogger("loopline.audit")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostedBundles:
-    """The bundles that a server opens over one store, with their model, properties and clock."""
-
-    sources: Sequence[BundleSource]
-    store: str | TimelineLog | None = None
-    model: ModelChoice = None
-    properties: Mapping[str, Setting] | None = None
-    clock: Clock = field(default_factory=SystemClock)
-
-
 class BundleHost:
     """The open bundles of a server over one store."""
 
     def __init__(
-        self, hosted: HostedBundles, auth: Authenticator | None, settings: ServerSettings
+        self,
+        sources: Sequence[BundleSource],
+        settings: ServerSettings,
+        *,
+        auth: Authenticator | None,
+        store: str | TimelineLog | None,
+        model: ModelChoice,
+        properties: Mapping[str, Setting] | None,
+        clock: Clock,
     ) -> None:
-        if not hosted.sources:
+        if not sources:
             raise LooplineError("a server needs a bundle to serve")
         self.auth: Authenticator = auth or LocalUser()
         self.is_local: bool = isinstance(self.auth, LocalUser)
         self.settings: ServerSettings = settings
-        self.clock: Clock = hosted.clock
+        self.clock: Clock = clock
         self.metrics: ServerMetrics = ServerMetrics()
         self.rates: RequestRates = RequestRates(settings.requests_per_minute)
         self.listeners: Listeners = Listeners(
@@ -156,25 +153,28 @@ class BundleHost:
         self.body_bytes: SharedLimit = body_bytes_limit(
             settings.body_bytes * WHOLE_BODIES, is_shared=not self.is_local
         )
-        self.webhooks: Webhooks = Webhooks(settings, hosted.clock)
+        self.webhooks: Webhooks = Webhooks(settings, clock)
         self.signing_key: bytes = settings.signing_key or token_bytes(32)
         self.urls: UrlSigner = UrlSigner(
             key=self.signing_key,
-            clock=hosted.clock,
+            clock=clock,
             seconds=settings.url_seconds,
             base=settings.public_url,
         )
         self.approvals: ApprovalSigner = ApprovalSigner(
             self.signing_key,
-            hosted.clock,
+            clock,
             seconds=settings.approval_seconds,
             required=not self.is_local,
         )
-        self._hosted = hosted
+        self._sources = sources
+        self._store = store
+        self._model = model
+        self._properties = properties
         self._harnesses: dict[str, Harness[Any]] = {}
         self._running = Counter[ConversationKey]()
         self._sending = Counter[ConversationKey]()
-        self._quotas = QuotaGate(settings.quotas, hosted.clock, lambda: self.log)
+        self._quotas = QuotaGate(settings.quotas, clock, lambda: self.log)
         self._admission = asyncio.Lock()
         self._left_turns: dict[str, _LeftTurns] = {}
         self._watches: set[asyncio.Task[None]] = set()
@@ -183,9 +183,7 @@ class BundleHost:
         self._recovery: asyncio.Task[None] | None = None
         self._expiry: asyncio.Task[None] | None = None
         self.draining: asyncio.Event = asyncio.Event()
-        self.broadcasts: Broadcasts = Broadcasts(
-            hosted.clock, settings.keep_alive_seconds, self.draining
-        )
+        self.broadcasts: Broadcasts = Broadcasts(clock, settings.keep_alive_seconds, self.draining)
 
     async def admit(self, token: str) -> Principal:
         """Authenticate the sender of a request by its token, and count the request against its rate.
@@ -210,12 +208,12 @@ class BundleHost:
                 return
             async with AsyncExitStack() as stack:
                 harnesses: dict[str, Harness[Any]] = {}
-                store = self._hosted.store
+                store = self._store
                 if (
                     store == "memory:"
                 ):  # one log for all bundles, each of which adds its own redactor
                     store = MemoryLog(self.clock)
-                for source in self._hosted.sources:
+                for source in self._sources:
                     harness = await stack.enter_async_context(self._harness(source, store))
                     if harness.bundle.id in harnesses:
                         raise LooplineError(
@@ -232,12 +230,12 @@ class BundleHost:
         return Harness.open(
             source,
             store=store,
-            model=self._hosted.model,
-            properties=self._hosted.properties,
+            model=self._model,
+            properties=self._properties,
             clock=self.clock,
             caps=self.settings.caps,
             hosting=self.urls.host_file,
-            metering=self._quotas.metered,
+            metering=self._quotas.meter,
         )
 
     def _check_isolation(self, harness: Harness[Any]) -> None:
@@ -313,7 +311,7 @@ class BundleHost:
         await asyncio.gather(*map(self._recover_bundle, self._harnesses.values()))
 
     async def _recover_bundle(self, harness: Harness[Any]) -> None:
-        """Resume the turns of a bundle whose process is gone: at the start, and then every `recovery_seconds`."""
+        """Resume the turns of a bundle that a killed process left unfinished: at the start, and then every `recovery_seconds`."""
         since = self.clock.now() - UNBEGUN
         while True:
             looked_at = self.clock.now()
@@ -334,7 +332,7 @@ class BundleHost:
             await self._pause(self.settings.recovery_seconds)
 
     def _take_recovery(self, bundle_id: str, left: _LeftTurns, recovery: Recovery) -> None:
-        """Note the reason if a turn was not resumed, and log it unless it is known already."""
+        """Note the reason if a turn was not resumed, and log a new reason."""
         key = recovery.conversation
         turn = recovery.turn_id
         if recovery.status in ("skipped", "failed"):
@@ -397,7 +395,7 @@ class BundleHost:
         return harness.conversation(key.name, user=key.user, tenant=key.tenant, project=key.project)
 
     async def harness_of(self, key: ConversationKey, bundle_id: str = "") -> Harness[Any]:
-        """Return the bundle of the conversation. A new conversation is run by the named bundle, or else by the first one.
+        """Return the bundle of the conversation. A new conversation is run by the named bundle, or by the first one if no bundle is named.
 
         Raises:
             RequestProblem: another bundle than the named one runs the conversation, 409; or its bundle is not served here, 404.
@@ -457,10 +455,10 @@ class BundleHost:
     async def _send_webhook(self, webhook: str, key: ConversationKey, turn: int) -> None:
         timeline = await reaching(self.log, key, await open_timeline(self.log, key), turn)
         answer = turn_of(key.name, timeline, turn)
-        turn_url = self.urls.of_turn(key, answer.turn_id)
+        turn_url = self.urls.turn_url(key, answer.turn_id)
         self.webhooks.send(webhook, key, answer.turn_id, to_jsonable_python(answer), turn_url)
 
-    def left_turns(self, key: ConversationKey) -> Mapping[str, str]:
+    def find_left_turns(self, key: ConversationKey) -> Mapping[str, str]:
         """Return the turns of a conversation that no bundle here resumes, with the reasons."""
         return dict(ChainMap(*(left.get(key, {}) for left in self._left_turns.values())))
 
@@ -491,8 +489,10 @@ class BundleHost:
             StoreError: the store cannot store messages now.
         """
         async with self._admission:
-            if self._quotas.limits and not await self._is_known(key, message_key):
-                await self._quotas.check(key, self._running + self._sending)
+            if self._quotas.limits:
+                is_repeated = message_key and await self.log.appended(key, message_key) is not None
+                if not is_repeated:
+                    await self._quotas.check(key, self._running + self._sending)
             self._check_capacity()
             await self.log.check()
             self._sending[key] += 1
@@ -502,9 +502,6 @@ class BundleHost:
             self._sending[key] -= 1
             if not self._sending[key]:
                 del self._sending[key]
-
-    async def _is_known(self, key: ConversationKey, message_key: str) -> bool:
-        return bool(message_key) and await self.log.appended(key, message_key) is not None
 
     def _check_capacity(self) -> None:
         if self.draining.is_set():

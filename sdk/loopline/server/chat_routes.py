@@ -1,4 +1,4 @@
-"""Chat: messages, answers and approvals, stop, recall, resume and fork, and the events of a conversation."""
+"""Chat routes: messages, answers and approvals, stop, recall, resume and fork, and the events of a conversation."""
 
 from __future__ import annotations
 
@@ -62,9 +62,10 @@ from loopline.timeline import (
     turn_number,
 )
 
-MESSAGE, FILE = "message", "files"
+MESSAGE = "message"
+FILE = "files"
 MESSAGE_BYTES = 4 * 1024 * 1024
-"""How long the message may be written in JSON; its text has a limit of its own."""
+"""The size limit of the JSON message in a form. The text in it has a limit too."""
 FORM: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -90,48 +91,48 @@ FORM: dict[str, Any] = {
         },
     }
 }
-"""The form as OpenAPI describes it."""
+"""The description of the form for the OpenAPI document."""
 
 
 async def read_form(request: Request, caps: AttachmentCaps) -> tuple[MessageBody, list[Attachment]]:
-    """Return the message and the files of a form, whose files are on disk until they are known to be small enough.
+    """Parse a form to its message and files. Sizes are checked before the files are read into memory.
 
     Raises:
-        HTTPException: the form is broken, or has more parts or bytes than it may have.
-        RequestValidationError: there is no such message.
-        AttachmentError: a file, or all together, are too large.
+        HTTPException: the form is malformed, or has too many parts or bytes.
+        RequestValidationError: the message is missing or not valid.
+        AttachmentError: a file, or all files together, are too large.
     """
     async with request.form(max_files=FILES, max_fields=1, max_part_size=MESSAGE_BYTES) as form:
-        return _message(form), await _files(form, caps)
+        return _parse_message(form), await _read_files(form, caps)
 
 
-def _message(form: FormData) -> MessageBody:
+def _parse_message(form: FormData) -> MessageBody:
     texts = [value for value in form.getlist(MESSAGE) if isinstance(value, str)]
     if len(texts) != 1:
-        raise _fault(MESSAGE, "a form needs one message, as JSON")
+        raise _field_error(MESSAGE, "a form needs one message, as JSON")
     try:
         body = MessageBody.model_validate_json(texts[0])
     except ValidationError as error:
         raise RequestValidationError(error.errors(include_input=False)) from error
     if body.attachments:
-        raise _fault("attachments", f"the files of a form are its parts {FILE!r}")
+        raise _field_error("attachments", f"send the files of a form as parts {FILE!r}")
     return body
 
 
-async def _files(form: FormData, caps: AttachmentCaps) -> list[Attachment]:
+async def _read_files(form: FormData, caps: AttachmentCaps) -> list[Attachment]:
     parts = [value for value in form.getlist(FILE) if isinstance(value, UploadFile)]
     if len(parts) + 1 < len(form.multi_items()):
-        raise _fault(FILE, f"a form has one {MESSAGE!r} and {FILE!r}, nothing else")
+        raise _field_error(FILE, f"a form may have one {MESSAGE!r} and {FILE!r}, nothing else")
     limit = max(caps.image_bytes, caps.pdf_bytes, caps.text_bytes, caps.file_bytes)
     total = 0
     for part in parts:
         size = part.size or 0
         total += size
         if size > limit:
-            raise AttachmentError(f"{part.filename} has {size:,} bytes: a file may have {limit:,}")
+            raise AttachmentError(f"{part.filename} has {size:,} bytes; a file may have {limit:,}")
         if total > caps.message_bytes:
             raise AttachmentError(
-                f"{part.filename}: with it the message has {total:,} bytes: it may have {caps.message_bytes:,}"
+                f"{part.filename}: the files up to it have {total:,} bytes; all files of a message may have {caps.message_bytes:,}"
             )
     return [
         Attachment(part.filename or "", await part.read(), part.content_type or "")
@@ -139,7 +140,7 @@ async def _files(form: FormData, caps: AttachmentCaps) -> list[Attachment]:
     ]
 
 
-def _fault(name: str, message: str) -> RequestValidationError:
+def _field_error(name: str, message: str) -> RequestValidationError:
     return RequestValidationError([{"loc": ("body", name), "msg": message, "type": "value_error"}])
 
 
@@ -152,7 +153,7 @@ KeyHeader = Annotated[str, Header(alias="Idempotency-Key", max_length=200)]
 
 
 def dialect_name(name: OwnDialect | None) -> DialectName:
-    """Return the dialect by the name that clients use: ours has the name of the project."""
+    """Return the dialect of a name in the API: `plain` for `loopline` or None."""
     match name:
         case None | "loopline":
             return "plain"
@@ -171,8 +172,8 @@ async def send_message(
 ) -> Response:
     """Send a message.
 
-    The answer is the turn's result; its events, if `text/event-stream` is accepted; or, with `background`, the receipt.
-    A message with an `Idempotency-Key` that was used in the conversation before is not sent again.
+    The response is the turn's result; its events, if the request accepts `text/event-stream`; or, with `background`, the
+    receipt. A message with an `Idempotency-Key` that was used in the conversation before is not sent again.
     """
     files = [Attachment(file.name, file.data, file.mime) for file in body.attachments]
     return await _send(host, key, body, files, idempotency_key, request, name)
@@ -191,7 +192,7 @@ async def send_form(
     idempotency_key: KeyHeader = "",
     name: DialectHeader = None,
 ) -> Response:
-    """Send a message as a form: the part `message` as JSON, and its files as parts `files`. The answer is that of `/messages`."""
+    """Send a message as a form: the part `message` as JSON, and its files as parts `files`. The response is that of `/messages`."""
     body, files = await read_form(request, host.settings.caps)
     return await _send(host, key, body, files, idempotency_key, request, name)
 
@@ -270,7 +271,7 @@ async def read_approvals(host: HostDep, key: OwnKeyDep) -> ApprovalsAnswer:
 
 @router.post("/stop")
 async def stop_turn(host: HostDep, key: OwnKeyDep) -> DoneAnswer:
-    """Stop the turn that runs, and take back the messages that wait behind it."""
+    """Stop the running turn, and take back the messages that wait for it to end."""
     conversation = await _existing_conversation(host, key)
     done = await conversation.stop()
     host.audit("stop", key)
@@ -281,7 +282,7 @@ async def stop_turn(host: HostDep, key: OwnKeyDep) -> DoneAnswer:
 async def interrupt_turn(
     host: HostDep, key: OwnKeyDep, body: InterruptBody, idempotency_key: KeyHeader = ""
 ) -> PlaceAnswer:
-    """Add a message to the turn that runs, or redirect that turn; if none runs, the next turn takes the message."""
+    """Add a message to the running turn, or redirect the turn. If no turn runs, the next one receives the message."""
     conversation = await _existing_conversation(host, key)
     files = [Attachment(file.name, file.data, file.mime) for file in body.attachments]
     send = conversation.steer if body.kind == "steer" else conversation.followup
@@ -292,7 +293,7 @@ async def interrupt_turn(
 
 @router.get("/turns/{turn}")
 async def read_turn(host: HostDep, key: ReadKeyDep, turn: str) -> TurnAnswer:
-    """Return what a turn has come to; the one that has neither ended nor paused is `interrupted` until it does."""
+    """Return the result of a turn. A turn that has neither ended nor paused is `interrupted`."""
     number = turn_number(turn)
     timeline = await reaching(host.log, key, await open_timeline(host.log, key), number)
     if number not in timeline.turns:
@@ -302,7 +303,7 @@ async def read_turn(host: HostDep, key: ReadKeyDep, turn: str) -> TurnAnswer:
 
 @router.post("/recall")
 async def recall_message(host: HostDep, key: OwnKeyDep, body: RecallBody) -> DoneAnswer:
-    """Take a message back, unless a round has taken it."""
+    """Take a message back. `done` is false if a round has used it already."""
     conversation = await _existing_conversation(host, key)
     pending = {block.seq: block for block in await conversation.interrupts.pending()}
     block = pending.get(body.seq)
@@ -314,7 +315,7 @@ async def recall_message(host: HostDep, key: OwnKeyDep, body: RecallBody) -> Don
 
 @router.post("/fork", status_code=201)
 async def fork_conversation(host: HostDep, key: OwnKeyDep, body: ForkBody) -> ForkAnswer:
-    """Begin another conversation with the blocks up to a seq."""
+    """Create a conversation with the blocks up to a seq."""
     conversation = await _existing_conversation(host, key)
     fork = await conversation.fork(seq=body.seq, name=body.name)
     host.audit("fork", key, seq=body.seq, to=fork.conversation.name)
@@ -334,7 +335,7 @@ async def listen(
 ) -> Response:
     """Stream the events of a conversation after the position `after` or `Last-Event-ID`, and then live.
 
-    Without a position the stream begins with the first block.
+    Without a position the first event is that of the first block.
     """
     position = start_position(last_event_id or after or "0")
     harness = await host.harness_of(key, bundle_id)

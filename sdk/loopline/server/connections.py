@@ -1,4 +1,4 @@
-"""The connections of a server: how many may be open, and how long and how large they may be before their sender is known."""
+"""The connections of a server under uvicorn: limits on their number, and on time and size until the sender is known."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ HEADER_BYTES = 64 * 1024
 HEADER_SECONDS = 10.0
 """How long the headers of a request may take."""
 DESCRIPTORS = 65_536
-"""As many file descriptors a server asks for, if it may have them."""
+"""The number of file descriptors that a server requests, if its hard limit allows it."""
 RESERVED = 128
 DESCRIPTORS_OF_A_TURN = 2
 FEWEST = 64
-SECONDS_BETWEEN_LINES = 60.0
+LOG_SECONDS = 60.0
 FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 2\r\nConnection: close\r\n"
     b"Content-Length: 0\r\n\r\n"
@@ -41,7 +41,7 @@ _log = logging.getLogger("loopline")
 
 
 def raise_descriptor_limit() -> None:
-    """Have this process open as many files and connections as it may, up to `DESCRIPTORS`."""
+    """Raise the limit of open files of this process to its hard limit, at most to `DESCRIPTORS`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -49,9 +49,9 @@ def raise_descriptor_limit() -> None:
 
 
 def most_connections(settings: ServerSettings, descriptors: int) -> int:
-    """Return how many connections may be open, so that the store, blobs and sandboxes always get a descriptor.
+    """Return how many connections may be open. Descriptors for the store, blobs and sandboxes are reserved.
 
-    Twice the listeners and turns are more than a server can serve, however many descriptors it has.
+    It is at most twice the number of listeners and turns, because a server cannot serve more.
     """
     useful = max(2 * (settings.listeners + settings.turns), FEWEST)
     if descriptors == resource.RLIM_INFINITY:
@@ -61,7 +61,7 @@ def most_connections(settings: ServerSettings, descriptors: int) -> int:
 
 
 class ConnectionConfig(uvicorn.Config):
-    """The configuration of a server whose connections are limited."""
+    """The uvicorn configuration of a server that limits its connections."""
 
     def __init__(
         self,
@@ -91,15 +91,15 @@ class ConnectionConfig(uvicorn.Config):
         self.body_bytes = body_bytes
         self.descriptors: int = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self.most_connections: int = most_connections(settings, self.descriptors)
-        self._told_at = -SECONDS_BETWEEN_LINES
+        self._logged_at = -LOG_SECONDS
 
-    def tell_full(self) -> None:
-        """Write to the log that connections are refused, at most once a minute."""
+    def log_full(self) -> None:
+        """Log that connections are refused, at most once a minute."""
         now = time.monotonic()
-        if now - self._told_at >= SECONDS_BETWEEN_LINES:
-            self._told_at = now
+        if now - self._logged_at >= LOG_SECONDS:
+            self._logged_at = now
             _log.warning(
-                "connections are refused: %d are open, and %d files may be (ulimit -n)",
+                "connections are refused: %d are open, and at most %d files may be open (ulimit -n)",
                 self.most_connections,
                 self.descriptors,
             )
@@ -111,7 +111,7 @@ def _config(config: uvicorn.Config) -> ConnectionConfig:
 
 
 class HttpConnection(H11Protocol):
-    """A connection that is refused if too many are open, and closed if no request comes."""
+    """A connection that is refused if too many are open, and closed if no request arrives in `HEADER_SECONDS`."""
 
     def __init__(
         self,
@@ -126,22 +126,22 @@ class HttpConnection(H11Protocol):
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the connection, if there is room for it."""
+        """Accept the connection, or refuse it with 503 if too many are open."""
         super().connection_made(cast("asyncio.Transport", transport))
         if len(self.connections) > self._limits.most_connections:
-            self._limits.tell_full()
+            self._limits.log_full()
             self.transport.write(FULL)
             self.transport.close()
         else:
             self._await_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
+        """Cancel the timeout and discard the connection."""
         self._begin_request()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take data, and wait no longer for a request that is there."""
+        """Parse data, and cancel the timeout if a request has begun."""
         scope = self.scope
         super().data_received(data)
         if self.scope is not scope:
@@ -150,8 +150,9 @@ class HttpConnection(H11Protocol):
             self._await_request()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request; it may be there already."""
-        scope, self._is_idle = self.scope, True
+        """Wait for the next request, which may be in the buffer already."""
+        scope = self.scope
+        self._is_idle = True
         super().on_response_complete()
         if self.scope is not scope:
             self._begin_request()
@@ -168,7 +169,7 @@ class HttpConnection(H11Protocol):
 
 
 class _CountedBuffer(WebsocketBuffer):
-    """The part of a packet that has come; its bytes count as those of bodies do."""
+    """The received part of a packet. Its bytes count towards the shared limit of body bytes."""
 
     def __init__(self, body_bytes: SharedLimit) -> None:
         super().__init__(FIRST_PACKET_BYTES)
@@ -179,7 +180,7 @@ class _CountedBuffer(WebsocketBuffer):
         """Add a part of a packet.
 
         Raises:
-            FrameTooLargeError: the packet is too large, or too much is being sent.
+            FrameTooLargeError: the packet is too large, or too many bytes are being received.
         """
         super().extend(event)
         try:
@@ -189,14 +190,14 @@ class _CountedBuffer(WebsocketBuffer):
         self._reserved_bytes = self.length
 
     def clear(self) -> None:
-        """Forget the packet."""
+        """Discard the packet, and release its bytes from the shared limit."""
         super().clear()
         self._body_bytes.subtract(UNKNOWN, self._reserved_bytes)
         self._reserved_bytes = 0
 
 
 class SocketConnection(WSProtocol):
-    """A WebSocket whose packets are small until its sender is known."""
+    """A WebSocket whose packets are limited to `FIRST_PACKET_BYTES` until it has authenticated."""
 
     def __init__(
         self,
@@ -209,7 +210,7 @@ class SocketConnection(WSProtocol):
         self.buffer: _CountedBuffer = _CountedBuffer(_config(config).body_bytes)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection, and what came of its last packet."""
+        """Discard the connection and its last packet."""
         self.buffer.clear()
         super().connection_lost(exc)
 

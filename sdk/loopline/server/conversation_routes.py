@@ -1,4 +1,4 @@
-"""Conversations: lists, turns, states, feedback, deletion, with the paths and answers that clients of the seed expect."""
+"""Conversations over HTTP: lists, turns, status, feedback, export and deletion, with the paths and answers of KDCube."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from loopline.server.bodies import (
     BoundedName,
     FeedbackBody,
     FetchBody,
-    ItemAnswer,
     NamedFetchBody,
     PeriodBody,
     RatedTurnsBody,
@@ -78,7 +77,7 @@ class ListAnswer(BaseModel):
 
 
 class StatusAnswer(BaseModel):
-    """Whether a conversation runs."""
+    """The state of a conversation."""
 
     conversation_id: str
     state: State
@@ -96,7 +95,7 @@ class ListedTurn(BaseModel):
 
 
 class DetailsAnswer(BaseModel):
-    """What is known of a conversation, and its turns."""
+    """A conversation with its turns."""
 
     user_id: str
     conversation_id: str
@@ -108,7 +107,7 @@ class DetailsAnswer(BaseModel):
 
 
 class DeleteAnswer(BaseModel):
-    """What was deleted with a conversation."""
+    """The numbers of items that were deleted with a conversation."""
 
     conversation_id: str
     deleted_messages: int
@@ -118,7 +117,7 @@ class DeleteAnswer(BaseModel):
 
 
 class FeedbackAnswer(BaseModel):
-    """A reaction was recorded."""
+    """A reaction was stored or removed."""
 
     success: bool
     turn_id: str
@@ -128,7 +127,7 @@ class FeedbackAnswer(BaseModel):
 
 
 class SatisfactionAnswer(BaseModel):
-    """The reactions of a user that count, and the share of `ok`."""
+    """The current reactions of the user, and the share of `ok` in them."""
 
     conversation_id: str
     ok: int
@@ -138,7 +137,7 @@ class SatisfactionAnswer(BaseModel):
 
 
 class RatedTurn(BaseModel):
-    """A turn with the reactions to it."""
+    """A turn with its reactions."""
 
     turn_id: str
     bundle_id: str
@@ -150,7 +149,7 @@ class RatedTurn(BaseModel):
 
 
 class RatedTurnsAnswer(BaseModel):
-    """The turns with feedback of a conversation."""
+    """The turns of a conversation that have feedback."""
 
     user_id: str
     conversation_id: str
@@ -159,7 +158,7 @@ class RatedTurnsAnswer(BaseModel):
 
 
 class FeedbackCounts(BaseModel):
-    """How many reactions there are, by origin and by kind."""
+    """The numbers of reactions by origin and by kind."""
 
     total: int
     user: int
@@ -214,12 +213,12 @@ async def list_conversations(
     include_titles: bool = True,
     bundle_id: Annotated[str, Query(max_length=200)] = "",
 ) -> ListAnswer:
-    """List the user's conversations, the last active one first."""
+    """List the conversations of the user by last activity, newest first."""
     summaries = await host.log.conversations(
         user=reader.user,
         project=reader.project,
         tenant=reader.tenant,
-        after=_since(host, days),
+        after=_days_ago(host, days),
         limit=None if started_after or bundle_id else last_n,
     )
     items: list[ListedConversation] = []
@@ -230,13 +229,13 @@ async def list_conversations(
             continue
         if bundle_id and await host.bundle_of(summary.conversation) != bundle_id:
             continue
-        items.append(_listed(summary, with_title=include_titles))
+        items.append(_list_item(summary, with_title=include_titles))
     return ListAnswer(user_id=reader.user, items=items)
 
 
 @router.post("/fetch")
 async def fetch_named(host: HostDep, reader: ReaderDep, body: NamedFetchBody) -> FetchAnswer:
-    """Fetch the turns of the conversation that the body names."""
+    """Return the turns of the conversation that the body names."""
     return await _fetch(host, key_of(reader, body.conversation_id), body)
 
 
@@ -244,12 +243,12 @@ async def fetch_named(host: HostDep, reader: ReaderDep, body: NamedFetchBody) ->
 async def conversations_in_period(
     host: HostDep, reader: ReaderDep, body: PeriodBody
 ) -> PeriodAnswer:
-    """List the conversations with feedback in a period: the caller's, or those of all users for a privileged one."""
+    """List the conversations with feedback in a period: those of the caller, or of all users if the caller is privileged."""
     if body.cursor is not None and not _CURSOR.fullmatch(body.cursor):
-        raise RequestProblem(HTTPStatus.UNPROCESSABLE_ENTITY, "the cursor is not one of an answer")
+        raise RequestProblem(HTTPStatus.UNPROCESSABLE_ENTITY, "the cursor is malformed")
     if body.end < body.start:
         raise RequestProblem(HTTPStatus.UNPROCESSABLE_ENTITY, "the period ends before it begins")
-    # An order that does not change while pages are fetched.
+    # This order does not change while a client fetches pages.
     summaries = sorted(
         await host.log.conversations(
             user=None if reader.is_privileged else reader.user,
@@ -258,12 +257,13 @@ async def conversations_in_period(
         ),
         key=lambda summary: (summary.started_at, summary.uid),
     )
-    place, items = int(body.cursor or 0), list[RatedConversation]()
-    for summary in summaries[place:]:
+    offset = int(body.cursor or 0)
+    items = list[RatedConversation]()
+    for summary in summaries[offset:]:
         if len(items) == body.limit:
             break
-        place += 1
-        rated = await _rated_in_period(host, summary, body)
+        offset += 1
+        rated = await _period_feedback(host, summary, body)
         if rated is not None:
             items.append(rated)
     return PeriodAnswer(
@@ -271,25 +271,25 @@ async def conversations_in_period(
         project=reader.project,
         window=WindowAnswer(start=iso_time(body.start), end=iso_time(body.end)),
         items=items,
-        next_cursor=f"{place}" if place < len(summaries) else None,
+        next_cursor=f"{offset}" if offset < len(summaries) else None,
     )
 
 
 @router.post("/{conversation}/fetch")
 async def fetch(host: HostDep, key: ReadKeyDep, body: FetchBody) -> FetchAnswer:
-    """Fetch the turns of a conversation."""
+    """Return the turns of a conversation."""
     return await _fetch(host, key, body)
 
 
 @router.get("/{conversation}/status")
 async def status(host: HostDep, key: ReadKeyDep) -> StatusAnswer:
-    """Say whether a turn of the conversation runs."""
+    """Return the state of a conversation, and the calls that wait for the user."""
     summary = await _summary(host, key)
     timeline = await open_timeline(host.log, key)
     pending: list[JsonValue] = [call for turn in timeline.resumable for call in turn.unanswered]
-    left: dict[str, JsonValue] = {
+    left_turns: dict[str, JsonValue] = {
         name: reason
-        for name, reason in host.left_turns(key).items()
+        for name, reason in host.find_left_turns(key).items()
         if timeline.turn(turn_number(name)) in timeline.open_turns
     }
     resumable: list[JsonValue] = [turn_id(turn.number) for turn in timeline.resumable]
@@ -303,7 +303,7 @@ async def status(host: HostDep, key: ReadKeyDep) -> StatusAnswer:
             "pending_calls": pending,
             "questions": [_question_row(question) for question in questions_in(timeline)],
             "resumable_turns": resumable,
-            "left_turns": left,
+            "left_turns": left_turns,
         },
     )
 
@@ -321,7 +321,7 @@ def _question_row(question: WaitingQuestion) -> JsonValue:
 
 @router.get("/{conversation}/details")
 async def details(host: HostDep, key: ReadKeyDep) -> DetailsAnswer:
-    """Return what is known of a conversation, and its turns."""
+    """Return a conversation with a list of its turns."""
     summary = await _summary(host, key)
     timeline = Timeline(await host.log.read(key))
     return DetailsAnswer(
@@ -347,19 +347,19 @@ async def details(host: HostDep, key: ReadKeyDep) -> DetailsAnswer:
 async def delete(host: HostDep, key: OwnKeyDep) -> DeleteAnswer:
     """Delete a conversation for good, with its files and child runs, and cancel its turns."""
     summary = await _summary(host, key)
-    said = await host.log.read(key, types=["user.prompt", "assistant.completion"])
-    attached = await host.log.read(key, types=["user.attachment"])
-    produced = await host.log.read(key, types=["file.added"])
+    messages = await host.log.read(key, types=["user.prompt", "assistant.completion"])
+    attachments = await host.log.read(key, types=["user.attachment"])
+    files = await host.log.read(key, types=["file.added"])
     await host.log.forget(key)
     await host.end_conversation(key)
     await host.finish_forgetting()
     host.audit("delete", key)
     return DeleteAnswer(
         conversation_id=key.name,
-        deleted_messages=len(said),
+        deleted_messages=len(messages),
         deleted_storage_messages=summary.head,
-        deleted_storage_attachments=len(attached),
-        deleted_storage_executions=len(produced),
+        deleted_storage_attachments=len(attachments),
+        deleted_storage_executions=len(files),
     )
 
 
@@ -367,20 +367,20 @@ async def delete(host: HostDep, key: OwnKeyDep) -> DeleteAnswer:
 async def give_feedback(
     host: HostDep, key: OwnKeyDep, turn: str, body: FeedbackBody
 ) -> FeedbackAnswer:
-    """Rate a turn: the newest reaction counts, and null takes it back."""
+    """Rate a turn. A new reaction replaces the one before, and null removes it."""
     summary = await _summary(host, key)
     if not 1 <= turn_number(turn) <= summary.turns:
         raise not_found(f"turn {well_formed(turn)[:40]!r} in this conversation")
-    talk = await host.conversation(key)
-    await talk.feedback(turn, body.reaction, text=body.text)
+    conversation = await host.conversation(key)
+    await conversation.feedback(turn, body.reaction, text=body.text)
     host.audit("feedback", key, turn=turn)
-    cleared = body.reaction is None
+    is_removed = body.reaction is None
     return FeedbackAnswer(
         success=True,
         turn_id=turn,
         reaction=body.reaction,
-        message="the reaction was taken back" if cleared else "the reaction was recorded",
-        cleared=cleared,
+        message="the reaction was removed" if is_removed else "the reaction was recorded",
+        cleared=is_removed,
     )
 
 
@@ -388,21 +388,19 @@ async def give_feedback(
 async def turns_with_feedbacks(
     host: HostDep, key: ReadKeyDep, body: RatedTurnsBody
 ) -> RatedTurnsAnswer:
-    """Fetch the turns that were rated, with the reactions that count."""
+    """Return the turns that have feedback, with their current reactions."""
     await _summary(host, key)
     timeline = Timeline(await host.log.read(key))
-    views, reactions, since = (
-        TurnViews(key, timeline),
-        reactions_of(timeline),
-        _since(host, body.days),
-    )
+    views = TurnViews(key, timeline)
+    reactions = reactions_of(timeline)
+    since = _days_ago(host, body.days)
     turns: list[RatedTurn] = []
     for number, turn in sorted(timeline.turns.items()):
-        name, entries = turn_id(number), reactions.in_force_for(number)
-        recent = [entry for entry in entries if entry.block.ts >= since]
+        name = turn_id(number)
+        recent = [entry for entry in reactions.in_force_for(number) if entry.block.ts >= since]
         if not recent or (body.turn_ids is not None and name not in body.turn_ids):
             continue
-        given = [reaction_answer(key, entry) for entry in recent]
+        answers = [reaction_answer(key, entry) for entry in recent]
         turns.append(
             RatedTurn(
                 turn_id=name,
@@ -410,8 +408,8 @@ async def turns_with_feedbacks(
                 turn_log=[block.ref for block in timeline if block.turn == number],
                 assistant=views.answer_text(turn),
                 user=views.user_text(number),
-                feedbacks=given,
-                reactions=[reaction for reaction in given if reaction.origin == "user"],
+                feedbacks=answers,
+                reactions=[reaction for reaction in answers if reaction.origin == "user"],
             )
         )
     return RatedTurnsAnswer(
@@ -421,9 +419,10 @@ async def turns_with_feedbacks(
 
 @router.get("/{conversation}/satisfaction")
 async def satisfaction(host: HostDep, key: ReadKeyDep) -> SatisfactionAnswer:
-    """Return the share of `ok` in the user's reactions that count."""
+    """Return the counts of the user's current reactions, and the share of `ok`."""
     await _summary(host, key)
-    counts: Satisfaction = await (await host.conversation(key)).satisfaction()
+    conversation = await host.conversation(key)
+    counts: Satisfaction = await conversation.satisfaction()
     return SatisfactionAnswer(
         conversation_id=key.name,
         ok=counts.ok,
@@ -442,10 +441,10 @@ async def read_blocks(
     types: Annotated[list[BoundedName] | None, Query(max_length=50)] = None,
     turn: Annotated[TurnId | None, Query()] = None,
 ) -> BlocksAnswer:
-    """Return the blocks of a conversation behind a seq, or those of some types or of one turn."""
+    """Return the blocks of a conversation after a seq; only blocks of some types or of one turn, if they are named."""
     await _summary(host, key)
-    talk = await host.conversation(key)
-    blocks = await talk.blocks(after=after, limit=limit + 1, types=types or (), turn=turn)
+    conversation = await host.conversation(key)
+    blocks = await conversation.blocks(after=after, limit=limit + 1, types=types or (), turn=turn)
     page = blocks[:limit]
     return BlocksAnswer(
         conversation_id=key.name,
@@ -456,39 +455,26 @@ async def read_blocks(
 
 @router.post("/{conversation}/read")
 async def read_refs(host: HostDep, key: ReadKeyDep, body: ReadBody) -> ReadingAnswer:
-    """Read what refs of the conversation name."""
+    """Return the text of each requested ref."""
     await _summary(host, key)
-    reading = await (await host.conversation(key)).read(body.refs)
-    return ReadingAnswer(
-        items=[
-            ItemAnswer(
-                ref=item.ref,
-                requested=item.requested,
-                status=item.status,
-                text=item.text,
-                title=item.title,
-                mime=item.mime,
-                message=item.message,
-            )
-            for item in reading
-        ],
-        missing=list(reading.missing),
-        total_tokens=reading.total_tokens,
-    )
+    conversation = await host.conversation(key)
+    reading = await conversation.read(body.refs)
+    return ReadingAnswer.model_validate(reading, from_attributes=True)
 
 
 @router.get("/{conversation}/export")
 async def export(host: HostDep, key: ReadKeyDep) -> dict[str, JsonValue]:
-    """Return the whole conversation as a document that can be imported."""
+    """Return the whole conversation as a document for the import."""
     await _summary(host, key)
-    return await (await host.conversation(key)).export()
+    conversation = await host.conversation(key)
+    return await conversation.export()
 
 
 async def _summary(host: BundleHost, key: ConversationKey) -> ConversationSummary:
     """Return the summary of a conversation.
 
     Raises:
-        RequestProblem: there is none of that name.
+        RequestProblem: the conversation does not exist, 404.
     """
     summary = await host.log.find(key)
     if summary is None:
@@ -500,24 +486,24 @@ async def _fetch(host: BundleHost, key: ConversationKey, body: FetchBody) -> Fet
     summary = await _summary(host, key)
     blocks = await host.log.read(key)
     views = TurnViews(key, Timeline(blocks), body.materialize)
-    since = _since(host, body.days)
+    since = _days_ago(host, body.days)
     recent = {block.turn_id for block in blocks if block.ts >= since}
-    wanted = recent if body.turn_ids is None else recent.intersection(body.turn_ids)
+    turns = recent if body.turn_ids is None else recent.intersection(body.turn_ids)
     bundles = views.bundles()
     return FetchAnswer(
         user_id=key.user,
         conversation_id=key.name,
         conversation_title=summary.title,
-        turns=views.turns(sorted(wanted)),
+        turns=views.turns(turns),
         bundle_id=next(reversed(bundles), ""),
         bundle_ids=bundles,
     )
 
 
-async def _rated_in_period(
+async def _period_feedback(
     host: BundleHost, summary: ConversationSummary, body: PeriodBody
 ) -> RatedConversation | None:
-    """Return the conversation with the reactions of the period that count, None without any."""
+    """Return the conversation with its current reactions of the period, or None if there are none."""
     key = summary.conversation
     reactions: Reactions = reactions_of(await host.log.read(key, types=["turn.feedback"]))
     entries = [
@@ -528,35 +514,34 @@ async def _rated_in_period(
     by_turn: dict[str, list[ReactionAnswer]] = {}
     for entry in entries:
         by_turn.setdefault(entry.block.turn_id, []).append(reaction_answer(key, entry))
-    given = [reaction for reactions_of_turn in by_turn.values() for reaction in reactions_of_turn]
-    kinds = [reaction.reaction for reaction in given]
-    users = [reaction for reaction in given if reaction.origin == "user"]
+    all_reactions = [reaction for answers in by_turn.values() for reaction in answers]
+    kinds = [reaction.reaction for reaction in all_reactions]
+    user_count = [reaction.origin for reaction in all_reactions].count("user")
+    turns = [
+        PeriodTurn(turn_id=turn, ts=answers[-1].ts, feedbacks=answers)
+        for turn, answers in by_turn.items()
+    ]
     return RatedConversation(
         conversation_id=key.name,
         last_activity_at=iso_time(summary.last_activity_at),
         started_at=iso_time(summary.started_at),
         feedback_counts=FeedbackCounts(
-            total=len(given),
-            user=len(users),
-            machine=len(given) - len(users),
+            total=len(all_reactions),
+            user=user_count,
+            machine=len(all_reactions) - user_count,
             ok=kinds.count("ok"),
             not_ok=kinds.count("not_ok"),
             neutral=kinds.count("neutral"),
         ),
-        turns=[
-            PeriodTurn(turn_id=turn, ts=reactions_of_turn[-1].ts, feedbacks=reactions_of_turn)
-            for turn, reactions_of_turn in by_turn.items()
-        ]
-        if body.include_turns
-        else None,
+        turns=turns if body.include_turns else None,
     )
 
 
-def _since(host: BundleHost, days: int) -> datetime:
+def _days_ago(host: BundleHost, days: int) -> datetime:
     return host.clock.now() - timedelta(days=days)
 
 
-def _listed(summary: ConversationSummary, *, with_title: bool) -> ListedConversation:
+def _list_item(summary: ConversationSummary, *, with_title: bool) -> ListedConversation:
     return ListedConversation(
         conversation_id=summary.conversation.name,
         last_activity_at=iso_time(summary.last_activity_at),

@@ -1,9 +1,9 @@
-"""Conversations as the endpoints show them: artifacts of turns, states, and feedback."""
+"""The contents of conversations as the endpoints show them: artifacts of turns, states and feedback."""
 
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -34,10 +34,10 @@ from loopline.timeline import (
 )
 from loopline.timeline.feedback import FeedbackEntry, Reactions
 
-SaidBody = UserPrompt | UserFollowup | UserSteer
-ShownBody = SaidBody | Completion | UserAttachment | FileAdded | Thinking | Notes | ToolPending
+InputBody = UserPrompt | UserFollowup | UserSteer
+ShownBody = InputBody | Completion | UserAttachment | FileAdded | Thinking | Notes | ToolPending
 _SHOWN = BodyUnion[ShownBody](ShownBody)
-_SAID = BodyUnion[SaidBody](SaidBody)
+_INPUTS = BodyUnion[InputBody](InputBody)
 _STORED_FILES = BodyUnion[UserAttachment | FileAdded](UserAttachment | FileAdded)
 _HEADERS = BodyUnion[TurnHeader](TurnHeader)
 State = Literal["idle", "in_progress", "error"]
@@ -47,7 +47,7 @@ REACTION_KIND = "turn.log.reaction"
 
 
 class ArtifactAnswer(BaseModel):
-    """Something of a turn: its type, when it was recorded, its ref and its content."""
+    """A message, file or other content of a turn: its type, its time, its ref and its data."""
 
     type: str
     ts: str
@@ -87,17 +87,17 @@ class ReactionAnswer(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class TurnViews:
-    """The turns of a conversation, from all its blocks; `materialize` adds the bytes of files."""
+    """The turns of a conversation, from all its blocks. With `materialize`, files have their bytes in base64."""
 
     key: ConversationKey
     timeline: Timeline
     materialize: bool = False
 
-    def turns(self, wanted: Sequence[str] | None) -> list[FetchedTurn]:
-        """Return the turns, or the wanted ones, each with its artifacts."""
+    def turns(self, turn_ids: Collection[str]) -> list[FetchedTurn]:
+        """Return the turns of these ids that have artifacts, in order, each with its artifacts."""
         by_turn: dict[str, list[ArtifactAnswer]] = {}
         for block, body in _SHOWN.among(self.timeline):
-            if wanted is None or block.turn_id in wanted:
+            if block.turn_id in turn_ids:
                 by_turn.setdefault(block.turn_id, []).extend(self._artifacts(block, body))
         reactions = reactions_of(self.timeline)
         for turn_id, artifacts in by_turn.items():
@@ -108,28 +108,28 @@ class TurnViews:
         ]
 
     def bundles(self) -> list[str]:
-        """Return the bundles that ran the turns, in their order."""
+        """Return the ids of the bundles that ran the turns, in the order of their first turn."""
         return list(dict.fromkeys(header.bundle for _, header in _HEADERS.among(self.timeline)))
 
     def answer_text(self, turn: Turn) -> str:
-        """Return the answer of a turn with its citations as links; empty without one."""
-        return self._cited(turn.completion.text) if turn.completion else ""
+        """Return the answer of a turn with its citations as links, or an empty text if it has none."""
+        return self._link_citations(turn.completion.text) if turn.completion else ""
 
     def user_text(self, number: int) -> str:
-        """Return what the user said in a turn."""
-        said = _SAID.among(block for block in self.timeline if block.turn == number)
-        return "\n".join(body.text for _, body in said)
+        """Return the texts of the user in a turn, joined by line breaks."""
+        inputs = _INPUTS.among(block for block in self.timeline if block.turn == number)
+        return "\n".join(body.text for _, body in inputs)
 
     def _artifacts(self, block: Block, body: ShownBody) -> Iterator[ArtifactAnswer]:
         match body:
             case UserPrompt() | UserFollowup() | UserSteer():
-                said: dict[str, JsonValue] = {"text": body.text, "kind": body.type}
-                yield self._artifact("chat:user", block, said, "message", "user")
+                message: dict[str, JsonValue] = {"text": body.text, "kind": body.type}
+                yield self._artifact("chat:user", block, message, "message", "user")
             case Completion(sources_used=used):
-                answer: dict[str, JsonValue] = {"text": self._cited(body.text)}
+                answer: dict[str, JsonValue] = {"text": self._link_citations(body.text)}
                 yield self._artifact("chat:assistant", block, answer, "message", "assistant")
                 if used:
-                    rows: list[JsonValue] = [self._source(sid) for sid in used]
+                    rows: list[JsonValue] = [source_row(sid, self.timeline) for sid in used]
                     yield self._artifact("artifact:solver.program.citables", block, {"items": rows})
             case UserAttachment():
                 file = self._file(body.name, body.mime, body.size, attachments.content(body))
@@ -142,8 +142,8 @@ class TurnViews:
             case Notes(text=text):
                 yield self._artifact("conv.timeline_text.stream", block, {"text": text})
             case ToolPending(kind="question", question=question):
-                asked: dict[str, JsonValue] = {"call_id": body.call_id, "question": question}
-                yield self._artifact("conv.clarification_questions", block, asked)
+                call: dict[str, JsonValue] = {"call_id": body.call_id, "question": question}
+                yield self._artifact("conv.clarification_questions", block, call)
             case FileAdded() | ToolPending():
                 pass
 
@@ -155,18 +155,16 @@ class TurnViews:
         stage: Stage | None = None,
         role: Role = "artifact",
     ) -> ArtifactAnswer:
-        names: dict[str, JsonValue] = {}
+        """Return an artifact; `stage` and `role` are those of its resource name, if it has one."""
         if stage is not None:
-            names = {"rn": resource_name(self.key, block, stage, role)}
-        return ArtifactAnswer(
-            type=kind, ts=iso_time(block.ts), path=block.ref, data={**data, **names}
-        )
+            data = {**data, "rn": resource_name(self.key, block, stage, role)}
+        return ArtifactAnswer(type=kind, ts=iso_time(block.ts), path=block.ref, data=data)
 
     def _file(self, name: str, mime: str, size: int, data: bytes) -> dict[str, JsonValue]:
-        content: dict[str, JsonValue] = (
-            {"base64": b64encode(data).decode()} if self.materialize else {}
-        )
-        return {"filename": name, "mime": mime, "size_bytes": size, **content}
+        row: dict[str, JsonValue] = {"filename": name, "mime": mime, "size_bytes": size}
+        if self.materialize:
+            row["base64"] = b64encode(data).decode()
+        return row
 
     def _reaction_artifact(self, entry: FeedbackEntry) -> ArtifactAnswer:
         reaction = reaction_answer(self.key, entry)
@@ -177,21 +175,17 @@ class TurnViews:
         block = entry.block
         return ArtifactAnswer(type=REACTION_KIND, ts=iso_time(block.ts), path=block.ref, data=data)
 
-    def _source(self, sid: int) -> dict[str, JsonValue]:
-        return source_row(sid, self.timeline)
-
-    def _cited(self, text: str) -> str:
+    def _link_citations(self, text: str) -> str:
         sources = self.timeline.pool.sources
 
         def link(sids: Iterable[int]) -> str:
-            shown = (f"[[{sid}]]({sources[sid].url})" for sid in sids if sid in sources)
-            return "".join(shown)
+            return "".join(f"[[{sid}]]({sources[sid].url})" for sid in sids if sid in sources)
 
         return citations.resolve(text, link, newest=self.timeline.pool.newest)
 
 
 def resource_name(key: ConversationKey, block: Block, stage: Stage, role: Role) -> str:
-    """Return the name of a block's content, by which `by-rn` finds it."""
+    """Return the resource name of a block's content, by which `by-rn` finds it."""
     path = f"{block.type}.{block.n}"
     if _STORED_FILES.has(block.body):
         path = _file_path(block.body)
@@ -218,7 +212,7 @@ def _file_path(file: UserAttachment | FileAdded) -> str:
 
 
 def reactions_of(blocks: Iterable[Block]) -> Reactions:
-    """Return the reactions after these blocks."""
+    """Apply all feedback blocks in `blocks` in order, and return the current reactions."""
     reactions = Reactions()
     for block in blocks:
         reactions.take(block)
@@ -226,22 +220,22 @@ def reactions_of(blocks: Iterable[Block]) -> Reactions:
 
 
 def reaction_answer(key: ConversationKey, entry: FeedbackEntry) -> ReactionAnswer:
-    """Return a reaction as clients get it; that of a user is certain."""
+    """Return a reaction as clients get it. The confidence of a user's reaction is 1."""
     feedback = entry.feedback
-    by_user = feedback.origin == "user"
+    is_of_user = feedback.origin == "user"
     return ReactionAnswer(
         turn_id=entry.block.turn_id,
         ts=iso_time(entry.block.ts),
         text=feedback.text,
         reaction=feedback.reaction,
-        confidence=1.0 if by_user else feedback.confidence,
+        confidence=1.0 if is_of_user else feedback.confidence,
         origin=feedback.origin,
         rn=resource_name(key, entry.block, "message", "artifact"),
     )
 
 
 def state_of(timeline: Timeline) -> State:
-    """Return whether a turn runs or waits to be run, or the last one ended with an error."""
+    """Return `in_progress` if a turn runs or will run, `error` if the last turn ended with an error, or `idle`."""
     unfinished = [turn for turn in timeline.resumable if not turn.pending or turn.answers]
     if unfinished or timeline.queued:
         return "in_progress"

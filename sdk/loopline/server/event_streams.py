@@ -28,7 +28,7 @@ from loopline.timeline import Block, ConversationKey, open_timeline
 
 
 class EarlyEvents:
-    """A subscription that begins before a message is sent, so that no part of the reply is missed.
+    """A subscription that is made before a message is sent, because the first part of the reply may follow at once.
 
     Leaving the context with an exception closes the subscription. Otherwise the stream that reads the events closes it.
     """
@@ -347,7 +347,7 @@ def replay_response(
     if turn.is_running:
         events = conversation_events(host, conversation, head=turn.head)
     else:
-        events = _stored_events(conversation)
+        events = _read_events(conversation)
     frames = dialect_frames(
         host,
         events,
@@ -359,6 +359,6 @@ def replay_response(
     return EventResponse(host, conversation.conversation, frames, stream_format.headers)
 
 
-async def _stored_events(conversation: Conversation[Any]) -> AsyncGenerator[Event, None]:
+async def _read_events(conversation: Conversation[Any]) -> AsyncGenerator[Event, None]:
     for block in await conversation.blocks():
         yield block

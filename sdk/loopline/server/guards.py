@@ -168,7 +168,7 @@ class _Exchange:
         self._remaining = self._limit
         self._reserved_bytes = 0
         self._is_of_socket = sockets.covers(scope)  # now, because a router changes the path
-        self._unread = _announced_bytes(scope, self._limit)
+        self._unread = _body_length(scope, self._limit)
         self.has_response: bool = False
 
     async def receive(self) -> Message:
@@ -292,7 +292,7 @@ def _unlock_function(scope: Scope) -> Callable[[], None]:
     return unlock
 
 
-def _announced_bytes(scope: Scope, limit: int) -> int:
+def _body_length(scope: Scope, limit: int) -> int:
     """Return the length of the body by the headers; if they do not say it, more than the limit."""
     headers = Headers(scope=scope)
     length = _first_header(headers, "content-length")

@@ -1,4 +1,4 @@
-"""Whether the server lives, whether it is ready for requests, and its metrics."""
+"""Routes for operators and clients: health, readiness, metrics, and the principal of a token."""
 
 from __future__ import annotations
 
@@ -12,30 +12,31 @@ from loopline.errors import StoreError, StoreFailed
 from loopline.server.access import CallerDep, HostDep
 from loopline.server.metrics import MEDIA_TYPE
 from loopline.server.problems import RequestProblem
+from loopline.server.request_access import RETRY
 
 router: APIRouter = APIRouter(tags=["health"])
 
 
 class HealthAnswer(BaseModel):
-    """The server is there."""
+    """The health of the server."""
 
     status: str
 
 
 @router.get("/health")
 async def health() -> HealthAnswer:
-    """Say that the process answers."""
+    """Answer that the process runs."""
     return HealthAnswer(status="ok")
 
 
 @router.get("/ready")
 async def ready(host: HostDep) -> HealthAnswer:
-    """Say that the bundles are open, new turns are taken and the store can store what is sent."""
+    """Answer that the bundles are open, the server accepts turns and the store works; otherwise 503."""
     if host.draining.is_set() or not host.is_open:
         raise RequestProblem(
             HTTPStatus.SERVICE_UNAVAILABLE,
-            "the server begins or ends",
-            headers={"Retry-After": "2"},
+            "the server is starting or shutting down",
+            headers=RETRY,
         )
     for harness in host.harnesses:
         try:
@@ -48,14 +49,14 @@ async def ready(host: HostDep) -> HealthAnswer:
 
 
 def _reason(error: StoreError) -> str:
-    """Return why the store stores nothing, without its path: anyone may ask."""
+    """Return the reason why the store does not work. The path of the store is left out, because this route is public."""
     if isinstance(error, StoreFailed):
         return "the disk of the store has failed: restart the server once the disk works"
     return "the store cannot be used now: its file is missing or was replaced, or too many files are open"
 
 
 class PrincipalAnswer(BaseModel):
-    """The sender of a request, as the token says, and the bundles that are served here."""
+    """The sender of a request by its token, and the served bundles."""
 
     tenant: str
     project: str
@@ -66,7 +67,7 @@ class PrincipalAnswer(BaseModel):
 
 @router.get("/me")
 async def read_principal(host: HostDep, caller: CallerDep) -> PrincipalAnswer:
-    """Say whom the token names: a client needs the tenant and the project for its paths."""
+    """Return the principal of the token. A client needs its tenant and project for paths."""
     return PrincipalAnswer(
         tenant=caller.tenant,
         project=caller.project,

@@ -1,4 +1,4 @@
-"""The tokens of open streams and sockets, which end when a key is revoked or a token expires."""
+"""The tokens of open streams and sockets, which are closed when a key is revoked or a token expires."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from loopline.errors import LooplineError
 from loopline.server.principals import Authenticator, Principal
 
 CHECK_SECONDS = 3.0
-"""How long a token counts that was checked, for what is open already."""
+"""The time between two checks of a token."""
 ANSWER_SECONDS = 1.5
-"""How long the check may take: one that takes longer counts as refused."""
+"""How long a check may take. If it takes longer, the token counts as refused."""
 logger: logging.Logger = logging.getLogger("loopline")
 
 
 @dataclass(slots=True, eq=False)
 class OpenStream:
-    """A stream or socket that is to end with its token; `end` is called once, with the reason."""
+    """A stream or socket. `end` closes it; it is called at most once, with the reason."""
 
     end: Callable[[str], None]
 
@@ -32,9 +32,9 @@ class _OpenToken:
 
 
 class OpenTokens:
-    """Checks each token again every few seconds, once for all streams that it opened.
+    """Checks the token of open streams every `CHECK_SECONDS`, once for all streams of a token.
 
-    So a listener costs nothing at an event, however many there are.
+    So the checks do not slow down the delivery of events.
     """
 
     def __init__(self, auth: Authenticator) -> None:
@@ -42,7 +42,7 @@ class OpenTokens:
         self._open: dict[str, _OpenToken] = {}
 
     def add(self, token: str, principal: Principal, end: Callable[[str], None]) -> OpenStream:
-        """Have a stream end when its token does not count any more, or names somebody else."""
+        """Register a stream, and call `end` when its token is refused or belongs to another user."""
         stream = OpenStream(end)
         opened = self._open.get(token)
         if opened is None or opened.principal != principal:
@@ -52,7 +52,7 @@ class OpenTokens:
         return stream
 
     def discard(self, token: str, stream: OpenStream) -> None:
-        """Forget a stream that has ended."""
+        """Remove a stream that has ended."""
         opened = self._open.get(token)
         if opened is None:
             return
@@ -73,7 +73,7 @@ class OpenTokens:
             stream.end(reason)
 
     async def _problem(self, token: str, principal: Principal) -> str:
-        """Return why the token does not count any more; empty if it does."""
+        """Return the reason why the token is refused, or an empty text if it is valid."""
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 is_same = await self._auth.authenticate(token) == principal
@@ -81,7 +81,7 @@ class OpenTokens:
             return str(error)
         except TimeoutError:
             return "the token could not be checked again"
-        except Exception:  # nobody waits for this task, and an unknown answer opens nothing
+        except Exception:  # no caller awaits this task, and an unchecked token must not stay valid
             logger.exception("a token could not be checked again")
             return "the token could not be checked again"
-        return "" if is_same else "the token names somebody else now"
+        return "" if is_same else "the token belongs to another user now"

@@ -1,11 +1,8 @@
-"""Bundles as models: `/v1/chat/completions` and `/v1/models`, as clients of OpenAI's API speak them."""
+"""Bundles as models: `/v1/chat/completions` and `/v1/models` of OpenAI's API."""
 
 from __future__ import annotations
 
-import base64
-import binascii
 import logging
-import re
 from collections.abc import Callable, Coroutine, Sequence
 from hashlib import sha256
 from http import HTTPStatus
@@ -30,7 +27,7 @@ from loopline.events import (
 from loopline.files import Attachment
 from loopline.server.access import CallerDep, HostDep, key_of
 from loopline.server.approvals import waiting_questions
-from loopline.server.bodies import FILES, NAME, TEXT
+from loopline.server.bodies import FILES, NAME, TEXT, decode_file
 from loopline.server.bundle_host import BundleHost
 from loopline.server.event_streams import (
     DONE_FRAME,
@@ -52,7 +49,6 @@ from loopline.server.problems import (
 from loopline.server.turn_requests import resume_turn, submit_message
 
 MESSAGES = 2_000
-_DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)?(?:;[\w=.-]+)*;base64,", re.ASCII)
 
 
 class _Part(BaseModel):
@@ -60,34 +56,34 @@ class _Part(BaseModel):
 
 
 class TextPart(_Part):
-    """A text."""
+    """A part with a text."""
 
     type: Literal["text"]
     text: Annotated[str, Field(max_length=TEXT)]
 
 
 class ImageUrl(_Part):
-    """Where an image is: its bytes in a data URL."""
+    """The bytes of an image in a data URL."""
 
     url: str
 
 
 class ImagePart(_Part):
-    """An image."""
+    """A part with an image."""
 
     type: Literal["image_url"]
     image_url: ImageUrl
 
 
 class FileData(_Part):
-    """A file: its bytes in a data URL."""
+    """The bytes of a file in a data URL, and its name."""
 
     file_data: str
     filename: Annotated[str, Field(max_length=NAME)] = ""
 
 
 class FilePart(_Part):
-    """A file, such as a PDF."""
+    """A part with a file, such as a PDF."""
 
     type: Literal["file"]
     file: FileData
@@ -104,7 +100,7 @@ class ChatMessage(_Part):
 
     @property
     def parts(self) -> Sequence[TextPart | ImagePart | FilePart]:
-        """Return the parts of the content."""
+        """The parts of the content; a text is one part."""
         match self.content:
             case None:
                 return ()
@@ -115,12 +111,12 @@ class ChatMessage(_Part):
 
     @property
     def text(self) -> str:
-        """Return the text of the message."""
+        """The texts of the message, joined by line breaks."""
         return "\n".join(part.text for part in self.parts if isinstance(part, TextPart))
 
 
 class StreamOptions(_Part):
-    """What a stream has beside its content."""
+    """The options of a stream."""
 
     include_usage: bool = False
 
@@ -138,7 +134,7 @@ class CompletionBody(_Part):
 
     @property
     def newest(self) -> Sequence[ChatMessage]:
-        """Return the messages of the user that no answer follows."""
+        """The messages of the user after the last answer."""
         last = max(
             (at for at, message in enumerate(self.messages) if message.role == "assistant"),
             default=-1,
@@ -147,7 +143,7 @@ class CompletionBody(_Part):
 
     @property
     def transcript(self) -> str:
-        """Return what was said before the newest messages, and the client's instructions; empty without any."""
+        """The messages before the newest ones, and the client's instructions, one per line; empty if there are none."""
         newest = self.newest
         lines = [
             f"{message.role}: {message.text}"
@@ -157,22 +153,22 @@ class CompletionBody(_Part):
         return "\n".join(lines)
 
     def text(self, *, with_transcript: bool) -> str:
-        """Return the text to send, behind the transcript if the conversation does not know it.
+        """Return the text to send; with `with_transcript`, it begins with the earlier messages.
 
         Raises:
-            LooplineError: the user said nothing.
+            LooplineError: the newest messages have no text.
         """
         text = "\n".join(message.text for message in self.newest if message.text)
         if not text:
-            raise LooplineError("the last message must be one of the user, with a text")
+            raise LooplineError("the last message must be a message of the user with a text")
         before = self.transcript if with_transcript else ""
         return f"[Earlier in this conversation]\n{before}\n[Now]\n{text}" if before else text
 
     def attachments(self) -> list[Attachment]:
-        """Return the files of the newest messages.
+        """Decode the files of the newest messages.
 
         Raises:
-            LooplineError: one of them is not in the request itself, or there are too many.
+            LooplineError: a file is not in a data URL, or there are more than `FILES`.
         """
         files: list[Attachment] = []
         for part in (part for message in self.newest for part in message.parts):
@@ -180,36 +176,25 @@ class CompletionBody(_Part):
                 case TextPart():
                     pass
                 case ImagePart(image_url=image):
-                    files.append(_attachment(f"image-{len(files) + 1}", image.url))
+                    files.append(decode_file(f"image-{len(files) + 1}", image.url))
                 case FilePart(file=file):
                     name = file.filename or f"file-{len(files) + 1}"
-                    files.append(_attachment(name, file.file_data))
+                    files.append(decode_file(name, file.file_data))
         if len(files) > FILES:
             raise LooplineError(f"a message may have {FILES} files, not {len(files)}")
         return files
 
 
-def _attachment(name: str, url: str) -> Attachment:
-    match = _DATA_URL.match(url)
-    if match is None:
-        raise LooplineError(f"{name}: send its bytes in a data URL; no other address is read")
-    try:
-        data = base64.b64decode(url[match.end() :], validate=True)
-    except binascii.Error as error:
-        raise LooplineError(f"{name}: its bytes are not in base64") from error
-    return Attachment(name, data, match[1] or "")
-
-
 CONVERSATION = "Loopline-Conversation"
 NAMED = "conversation_id"
-"""The key of the metadata that names a conversation."""
+"""The key of the metadata for the name of the conversation."""
 _KINDS = {
     HTTPStatus.UNAUTHORIZED: "authentication_error",
     HTTPStatus.FORBIDDEN: "permission_error",
     HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
 }
 _NO_RETRY = {"x-should-retry": "false"}
-"""The turn has been run: a client that sends the message again on its own would run another."""
+"""A header that keeps OpenAI's clients from sending the message again, because the turn has run already."""
 FORMAT = StreamFormat(
     error_data=failure_data,
     retry_ms=None,  # clients of this API take the field for an event without data
@@ -219,13 +204,13 @@ _log = logging.getLogger("loopline")
 
 
 class _OpenAiRoute(APIRoute):
-    """A route that answers with errors in the form of OpenAI's API."""
+    """A route that answers errors in the format of OpenAI's API."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the handler of requests."""
+        """Return the handler of the route, which converts errors."""
         handle = super().get_route_handler()
 
-        async def handled(request: Request) -> Response:
+        async def handle_errors(request: Request) -> Response:
             try:
                 return await handle(request)
             except RequestValidationError as error:
@@ -235,7 +220,7 @@ class _OpenAiRoute(APIRoute):
             except BodyRefused as error:
                 return failure(error.problem)
 
-        return handled
+        return handle_errors
 
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
@@ -265,7 +250,7 @@ class ModelsAnswer(BaseModel):
 
 @router.get("/models")
 async def list_models(host: HostDep, caller: CallerDep) -> ModelsAnswer:
-    """List the bundles that are served."""
+    """List the served bundles."""
     del caller
     return ModelsAnswer(data=[ModelAnswer(id=harness.bundle.id) for harness in host.harnesses])
 
@@ -274,7 +259,7 @@ async def list_models(host: HostDep, caller: CallerDep) -> ModelsAnswer:
 async def show_model(
     host: HostDep, caller: CallerDep, model: Annotated[str, Path(max_length=NAME)]
 ) -> ModelAnswer:
-    """Return a bundle that is served."""
+    """Return a served bundle."""
     del caller
     return ModelAnswer(id=_harness_id(host, model))
 
@@ -293,8 +278,8 @@ async def complete_chat(
 ) -> Response:
     """Send the newest message to a bundle, and return its answer in one piece or as a stream.
 
-    The header `Loopline-Conversation` or the metadata `conversation_id` names the conversation to continue. Without
-    one the request is a conversation of its own, which begins with the messages before.
+    The header `Loopline-Conversation` or the metadata `conversation_id` names the conversation to continue. Without a name a
+    new conversation is created, and its message includes the earlier messages of the request.
     """
     bundle_id = _harness_id(host, body.model)
     named = conversation_name or (body.metadata or {}).get(NAMED) or ""
@@ -333,12 +318,12 @@ async def complete_chat(
 
 
 def _harness_id(host: BundleHost, model: str) -> str:
-    """Return the id of the bundle that a model names; the first bundle's if it names none."""
+    """Return the id of the bundle for a model name; without a name, the id of the first bundle."""
     return host.harness(model).bundle.id if model else host.harnesses[0].bundle.id
 
 
 def _new_name(caller: Principal, idempotency_key: str) -> str:
-    """Return the name of a new conversation, the same for the same key."""
+    """Return the name of a new conversation: the same for the same user and key, or random without a key."""
     if not idempotency_key:
         return f"chat-{token_hex(12)}"
     digest = sha256(f"{caller.user} {idempotency_key}".encode()).hexdigest()
@@ -387,7 +372,7 @@ async def _outcome(
 
 
 def failure(problem: RequestProblem) -> Response:
-    """Return a problem in the form of OpenAI's API."""
+    """Return a problem in the format of OpenAI's API."""
     status = problem.status
     kind = "server_error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
     error = failure_data(

@@ -185,12 +185,12 @@ def read_keys(path: Path) -> list[StoredKey]:
         raise LooplineError(f"{path}: the file is not valid JSON: {error}") from error
     match document:
         case {"version": 1, "keys": [*rows]}:
-            return [_stored_key(row, path) for row in rows]
+            return [_parse_key(row, path) for row in rows]
         case _:
             raise LooplineError(f"{path}: this is not a file of API keys, version 1")
 
 
-def _stored_key(row: Json, path: Path) -> StoredKey:
+def _parse_key(row: Json, path: Path) -> StoredKey:
     for name in row if isinstance(row, dict) else ():
         if name not in _FIELDS:
             hint = nearest_hint(name, _FIELDS)

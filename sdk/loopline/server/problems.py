@@ -1,4 +1,4 @@
-"""Problems of requests as RFC 9457 has them: what happened, and who must act."""
+"""Problems of requests in the format of RFC 9457: the reason, and who must act."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from loopline.errors import (
     StoreFailed,
     StoreFull,
 )
-from loopline.models import Json, JsonObject, dumps, well_formed
+from loopline.models import JsonObject, dumps, well_formed
 from loopline.server.principals import Unauthenticated
 
 ActionBy = Literal["client", "user", "operator", "author"]
-"""Who must act: the program that sent the request, its user, who runs the server, or the bundle's author."""
+"""Who must act: the program that sent the request, its user, the operator of the server, or the bundle's author."""
 MEDIA_TYPE = "application/problem+json"
 DETAIL_CHARACTERS = 2_000
 SHOWN_FAULTS = 20
@@ -51,7 +51,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
     }
     for status in (400, 401, 403, 404, 405, 409, 413, 421, 422, 429, 500, 502, 503, 507)
 }
-"""The problems that any route may answer with, as OpenAPI describes them."""
+"""The problem responses of every route for the OpenAPI document."""
 
 _log = logging.getLogger("loopline")
 
@@ -73,13 +73,13 @@ class RequestProblem(LooplineError):
         self.headers: Mapping[str, str] = headers or {}
 
 
-def not_found(what: str) -> RequestProblem:
-    """Return the refusal of a request for something that is not there, or that its sender may not see."""
-    return RequestProblem(HTTPStatus.NOT_FOUND, f"there is no {what} here")
+def not_found(name: str) -> RequestProblem:
+    """Return the problem for something that does not exist or that the sender may not see, 404."""
+    return RequestProblem(HTTPStatus.NOT_FOUND, f"there is no {name} here")
 
 
 def problem_of(error: LooplineError) -> RequestProblem:
-    """Return the problem that an error is to the sender of a request."""
+    """Convert an error to the problem that the sender of the request gets."""
     text = str(error)
     match error:
         case RequestProblem():
@@ -114,7 +114,7 @@ def response_to(problem: RequestProblem) -> Response:
 
 
 def add_handlers(app: FastAPI) -> None:
-    """Answer every error of the app with a problem."""
+    """Register handlers that answer every error of the app with a problem."""
     app.add_exception_handler(LooplineError, _refuse)
     app.add_exception_handler(HTTPException, _refuse_http)
     app.add_exception_handler(RequestValidationError, _refuse_fields)
@@ -145,26 +145,26 @@ async def _refuse_fields(request: Request, error: Exception) -> Response:
 
 
 def _drop_body(error: RequestValidationError) -> None:
-    """Release the body of a request, which the error holds in a circle with the frames of its traceback.
+    """Remove the body of a request from the error and its traceback, whose frames refer to each other in a cycle.
 
-    Otherwise bodies of 36 MB stay in memory until the garbage collector looks for circles, which many requests later may be.
+    Otherwise bodies of 36 MB stay in memory until the garbage collector finds the cycle, many requests later.
     """
     error.body = None
     error.__traceback__ = error.__cause__ = error.__context__ = None
 
 
 def faults_text(error: RequestValidationError) -> str:
-    """Name the fields that are wrong, and never their values: these may be secrets."""
-    shown: list[str] = []
+    """Name the invalid fields and the reasons. Values are left out, because they may be secrets."""
+    texts: list[str] = []
     for fault in list(error.errors())[:SHOWN_FAULTS]:
         names: tuple[str | int, ...] = fault["loc"]
-        shown.append(f"{'.'.join(map(str, names))}: {fault['msg']}")
-    return "; ".join(shown)
+        texts.append(f"{'.'.join(map(str, names))}: {fault['msg']}")
+    return "; ".join(texts)
 
 
 async def _report_fault(request: Request, error: Exception) -> Response:
     _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    text = "the server failed at this request; its log says why"
+    text = "the server failed; the reason is in its log"
     return _response(HTTPStatus.INTERNAL_SERVER_ERROR, text, action_by="operator", headers={})
 
 
@@ -178,5 +178,4 @@ def _response(
         "detail": well_formed(detail)[:DETAIL_CHARACTERS],
         "action_by": action_by,
     }
-    shown: Json = content
-    return Response(dumps(shown), int(status), {**headers}, MEDIA_TYPE)
+    return Response(dumps(content), int(status), {**headers}, MEDIA_TYPE)

@@ -201,10 +201,10 @@ class QuotaGate:
             self._check(limit, key, turns)
 
     @asynccontextmanager
-    async def metered(
+    async def meter(
         self, key: ConversationKey, models: ModelRegistry
     ) -> AsyncGenerator[ModelRegistry, None]:
-        """Wrap the models of a run, so that each request reserves from the quotas of its user and tenant."""
+        """Wrap the models of a run: each of their requests reserves from the quotas of its user and tenant."""
         if not self.limits:
             yield models
             return
@@ -261,22 +261,22 @@ class QuotaGate:
         runs = self._runs_of(limit, key)
         reserved = [amount for run in runs for amount in run.reserved.values()]
         if limit.is_money:
-            unused = limit.most - self._used(limit, key)
+            unused = limit.most - self._usage(limit, key)
             return Remaining(None, unused - math.fsum(amount.cost for amount in reserved))
         tokens = sum(amount.tokens for amount in reserved)
-        return Remaining(int(limit.most - self._used(limit, key)) - tokens, None)
+        return Remaining(int(limit.most - self._usage(limit, key)) - tokens, None)
 
     def _is_reserved_from(self, limit: DailyLimit, key: ConversationKey) -> bool:
         """Return whether requests without an answer reserve from the limit, and may release a part of it."""
         return any(run.reserved for run in self._runs_of(limit, key))
 
     def _runs_of(self, limit: DailyLimit, key: ConversationKey) -> list[_MeteredRun]:
-        """Return the runs whose usage counts towards the limit for a conversation."""
+        """Return the runs that count towards the limit for a conversation."""
         return [
             run for other, runs in self._runs.items() if limit.covers(key, other) for run in runs
         ]
 
-    def _used(self, limit: DailyLimit, key: ConversationKey) -> float:
+    def _usage(self, limit: DailyLimit, key: ConversationKey) -> float:
         """Return the usage that counts towards the limit for a conversation, without reservations."""
         bills = [bill for bill in self._bills.values() if limit.covers(key, bill.key)]
         runs = self._runs_of(limit, key)
@@ -287,7 +287,7 @@ class QuotaGate:
     def _check(
         self, limit: DailyLimit, key: ConversationKey, turns: Mapping[ConversationKey, int]
     ) -> None:
-        used = self._used(limit, key)
+        used = self._usage(limit, key)
         running = sum(count for other, count in turns.items() if limit.covers(key, other))
         left = limit.most - used
         if left >= (running + 1) * limit.turn:
@@ -386,7 +386,7 @@ class RequestReservation:
     is_limited: bool = True
 
     def check_time(self) -> None:
-        """Do nothing: a quota has no deadline."""
+        """Accept any time, because a quota does not have a deadline."""
 
     async def reserve(self, need: RequestEstimate) -> int:
         """Reserve the request, and return the most tokens that it may output, as `QuotaGate.reserve` does.
@@ -401,7 +401,7 @@ class RequestReservation:
         self.gate.settle(self.run, self, used)
 
     def estimate(self, usage: Usage, cost: float) -> None:
-        """Do nothing: estimated usage is settled like reported usage."""
+        """Ignore the estimate, because estimated usage is settled like reported usage."""
 
 
 def _tokens(usage: Usage) -> int:

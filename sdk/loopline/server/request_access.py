@@ -22,7 +22,7 @@ UNKNOWN: Sender = "", "", ""
 """The sender of a socket that has not sent its first packet."""
 RETRY = {"Retry-After": "2"}
 SENDERS = 10_000
-"""The number of senders whose request rates are stored; the sender that was idle longest is dropped first."""
+"""How many senders have a stored request rate. The sender that was idle longest is dropped first."""
 MINUTE = 60.0
 FIRST_PACKET_BYTES = 8 * 1024
 """The size limit of packets and bodies of a socket that has not authenticated with its first packet."""
@@ -65,7 +65,7 @@ class SocketEntry:
     """A WebSocket that has not authenticated yet, so its packets are limited."""
 
     def __init__(self, unlock: Callable[[], None]) -> None:
-        """`unlock` removes the limits of the connection itself."""
+        """Begin with the limits; `unlock` removes those of the connection itself."""
         self.is_open: bool = False
         self._unlock = unlock
 
@@ -121,9 +121,9 @@ class SharedLimit:
     def __init__(
         self, limit: int, user_limit: int | None, *, full_text: str, user_full_text: str
     ) -> None:
-        """The texts are those of the refusals: when all users reach `limit`, and when one reaches `user_limit`.
+        """Set the limits, and the texts of the refusals when all users or one user reach them.
 
-        With None a user has no limit of its own.
+        With None only the limit of all users applies.
         """
         self._limit = limit
         self._user_limit = user_limit

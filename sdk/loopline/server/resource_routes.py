@@ -1,4 +1,4 @@
-"""Resources: what a resource name locates, and files by URLs that are signed and expire."""
+"""Resources: messages, files and sources by resource name, and downloads by signed URLs that expire."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from loopline.timeline import BodyUnion, ConversationKey, FileAdded, is_hosted, 
 router: APIRouter = APIRouter(tags=["resources"])
 ContentType = Literal["message", "file", "execution", "citable"]
 SHOWN_INLINE = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp", "text/plain"})
-"""The types that a browser may show: none of them can hold a script."""
+"""The media types that a browser may display. None of them can contain a script."""
 _FILES = BodyUnion[FileAdded](FileAdded)
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 _FILE_PATH = re.compile(r"([1-9]\d{0,8})/(.+)", re.DOTALL)
@@ -41,7 +41,7 @@ _SAFE_HEADERS = {
 
 
 class ResourceMetadata(BaseModel):
-    """What is known of a resource."""
+    """The media type, the ref and the URLs of a resource."""
 
     mime: str
     uri: str
@@ -61,7 +61,7 @@ class ResourceAnswer(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class _Resource:
-    """A resource that was found: its type, its ref in the conversation, and what is read there."""
+    """A resource: its type, its resource name, and the item that was read."""
 
     content_type: ContentType
     name: HostedRef
@@ -74,7 +74,7 @@ class _Resource:
 
     @property
     def is_file(self) -> bool:
-        """Return whether it is downloaded and not shown as a message."""
+        """Whether it is downloaded, not shown as a message."""
         return self.content_type in ("file", "execution")
 
 
@@ -82,8 +82,8 @@ class _Resource:
 async def read_by_name(
     host: HostDep, caller: CallerDep, body: ResourceBody, request: Request
 ) -> ResourceAnswer:
-    """Return what a resource name locates. The name gives no right to read it: the token does."""
-    name = _hosted(body.rn)
+    """Return the resource of a name, if the caller may read its conversation."""
+    name = _parse_name(body.rn)
     if not _may_read(caller, name):
         raise not_found("resource of this name")
     resource = await _find(host, name)
@@ -112,23 +112,23 @@ async def download(
     expires: Annotated[int, Query(ge=0, le=2**53)],
     signature: Annotated[str, Query(pattern=r"^[0-9a-f]{64}$")],
     show: Literal["download", "preview"] = "download",
-    wanted: Annotated[str, Header(alias="Range", max_length=100)] = "",
+    byte_range: Annotated[str, Header(alias="Range", max_length=100)] = "",
 ) -> Response:
-    """Return a file whose URL was signed here and has not expired."""
+    """Return a file by its signed URL, or a range of it."""
     if not host.urls.is_valid(rn, expires, signature):
         raise RequestProblem(
             HTTPStatus.FORBIDDEN, "the URL was not signed here, or has expired: ask for a new one"
         )
     await host.open()
-    resource = await _find(host, _hosted(rn))
-    return _file_response(resource, wanted, in_browser=show == "preview")
+    resource = await _find(host, _parse_name(rn))
+    return _file_response(resource, byte_range, in_browser=show == "preview")
 
 
-def _hosted(rn: str) -> HostedRef:
-    """Return the resource name that a text is.
+def _parse_name(rn: str) -> HostedRef:
+    """Parse a resource name.
 
     Raises:
-        RequestProblem: it is none.
+        RequestProblem: the text is not a resource name, 422.
     """
     try:
         name = parse(rn)
@@ -145,38 +145,40 @@ def _may_read(caller: Principal, name: HostedRef) -> bool:
 
 
 async def _find(host: BundleHost, name: HostedRef) -> _Resource:
-    """Return the resource of a name.
+    """Read the resource of a name.
 
     Raises:
-        RequestProblem: there is none, or it is not shown to users.
+        RequestProblem: the resource does not exist, or is not for users, 404.
     """
     key = ConversationKey(
         name=name.conversation, user=name.user_id, tenant=name.tenant, project=name.project
     )
-    located = _located(name)
-    if located is None or await host.log.find(key) is None:
+    location = _locate(name)
+    if location is None or await host.log.find(key) is None:
         raise not_found("resource of this name")
-    content_type, ref = located
+    content_type, ref = location
     if name.stage == "file" and not await _is_external(host, key, ref):
         raise not_found("resource of this name")
-    reading = await (await host.conversation(key)).read(ref)
-    item = next(iter(reading.items))
+    conversation = await host.conversation(key)
+    reading = await conversation.read(ref)
+    item = reading.items[0]
     if not item.readable:
         raise not_found("resource of this name")
     return _Resource(content_type, name, item)
 
 
 async def _is_external(host: BundleHost, key: ConversationKey, ref: str) -> bool:
-    """Return whether the file of a ref is one for users, and not for the agent alone."""
+    """Return whether the file of a ref is for users, not for the agent alone."""
     turn = turn_number(ref.removeprefix("fi:").partition(".")[0])
     blocks = await host.log.read(key, types=["file.added"], turn=turn)
     files = (body for block, body in _FILES.among(blocks) if block.ref == ref)
     return any(map(is_hosted, files))
 
 
-def _located(name: HostedRef) -> tuple[ContentType, str] | None:
-    """Return the type of a resource and its ref in its conversation, or None."""
-    turn, path = name.turn_id, name.path
+def _locate(name: HostedRef) -> tuple[ContentType, str] | None:
+    """Return the type of a resource and its ref in the conversation, or None if the name is malformed."""
+    turn = name.turn_id
+    path = name.path
     if not turn_number(turn):
         return None
     match name.stage:
@@ -190,9 +192,8 @@ def _located(name: HostedRef) -> tuple[ContentType, str] | None:
             if match is None:
                 return None
             version = int(match[1])
-            return "file", str(
-                FileRef(turn_id=turn, area="outputs", path=match[2], version=version)
-            )
+            ref = FileRef(turn_id=turn, area="outputs", path=match[2], version=version)
+            return "file", str(ref)
         case "citable" if _SID.fullmatch(path):
             sid = int(path.rpartition(".")[2])
             return "citable", str(SourcesRef(ranges=((sid, sid),)))
@@ -200,27 +201,30 @@ def _located(name: HostedRef) -> tuple[ContentType, str] | None:
             return None
 
 
-def _file_response(resource: _Resource, wanted: str, *, in_browser: bool) -> Response:
-    """Return the file, or a range of it, so that no script of it can run in a page of this server."""
-    data, mime = resource.data, resource.item.mime.partition(";")[0].strip()
-    kind = "text/plain" if mime.startswith("text/") or mime == "application/json" else mime
-    is_safe = kind in SHOWN_INLINE
+def _file_response(resource: _Resource, byte_range: str, *, in_browser: bool) -> Response:
+    """Return the file, or a range of it, with headers that keep its scripts from running in a page of this server."""
+    data = resource.data
+    mime = resource.item.mime.partition(";")[0].strip()
+    if mime.startswith("text/") or mime == "application/json":
+        mime = "text/plain"  # all texts are shown as plain text, HTML too
+    is_safe = mime in SHOWN_INLINE
     name = resource.name.path.rpartition("/")[2]
-    place = "inline" if in_browser and is_safe else "attachment"
+    disposition = "inline" if in_browser and is_safe else "attachment"
     headers = {
         **_SAFE_HEADERS,
-        "Content-Disposition": f"{place}; filename*=UTF-8''{quote(name, safe='')}",
+        "Content-Disposition": f"{disposition}; filename*=UTF-8''{quote(name, safe='')}",
         "ETag": f'"{sha256(data).hexdigest()[:32]}"',
     }
-    media_type = (
-        "text/plain; charset=utf-8"
-        if kind == "text/plain"
-        else (kind if is_safe else "application/octet-stream")
-    )
-    part = _range(wanted, len(data))
-    if part is None:
+    if mime == "text/plain":
+        media_type = "text/plain; charset=utf-8"
+    elif is_safe:
+        media_type = mime
+    else:
+        media_type = "application/octet-stream"
+    bounds = _parse_range(byte_range, len(data))
+    if bounds is None:
         return Response(data, 200, headers, media_type)
-    first, last = part
+    first, last = bounds
     if first > last:
         headers["Content-Range"] = f"bytes */{len(data)}"
         return Response(b"", HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, headers, media_type)
@@ -228,9 +232,12 @@ def _file_response(resource: _Resource, wanted: str, *, in_browser: bool) -> Res
     return Response(data[first : last + 1], HTTPStatus.PARTIAL_CONTENT, headers, media_type)
 
 
-def _range(wanted: str, size: int) -> tuple[int, int] | None:
-    """Return the first and the last byte of the one range that is wanted, None for all; an empty one lies outside."""
-    match = _RANGE.fullmatch(wanted.strip())
+def _parse_range(text: str, size: int) -> tuple[int, int] | None:
+    """Parse a `Range` header to the first and the last byte; None means all bytes.
+
+    If the range is outside of the file, the first byte is after the last one.
+    """
+    match = _RANGE.fullmatch(text.strip())
     if match is None or not (match[1] or match[2]):
         return None
     if not match[1]:

@@ -1,4 +1,4 @@
-"""The settings of a server: its limits, and how long things may take."""
+"""The settings of a server: its limits, times and signing keys, and how long it stores conversations."""
 
 from __future__ import annotations
 
@@ -15,38 +15,40 @@ from loopline.server.quotas import DailyQuotas
 from loopline.timeline import ConversationKey, TimelineLog
 
 SECONDS_BETWEEN = 3_600.0
-"""How often a server looks for conversations to forget."""
+"""The time between two searches for expired conversations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How many days after its last activity a conversation is forgotten; 0 days store it for ever.
+    """The days after its last activity until a conversation is forgotten; 0 keeps it forever.
 
-    `by_tenant` has the days of single tenants, and `days` those of all others.
+    `by_tenant` has the days of single tenants, and `days` applies to all other tenants.
     """
 
     days: int = 0
     by_tenant: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @classmethod
-    def parse(cls, written: Iterable[str]) -> Self:
-        """Return the retention that is written as `90` or, for a tenant, `acme=30`.
+    def parse(cls, texts: Iterable[str]) -> Self:
+        """Parse retentions such as `90`, or `acme=30` for a tenant.
 
         Raises:
-            LooplineError: it is written in another way, or twice.
+            LooplineError: a text is malformed, or the retention of a tenant is given twice.
         """
         days: dict[str, int] = {}
-        for text in written:
+        for text in texts:
             tenant, _, number = text.rpartition("=")
             if not (number.isascii() and number.isdecimal()) or len(number) > 5:
-                raise LooplineError(f"no retention {text!r}: write days, or TENANT=DAYS")
+                raise LooplineError(
+                    f"the retention {text!r} is malformed: write DAYS or TENANT=DAYS"
+                )
             if tenant in days:
                 raise LooplineError(f"the retention of {tenant or 'all tenants'} is given twice")
             days[tenant] = int(number)
         return cls(days.pop("", 0), days)
 
     async def forget_expired(self, log: TimelineLog, now: datetime) -> Sequence[ConversationKey]:
-        """Forget the conversations that nobody has used for too long; return their keys."""
+        """Forget the conversations that have been inactive for too many days, and return their keys."""
         forgotten: list[ConversationKey] = []
         for tenant, days in self.by_tenant.items():
             if days:
@@ -66,18 +68,19 @@ MB = 1024 * 1024
 class ServerSettings:
     """The limits of a server.
 
-    `body_bytes` limits the body of a request; files travel in base64, so it is more than a message may have.
-    `listeners` and `turns` limit the event streams and the turns at one time, `user_listeners` the streams of one user where
-    there is authentication, and `requests_per_minute` its requests.
-    A server that is told to end is gone after `drain_seconds`, three quarters of which it waits for its turns. Every `recovery_seconds` it looks for turns whose process is gone, resumes them,
-    and tells who listens which of them no bundle here runs. `signing_key` signs the URLs of files, which are
-    valid for `url_seconds`; without one they are valid until the server ends. Those that workflows get, and all others that leave
-    the server, begin with `public_url`; without one they are paths of this server. It signs approvals too, which are valid
-    for `approval_seconds`. Pages of the `origins` may read answers in a browser. With `isolated_only` no bundle is served
-    that runs programs without isolation. `webhook_secret` signs webhooks, which are not sent without one, and
-    `webhook_networks` are networks that they may reach although they are not public. Conversations that nobody uses are
-    forgotten by the `retention`. `docs` shows the OpenAPI document and a page that explores it.
-    `quotas` are what users and tenants may use in a day.
+    `body_bytes` limits the body of a request. It is larger than a message, because files may be in base64.
+    `listeners` and `turns` limit the event streams and the running turns, `user_listeners` the streams of one user if there is
+    authentication, and `requests_per_minute` the requests of one user.
+    A server that shuts down ends within `drain_seconds`; for three quarters of that time it waits for its turns.
+    Every `recovery_seconds` it resumes turns that killed processes left unfinished.
+    `signing_key` signs the URLs of files, which expire after `url_seconds`, and approvals, which expire after
+    `approval_seconds`. Without a key a random one is used, so restarts invalidate them.
+    URLs begin with `public_url`; without it they are paths of this server.
+    Web pages of the `origins` may read answers in a browser. `docs` serves the OpenAPI document and a page that shows it.
+    With `isolated_only`, bundles that run programs without isolation are refused.
+    `webhook_secret` signs webhooks; without it none is sent. Webhooks may reach public addresses and `webhook_networks`.
+    Inactive conversations are forgotten by the `retention`. `quotas` limit the usage of users and tenants in a day. `caps`
+    limit attachments.
     """
 
     body_bytes: int = 36 * MB
@@ -104,7 +107,7 @@ class ServerSettings:
     )
 
     def __post_init__(self) -> None:
-        """Check the public URL, and how often turns are looked for."""
+        """Check `recovery_seconds` and `public_url`."""
         if not self.recovery_seconds > 0:
             raise LooplineError(f"recovery_seconds is {self.recovery_seconds}: it must be above 0")
         parts = urlsplit(self.public_url)
@@ -113,5 +116,5 @@ class ServerSettings:
             parts.scheme in ("http", "https") and parts.hostname and is_plain
         ):
             raise LooplineError(
-                f"public_url is where the server is reached, such as https://example.org/talk, not {self.public_url!r}"
+                f"public_url must be the URL of the server, such as https://example.org/talk, not {self.public_url!r}"
             )

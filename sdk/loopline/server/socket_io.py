@@ -225,7 +225,7 @@ class _OpenSocket:
 
 
 class SocketHost:
-    """The sockets of a server: their users, and the conversations whose events each of them receives.
+    """The sockets of a server: their users, and the conversations that each of them listens to.
 
     A connection that does not authenticate with its first packet is closed, and so is a socket when its token is revoked or
     expires.
@@ -296,7 +296,7 @@ class SocketHost:
                 self._start_end(self._server.eio.disconnect(connection))
 
     def _start_end(self, ending: Coroutine[Any, Any, None]) -> None:
-        """Close a connection in the background; the task is kept so that it is not collected."""
+        """Close a connection in the background. The reference to the task keeps it from being collected."""
         task = asyncio.create_task(ending)
         self._endings.add(task)
         task.add_done_callback(self._endings.discard)
@@ -331,7 +331,7 @@ class SocketHost:
             self._is_used = False
             await self._server.shutdown()
 
-    def queued(self, sid: str) -> int:
+    def unread_packets(self, sid: str) -> int:
         """Return the number of packets that the client of a socket has not read."""
         queue = self._queue(sid)
         return 0 if queue is None else queue.qsize()
@@ -560,7 +560,7 @@ class SocketHost:
                     async for event in events:
                         for record in encoder.take(event):
                             if not record.id or position(record.id) > after:
-                                if self.queued(sid) >= QUEUED_PACKETS:
+                                if self.unread_packets(sid) >= QUEUED_PACKETS:
                                     await self._wait_until_read(sid)
                                 await self._server.emit(record.event, _envelope(record), to=sid)
         finally:

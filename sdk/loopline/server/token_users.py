@@ -31,7 +31,7 @@ FETCH_SECONDS = 5.0
 FRESH_SECONDS = 300.0
 """How long fetched keys are used before they are fetched again."""
 PAUSE_SECONDS = 10.0
-"""The shortest time between two fetches, so that tokens with unknown key ids cannot cause many."""
+"""The shortest time between two fetches. It limits the fetches that tokens with unknown key ids cause."""
 LEEWAY_SECONDS = 30
 
 
@@ -198,12 +198,12 @@ def _public_keys(document: Json) -> list[tuple[str, jwt.PyJWK]]:
             raise Unauthenticated("the issuer's document has no keys")
     keys: list[tuple[str, jwt.PyJWK]] = []
     for row in rows[:KEYS]:
-        if not isinstance(row, dict) or row.get("kty") not in ("RSA", "EC", "OKP"):
-            continue
-        key_id = row.get("kid")
-        if isinstance(key_id, str):
-            with suppress(jwt.PyJWTError, ValueError):
-                keys.append((key_id, jwt.PyJWK(row)))
+        match row:
+            case {"kid": str(key_id), "kty": "RSA" | "EC" | "OKP"} if isinstance(row, dict):
+                with suppress(jwt.PyJWTError, ValueError):
+                    keys.append((key_id, jwt.PyJWK(row)))
+            case _:
+                pass
     return keys
 
 

@@ -1,4 +1,4 @@
-"""Messages and answers for a conversation: every route sends them here, so each is admitted, watched and audited."""
+"""Messages and answers for a conversation: every route sends them through this module, which admits and audits them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def resume_turn(
     """Answer calls of the paused turn and continue it; without values continue a turn that was cut off.
 
     Raises:
-        RequestProblem: a call has been answered already, 409; or the server takes no turn, as for `submit_message`.
+        RequestProblem: a call has been answered already, 409; or the server refuses the turn, as for `submit_message`.
         LooplineError: no turn can be continued with these answers.
     """
     key = conversation.conversation
@@ -91,7 +91,7 @@ async def send_answers(
     values: Mapping[str, Json],
     approvals: Mapping[str, str],
 ) -> TurnRequest:
-    """Answer calls by id: calls of the running turn that stay open, or else calls of the paused turn, which continues.
+    """Answer calls by id: calls of the running turn that stay open, or calls of the paused turn, which continues.
 
     Raises:
         RequestProblem: a signed approval is missing or wrong, 403; a call has been answered already or only some of the

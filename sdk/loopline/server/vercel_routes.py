@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Mapping
 from hashlib import sha256
 from typing import Annotated, Any, ClassVar, Literal
@@ -19,7 +17,7 @@ from loopline.files import Attachment
 from loopline.models import Json, JsonObject
 from loopline.server.access import CallerDep, HostDep, key_of
 from loopline.server.approvals import waiting_questions
-from loopline.server.bodies import FILES, NAME
+from loopline.server.bodies import FILES, NAME, decode_file
 from loopline.server.bundle_host import BundleHost
 from loopline.server.event_streams import (
     DONE_FRAME,
@@ -111,7 +109,7 @@ class ChatBody(BaseModel):
 
     @property
     def key(self) -> str:
-        """The idempotency key of the last message; empty if it has no id or its answer is regenerated."""
+        """The idempotency key of the last message; empty if the id is missing or the answer is regenerated."""
         last = self.messages[-1]
         if self.trigger == "regenerate-message" or not last.id:
             return ""
@@ -177,7 +175,7 @@ def _encoder(
         turn=turn,
         ends_after=after,
         sign=host.approvals.signature(conversation.conversation),
-        file_url=host.urls.of_conversation(conversation.conversation),
+        file_url=host.urls.file_url_maker(conversation.conversation),
     )
     return run_dialect("vercel", conversation.conversation, run)
 
@@ -202,21 +200,19 @@ async def _answers(
 
 
 def _file(number: int, part: Mapping[str, JsonValue]) -> Attachment:
-    """Decode a file. `number` names it in errors, and in the conversation if the part has no `filename`.
+    """Decode a file. Without a `filename` it is named after its number in the message.
 
     Raises:
-        LooplineError: the part has no data URL in base64.
+        LooplineError: the part does not have a data URL in base64.
     """
+    name = f"file-{number}"
     match part:
-        case {"url": str(url)} if url.startswith("data:") and ";base64," in url:
-            try:
-                data = base64.b64decode(url.partition(";base64,")[2], validate=True)
-            except binascii.Error as error:
-                raise LooplineError(f"file {number}: its bytes are not in base64") from error
+        case {"filename": str(filename)} if filename:
+            name = filename
         case _:
-            raise LooplineError(f"file {number}: send its bytes in a data URL")
+            pass
     match part:
-        case {"filename": str(name)} if name:
-            return Attachment(name, data)
+        case {"url": str(url)}:
+            return Attachment(name, decode_file(name, url).data)  # the bytes say the type
         case _:
-            return Attachment(f"file-{number}", data)
+            raise LooplineError(f"{name}: send its bytes in a data URL")

@@ -1,4 +1,4 @@
-"""Webhooks: who sent a message in the background is told when its turn has ended, with a signature.
+"""Webhooks: a signed request to a URL when a turn in the background has ended.
 
 The headers and the signature are those of Standard Webhooks, https://www.standardwebhooks.com.
 """
@@ -28,7 +28,7 @@ _log = logging.getLogger("loopline")
 
 
 class Webhooks:
-    """Sends webhooks in the background, each until it is accepted or there were enough attempts."""
+    """Sends webhooks in the background. Each is repeated until it is accepted or the attempts in `WAITS` are used up."""
 
     def __init__(self, settings: ServerSettings, clock: Clock) -> None:
         self._secret = settings.webhook_secret
@@ -38,32 +38,32 @@ class Webhooks:
         self.deliveries: set[asyncio.Task[None]] = set[asyncio.Task[None]]()
 
     def check(self, url: str) -> None:
-        """Check that a webhook can be sent to a URL; its address is checked when it is.
+        """Check that a webhook can be sent to a URL. The IP address is checked when it is sent.
 
         Raises:
-            RequestProblem: the server signs none, or the URL is none of the web.
+            RequestProblem: the server has no secret for signatures, or the URL is malformed or not https, 422.
         """
         if not self._secret:
             raise RequestProblem(
                 HTTPStatus.UNPROCESSABLE_ENTITY,
-                "this server sends no webhooks: it has no secret to sign them with",
+                "this server does not send webhooks: it has no secret to sign them",
                 action_by="operator",
             )
-        if not _is_web(url):
+        if not _is_web_url(url):
             raise RequestProblem(
-                HTTPStatus.UNPROCESSABLE_ENTITY, "the webhook has no URL of the web"
+                HTTPStatus.UNPROCESSABLE_ENTITY, "the webhook must have an http or https URL"
             )
         if not url.lower().startswith("https:") and not self._networks:
             raise RequestProblem(
-                HTTPStatus.UNPROCESSABLE_ENTITY, "the URL of a webhook begins with https://"
+                HTTPStatus.UNPROCESSABLE_ENTITY, "the URL of a webhook must begin with https://"
             )
 
     def send(
-        self, url: str, key: ConversationKey, turn: str, data: JsonObject, place: str = ""
+        self, url: str, key: ConversationKey, turn: str, data: JsonObject, turn_url: str = ""
     ) -> None:
-        """Send that a turn has ended, and the URL where it is read, if there is one.
+        """Start to send the result of a turn, with the URL of the turn if it is not empty.
 
-        The id of the message is the same whenever that is said.
+        The id of the webhook is the same for the same turn and URL.
         """
         names = "\n".join((key.tenant, key.project, key.user, key.name, turn, url))
         message = f"msg_{sha256(names.encode(errors='surrogatepass')).hexdigest()[:32]}"
@@ -71,14 +71,15 @@ class Webhooks:
             "type": "turn.ended",
             "timestamp": iso_time(self._clock.now()),
             "data": data,
-            **({"url": place} if place else {}),
         }
+        if turn_url:
+            content["url"] = turn_url
         task = asyncio.create_task(self._deliver(url, message, dumps(content).encode()))
         self.deliveries.add(task)
         task.add_done_callback(self.deliveries.discard)
 
     async def close(self) -> None:
-        """Stop sending."""
+        """Cancel all webhooks that are not sent yet."""
         for task in self.deliveries:
             task.cancel()
         await asyncio.gather(*self.deliveries, return_exceptions=True)
@@ -117,7 +118,7 @@ class Webhooks:
         }
 
 
-def _is_web(url: str) -> bool:
+def _is_web_url(url: str) -> bool:
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -126,6 +127,6 @@ def _is_web(url: str) -> bool:
 
 
 def signature(secret: bytes, message: str, timestamp: str, body: bytes) -> str:
-    """Return the signature of a webhook, to be compared in constant time by who receives it."""
+    """Return the signature of a webhook. The receiver must compare it in constant time."""
     signed = f"{message}.{timestamp}.".encode() + body
     return f"v1,{b64encode(hmac.new(secret, signed, sha256).digest()).decode()}"
