@@ -20,83 +20,21 @@ REPORTED_CHARACTERS = 400
 SUMMARY_CHARACTERS = 200
 _MOST_STEPS = 20
 
-_VERBS = frozenset(
-    [
-        "add",
-        "analyse",
-        "analyze",
-        "build",
-        "change",
-        "check",
-        "compare",
-        "convert",
-        "create",
-        "delete",
-        "deploy",
-        "document",
-        "extract",
-        "find",
-        "fix",
-        "implement",
-        "install",
-        "migrate",
-        "move",
-        "optimise",
-        "optimize",
-        "refactor",
-        "remove",
-        "rename",
-        "replace",
-        "review",
-        "run",
-        "search",
-        "split",
-        "test",
-        "translate",
-        "update",
-        "validate",
-        "verify",
-        "write",
-        "adicione",
-        "adicionar",
-        "altere",
-        "analise",
-        "analisar",
-        "atualize",
-        "compare",
-        "comparar",
-        "corrija",
-        "corrigir",
-        "crie",
-        "criar",
-        "delete",
-        "documente",
-        "escreva",
-        "escrever",
-        "execute",
-        "implemente",
-        "implementar",
-        "instale",
-        "mova",
-        "otimize",
-        "refatore",
-        "refatorar",
-        "remova",
-        "renomeie",
-        "revise",
-        "rode",
-        "teste",
-        "testar",
-        "traduza",
-        "valide",
-        "verifique",
-    ]
+_VERB = re.compile(
+    r"(?<![a-zà-ÿ])(?:"
+    r"add|analyse|analyze|build|change|check|compare|convert|create|delete|deploy|"
+    r"document|extract|find|fix|implement|install|migrate|move|optimise|optimize|"
+    r"refactor|remove|rename|replace|review|run|search|split|test|translate|"
+    r"update|validate|verify|write|adicione|adicionar|altere|analise|analisar|"
+    r"atualize|comparar|corrija|corrigir|crie|criar|documente|escreva|escrever|"
+    r"execute|implemente|implementar|instale|mova|otimize|refatore|refatorar|remova|"
+    r"renomeie|revise|rode|teste|testar|traduza|valide|verifique"
+    r")(?![a-zà-ÿ])"
 )
 _SEQUENCERS = re.compile(
     r"\b(?:then|after that|afterwards|finally|next|first|second|step by step|before that|"
     r"depois|em seguida|por fim|finalmente|primeiro|segundo|antes|passo a passo)\b"
 )
-_WORD = re.compile(r"[a-zà-ÿ]+")
 _PATH = re.compile(r"(?<![\w./-])[\w-]{1,80}(?:/[\w.-]{1,80}){0,10}\.[a-z][a-z0-9]{0,4}\b")
 _STEP_ID = re.compile(r"E\d{1,3}")
 _PLACEHOLDER = re.compile(r"#(E\d{1,3})(?:\.(head|last)=(\d{1,4})|\.(summary))?")
@@ -109,7 +47,7 @@ def complexity(task: str) -> int:
     2. English and Portuguese words are known.
     """
     text = task.lower()
-    verbs = {word for word in _WORD.findall(text) if word in _VERBS}
+    verbs = set(_VERB.findall(text))
     files = set(_PATH.findall(text))
     sequence = set(_SEQUENCERS.findall(text))
     return min(len(verbs), 5) + min(len(files), 3) + min(len(sequence), 2)

@@ -30,7 +30,7 @@ from loopline.react.guards import (
     wait_for_threads,
 )
 from loopline.react.interrupter import InterruptCause, Interrupted, Interrupter
-from loopline.react.proxied_calls import ProgramHost, ProxiedCalls, pending_event, tool_question
+from loopline.react.proxied_calls import ProxiedCalls, pending_event, tool_question
 from loopline.react.replies import answer_text
 from loopline.react.result_text import (
     artifact_bodies,
@@ -111,7 +111,7 @@ class ToolExecutor:
         self._interrupter = interrupter
         self._checker = CallChecker(runtime, lambda: context.tools)
         self._running: dict[str, _RunningCall] = {}
-        self._programs = ProgramHost(runtime, CallChecker(runtime, lambda: context.all_tools))
+        self._program_checker = CallChecker(runtime, lambda: context.all_tools)
         self._slots = asyncio.Semaphore(runtime.options.parallel_tools)
         self._pulled: dict[str, Block] = {}
 
@@ -384,13 +384,17 @@ class ToolExecutor:
         programs: list[ProxiedCalls] = []
 
         def make_proxy() -> ProxiedCalls:
-            tools = self._context.all_tools
-            programs.append(
-                ProxiedCalls(
-                    self._programs, self._invoke_proxied, call, effect, tools, children.outbox
-                )
+            proxied = ProxiedCalls(
+                self._runtime,
+                self._program_checker,
+                self._invoke_proxied,
+                call,
+                effect,
+                self._context.all_tools,
+                children.outbox,
             )
-            return programs[-1]
+            programs.append(proxied)
+            return proxied
 
         invocation = self._make_invocation(parsed, effect, children, pulled, make_proxy)
         # The arguments are copied because a tool may change them, and the log must not change.

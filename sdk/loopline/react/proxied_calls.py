@@ -6,12 +6,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from typing import Literal
 
-from msgspec import Struct
-
-from loopline.clock import Clock, elapsed_ms
+from loopline.clock import elapsed_ms
 from loopline.errors import LooplineError, StoreError, ToolError
 from loopline.events import Delta
 from loopline.files import file_bodies
@@ -32,7 +30,6 @@ from loopline.timeline import (
     Effect,
     ProxiedCall,
     ProxiedResult,
-    Recorder,
     ResultStatus,
     Timeline,
     ToolCalled,
@@ -81,13 +78,6 @@ class _ProxiedTask:
     done: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class ProgramHost(Struct, frozen=True):
-    """The runtime and the checker for the calls of all programs of a run."""
-
-    runtime: ToolRuntime
-    checker: CallChecker
-
-
 class ProxiedCalls:
     """The calls of one program, which end when this is closed.
 
@@ -97,14 +87,18 @@ class ProxiedCalls:
 
     def __init__(
         self,
-        host: ProgramHost,
+        runtime: ToolRuntime,
+        checker: CallChecker,
         invoke: Invoke,
         parent: ToolCalled,
         effect: Effect,
         tools: ToolSet,
         outbox: Outbox,
     ) -> None:
-        self._host = host
+        self._runtime = runtime
+        self._recorder = runtime.recorder
+        self._clock = runtime.clock
+        self._checker = checker
         self._invoke = invoke
         self._parent = parent
         self._effect = effect
@@ -112,19 +106,8 @@ class ProxiedCalls:
         self._outbox = outbox
         self._running: list[_ProxiedTask] = []
         self._count = 0
+        self._slots = asyncio.Semaphore(runtime.options.parallel_tools)
         self._closed = False
-
-    @cached_property
-    def _slots(self) -> asyncio.Semaphore:
-        return asyncio.Semaphore(self._host.runtime.options.parallel_tools)
-
-    @property
-    def _recorder(self) -> Recorder:
-        return self._host.runtime.recorder
-
-    @property
-    def _clock(self) -> Clock:
-        return self._host.runtime.clock
 
     @property
     def names(self) -> Sequence[str]:
@@ -155,7 +138,7 @@ class ProxiedCalls:
         self._count += 1
         call_id = f"{self._parent.call_id}-{self._count}"
         called = ToolCalled(call_id=call_id, tool=tool, arguments=arguments)
-        entry = _ProxiedTask(self._host.checker.parse(called))
+        entry = _ProxiedTask(self._checker.parse(called))
         before = [
             earlier.done
             for earlier in self._running
@@ -200,7 +183,7 @@ class ProxiedCalls:
         )
         try:
             # Checked again, because guards count the recorded calls of the turn, and this call is recorded now.
-            return await self._run_recorded(self._host.checker.parse(call), approval_seconds)
+            return await self._run_recorded(self._checker.parse(call), approval_seconds)
         except asyncio.CancelledError:
             await self._record_end(parsed, CUT_OFF, "interrupted", start)
             raise
@@ -230,10 +213,10 @@ class ProxiedCalls:
         if isinstance(parsed.tool, LooplineError):
             raise parsed.tool
         self._outbox.progress(call.tool)
-        children = Children(call.call_id, self._host.runtime, spawn=None)
+        children = Children(call.call_id, self._runtime, spawn=None)
         outcome = await self._invoke(parsed, children)
         if parsed.guarded is not None:
-            outcome = await self._host.checker.filter_result(parsed.guarded, outcome)
+            outcome = await self._checker.filter_result(parsed.guarded, outcome)
         return await self._record_outcome(parsed, outcome, start)
 
     @property
@@ -249,7 +232,7 @@ class ProxiedCalls:
         guarded = parsed.guarded
         if guarded is None:
             return parsed
-        judged = await self._host.checker.check(parsed, guarded)
+        judged = await self._checker.check(parsed, guarded)
         if not isinstance(judged.verdict, Ask):
             return judged
         question = judged.verdict.question
@@ -265,7 +248,7 @@ class ProxiedCalls:
                 guarded,
                 Deny("The user did not approve of this call."),
             )
-        return await self._host.checker.check(parsed, guarded, is_approved=True)
+        return await self._checker.check(parsed, guarded, is_approved=True)
 
     async def _ask_user(self, call_id: str, question: str, seconds: float) -> Json:
         """Ask the user to approve a call, and return the answer; None if there is no answer within `seconds`."""
@@ -273,7 +256,7 @@ class ProxiedCalls:
         if not recorder.has_user or seconds <= 0:
             return None
         body = tool_question(call_id, question, kind="approval")
-        announce = partial(self._host.runtime.listen, pending_event(body))
+        announce = partial(self._runtime.listen, pending_event(body))
         waiting = asyncio.ensure_future(recorder.ask(body, announce))
 
         def time_out() -> None:
@@ -289,7 +272,7 @@ class ProxiedCalls:
 
     async def _record_failure(self, parsed: CheckedCall, text: str, start: float) -> ProxiedAnswer:
         if parsed.guarded is not None:
-            text = (await self._host.checker.filter_result(parsed.guarded, Outcome(text=text))).text
+            text = (await self._checker.filter_result(parsed.guarded, Outcome(text=text))).text
         return await self._record_end(parsed, text, "error", start)
 
     async def _record_end(
@@ -326,7 +309,7 @@ class ProxiedCalls:
         def bodies(timeline: Timeline) -> list[Body]:
             numbered = number_sources(given, timeline.pool)
             artifact_ref, kept = artifact_bodies(timeline, turn, call.call_id, given.artifact)
-            limits = self._host.runtime.workspace_limits
+            limits = self._runtime.workspace_limits
             files = file_bodies(timeline, turn, given.files, call.call_id, limits=limits)
             lines = file_lines(files, turn)
             text = render_outcome(numbered.outcome, numbered.sids, artifact_ref, lines)
