@@ -207,11 +207,11 @@ def test_a_consumer_that_is_not_here_is_warned_of(tmp_path: Path) -> None:
         ("CUSTOM_SKILLS_ROOT = 3", "CUSTOM_SKILLS_ROOT", "3 must be a path or None"),
         ('CUSTOM_SKILLS_ROOT = "skils"', "CUSTOM_SKILLS_ROOT", "there is no folder"),
         ("AGENTS_CONFIG = []", "AGENTS_CONFIG", 'write {"solver.react.decision.v2":'),
-        ("AGENTS_CONFIG = {3: {}}", "AGENTS_CONFIG", "3 is no name of a consumer"),
+        ("AGENTS_CONFIG = {3: {}}", "AGENTS_CONFIG", "3 is not a name of a consumer"),
         (
             'AGENTS_CONFIG = {"react": {}, "solver.react.decision.v2": {}}',
             "AGENTS_CONFIG",
-            "or stands there twice",
+            "or is repeated",
         ),
         ('AGENTS_CONFIG = {"react": []}', "AGENTS_CONFIG", "must have"),
         (

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from loopline import Bundle, BundleError, Output, Source, tool
-from loopline.skills import Skills, check_skill, with_imports
+from loopline.skills import Skills, check_skill, join_imports
 from loopline.testing import Call, Say, ScriptedModel
 from tests.authoring.bundle_files import write
 from tests.support.scripted_conversation import talking
@@ -172,7 +172,7 @@ def test_imported_skills_bring_their_sources(tmp_path: Path) -> None:
             "internal/water/references/kettle.md": "Kettle.\n",
         },
     )
-    skills = with_imports(Skills.load(tmp_path)).enabled({})
+    skills = join_imports(Skills.load(tmp_path)).enabled({})
     tea = skills.find("public", "tea")
     assert "Tea [ [S:1]]." in tea.body
     assert "Water [ [S:2]]." in tea.body
@@ -209,7 +209,7 @@ async def test_the_short_form_is_shown_where_the_whole_has_no_room(tmp_path: Pat
         (
             "sources.yaml",
             "sources:\n- sid: 1\n  ulr: x\n",
-            "2: the key 'ulr' means nothing, nearest is 'url'",
+            "2: the key 'ulr' is unknown, the nearest is 'url'",
         ),
         (
             "sources.yaml",
@@ -222,7 +222,7 @@ async def test_the_short_form_is_shown_where_the_whole_has_no_room(tmp_path: Pat
         (
             "tools.yaml",
             "tools:\n- {id: x, wy: y}\n",
-            "2: the key 'wy' means nothing, nearest is 'why'",
+            "2: the key 'wy' is unknown, the nearest is 'why'",
         ),
     ],
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from loopline import Bundle, BundleError
-from loopline.skills import Skills, with_imports
+from loopline.skills import Skills, join_imports
 from loopline.testing import Call, ScriptedModel
 from tests.authoring.bundle_files import write
 from tests.support.scripted_conversation import talking
@@ -21,7 +21,7 @@ def skill(body: str, *imports: str) -> str:
 def loaded(root: Path, **files: str) -> Skills:
     """Return skills of the namespace `public`, each with its text."""
     write(root, {f"public/{name}/SKILL.md": text for name, text in files.items()})
-    return with_imports(Skills.load(root))
+    return join_imports(Skills.load(root))
 
 
 def test_a_skill_has_the_bodies_of_all_that_it_imports_each_once(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_imports_in_a_circle_are_named(
     files = {name: skill(name, *names) for name, names in imports.items()}
     with pytest.raises(BundleError, match=circle) as raised:
         loaded(tmp_path, **files)
-    assert "SKILL.md:4: the imports lead in a circle" in str(raised.value)
+    assert "SKILL.md:4: the imports form a cycle" in str(raised.value)
 
 
 def test_an_unknown_import_names_the_nearest(tmp_path: Path) -> None:

@@ -74,11 +74,11 @@ async def test_what_is_left_out_is_said_with_its_file(
     with caplog.at_level(logging.WARNING, logger="loopline"):
         await seen(project, "all")
     home = project / "home/.agents/skills"
-    assert f"{home / 'bad/SKILL.md'}:4: 'colour' is no key of a skill" in caplog.text
-    assert f"{home / 'ring/SKILL.md'}:4: the imports lead in a circle" in caplog.text
+    assert f"{home / 'bad/SKILL.md'}:4: 'colour' is not a key of a skill" in caplog.text
+    assert f"{home / 'ring/SKILL.md'}:4: the imports form a cycle" in caplog.text
     tea = project / "repository/app/.agents/skills/tea/SKILL.md"
     first = project / "bundle/tea/SKILL.md"
-    assert f"{tea}:1: left out: {first} has this name and stands first" in caplog.text
+    assert f"{tea}:1: left out: {first} has the same name and comes first" in caplog.text
     shelf = project / "home/.config/agents/skills/shelf"
     assert f"left out: {shelf}: no SKILL.md in this folder" in caplog.text
 

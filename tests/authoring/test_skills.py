@@ -116,7 +116,7 @@ def test_an_unknown_skill_is_answered_with_those_that_come_close(tmp_path: Path)
 
 def test_a_key_that_means_nothing_is_refused(tmp_path: Path) -> None:
     assert complaint(tmp_path, skill(more="when_to_us: x\n")) == (
-        "3: 'when_to_us' is no key of a skill, the nearest is 'when_to_use'; put it below metadata"
+        "3: 'when_to_us' is not a key of a skill, the nearest is 'when_to_use'; put it below metadata"
     )
 
 
@@ -161,7 +161,9 @@ def test_a_skill_that_is_not_utf_8_is_told_with_its_line(tmp_path: Path) -> None
 
 
 def test_a_name_that_no_ref_can_hold_is_refused(tmp_path: Path) -> None:
-    assert "'public.green tea' is no valid name" in complaint(tmp_path, skill(), "public/green tea")
+    assert "'public.green tea' is not a valid name" in complaint(
+        tmp_path, skill(), "public/green tea"
+    )
 
 
 def test_two_skills_of_a_name_are_refused(tmp_path: Path) -> None:

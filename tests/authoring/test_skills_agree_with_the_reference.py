@@ -130,7 +130,7 @@ def test_a_folder_without_a_skill_is_a_problem(tmp_path: Path) -> None:
 def test_a_problem_names_file_and_line(tmp_path: Path) -> None:
     folder = laid(tmp_path, valid("license: MIT", "author: ann"))
     (problem,) = check_skill(folder)
-    assert str(problem).startswith(f"{folder / 'SKILL.md'}:5: 'author' is no field of a skill")
+    assert str(problem).startswith(f"{folder / 'SKILL.md'}:5: 'author' is not a field of a skill")
 
 
 def test_skills_are_found_in_a_folder_and_in_its_namespaces(tmp_path: Path) -> None:

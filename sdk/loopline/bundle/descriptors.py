@@ -28,10 +28,10 @@ from loopline.skills import (
     SkillPlace,
     Skills,
     SkillSelection,
+    add_places,
+    join_imports,
     read_skill,
     skill_selections,
-    with_imports,
-    with_places,
 )
 from loopline.tools import (
     Calculator,
@@ -160,13 +160,13 @@ def load_skills(
     listed = _listed_skills(bundle)
     if not module:
         in_folder = Skills.load(default) if default and default.is_dir() else Skills()
-        own = with_imports(_joined(listed, in_folder, bundle))
-        return with_places(own, places).enabled({}, consumer)
+        own = join_imports(_joined(listed, in_folder, bundle))
+        return add_places(own, places).enabled({}, consumer)
     descriptor = _Descriptor(bundle.resolve_module(module))
     descriptor.check_spelling(SKILL_NAMES)
     root = _skills_root(descriptor, bundle, default)
     found = Skills() if root is None else Skills.load(root)
-    skills = with_places(with_imports(_joined(listed, found, bundle)), places)
+    skills = add_places(join_imports(_joined(listed, found, bundle)), places)
     config = _agents(descriptor, skills)
     strange = tuple(
         f"{descriptor.location('AGENTS_CONFIG', name)}: nothing here is the consumer {name!r}"

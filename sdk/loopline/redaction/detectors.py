@@ -1,6 +1,6 @@
-"""Redaction by kept libraries: keys and tokens by the detectors of `detect_secrets`, personal data by `datafog`.
+"""Redaction by two libraries: `detect_secrets` finds keys and tokens, `datafog` finds personal data.
 
-Both are sets of patterns, checked in this process: no model is loaded, and nothing is sent anywhere.
+Both are used only with patterns, in this process. No model is loaded, and no text is sent.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ PERSONAL = {
     "iban": "DE_IBAN",
     "ip": "IP_ADDRESS",
 }
-"""What `datafog` calls the kinds of personal data."""
+"""The names of `datafog` for the kinds of personal data."""
 KINDS = (SECRET, *PERSONAL)
 ROUNDS = 4
-"""How often a text is searched again: what a mark has replaced may have hidden the text beside it."""
+"""How many times a text is searched, because a replaced match may have hidden another match next to it."""
 _PRIVATE_KEY = re.compile(
     r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
     r".*?(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\Z)",
     re.DOTALL,
 )
 _ESCAPE = re.compile(r'(\\["\\/bfnrt])')
-"""Escapes of JSON, which are no part of the words beside them."""
+"""Escapes of JSON, which are not part of the words next to them."""
 _ESCAPED_CHARACTER = re.compile(r"\\u00(2[013-9a-f]|[3-6][0-9a-f]|5[0-9abd-f]|7[0-9a-e])", re.I)
 _NO_PROSE = re.compile(r"\S{16}|://|PRIVATE KEY")
-"""What every text with a key has; most lines of prose have none of it."""
+"""Every text with a key matches this pattern; most lines of prose do not, so their search is skipped."""
 _NO_WORDS = re.compile(r"[0-9@]")
-"""What all personal data has."""
+"""All personal data matches this pattern."""
 MIN_PERSONAL = 6
-"""The length of `a@b.cc`: a shorter text, such as one between two escapes, has no personal data."""
+"""The length of `a@b.cc`; shorter texts, such as those between two escapes, are not searched."""
 _AROUND = " \t\r\n\"'=:,"
 MIN_GROUP = 16
-"""A part of a match that is so long is the secret itself; a shorter one is its prefix."""
+"""The minimum length of a group that is the secret itself; a shorter group is its prefix."""
 
 Span = tuple[int, int, str]
 
@@ -66,7 +66,7 @@ class _Detector(Protocol):
 
 
 class LibraryRedactor:
-    """Replaces keys, tokens and personal data of these kinds by marks such as `[redacted email]`.
+    """Replaces keys, tokens and personal data of the given kinds with marks such as `[redacted email]`.
 
     Raises:
         LooplineError: the extra `redaction` is not installed.
@@ -85,28 +85,29 @@ class LibraryRedactor:
         self._keys = SECRET in chosen
 
     def redact(self, text: str) -> str:
-        """Return the text with a mark in place of each match."""
+        """Return the text with each match replaced by a mark."""
         if self._keys and "PRIVATE KEY" in text:
             text = _PRIVATE_KEY.sub(_mark(SECRET), text)
         if "\\" not in text:
-            return self._searched(text)
+            return self._redact_matches(text)
         plain = _ESCAPED_CHARACTER.sub(lambda match: chr(int(match[1], 16)), text)
-        if plain != text and self._without_escapes(plain) != plain:
+        if plain != text and self._redact_between_escapes(plain) != plain:
             text = plain
-        return self._without_escapes(text)
+        return self._redact_between_escapes(text)
 
-    def _without_escapes(self, text: str) -> str:
+    def _redact_between_escapes(self, text: str) -> str:
         return "".join(
-            part if _ESCAPE.fullmatch(part) else self._searched(part)
+            part if _ESCAPE.fullmatch(part) else self._redact_matches(part)
             for part in _ESCAPE.split(text)
         )
 
-    def _searched(self, text: str) -> str:
+    def _redact_matches(self, text: str) -> str:
         for _ in range(ROUNDS):
-            spans = _merged(self._spans(text)) if text else []
+            spans = _merge(self._spans(text)) if text else []
             if not spans:
                 break
-            parts, at = list[str](), 0
+            parts = list[str]()
+            at = 0
             for start, end, kind in spans:
                 parts += [text[at:start], _mark(kind)]
                 at = end
@@ -116,7 +117,7 @@ class LibraryRedactor:
     def _spans(self, text: str) -> Iterator[Span]:
         for pattern in self._patterns if _NO_PROSE.search(text) else ():
             for match in pattern.finditer(text):
-                yield (*_secret_in(match), SECRET)
+                yield (*_find_secret(match), SECRET)
         if len(text) < MIN_PERSONAL or self._datafog is None:
             return
         if _NO_WORDS.search(text):
@@ -129,8 +130,8 @@ def _mark(kind: str) -> str:
     return f"[redacted {kind}]"
 
 
-def _secret_in(match: re.Match[str]) -> tuple[int, int]:
-    """Return the place of the secret itself: the longest part that the pattern names, else all of the match."""
+def _find_secret(match: re.Match[str]) -> tuple[int, int]:
+    """Return the span of the secret: the longest group of the match, or else the match without quotes around it."""
     parts = [match.span(number) for number in range(1, len(match.groups()) + 1)]
     start, end = max(parts, key=lambda part: part[1] - part[0], default=(0, 0))
     if end - start >= MIN_GROUP:
@@ -140,8 +141,8 @@ def _secret_in(match: re.Match[str]) -> tuple[int, int]:
     return start, max(start, match.start() + len(matched.rstrip(_AROUND)))
 
 
-def _merged(spans: Iterable[Span]) -> list[Span]:
-    """Return the spans in order, those that overlap as one."""
+def _merge(spans: Iterable[Span]) -> list[Span]:
+    """Return the spans in order, overlapping spans merged."""
     merged: list[Span] = []
     for start, end, kind in sorted(span for span in spans if span[0] < span[1]):
         if merged and start < merged[-1][1]:
@@ -153,7 +154,7 @@ def _merged(spans: Iterable[Span]) -> list[Span]:
 
 
 def _patterns() -> Iterator[re.Pattern[str]]:
-    """Yield the patterns of every detector of a kind of key; those that guess by entropy have none."""
+    """Yield the patterns of all detectors of `detect_secrets`; detectors that measure entropy have no patterns."""
     base = import_module("detect_secrets.plugins.base")
     parent = cast("type[object]", base.RegexBasedDetector)
     package = import_module("detect_secrets.plugins")

@@ -1,4 +1,4 @@
-"""A log whose bodies are redacted before they are appended: no store, index or listener gets the text as it was."""
+"""A timeline log that redacts bodies before it appends them; stores, indexes and listeners get only redacted texts."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from loopline.redaction.redaction import (
     Redactor,
     redact_echo,
     redact_json,
+    redact_parts,
     redact_text,
-    redacted_parts,
 )
 from loopline.timeline import (
     BackgroundResult,
@@ -51,7 +51,7 @@ from loopline.timeline import (
 
 
 class ForwardingLog:
-    """A log that is in all the log that it wraps, but for what a derived class does otherwise."""
+    """Forwards every method to another log; derived classes override some of them."""
 
     def __init__(self, log: TimelineLog) -> None:
         self._log = log
@@ -90,11 +90,11 @@ class ForwardingLog:
     def lease(
         self, conversation: ConversationKey, *, wait: bool = True
     ) -> AbstractAsyncContextManager[int]:
-        """Hold the right to run the conversation."""
+        """Hold the lease of the conversation while the context lasts; it gives the term."""
         return self._log.lease(conversation, wait=wait)
 
     async def find(self, conversation: ConversationKey) -> ConversationSummary | None:
-        """Return the conversation's summary, None if it never began."""
+        """Return the summary of the conversation, or None if it has no blocks."""
         return await self._log.find(conversation)
 
     async def conversations(
@@ -107,17 +107,17 @@ class ForwardingLog:
         before: datetime | None = None,
         limit: int | None = None,
     ) -> Sequence[ConversationSummary]:
-        """Return the conversations of that user, project and tenant, the one active last first."""
+        """Return the conversations of the user, project and tenant, the most recently active first."""
         return await self._log.conversations(
             user=user, project=project, tenant=tenant, after=after, before=before, limit=limit
         )
 
     async def unfinished(self) -> Sequence[ConversationSummary]:
-        """Return the conversations that may hold an unfinished turn."""
+        """Return the conversations that may have an unfinished turn."""
         return await self._log.unfinished()
 
     async def holds(self, conversation: ConversationKey, term: int) -> bool:
-        """Return whether the lease of that term is still valid."""
+        """Return whether the lease with this term is valid."""
         return await self._log.holds(conversation, term)
 
     def present(self, bundle: str, version: str) -> AbstractAsyncContextManager[Sender]:
@@ -133,11 +133,11 @@ class ForwardingLog:
         return await self._log.versions(bundle)
 
     async def restore(self, conversation: ConversationKey, blocks: Sequence[Block]) -> None:
-        """Begin a conversation with blocks that were stored elsewhere, each as it is."""
+        """Start a conversation with unchanged blocks of another store."""
         await self._log.restore(conversation, blocks)
 
     async def fork(self, conversation: ConversationKey, fork: ConversationKey, seq: int) -> None:
-        """Begin another conversation with the blocks up to `seq`."""
+        """Start another conversation with the blocks up to `seq`."""
         await self._log.fork(conversation, fork, seq)
 
     async def forget(self, conversation: ConversationKey, *, cascade: bool = False) -> None:
@@ -145,34 +145,34 @@ class ForwardingLog:
         await self._log.forget(conversation, cascade=cascade)
 
     async def forgetting(self) -> Sequence[ConversationKey]:
-        """Return the forgotten conversations of which traces may be left."""
+        """Return the forgotten conversations that may still have files or index entries."""
         return await self._log.forgetting()
 
     async def finish_forgetting(self, conversations: Sequence[ConversationKey]) -> None:
-        """Record that nothing is left of these forgotten conversations."""
+        """Record that all data of these forgotten conversations is removed."""
         await self._log.finish_forgetting(conversations)
 
     async def forgotten(self, conversation: ConversationKey) -> datetime | None:
-        """Return when the conversation was forgotten, None if it was not."""
+        """Return the time when the conversation was forgotten, or None."""
         return await self._log.forgotten(conversation)
 
     async def appended(self, conversation: ConversationKey, key: str) -> int | None:
-        """Return the seq of the last block of the append that used the key, None if none did."""
+        """Return the seq of the last block of the append with this key, or None if there was none."""
         return await self._log.appended(conversation, key)
 
     async def check(self) -> None:
-        """Check that the log that is wrapped can store what a user says."""
+        """Check that the wrapped log can store user input."""
         await self._log.check()
 
     async def close(self) -> None:
-        """Close the log that is wrapped."""
+        """Close the wrapped log."""
         await self._log.close()
 
 
 S = TypeVar("S", bound=Struct)
 _Exact = RoundStart | Checkpoint | TurnHeader | ToolsSelected | Imported | Unknown
 _EXACT = BodyUnion[_Exact](_Exact)
-"""What no user, tool or model wrote: configuration, digests and positions."""
+"""Bodies without text of a user, a tool or a model: configuration, digests and positions."""
 _WithSpans = ToolResult | ProxiedResult | BackgroundResult
 _WITH_SPANS = BodyUnion[_WithSpans](_WithSpans)
 _NAMES = frozenset(
@@ -182,15 +182,15 @@ _NAMES = frozenset(
         *("provider_id", "ref", "refs", "schema_sha256", "sha256", "shows", "tool", "type"),
     }
 )
-"""The fields that name something, or are digests or bytes: a name that changed would name nothing."""
+"""Fields with names, digests or bytes. They are not redacted, because a changed name would not be found."""
 LARGE_CHARACTERS = 5_000
-"""More text is redacted in a thread: these take 4 to 20 ms (decision 0112)."""
+"""The number of characters above which entries are redacted in a thread; 5,000 take 4 to 20 ms (decision 0112)."""
 
 
 class RedactedLog(ForwardingLog):
-    """A log that stores nothing which its redactor replaces, and is in all else the log that it wraps.
+    """A log that redacts appended bodies; all other methods are those of the wrapped log.
 
-    What is restored from a document is stored as it is: the document exists already.
+    Blocks that are restored from a document are not redacted, because the document exists already.
     """
 
     def __init__(self, log: TimelineLog, redactor: Redactor) -> None:
@@ -207,16 +207,16 @@ class RedactedLog(ForwardingLog):
         key: str = "",
         at_head: bool = False,
     ) -> Sequence[Block]:
-        """Append the entries, redacted, and return every block after `seen`."""
+        """Redact and append the entries, and return every block after `seen`."""
         if sum(_size(entry.body) for entry in entries) > LARGE_CHARACTERS:
-            entries = await asyncio.to_thread(self._redacted, entries)
+            entries = await asyncio.to_thread(self._redact, entries)
         else:
-            entries = self._redacted(entries)
+            entries = self._redact(entries)
         return await super().append(
             conversation, entries, seen=seen, term=term, key=key, at_head=at_head
         )
 
-    def _redacted(self, entries: Sequence[Entry]) -> Sequence[Entry]:
+    def _redact(self, entries: Sequence[Entry]) -> Sequence[Entry]:
         return [
             structs.replace(entry, body=redact_body(self._redactor, entry.body))
             for entry in entries
@@ -224,32 +224,32 @@ class RedactedLog(ForwardingLog):
 
 
 def redact_body(redactor: Redactor, body: Body) -> Body:
-    """Return the body with everything that a user, a tool or a model wrote redacted."""
+    """Return the body with all texts of users, tools and models redacted."""
     if _EXACT.has(body):
         return body
     if isinstance(body, UserAttachment):
-        return _redacted_file(redactor, body)
+        return _redact_file(redactor, body)
     if isinstance(body, FileAdded):
-        return _redacted_file(redactor, body)
+        return _redact_file(redactor, body)
     if isinstance(body, CustomEvent):
         return structs.replace(body, data=redact_json(redactor, body.data))
     if isinstance(body, UserAnswer):
         return structs.replace(body, value=redact_json(redactor, body.value))
     if isinstance(body, Decision):
-        redacted = _redacted_struct(redactor, structs.replace(body, echo=None))
+        redacted = _redact_struct(redactor, structs.replace(body, echo=None))
         return structs.replace(redacted, echo=redact_echo(redactor, body.echo))
     if _WITH_SPANS.has(body) and body.source_spans:
-        result = _redacted_struct(redactor, body)
-        spans = _redacted_spans(redactor, body.text, body.source_spans, result.text)
+        result = _redact_struct(redactor, body)
+        spans = _move_spans(redactor, body.text, body.source_spans, result.text)
         return structs.replace(result, source_spans=spans)
-    return _redacted_struct(redactor, body)
+    return _redact_struct(redactor, body)
 
 
-def _redacted_spans(
+def _move_spans(
     redactor: Redactor, text: str, spans: Sequence[SourceSpan], redacted: str
 ) -> tuple[SourceSpan, ...]:
-    """Return where the parts of the text are in the redacted one, without those that are not a part of it any more."""
-    parts = redacted_parts(redactor, text)
+    """Return the spans with their positions in the redacted text, without spans that it no longer contains."""
+    parts = redact_parts(redactor, text)
     starts = list(accumulate((len(part) for part, _ in parts), initial=0))
     new_starts = list(accumulate((len(new) for _, new in parts), initial=0))
     moved: list[SourceSpan] = []
@@ -266,8 +266,8 @@ def _redacted_spans(
 F = TypeVar("F", UserAttachment, FileAdded)
 
 
-def _redacted_file(redactor: Redactor, file: F) -> F:
-    """Return the file with its text redacted; the bytes of a file that is no text stay as they are."""
+def _redact_file(redactor: Redactor, file: F) -> F:
+    """Return the file with its text redacted. The bytes of a binary file are not changed."""
     text = redact_text(redactor, file.text)
     if text == file.text or file.data:
         return structs.replace(file, text=text)
@@ -275,9 +275,9 @@ def _redacted_file(redactor: Redactor, file: F) -> F:
     return structs.replace(file, text=text, size=len(data), sha256=sha256(data).hexdigest())
 
 
-def _redacted_struct(redactor: Redactor, struct: S) -> S:
+def _redact_struct(redactor: Redactor, struct: S) -> S:
     changes = {
-        name: _redacted(redactor, value)
+        name: _redact(redactor, value)
         for name in struct.__struct_fields__
         if name not in _NAMES and (value := getattr(struct, name))
     }
@@ -286,15 +286,15 @@ def _redacted_struct(redactor: Redactor, struct: S) -> S:
     return structs.replace(struct, **changes)
 
 
-def _redacted(redactor: Redactor, value: object) -> object:
+def _redact(redactor: Redactor, value: object) -> object:
     match value:
         case str():
             return redact_text(redactor, value)
         case Struct():
-            return _redacted_struct(redactor, value)
+            return _redact_struct(redactor, value)
         case tuple():
             items = cast("tuple[object, ...]", value)
-            return tuple(_redacted(redactor, item) for item in items)
+            return tuple(_redact(redactor, item) for item in items)
         case dict():
             return redact_json(redactor, cast("Json", value))
         case _:
@@ -302,7 +302,7 @@ def _redacted(redactor: Redactor, value: object) -> object:
 
 
 def _size(body: Body) -> int:
-    """Return roughly how many characters a body has."""
+    """Return the approximate number of characters of a body."""
     fields = (getattr(body, name) for name in body.__struct_fields__)
     return sum(
         len(value) if isinstance(value, str) else len(str(value)) for value in fields if value

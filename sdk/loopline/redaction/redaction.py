@@ -1,7 +1,7 @@
-"""Redaction: the port that replaces what may not be stored, in texts, in JSON, and in replies while they stream.
+"""Redaction of texts, JSON and streamed replies through the `Redactor` protocol.
 
-A text is redacted line by line, and a block of PEM as a whole. So the pieces of a stream, each released with the end of its line,
-are together what the whole text becomes.
+A text is redacted line by line, and a PEM block as a whole. A stream releases each line when it is complete, so the
+redacted stream equals the redacted text.
 """
 
 from __future__ import annotations
@@ -26,26 +26,27 @@ from loopline.models import (
 )
 
 KEY_CHARACTERS = 16_384
-"""How long a block of PEM may be; what never ends is redacted line by line behind that."""
+"""The maximum length of a PEM block; a longer one is redacted line by line."""
 PIECE_CHARACTERS = 16_384
-"""A longer line is redacted in pieces, so that no line takes long."""
-_BEGIN, _END = "-----BEGIN ", "-----END "
+"""A longer line is redacted in pieces, which bounds the time for one line."""
+_BEGIN = "-----BEGIN "
+_END = "-----END "
 
 
 class Redactor(Protocol):
-    """Replaces what may not be stored, in a line of text or in a block of PEM.
+    """Replaces secrets and personal data in a line of text or a PEM block.
 
-    Promised: what it returned stays as it is when it is redacted again, and it fits into a string of JSON if the text did.
-    Not promised: that it finds everything.
+    Redacting a redacted text must not change it, and a text that fits into a JSON string must still fit. It is not
+    promised that every secret is found.
     """
 
     def redact(self, text: str) -> str:
-        """Return the text with a mark in place of all that may not be stored."""
+        """Return the text with a mark in place of each match."""
         ...
 
 
 class _Parts:
-    """A text that comes in pieces, cut into the parts that are redacted each alone: lines, and blocks of PEM."""
+    """Splits a text that is received in pieces into parts to redact: lines, and PEM blocks."""
 
     def __init__(self) -> None:
         self._line: list[str] = []
@@ -53,7 +54,7 @@ class _Parts:
         self._key_characters = 0
 
     def feed(self, text: str) -> list[str]:
-        """Return the parts that have ended now that this piece has come."""
+        """Add a piece of the text, and return the parts that are now complete."""
         if "\n" not in text:
             self._line.append(text)
             return []
@@ -62,8 +63,9 @@ class _Parts:
         return [part for line in lines for part in self._take(f"{line}\n")]
 
     def close(self) -> list[str]:
-        """Return the rest: the text has ended."""
-        rest, self._line = "".join(self._line), []
+        """Return the rest at the end of the text."""
+        rest = "".join(self._line)
+        self._line = []
         return [*self._take(rest), *self._end_key()]
 
     def _take(self, line: str) -> list[str]:
@@ -80,28 +82,30 @@ class _Parts:
         return []
 
     def _end_key(self) -> list[str]:
-        key, self._key, self._key_characters = "".join(self._key), [], 0
+        key = "".join(self._key)
+        self._key = []
+        self._key_characters = 0
         return [key] if key else []
 
 
 class RedactedStream:
-    """A text that comes in pieces: each line is released, redacted, once it has ended."""
+    """Redacts a text that is received in pieces: each line is released when it is complete."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
         self._parts = _Parts()
 
     def feed(self, text: str) -> str:
-        """Return what can be released now that this piece has come."""
+        """Add a piece of the text, and return the redacted parts that are now complete."""
         return "".join(map(self._redactor.redact, self._parts.feed(text)))
 
     def close(self) -> str:
-        """Return the rest: the text has ended."""
+        """Return the redacted rest at the end of the text."""
         return "".join(map(self._redactor.redact, self._parts.close()))
 
 
 def _pieces(line: str) -> list[str]:
-    """Return the line in pieces that end with a space where there is one."""
+    """Return the line in pieces of at most 16,384 characters, which end with a space if they have one."""
     pieces: list[str] = []
     while len(line) > PIECE_CHARACTERS:
         end = line.rfind(" ", 0, PIECE_CHARACTERS) + 1 or PIECE_CHARACTERS
@@ -110,19 +114,19 @@ def _pieces(line: str) -> list[str]:
     return [*pieces, line]
 
 
-def redacted_parts(redactor: Redactor, text: str) -> list[tuple[str, str]]:
-    """Return the parts of the text that are redacted each alone, and what each becomes."""
+def redact_parts(redactor: Redactor, text: str) -> list[tuple[str, str]]:
+    """Return the parts of the text, each with its redacted form."""
     parts = _Parts()
     return [(part, redactor.redact(part)) for part in [*parts.feed(text), *parts.close()]]
 
 
 def redact_text(redactor: Redactor, text: str) -> str:
     """Return the whole text redacted."""
-    return "".join(redacted for _, redacted in redacted_parts(redactor, text))
+    return "".join(redacted for _, redacted in redact_parts(redactor, text))
 
 
 def redact_json(redactor: Redactor, value: Json) -> Json:
-    """Return the value with every text in it redacted, keys too; a number is replaced if it may not be stored as a text."""
+    """Return the value with all texts and keys redacted; a number that matches is replaced by its mark."""
     match value:
         case str():
             return redact_text(redactor, value)
@@ -144,7 +148,7 @@ def redact_object(redactor: Redactor, value: JsonObject) -> JsonObject:
 
 
 def redact_echo(redactor: Redactor, echo: ReasoningReplay | None) -> ReasoningReplay | None:
-    """Return the reply as its provider wants it back; None if it may not be stored, for the provider signs it as it was."""
+    """Return the replay of a reply, or None if it has a text to redact, because providers sign the original."""
     if echo is None or all(redact_object(redactor, part) == part for part in echo.parts):
         return echo
     return None
@@ -152,7 +156,7 @@ def redact_echo(redactor: Redactor, echo: ReasoningReplay | None) -> ReasoningRe
 
 @dataclass(frozen=True, slots=True)
 class RedactingModel:
-    """A model whose replies are redacted before anything reads them."""
+    """A model with redacted replies: deltas and replies are redacted before they are returned."""
 
     model: Model
     redactor: Redactor
@@ -164,14 +168,14 @@ class RedactingModel:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the model can do."""
+        """The capabilities of the model."""
         return self.model.capabilities
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
         """Yield redacted deltas line by line, then the redacted reply.
 
         Raises:
-            ModelError: the model cannot be reached, or the reply breaks off.
+            ModelError: the model cannot be reached, or the reply is incomplete.
         """
         streams: dict[Channel, RedactedStream] = {
             "thinking": RedactedStream(self.redactor),
@@ -190,23 +194,23 @@ class RedactingModel:
                             rest = stream.close()
                             if rest:
                                 yield TextDelta(text=rest, channel=channel)
-                        yield self._redacted(part)
+                        yield self._redact(part)
         finally:
-            if isinstance(parts, AsyncGenerator):  # who gives a reply up ends its request too
+            if isinstance(parts, AsyncGenerator):  # closing the iterator must also end the request
                 await parts.aclose()
 
-    def _redacted(self, reply: Reply) -> Reply:
+    def _redact(self, reply: Reply) -> Reply:
         return structs.replace(
             reply,
             text=redact_text(self.redactor, reply.text),
             thinking=redact_text(self.redactor, reply.thinking),
             discarded=redact_text(self.redactor, reply.discarded),
             problem=redact_text(self.redactor, reply.problem),
-            calls=tuple(self._redacted_call(call) for call in reply.calls),
+            calls=tuple(self._redact_call(call) for call in reply.calls),
             echo=redact_echo(self.redactor, reply.echo),
         )
 
-    def _redacted_call(self, call: ToolCall) -> ToolCall:
+    def _redact_call(self, call: ToolCall) -> ToolCall:
         return ToolCall(
             name=call.name,
             arguments=redact_object(self.redactor, call.arguments),

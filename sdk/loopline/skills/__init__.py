@@ -2,7 +2,7 @@
 
 from loopline.skills.companions import COMPACT_FILE, SkillFile, SkillTool, read_folder_file
 from loopline.skills.places import FOLDER as SKILLS_FOLDER
-from loopline.skills.places import SkillPlace, with_imports, with_places
+from loopline.skills.places import SkillPlace, add_places, join_imports
 from loopline.skills.skill import (
     DEFAULT_NAMESPACE,
     DIGEST,
@@ -32,14 +32,11 @@ __all__ = [
     "SkillSelection",
     "SkillTool",
     "Skills",
-    "YamlDocument",
-    "YamlError",
+    "add_places",
     "check_skill",
+    "join_imports",
     "read_folder_file",
     "read_skill",
-    "read_yaml",
     "skill_folders",
     "skill_selections",
-    "with_imports",
-    "with_places",
 ]

@@ -1,4 +1,4 @@
-"""What KDCube's skills have beside their text: sources to cite, tools that they need, and a short form."""
+"""The files next to a SKILL.md: sources to cite, required tools and a short form, as KDCube has them, and other files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from loopline.models import Json, JsonObject, YamlDocument, YamlError, read_yaml
 from loopline.timeline import Source
 from loopline.timeline.workspace_paths import check_names
 
-SOURCES_FILE, TOOLS_FILE, COMPACT_FILE = "sources.yaml", "tools.yaml", "compact.md"
+SOURCES_FILE = "sources.yaml"
+TOOLS_FILE = "tools.yaml"
+COMPACT_FILE = "compact.md"
 COMPANION_BYTES = 256 * 1024
 MAX_SOURCES = 200
 MAX_NUMBER = 1_000_000
@@ -38,13 +40,13 @@ _UNUSED = frozenset(
         *("favicon_status", "turn_id", "used", "source_type", "objective_relevance"),
     }
 )
-"""Fields of KDCube's pool that ours does not have."""
+"""Fields of KDCube's source pool that Loopline does not use."""
 _TOOL_KEYS = ("id", "role", "why")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkillTool:
-    """A tool that a skill needs: its id, what it is for, and where the skill says so."""
+    """A tool that a skill needs: its id, its role, the reason, and the file and line that name it."""
 
     id: str
     role: str = ""
@@ -58,20 +60,21 @@ class SkillTool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkillSources:
-    """The sources of a skill by the numbers that its text cites them by; `warnings` name fields without effect."""
+    """The sources of a skill by the numbers of their citations; `warnings` name fields without effect."""
 
     by_number: Mapping[int, Source]
     warnings: tuple[str, ...] = ()
 
 
 def read_sources(path: Path, stored: bytes) -> SkillSources:
-    """Return the sources that a `sources.yaml` lists.
+    """Decode the sources in a `sources.yaml`.
 
     Raises:
-        BundleError: it is malformed; the message names file and line.
+        BundleError: the file is malformed; the message names file and line.
     """
     rows = _Rows(path, "sources", _document(path, stored), MAX_SOURCES)
-    sources, warnings = dict[int, Source](), list[str]()
+    sources = dict[int, Source]()
+    warnings = list[str]()
     for index, row in rows:
         warnings += (rows.at(index, f"{key!r} has no effect") for key in row if key in _UNUSED)
         rows.check_keys(index, row, _SOURCE_KEYS, _UNUSED)
@@ -103,10 +106,10 @@ def _source(rows: _Rows, index: int, row: JsonObject) -> tuple[int, Source]:
 
 
 def read_tools(path: Path, stored: bytes) -> tuple[SkillTool, ...]:
-    """Return the tools that a `tools.yaml` lists.
+    """Decode the tools in a `tools.yaml`.
 
     Raises:
-        BundleError: it is malformed; the message names file and line.
+        BundleError: the file is malformed; the message names file and line.
     """
     rows = _Rows(path, "tools", _document(path, stored), MAX_TOOLS)
     tools: list[SkillTool] = []
@@ -131,7 +134,7 @@ def _document(path: Path, stored: bytes) -> YamlDocument:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The list below the one key of a document, each item a mapping, with errors that name file and line."""
+    """The list of mappings under the only key of a document; errors name file and line."""
 
     path: Path
     key: str
@@ -159,12 +162,16 @@ class _Rows:
         keys: tuple[str, ...],
         unused: frozenset[str] = frozenset(),
     ) -> None:
-        """Refuse a key that means nothing, and a value that is no text or number."""
+        """Check that a row has only known keys, and that their values are texts or numbers.
+
+        Raises:
+            BundleError: a key is unknown, or a value is a list or an object.
+        """
         for key, value in row.items():
             if key not in keys and key not in unused:
                 near = get_close_matches(key, keys, 1, 0.0)[0]
                 raise BundleError(
-                    self.at(index, f"the key {key!r} means nothing, nearest is {near!r}")
+                    self.at(index, f"the key {key!r} is unknown, the nearest is {near!r}")
                 )
             if isinstance(value, dict | list):
                 raise BundleError(self.at(index, f"{key!r} must be a text"))
@@ -185,17 +192,17 @@ def tool_lines(tools: tuple[SkillTool, ...]) -> Iterator[str]:
 
 
 def bare_text(value: Json) -> str:
-    """Return a value of a front matter on one line, "" if it is no text or number."""
+    """Return a value of a front matter on one line; empty if it is a list or an object."""
     return "" if value is None or isinstance(value, dict | list) else " ".join(str(value).split())
 
 
 FILE_BYTES = 10 * 1024 * 1024
-"""What a file of a skill may have to be read."""
+"""The maximum size of a file of a skill."""
 MAX_FILES = 500
 MAX_DEPTH = 8
 MAX_PROBLEMS = 20
 LISTED = 60
-"""The files that the text of a skill names."""
+"""The maximum number of files that the text of a skill lists."""
 _LEFT_OUT = {"__pycache__", "node_modules"}
 
 
@@ -212,15 +219,19 @@ class SkillFile:
 
 @dataclass(frozen=True, slots=True)
 class FolderFiles:
-    """The files of a folder, sorted by path, and what of it cannot be read."""
+    """The files of a folder, sorted by path, and the problems with files that are left out."""
 
     files: tuple[SkillFile, ...] = ()
     problems: tuple[str, ...] = field(default=())
 
 
 def folder_files(folder: Path, beside: frozenset[str]) -> FolderFiles:
-    """Return the files of a skill without those of these names at its top, and problems with the paths of what is left out."""
-    files, problems = list[SkillFile](), list[str]()
+    """List the files in the folder of a skill, without the paths in `beside`.
+
+    Links, large files, deep folders, and files after the first 500 are left out, each with a problem.
+    """
+    files = list[SkillFile]()
+    problems = list[str]()
     for path in _walk(folder):
         name = path.relative_to(folder).as_posix()
         if name in beside:
@@ -252,13 +263,13 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def _problem(path: Path, name: str) -> str:
-    """Return why a file is left out, "" if it is not."""
+    """Return the reason why a file is left out; empty if it is listed."""
     if path.is_symlink():
         return "a link is not followed: put the file itself here"
     if path.is_dir():
         return f"a folder of a skill is at most {MAX_DEPTH} deep, so its files are left out"
     if not path.is_file():
-        return "it is no plain file"
+        return "it is not a regular file"
     try:
         check_names(name, name)
     except ToolError as error:
@@ -270,10 +281,10 @@ def _problem(path: Path, name: str) -> str:
 
 
 def read_folder_file(folder: Path, path: str) -> bytes:
-    """Return the bytes of a file of a skill; no link leads out of its folder.
+    """Read a file of a skill; links out of the folder are not followed.
 
     Raises:
-        RefError: there is none, or it is too large.
+        RefError: the file does not exist, or is too large.
     """
     try:
         with Folder(folder, hard_links=True) as opened:

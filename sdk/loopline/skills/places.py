@@ -1,4 +1,4 @@
-"""Places of skills beside a bundle: those of a project and those of a user. What stands first wins."""
+"""Imports between skills, and skills from folders outside of a bundle: those of a project and of a user."""
 
 from __future__ import annotations
 
@@ -14,30 +14,31 @@ from loopline.skills.skills import Skills
 from loopline.timeline import Source, citations
 
 
-def with_imports(skills: Skills) -> Skills:
-    """Return the skills, each with the bodies of those that it imports, also by way of others, below its own.
+def join_imports(skills: Skills) -> Skills:
+    """Return the skills with the bodies of their direct and indirect imports appended.
 
     Raises:
-        BundleError: an import names no skill, or leads back to where it began; the message names file and line.
+        BundleError: an imported skill does not exist, or imports form a cycle; the message names file and line.
     """
     by_id = {skill.full_id: skill for skill in skills}
-    return replace(skills, skills=tuple(joined_with_imports(skill, by_id) for skill in skills))
+    return replace(skills, skills=tuple(join_imported_bodies(skill, by_id) for skill in skills))
 
 
-def joined_with_imports(skill: Skill, by_id: Mapping[str, Skill]) -> Skill:
-    """Return a skill with the bodies of those that it imports.
+def join_imported_bodies(skill: Skill, by_id: Mapping[str, Skill]) -> Skill:
+    """Return a skill with the bodies of its direct and indirect imports appended, and their sources renumbered.
 
     Raises:
-        BundleError: an import names no skill, or leads back to where it began.
+        BundleError: an imported skill does not exist, or imports form a cycle.
     """
     if not skill.imports:
         return skill
     imported: dict[str, Skill] = {}
     _collect([skill], by_id, imported)
     sources = dict(skill.sources)
-    bodies, short_bodies = [skill.body], [skill.compact or skill.body]
+    bodies = [skill.body]
+    short_bodies = [skill.compact or skill.body]
     for name, other in imported.items():
-        numbers = _numbered_after(other.sources, sources)
+        numbers = _append_sources(other.sources, sources)
         heading = f"# Imported: {name}\n\n"
         bodies.append(heading + citations.renumber(other.body, numbers))
         short = citations.renumber(other.compact or other.body, numbers)
@@ -54,8 +55,8 @@ def joined_with_imports(skill: Skill, by_id: Mapping[str, Skill]) -> Skill:
     )
 
 
-def _numbered_after(added: Mapping[int, Source], sources: dict[int, Source]) -> dict[int, int]:
-    """Add the sources behind the others, and return their new numbers by their old ones."""
+def _append_sources(added: Mapping[int, Source], sources: dict[int, Source]) -> dict[int, int]:
+    """Append sources with new numbers, and return the new numbers by the old ones."""
     numbers: dict[int, int] = {}
     for number, source in added.items():
         numbers[number] = max(sources, default=0) + 1
@@ -64,23 +65,26 @@ def _numbered_after(added: Mapping[int, Source], sources: dict[int, Source]) -> 
 
 
 def _collect(path: Sequence[Skill], by_id: Mapping[str, Skill], found: dict[str, Skill]) -> None:
-    """Add what the last skill of the path imports, each before its own imports; the path leads to it."""
+    """Add the imports of the last skill of the path to `found`, each before its own imports.
+
+    `path` is the chain of imports from the first skill to this one.
+    """
     skill = path[-1]
     for name in skill.imports:
-        imported = _named(name, skill, by_id)
+        imported = _find_imported(name, skill, by_id)
         if imported in path:
             circle = [*path[path.index(imported) :], imported]
             names = " → ".join(member.full_id for member in circle)
             raise BundleError(
-                f"{skill.path}:{skill.imports_line}: the imports lead in a circle: {names}"
+                f"{skill.path}:{skill.imports_line}: the imports form a cycle: {names}"
             )
         if imported.full_id not in found:
             found[imported.full_id] = imported
             _collect([*path, imported], by_id, found)
 
 
-def _named(name: str, skill: Skill, by_id: Mapping[str, Skill]) -> Skill:
-    """Return the skill of a name such as `public.tea`, or `tea` for one of the same namespace."""
+def _find_imported(name: str, skill: Skill, by_id: Mapping[str, Skill]) -> Skill:
+    """Return the skill with a full name such as `public.tea`, or with a name in the namespace of `skill`, such as `tea`."""
     full_name = name if name in by_id else f"{skill.namespace}.{name}"
     if full_name not in by_id:
         near = get_close_matches(full_name, by_id, 1, 0.0)
@@ -95,22 +99,23 @@ MAX_SKILLS = 200
 
 @dataclass(frozen=True, slots=True)
 class SkillPlace:
-    """A folder of skills, each in a folder of its own, and the namespace that they get."""
+    """A folder with one folder for each skill, and the namespace of these skills."""
 
     namespace: str
     root: Path
 
 
-def with_places(skills: Skills, places: Sequence[SkillPlace]) -> Skills:
-    """Return the skills with those of the places, in their order.
+def add_places(skills: Skills, places: Sequence[SkillPlace]) -> Skills:
+    """Return the skills, followed by the skills of the places in their order.
 
-    A skill whose id is taken is left out, and so is one that is malformed or imports what there is not: nobody's bundle
-    breaks by what somebody else put there. Each is a warning.
+    A skill of a place is left out with a warning if its id exists already, if it is malformed, or if an import fails.
+    Files outside of a bundle must not break the bundle.
     """
     taken = {skill.id: skill for skill in skills}
-    warnings, added = list[str](), list[Skill]()
+    warnings = list[str]()
+    added = list[Skill]()
     for place in places:
-        warnings += _without_skill(place.root)
+        warnings += _warn_of_empty_folders(place.root)
         for path in _skill_files(place.root):
             try:
                 _refuse_links(path)
@@ -120,7 +125,7 @@ def with_places(skills: Skills, places: Sequence[SkillPlace]) -> Skills:
                 continue
             if skill.id in taken:
                 warnings.append(
-                    f"{path}:1: left out: {taken[skill.id].path} has this name and stands first"
+                    f"{path}:1: left out: {taken[skill.id].path} has the same name and comes first"
                 )
                 continue
             taken[skill.id] = skill
@@ -129,7 +134,7 @@ def with_places(skills: Skills, places: Sequence[SkillPlace]) -> Skills:
     joined: list[Skill] = []
     for skill in added:
         try:
-            joined.append(joined_with_imports(skill, by_id))
+            joined.append(join_imported_bodies(skill, by_id))
         except BundleError as error:
             warnings.append(f"left out: {error}")
     own = (warning for skill in joined for warning in skill.warnings)
@@ -137,10 +142,10 @@ def with_places(skills: Skills, places: Sequence[SkillPlace]) -> Skills:
 
 
 def _refuse_links(path: Path) -> None:
-    """Refuse a skill whose own files are links: one of a stranger's could show what stands elsewhere.
+    """Check that the files of a skill are not links, which could expose files outside of its folder.
 
     Raises:
-        BundleError: one of them is a link.
+        BundleError: a file is a link.
     """
     for name in (FILE, *COMPANIONS):
         if (path.parent / name).is_symlink():
@@ -152,8 +157,8 @@ def _skill_files(root: Path) -> Iterator[Path]:
         yield from sorted(root.glob(f"*/{FILE}"))[:MAX_SKILLS]
 
 
-def _without_skill(root: Path) -> Iterator[str]:
-    """Yield a warning for each folder of a place that looks like a skill's and has no SKILL.md."""
+def _warn_of_empty_folders(root: Path) -> Iterator[str]:
+    """Yield a warning for each of the first 200 folders of a place without a SKILL.md."""
     folders = sorted(path for path in root.glob("*/") if not path.name.startswith((".", "_")))
     for folder in folders[:MAX_SKILLS]:
         if not [*folder.glob(FILE)]:

@@ -1,4 +1,4 @@
-"""A skill: a SKILL.md with a front matter, what stands beside it, and the files of its folder."""
+"""A skill: a SKILL.md with a front matter, its companion files, and the other files of its folder."""
 
 from __future__ import annotations
 
@@ -34,36 +34,36 @@ from loopline.skills.companions import (
 from loopline.timeline import Source, citations
 
 REACT = "solver.react.decision.v2"
-"""The loop as a consumer of skills; `react` is short for it."""
+"""The name of the loop as a consumer of skills; `react` is its short form."""
 
 REACT_SHORT = "react"
 
 HIDDEN = "internal"
-"""The namespace whose skills are hidden unless a pattern enables them."""
+"""Skills in this namespace are hidden if no pattern enables them."""
 
 _KEYS = ("enabled", "disabled")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkillSelection:
-    """Patterns over skills: an id, `<namespace>.<id>`, or a glob over one of them such as `public.*`."""
+    """Patterns for skills: an id, `<namespace>.<id>`, or a glob for one of these, such as `public.*`."""
 
     enabled: tuple[str, ...] | None = None
     disabled: tuple[str, ...] = ()
 
     def takes(self, namespace: str, id: str) -> bool:
-        """Return whether the agent sees a skill."""
+        """Return whether the selection includes a skill."""
         if self.enabled is not None:
             return any(_matches(pattern, namespace, id) for pattern in self.enabled)
         hidden = namespace == HIDDEN
         return not hidden and not any(_matches(p, namespace, id) for p in self.disabled)
 
     def matches(self, pattern: str, namespace: str, id: str) -> bool:
-        """Return whether the pattern names a skill."""
+        """Return whether the pattern matches a skill."""
         return _matches(pattern, namespace, id)
 
     def unmatched(self, names: Iterable[tuple[str, str]]) -> list[str]:
-        """Return the patterns that match none of these skills, which are pairs of namespace and id."""
+        """Return the patterns without a match; `names` are pairs of namespace and id."""
         skills = list(names)
         return [
             pattern
@@ -73,10 +73,10 @@ class SkillSelection:
 
 
 def skill_selections(config: object) -> dict[str, SkillSelection]:
-    """Return what an AGENTS_CONFIG selects, by consumer; `react` gets its full name.
+    """Decode an AGENTS_CONFIG to selections by consumer; `react` is replaced by its full name.
 
     Raises:
-        BundleError: it has another shape; the message says which one to write.
+        BundleError: the value is malformed; the message shows the expected form.
     """
     if not isinstance(config, Mapping):
         raise BundleError(f'write {{"{REACT}": {{"enabled": […]}}}}, not {config!r}')
@@ -84,7 +84,7 @@ def skill_selections(config: object) -> dict[str, SkillSelection]:
     for consumer, patterns in cast("Mapping[object, object]", config).items():
         name = REACT if consumer == REACT_SHORT else consumer
         if not isinstance(name, str) or name in by_consumer:
-            raise BundleError(f"{consumer!r} is no name of a consumer, or stands there twice")
+            raise BundleError(f"{consumer!r} is not a name of a consumer, or is repeated")
         by_consumer[name] = _selection(name, patterns)
     return by_consumer
 
@@ -126,7 +126,9 @@ KEYS = (
 )
 DIGEST = 12
 SKILL_BYTES = 256 * 1024
-NAME_CHARACTERS, DESCRIPTION_CHARACTERS, COMPATIBILITY_CHARACTERS = 64, 1_024, 500
+NAME_CHARACTERS = 64
+DESCRIPTION_CHARACTERS = 1_024
+COMPATIBILITY_CHARACTERS = 500
 
 COMPANIONS = (SOURCES_FILE, TOOLS_FILE, COMPACT_FILE)
 _FENCE = re.compile(r"---[ \t]*\n")
@@ -137,12 +139,13 @@ _ID = re.compile(r"[\w-]([\w.-]*[\w-])?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skill:
-    """A skill. `imports` are the names of the skills read with it, `closure` the full ids of all these.
+    """A skill.
 
-    `body` is what a reader of it gets: its text, its tools, and the names of its files. A citation token in it would cite
-    a source of the conversation that shows it, so it is plain text, `[ [S:1]]`, until the conversation gives the source a
-    number; `sources` are those that it may cite. `compact` is a short form of the body, empty if it has none. With
-    `include_for` only these consumers see it. `warnings` name what has no effect in its files.
+    `imports` are the names of directly imported skills, `closure` the full ids of all imported skills. `body` is the text
+    that a reader gets: the text of the SKILL.md, the tools, and the names of the files. Citations in it are stored as
+    plain text, `[ [S:1]]`, because the numbers of `sources` differ from those of a conversation. `compact` is a short form
+    of the body, or empty. If `include_for` is not empty, only these consumers see the skill. `warnings` describe fields
+    and files without effect.
     """
 
     namespace: str
@@ -165,12 +168,12 @@ class Skill:
 
     @property
     def full_id(self) -> str:
-        """Return `<namespace>.<id>`."""
+        """The name `<namespace>.<id>`."""
         return f"{self.namespace}.{self.id}"
 
     @property
     def ref(self) -> str:
-        """Return the pinned ref that reads this text again."""
+        """The ref with the digest of the skill."""
         return str(SkillRef(namespace=self.namespace, skill=self.id, digest=self.digest))
 
     def __str__(self) -> str:
@@ -179,13 +182,13 @@ class Skill:
 
 
 def read_skill(path: Path, namespace: str) -> Skill:
-    """Return the skill in a SKILL.md; its folder is the id.
+    """Read a skill from its SKILL.md and companion files; the name of its folder is its id.
 
     Raises:
-        BundleError: the file, or one beside it, is malformed; the message names file and line.
+        BundleError: a file is malformed; the message names file and line.
     """
     stored = _bytes_of(path, SKILL_BYTES)
-    front, body = _split(path, _decoded(path, stored))
+    front, body = _split(path, _decode(path, stored))
     fields = _Fields(path, front)
     fields.check_keys()
     beside = _companions(path.parent)
@@ -194,7 +197,7 @@ def read_skill(path: Path, namespace: str) -> Skill:
     tools = _tools(path.parent, beside)
     first_line = len(stored.splitlines()) - len(body.splitlines()) + 1
     _check_citations(path, first_line, body, sources.by_number)
-    compact = _decoded(path.parent / COMPACT_FILE, beside.get(COMPACT_FILE, b"")).strip()
+    compact = _decode(path.parent / COMPACT_FILE, beside.get(COMPACT_FILE, b"")).strip()
     skill = Skill(
         namespace=namespace,
         id=unicodedata.normalize("NFKC", path.parent.name),
@@ -215,20 +218,21 @@ def read_skill(path: Path, namespace: str) -> Skill:
             *fields.warnings(),
             *sources.warnings,
             *listed.problems,
-            *_uncited(path, body, sources.by_number),
+            *_warn_of_citations(path, body, sources.by_number),
         ),
     )
-    named = _named(skill, fields)
+    named = _check_names(skill, fields)
     return replace(named, body="\n\n".join([named.body, *_appendix(named)]))
 
 
 def read_skills(places: Iterable[tuple[Path, str]]) -> list[Skill]:
-    """Return the skills in these files, each with its namespace.
+    """Read the skills in these files, each given with its namespace.
 
     Raises:
-        BundleError: some are malformed; it has a problem for each of them.
+        BundleError: skills are malformed; the error has a problem for each of them.
     """
-    skills, problems = list[Skill](), list[str]()
+    skills = list[Skill]()
+    problems = list[str]()
     for path, namespace in places:
         try:
             skills.append(read_skill(path, namespace))
@@ -251,7 +255,7 @@ def _bytes_of(path: Path, limit: int) -> bytes:
     )
 
 
-def _decoded(path: Path, stored: bytes) -> str:
+def _decode(path: Path, stored: bytes) -> str:
     try:
         return stored.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
@@ -260,7 +264,7 @@ def _decoded(path: Path, stored: bytes) -> str:
 
 
 def _companions(folder: Path) -> dict[str, bytes]:
-    """Return the bytes of what stands beside a SKILL.md, by name."""
+    """Read the companion files in a folder, by name."""
     paths = [folder / name for name in COMPANIONS if (folder / name).is_file()]
     return {path.name: _bytes_of(path, COMPANION_BYTES) for path in paths}
 
@@ -276,7 +280,7 @@ def _tools(folder: Path, beside: Mapping[str, bytes]) -> tuple[SkillTool, ...]:
 
 
 def _digest(stored: bytes, beside: Mapping[str, bytes], listed: FolderFiles) -> str:
-    """Return the digest of the SKILL.md alone or, if something stands beside it, of all that its reader sees."""
+    """Return the digest of the SKILL.md, or of all companion files and the list of files too, if there are any."""
     if not beside and not listed.files:
         return sha256(stored).hexdigest()[:DIGEST]
     parts = [sha256(content).hexdigest() for content in (stored, *beside.values())]
@@ -284,7 +288,11 @@ def _digest(stored: bytes, beside: Mapping[str, bytes], listed: FolderFiles) -> 
 
 
 def _check_citations(path: Path, first_line: int, body: str, sources: Mapping[int, Source]) -> None:
-    """Refuse a citation of a source that the skill's own list does not have."""
+    """Check that the sources of a skill have the number of every citation.
+
+    Raises:
+        BundleError: a number is missing; the message names file and line.
+    """
     if not sources:
         return
     for token in citations.find(body, newest=max(sources)):
@@ -294,14 +302,14 @@ def _check_citations(path: Path, first_line: int, body: str, sources: Mapping[in
             raise BundleError(f"{path}:{line}: {SOURCES_FILE} has no source {unknown[0]}")
 
 
-def _uncited(path: Path, body: str, sources: Mapping[int, Source]) -> Iterator[str]:
-    """Yield a warning if the text cites sources of a conversation that it cannot know."""
+def _warn_of_citations(path: Path, body: str, sources: Mapping[int, Source]) -> Iterator[str]:
+    """Yield a warning if the text has citations, but the skill has no sources."""
     if not sources and citations.unbind(body) != body:
         yield f"{path}: [[S:…]] stays plain text: list the sources of the skill in {SOURCES_FILE}"
 
 
 def _appendix(skill: Skill) -> Iterator[str]:
-    """Yield what stands below the text of a skill: its tools, and its files."""
+    """Yield the paragraphs after the text of a skill: the list of its tools, and the list of its files."""
     if skill.tools:
         yield "\n".join(tool_lines(skill.tools))
     if skill.files:
@@ -328,7 +336,7 @@ def _split(path: Path, text: str) -> tuple[YamlDocument, str]:
 
 @dataclass(frozen=True, slots=True)
 class _Fields:
-    """The front matter, with errors that name file and line."""
+    """The front matter of a skill; errors name file and line."""
 
     path: Path
     document: YamlDocument
@@ -341,7 +349,11 @@ class _Fields:
         return value
 
     def line_of_text(self, key: str, default: str, limit: int = SKILL_BYTES) -> str:
-        """Return a text on one line; a number or a date is taken as written."""
+        """Return a text on one line; a number or a date is converted to text.
+
+        Raises:
+            BundleError: the text is missing without a default, or too long.
+        """
         value = self.values.get(key)
         if value is None and (default or key == "when_to_use"):
             return default
@@ -383,13 +395,17 @@ class _Fields:
         return tuple(dict.fromkeys(names))
 
     def check_keys(self) -> None:
-        """Refuse a key that means nothing, or that has too long a text."""
+        """Check that all keys are known, and that `compatibility` is not too long.
+
+        Raises:
+            BundleError: a key is unknown, or the text is too long.
+        """
         for key in self.values:
             if key not in KEYS:
                 near = get_close_matches(key, KEYS, 1, 0.0)[0]
                 raise self.wrong(
                     key,
-                    f"{key!r} is no key of a skill, the nearest is {near!r}; put it below metadata",
+                    f"{key!r} is not a key of a skill, the nearest is {near!r}; put it below metadata",
                 )
         if "compatibility" in self.values:
             self.line_of_text("compatibility", "", COMPATIBILITY_CHARACTERS)
@@ -398,7 +414,7 @@ class _Fields:
         return BundleError(f"{self.path}:{self.document.line(key)}: {problem}")
 
     def warnings(self) -> tuple[str, ...]:
-        """Return what is allowed in a skill and does nothing here, with file and line."""
+        """Return a warning with file and line for each key that has an effect only in other systems."""
         return tuple(
             str(self.wrong(key, f"{key!r} has no effect: {_INSTEAD[key]}"))
             for key in self.values
@@ -406,15 +422,19 @@ class _Fields:
         )
 
 
-# Keys that approve or select something in other systems, and never do here.
+# Keys that approve or select something in other systems, but not in Loopline.
 _INSTEAD = {
     "built_in": "select skills for an agent in `AGENTS_CONFIG`",
     "allowed-tools": "a skill approves of no call, guards do; `build_react(tools=…)` says which tools are offered",
 }
 
 
-def _named(skill: Skill, fields: _Fields) -> Skill:
-    """Return the skill with the names in its front matter, which must agree with its path."""
+def _check_names(skill: Skill, fields: _Fields) -> Skill:
+    """Return the skill with the namespace in its front matter.
+
+    Raises:
+        BundleError: the id or the namespace differs from the path, or is not valid.
+    """
     written = {
         key: fields.line_of_text(key, key) for key in ("id", "namespace") if key in fields.values
     }
@@ -431,7 +451,8 @@ def _named(skill: Skill, fields: _Fields) -> Skill:
         raise fields.wrong("namespace", f"{problem}: give both the same name")
     if not _NAMESPACE.fullmatch(skill.namespace) or not _ID.fullmatch(skill.id):
         raise fields.wrong(
-            "id", f"{skill.full_id!r} is no valid name: use letters and digits, with _ or - between"
+            "id",
+            f"{skill.full_id!r} is not a valid name: use letters and digits, with _ or - between",
         )
     if len(skill.id) > NAME_CHARACTERS:
         raise fields.wrong(

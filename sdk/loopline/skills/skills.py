@@ -1,4 +1,4 @@
-"""Skills: those of a folder or of several places, which of them a consumer sees, and the list of them in a prompt."""
+"""A set of skills: loaded from a folder, filtered for a consumer, and listed in a prompt."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from loopline.errors import BundleError, RefError
 from loopline.skills.skill import DEFAULT_NAMESPACE, FILE, REACT, Skill, SkillSelection, read_skills
 
 GALLERY_CHARACTERS = 16_000
-"""The characters of a gallery; skills that do not fit are named by their refs alone, and then counted."""
+"""The maximum length of a gallery. Skills that do not fit are listed by ref only, and further skills are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Skills:
-    """Skills in the order of their names; those that they import can be read too, but are not listed.
+    """Skills in the order of their names.
 
-    `warnings` name what has no effect.
+    `imported` skills can be read, but are not listed. `warnings` describe settings and folders without effect.
     """
 
     skills: tuple[Skill, ...] = ()
@@ -33,7 +33,7 @@ class Skills:
 
     @staticmethod
     def load(root: Path) -> Skills:
-        """Return the skills at `<root>/<namespace>/<id>/SKILL.md`, and at `<root>/<id>/SKILL.md` as `custom`.
+        """Load the skills at `<root>/<namespace>/<id>/SKILL.md`, and at `<root>/<id>/SKILL.md` with the namespace `custom`.
 
         Raises:
             BundleError: the folder is missing, files are malformed, or two skills have the same name.
@@ -54,7 +54,7 @@ class Skills:
         return Skills(skills, (*written, *_empty(root)))
 
     def enabled(self, config: Mapping[str, SkillSelection], consumer: str = REACT) -> Skills:
-        """Return the skills that `consumer` sees; without a selection, all but the internal ones."""
+        """Return the skills that `consumer` sees; without a selection, all skills that are not internal."""
         selection = config.get(consumer, SkillSelection())
         selected = tuple(
             skill
@@ -68,10 +68,10 @@ class Skills:
         return Skills(selected, self.warnings, imported)
 
     def find(self, namespace: str, id: str) -> Skill:
-        """Return the skill of that name.
+        """Return the skill with this namespace and id.
 
         Raises:
-            RefError: there is none; the message names the nearest.
+            RefError: there is no such skill; the message names the most similar ones.
         """
         for skill in (*self.skills, *self.imported):
             if (skill.namespace, skill.id) == (namespace, id):
@@ -82,9 +82,13 @@ class Skills:
         raise RefError(f"no skill {name}: {hint}")
 
     def gallery(self, offered: Container[str] | None = None) -> str:
-        """Return a line for each skill: its ref, its name, its description, when to use it, and which of its tools are offered."""
+        """Return a line for each skill: its ref, name and description, when to use it, and which of its tools are offered.
+
+        `offered` are the ids of the tools that are offered; None leaves the tools out.
+        """
         lines: list[str] = []
-        room, unnamed = GALLERY_CHARACTERS, 0
+        room = GALLERY_CHARACTERS
+        unnamed = 0
         for skill in self.skills:
             line = f"{skill}{_tools(skill, offered)}"
             line = line if len(line) <= room else f"sk:{skill.full_id}"
@@ -108,7 +112,7 @@ def _tools(skill: Skill, offered: Container[str] | None) -> str:
 
 
 def _empty(root: Path) -> Iterator[str]:
-    """Yield a warning for each folder that looks like a skill's and has no SKILL.md."""
+    """Yield a warning for each folder without a SKILL.md in it or one level below."""
     for folder in sorted(root.iterdir()):
         holds = folder.is_dir() and not folder.name.startswith((".", "_"))
         if holds and not [*folder.glob(FILE), *folder.glob(f"*/{FILE}")]:

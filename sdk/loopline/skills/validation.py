@@ -1,4 +1,4 @@
-"""The rules of the Agent Skills format (agentskills.io): what a skill's folder and the front matter of its SKILL.md may have."""
+"""Checks of the Agent Skills format (agentskills.io): the folder of a skill and the front matter of its SKILL.md."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FRONT = re.compile(r"---[ \t]*\n(.*?)^---[ \t]*$", re.DOTALL | re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class SkillProblem:
-    """Something that the format does not allow, with the file and the line."""
+    """A violation of the format, with file and line."""
 
     path: Path
     line: int
@@ -35,9 +35,9 @@ class SkillProblem:
 
 
 def skill_folders(root: Path) -> list[Path]:
-    """Return the folders of the skills in a folder: itself, those in it, or those in its namespaces.
+    """Return the folders of the skills at `root`: itself, its subfolders, or the subfolders of its namespaces.
 
-    Beside skills, a folder that holds none is meant to be one: it is returned too.
+    If a subfolder has skills, subfolders without a skill are returned too, because their SKILL.md may be missing.
     """
     if _skill_file(root) is not None:
         return [root]
@@ -57,17 +57,17 @@ def _visible_folders(root: Path) -> Iterator[Path]:
 
 
 def _has_skills(folder: Path) -> bool:
-    """Return whether a folder is a skill, or a namespace of skills."""
+    """Return whether a folder has a SKILL.md, or a subfolder has one."""
     return any(_skill_file(path) is not None for path in (folder, *_visible_folders(folder)))
 
 
 def check_skill(folder: Path) -> list[SkillProblem]:
-    """Return every rule of the format that a skill breaks, and what is wrong beside its SKILL.md; none if it is valid."""
+    """Return the problems with the front matter of a skill, its `sources.yaml` and its `tools.yaml`."""
     return [*_format_problems(folder), *_companion_problems(folder)]
 
 
 def _companion_problems(folder: Path) -> Iterator[SkillProblem]:
-    """Yield what is wrong in the files that the format does not know."""
+    """Yield the problems in `sources.yaml` and `tools.yaml`, which the format does not define."""
     readers = {SOURCES_FILE: read_sources, TOOLS_FILE: read_tools}
     for name, read in readers.items():
         path = folder / name
@@ -113,10 +113,10 @@ def _front_matter(text: str) -> YamlDocument:
 
 
 def _field_problems(fields: dict[str, Json], folder: str) -> Iterator[tuple[str, str]]:
-    """Yield each problem with the key that it is about."""
+    """Yield each problem with its key."""
     for key in fields:
         if key not in FIELDS:
-            yield key, f"{key!r} is no field of a skill: there are {', '.join(FIELDS)}"
+            yield key, f"{key!r} is not a field of a skill: the fields are {', '.join(FIELDS)}"
     for key in ("name", "description"):
         if key not in fields:
             yield key, f"{key!r} is missing"
@@ -150,7 +150,7 @@ def _name_problems(value: Json, folder: str) -> Iterator[str]:
     if name != name.lower():
         yield f"the name {name!r} must be in lower case"
     if name.startswith("-") or name.endswith("-") or "--" in name:
-        yield f"in the name {name!r} a hyphen stands between two other characters"
+        yield f"in the name {name!r} a hyphen must be between two other characters"
     if not all(character.isalnum() or character == "-" for character in name):
         yield f"the name {name!r} may have letters, digits and hyphens"
     if unicodedata.normalize("NFKC", folder) != name:

@@ -1,1 +1,1 @@
-"""The web: pages as readable text, and searches, each behind a guard of addresses."""
+"""The web: pages as readable text, and searches; all requests check the addresses of their hosts."""

@@ -1,4 +1,4 @@
-"""Requests to the web within a size and a time."""
+"""Web requests with limits of size and time, to hosts with allowed addresses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from loopline.models.safe_text import without_secrets
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
-"""Returns the addresses of a host, in the order in which they are tried."""
+"""Returns the addresses of a host in the order of connection attempts."""
 
 _NAT64: Final = ip_network("64:ff9b::/96")
 _LOCAL_NAT64: Final = ip_network("64:ff9b:1::/48")
@@ -26,16 +26,16 @@ _COMPATIBLE: Final = ip_network("::/96")
 _NEVER: Final = tuple(
     map(ip_network, ("192.0.0.0/24", "192.88.99.0/24", "fec0::/10", "5f00::/16", "3fff::/20"))
 )
-"""Addresses that no page is at, which older Pythons count as global."""
+"""Reserved networks that older Python versions count as global."""
 
 
 class AddressRefused(httpx2.TransportError):
-    """The host has an address that may not be reached."""
+    """The host has an address that is not allowed."""
 
 
 def is_public(address: Address) -> bool:
-    """Return whether the address is one of the public internet, also through those that IPv6 embeds in its own."""
-    inner = _embedded(address)
+    """Return whether the address, and each IPv4 address embedded in it, is on the public internet."""
+    inner = _extract_ipv4(address)
     if inner:
         return all(map(is_public, inner))
     return (
@@ -45,7 +45,7 @@ def is_public(address: Address) -> bool:
     )
 
 
-def _embedded(address: Address) -> Sequence[IPv4Address]:
+def _extract_ipv4(address: Address) -> Sequence[IPv4Address]:
     """Return the IPv4 addresses inside an IPv6 address: mapped, compatible, 6to4, Teredo, NAT64."""
     if isinstance(address, IPv4Address):
         return ()
@@ -66,17 +66,17 @@ def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
 
 
 async def resolve(host: str, port: int) -> Sequence[str]:
-    """Return the addresses of a host as the system resolves it; a number in any notation is one."""
+    """Return the addresses of a host from the resolver of the system, which accepts numbers in any notation."""
     loop = asyncio.get_running_loop()
     addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(address[0]).partition("%")[0] for *_, address in addresses))
 
 
 class GuardedTransport(httpx2.AsyncBaseTransport):
-    """Sends each request, those after a redirect too, to an address that was checked.
+    """Sends each request, also after a redirect, to a checked address.
 
-    `allowed` are networks that may be reached although they are not public, and `trusted` is the origin of a server
-    that may be anywhere, such as that of a search engine in the same house.
+    `allowed` are networks that are not public and still allowed. `trusted` is the origin of a server that may have any
+    address, such as a search engine in the local network.
     """
 
     def __init__(
@@ -88,16 +88,16 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         self._transport = httpx2.AsyncHTTPTransport(trust_env=False)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send the request.
+        """Send the request to the first address of its host.
 
         Raises:
-            AddressRefused: an address of the host is not public.
+            AddressRefused: an address of the host is not allowed, or the scheme is not HTTP.
             httpx2.HTTPError: the request failed.
         """
         url = request.url
         if url.scheme not in ("http", "https"):
             raise AddressRefused(f"{url.scheme!r} is no address of the web", request=request)
-        addresses = await self._checked(url, request)
+        addresses = await self._resolve_checked(url, request)
         sent = httpx2.Request(
             request.method,
             url.copy_with(host=addresses[0]),
@@ -111,7 +111,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         """Close every connection."""
         await self._transport.aclose()
 
-    async def _checked(self, url: httpx2.URL, request: httpx2.Request) -> Sequence[str]:
+    async def _resolve_checked(self, url: httpx2.URL, request: httpx2.Request) -> Sequence[str]:
         port = url.port or (443 if url.scheme == "https" else 80)
         try:
             addresses = await self._resolve(url.raw_host.decode("ascii").strip("[]"), port)
@@ -139,7 +139,7 @@ _HEADERS = {"User-Agent": f"{AGENT}/1 (+fetched for a person)", "Accept-Language
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebResponse:
-    """What came of a request. `url` is the address after redirects."""
+    """The response to a request; `url` is its URL after redirects."""
 
     url: str
     status: int
@@ -149,7 +149,7 @@ class WebResponse:
 
 
 class BoundedClient:
-    """A client whose every request has a limit of bytes and of seconds, and whose addresses are checked."""
+    """An HTTP client with limits of bytes, seconds and redirects for each request, over a guarded transport."""
 
     def __init__(
         self,
@@ -179,10 +179,10 @@ class BoundedClient:
         json: object = None,
         headers: Mapping[str, str] | None = None,
     ) -> WebResponse:
-        """Return the response, whatever its status.
+        """Send a request and return the response, with any status.
 
         Raises:
-            ToolError: there is none, it is too large or too slow, or an address may not be reached.
+            ToolError: the request failed, the response is too large or too slow, or the address is not allowed.
         """
         shown = one_line(without_secrets(url))
         try:
@@ -231,7 +231,7 @@ SECONDS = 15.0
 
 
 class WebhookClient:
-    """Sends requests to addresses of the public web, and to those of the `allowed` networks; it follows no redirect."""
+    """Sends POST requests to the public web and to the `allowed` networks. It does not follow redirects."""
 
     def __init__(self, allowed: Sequence[Network] = ()) -> None:
         self._client = httpx2.AsyncClient(
@@ -242,11 +242,11 @@ class WebhookClient:
         )
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> int:
-        """Send the body, and return the status; what is answered with it is not read.
+        """Send the body and return the status; the body of the response is not received.
 
         Raises:
-            LooplineError: the address may not be reached.
-            ConnectionError: there was no answer in time.
+            LooplineError: the address is not allowed.
+            ConnectionError: the request failed, or took more than 15 seconds.
         """
         try:
             async with (

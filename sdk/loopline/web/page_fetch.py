@@ -1,4 +1,4 @@
-"""Pages of the web as readable text, where the site's robots.txt allows them."""
+"""Fetches pages of the web as readable text, if the robots.txt of the site allows it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from loopline.tools import WebPage
 from loopline.web.guarded_client import AGENT, BoundedClient, WebResponse
 
 ROBOTS_SECONDS = 3_600.0
-"""How long the rules of a site are used again."""
+"""How long the rules of a site are cached."""
 MAX_SITES = 500
 _HTML = ("text/html", "application/xhtml+xml")
 _PLAIN = ("application/json", "application/xml")
@@ -37,7 +37,7 @@ class _Protego(Protocol):
 
 
 class _Extracted(Protocol):
-    """What is used of a document of trafilatura, whose types are incomplete."""
+    """The used fields of a trafilatura document; the types of the library are incomplete."""
 
     title: str | None
     date: str | None
@@ -54,11 +54,11 @@ class _Trafilatura(Protocol):
 class _SiteRules:
     until: float
     robots: _Robots | None
-    """None where nothing may be fetched."""
+    """None if the site does not allow any page."""
 
 
 class PageFetch:
-    """The fetch of pages behind `web_fetch`."""
+    """The implementation of `web_fetch`."""
 
     def __init__(self, client: BoundedClient, clock: Clock) -> None:
         self._client = client
@@ -66,10 +66,10 @@ class PageFetch:
         self._rules: OrderedDict[str, _SiteRules] = OrderedDict()
 
     async def fetch(self, url: str) -> WebPage:
-        """Return the page at that address as text.
+        """Fetch a page and return its text.
 
         Raises:
-            ToolError: it may not be fetched, it is no text, or the server gives none.
+            ToolError: the site does not allow it, the page is not text, or the request failed.
         """
         await self._check_robots(url)
         response = await self._client.request("GET", url)
@@ -92,7 +92,7 @@ class PageFetch:
             raise ToolError(f"{one_line(url)}: the robots.txt of the site does not allow it")
 
     async def _read_rules(self, site: str) -> _SiteRules:
-        """Return the rules of a site: without a file all is allowed, and nothing while its server fails (RFC 9309)."""
+        """Fetch the rules of a site. As RFC 9309 says, a missing file allows all pages, and a failing server none."""
         until = self._clock.elapsed() + ROBOTS_SECONDS
         response = await self._client.request("GET", f"{site}/robots.txt")
         if response.status >= 500:
@@ -106,19 +106,19 @@ def _page(response: WebResponse) -> WebPage:
     """Extract the text of a response.
 
     Raises:
-        ToolError: it is no text.
+        ToolError: the response is not text.
     """
     kind = response.content_type
     if kind in _HTML or (not kind and response.body.lstrip()[:1] == b"<"):
-        return _of_html(response)
+        return _extract_html(response)
     if kind.startswith("text/") or kind in _PLAIN:
-        return WebPage(url=response.url, text=_decoded(response))
+        return WebPage(url=response.url, text=_decode(response))
     raise ToolError(f"{one_line(response.url)} is {one_line(kind) or 'of no type'}, not a text")
 
 
-def _of_html(response: WebResponse) -> WebPage:
+def _extract_html(response: WebResponse) -> WebPage:
     trafilatura = cast("_Trafilatura", import_module("trafilatura"))
-    source = _decoded(response) if response.charset else response.body
+    source = _decode(response) if response.charset else response.body
     document = trafilatura.bare_extraction(
         source, url=response.url, with_metadata=True, include_links=False
     )
@@ -132,7 +132,7 @@ def _of_html(response: WebResponse) -> WebPage:
     )
 
 
-def _decoded(response: WebResponse) -> str:
+def _decode(response: WebResponse) -> str:
     try:
         return response.body.decode(response.charset or "utf-8", "replace")
     except LookupError:  # a charset that Python does not know

@@ -1,6 +1,6 @@
-"""Searches of the web over SearXNG, Brave or Tavily.
+"""Searches the web through SearXNG, Brave or Tavily.
 
-As their pages describe them on 2026-11-22: SearXNG `GET /search?format=json`, Brave `GET /res/v1/web/search`, Tavily
+The requests, as documented on 2026-11-22: SearXNG `GET /search?format=json`, Brave `GET /res/v1/web/search`, Tavily
 `POST /search`.
 """
 
@@ -17,7 +17,7 @@ from loopline.web.guarded_client import BoundedClient, WebResponse
 
 
 class _Hit(BaseModel):
-    """A hit of any of the three; the aliases are their names for each field."""
+    """A hit of one of the three engines; the aliases are their names for each field."""
 
     url: str
     title: str | None = None
@@ -41,7 +41,7 @@ class _Results(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchEngine:
-    """A search server: where it is, and the key that it wants."""
+    """A search server: its URL and its key."""
 
     name: str
     url: str
@@ -52,7 +52,7 @@ _Request = Callable[[BoundedClient, SearchEngine, str, int], Awaitable[WebRespon
 
 
 class EngineSearch:
-    """The search behind `web_search`."""
+    """The implementation of `web_search`."""
 
     def __init__(self, client: BoundedClient, engine: SearchEngine) -> None:
         self._client = client
