@@ -428,7 +428,8 @@ def test_an_earlier_index_that_is_damaged_is_not_used(tmp_path: Path) -> None:
 KILLED = """
 import os, sys
 from pathlib import Path
-from loopline.knowledge.fts import FtsIndexes, index_rows
+from loopline.knowledge import fts
+from loopline.knowledge.fts import FtsIndexes
 from tests.knowledge.test_index import FILES, MOVED, History
 
 steps = [int(sys.argv[2])]
@@ -443,8 +444,8 @@ def step(function):
 
 history = History(FtsIndexes(Path(sys.argv[1])))
 history.moves_to(FILES)
-for name in ("_remove", "_delete_words", "_place", "_fill_holes", "_insert_rows", "_finish"):
-    setattr(index_rows, name, step(getattr(index_rows, name)))
+for name in ("_remove", "_delete_words", "_insert_files", "_fill_holes", "_insert_rows", "_write_about"):
+    setattr(fts, name, step(getattr(fts, name)))
 history.moves_to(MOVED)
 """
 FILES = {f"docs/{n}.md": f"page {n}\n---\nmore" for n in range(30)}

@@ -5,26 +5,25 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
 from hashlib import sha256
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import resolve_name
+from modulefinder import ModuleFinder
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from typing_extensions import TypeIs
 
 from loopline.bundle.bundle import Bundle
 from loopline.bundle.importer import (
-    blame,
     import_name,
     import_path,
     public_name,
-    raised_inside,
 )
 from loopline.bundle.loop_checks import (
     BUILD_TOOLS,
@@ -53,12 +52,12 @@ TEXT_BYTES = 256 * 1024
 """Bytes of the largest text file that makes part of a version."""
 INSTALLED = frozenset({"site-packages", "dist-packages"})
 """The names of the folders that packages are installed in."""
+COMPILED_FILES = 64
+"""The files whose imports are remembered, because each opening of a bundle asks for them."""
 LOOPLINE = Path(__file__).resolve().parent.parent
 
 BUNDLES_FOLDER = "bundles"
 """The folder here whose folders are bundles, by their names."""
-
-__all__ = ["Available", "LoadedBundle", "available", "blame", "load", "raised_inside"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -405,13 +404,16 @@ def _with_imported_files(file: Path, package: str, folder: Path) -> set[Path]:
     files: set[Path] = set()
     unread = [(file, package)]
     while unread:
-        file, package = unread.pop()
-        if file in files:
+        path, around = unread.pop()
+        if path in files:
             continue
-        files.add(file)
-        for spec in _imported_specs(file.read_bytes(), package):
-            origin = Path(spec.origin).resolve() if spec.has_location and spec.origin else None
-            if origin is not None and _is_own_module(origin, folder):
+        files.add(path)
+        for name in _imported_names(path.read_bytes(), around):
+            spec = _find_spec(name)
+            if spec is None or not spec.has_location or spec.origin is None:
+                continue
+            origin = Path(spec.origin).resolve()
+            if _is_own_module(origin, folder):
                 unread.append((origin, spec.parent or ""))
     return files
 
@@ -422,39 +424,43 @@ def _is_own_module(file: Path, folder: Path) -> bool:
     return file.suffix == ".py" and file.is_relative_to(folder) and file.is_file()
 
 
-def _imported_specs(source: bytes, package: str) -> Iterator[ModuleSpec]:
-    """Yield the spec of each module that a module of the package imports, and of the packages around it."""
-    names: set[str] = set()
-    for name in _imported_names(source, package):
-        while name:
-            names.add(name)
-            name, _, _ = name.rpartition(".")
-    for name in names:
-        if (spec := _find_spec(name)) is not None:
-            yield spec
+@lru_cache(COMPILED_FILES)
+def _imported_names(source: bytes, package: str) -> frozenset[str]:
+    """Return the full names of the modules that a module of the package imports, and of the packages around them.
 
-
-def _imported_names(source: bytes, package: str) -> Iterator[str]:
-    """Yield the full names in the import statements of a module; in `from a import b`, `a` and `a.b`."""
-    import ast
-
+    For `from a import b` these are `a` and `a.b`, which may not be a module. Code that does not compile has none.
+    """
+    # Compiled and not parsed with `ast`, which Python 3.11 does not support in several threads at once.
     try:
-        nodes = ast.walk(ast.parse(source))
-    except (SyntaxError, ValueError):  # importing the module reports it
-        return
-    for node in nodes:
-        match node:
-            case ast.Import(names=names):
-                yield from (alias.name for alias in names)
-            case ast.ImportFrom(module=module, names=names, level=level):
-                try:
-                    base = resolve_name("." * level + (module or ""), package)
-                except ImportError:  # it leads above the top package
-                    continue
-                yield base
-                yield from (f"{base}.{alias.name}" for alias in names)
+        code = compile(source, "<bundle>", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError):
+        return frozenset()
+    names: set[str] = set()
+    for level, module, members in _import_statements(code):
+        try:
+            base = resolve_name("." * level + module, package)
+        except ImportError:  # it leads above the top package
+            continue
+        names.update(f"{base}.{member}" for member in members)
+        while base:
+            names.add(base)
+            base, _, _ = base.rpartition(".")
+    return frozenset(names)
+
+
+def _import_statements(code: CodeType) -> Iterator[tuple[int, str, Sequence[str]]]:
+    """Yield the level, the module and the imported members of each import statement in the code."""
+    for kind, values in ModuleFinder().scan_opcodes(code):
+        match kind, values:
+            case "absolute_import", (members, module):
+                yield 0, module, members or ()
+            case "relative_import", (level, members, module):
+                yield level, module, members or ()
             case _:
                 pass
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _import_statements(constant)
 
 
 def _find_spec(name: str) -> ModuleSpec | None:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct
 
@@ -49,7 +49,6 @@ from loopline.tools import (
     REQUEST_TOOLS,
     Background,
     KnownTools,
-    NoBackground,
     Tool,
     ToolSet,
     WebFetch,
@@ -61,12 +60,8 @@ from loopline.tools import (
 _FILES = BodyUnion[FileAdded](FileAdded)
 
 
-class HostFile(Protocol):
-    """Makes the URLs of files. A URL is valid for a limited time, and may be made as often as it is wanted."""
-
-    def __call__(self, name: HostedRef, file: FileAdded, /) -> str:
-        """Return a URL of the file of that name."""
-        ...
+HostFile = Callable[[HostedRef, FileAdded], str]
+"""Returns a URL of a file, given its resource name and the file. The URL expires; each call may make a new one."""
 
 
 class ApplicationHostingService:
@@ -110,30 +105,13 @@ class ApplicationHostingService:
         return hosted_name(recorder.conversation, block.turn_id, block.body), block.body
 
 
-def no_hosting(name: HostedRef, file: FileAdded) -> str:
-    """Refuse to host a file where nothing hosts files.
+RunLoop = Callable[["PreparedRun"], Awaitable[TurnResult[Any]]]
+"""Runs the loop of a child run, given the prepared run of the child."""
+SpawnRun = Callable[[Child, EventSink, RunLoop], Awaitable[TurnResult[Any]]]
+"""Starts or resumes a child run in its own conversation, sends its events to the sink, and returns its result.
 
-    Raises:
-        LooplineError: always.
-    """
-    del file
-    raise LooplineError(f"{name} cannot be hosted: no URLs of files are made here")
-
-
-class RunLoop(Protocol):
-    """The loop of a child run."""
-
-    async def __call__(self, run: PreparedRun, /) -> TurnResult[Any]:
-        """Run the loop over the child's own prepared run."""
-        ...
-
-
-class SpawnRun(Protocol):
-    """Runs children of a turn, each as a conversation of its own."""
-
-    async def __call__(self, child: Child, sink: EventSink, loop: RunLoop, /) -> TurnResult[Any]:
-        """Begin the child, carry it on, or return its result; `sink` receives its events."""
-        ...
+If the child run is complete already, its recorded result is returned.
+"""
 
 
 LOOP_TOOLS = frozenset(
@@ -190,11 +168,6 @@ class WebPorts:
         return [*searches, *([] if self.fetch is None else [WebFetchTool(self.fetch)])]
 
 
-async def _no_mcp_tools(module: str) -> McpTools:
-    del module
-    return McpTools()
-
-
 async def no_programs(module: str) -> Sequence[Tool]:
     """Return no tool: programs do not run."""
     del module
@@ -232,16 +205,16 @@ class Services:
     models: Callable[[ConversationKey], AbstractAsyncContextManager[ModelRegistry]]
     toolset: Callable[[str], Awaitable[ToolSet]]
     skills: Callable[[str], Awaitable[Skills]]
-    deps: object = field(default=None, repr=False)
-    mcp_tools: Callable[[str], Awaitable[McpTools]] = _no_mcp_tools
-    web: WebPorts = field(default_factory=WebPorts)
-    agents: Agents = field(default_factory=Agents)
-    quality: QualityChoice = field(default_factory=QualityChoice)
-    execution_tools: Callable[[str], Awaitable[Sequence[Tool]]] = no_programs
-    graph: GraphOptions | None = None
-    background: Background = field(default_factory=NoBackground)
-    host_file: HostFile = no_hosting
-    tool_modules: Sequence[str] = ("",)
+    deps: object = field(repr=False)
+    mcp_tools: Callable[[str], Awaitable[McpTools]]
+    web: WebPorts
+    agents: Agents
+    quality: QualityChoice
+    execution_tools: Callable[[str], Awaitable[Sequence[Tool]]]
+    graph: GraphOptions | None
+    background: Background
+    host_file: HostFile
+    tool_modules: Sequence[str]
 
     async def known_tools(self, *, asks_servers: bool = True) -> KnownTools:
         """Return the names of all tools of the bundle and of the loop.

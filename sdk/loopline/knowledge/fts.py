@@ -1,16 +1,20 @@
-"""Indexes in a folder, or in memory. A commit's index is made from that of a commit before it, where there is one."""
+"""Full-text indexes in SQLite FTS5: a file for each, or in memory.
+
+The index of a commit is made from a copy of the index of an earlier commit if they have enough files in common.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import json
 import os
-import queue
 import re
 import shutil
 import sqlite3
 import threading
+from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -39,16 +43,18 @@ from loopline.search import (
     name_parts,
     query_terms,
 )
+from loopline.search.file_lock import locked_file
 
 APPLICATION_ID = 0x4C4F4F50  # "LOOP"
 FORMAT = 2
 FAR_ROWS = 1 << 32
-"""Is added to the row numbers of tests and other files, so that each part is searched by itself."""
+"""An offset of the row numbers of tests and other files in the table of words, so that the two parts are searched apart."""
 BATCH = 1_000
-"""The chunks of one statement, with 8 values each; SQLite takes 32,766 values."""
+"""The rows of one INSERT statement. A chunk has 8 values, and SQLite accepts 32,766 values in a statement."""
 QUEUED_BATCHES = 4
+"""The batches that may wait for the thread that writes."""
 HASHED_BYTES = 16 << 20
-"""The words that FTS5 sorts in memory before it writes them, instead of 1 MB: fewer runs to merge, a quarter less work."""
+"""The memory in which FTS5 sorts words before it writes them. With the default of 1 MB a build takes a third longer."""
 
 _NEAR_KINDS = ("prose", "source")
 _SCHEMA = f"""
@@ -90,7 +96,7 @@ _Batch = tuple[list[_FileRow], list[_ChunkRow], list[_WordRow]]
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What an index is to hold: the blob of each file, how to read files, and what to note of them in the end."""
+    """The contents of an index to build: its signature, the blob of each file by path, and how to read and note files."""
 
     signature: str
     files: Mapping[str, str]
@@ -99,58 +105,49 @@ class Contents:
 
 
 def word_row(number: int, kind: Kind) -> int:
-    """Return the row of a chunk in the index of words."""
+    """Return the row number of a chunk in the table of words."""
     return number if kind in _NEAR_KINDS else number + FAR_ROWS
 
 
-def fill(database: sqlite3.Connection, contents: Contents) -> str:
-    """Write everything in one transaction, without a journal, as nobody uses the file; return the notes."""
+def fill_index(database: sqlite3.Connection, contents: Contents) -> None:
+    """Write an index into an empty database, in one transaction and without a journal: no other connection uses it."""
     database.isolation_level = None
     database.executescript(f"PRAGMA page_size = 8192; {_UNSAFE_BUT_PRIVATE}")
     database.executescript(_SCHEMA)
     database.execute("BEGIN")
     file_notes: dict[str, str] = {}
-    chunks = _insert(database, contents, file_notes)
+    chunks = _insert_all(database, contents, file_notes)
     database.execute(_FILE_INDEX)
-    return _finish(database, contents, file_notes, chunks, None)
+    _write_about(database, contents, file_notes, chunks, None)
 
 
-def stored_files(database: sqlite3.Connection) -> dict[str, str]:
-    """Return the blob of each file in an index by its path."""
-    rows = database.execute("SELECT path, blob FROM file").fetchall()
-    return dict(cast("list[tuple[str, str]]", rows))
+def update_index(database: sqlite3.Connection, base: str, contents: Contents) -> None:
+    """Change a copy of the index with the signature `base` into the index of the contents.
 
-
-def continue_from(database: sqlite3.Connection, base: str, contents: Contents) -> str:
-    """Make the index out of a copy of the one with the signature `base`; return the notes.
-
-    Only files that the copy lacks are read.
+    Only files that the copy does not have are read.
     """
     database.isolation_level = None
     database.executescript(_UNSAFE_BUT_PRIVATE)
     database.execute("BEGIN")
     rows = database.execute("SELECT id, path, blob, note FROM file").fetchall()
     stored = {path: (id, blob, note) for id, path, blob, note in cast("list[_FileRow]", rows)}
-    changed_paths = [path for path, blob in contents.files.items() if _blob(stored, path) != blob]
-    gone = [id for path, (id, blob, _) in stored.items() if contents.files.get(path) != blob]
+    blobs = {path: blob for path, (_, blob, _) in stored.items()}
+    changed_paths = [path for path, blob in contents.files.items() if blobs.get(path) != blob]
+    removed = [id for path, (id, blob, _) in stored.items() if contents.files.get(path) != blob]
     row = database.execute("SELECT chunks FROM about").fetchone()
-    before = cast("tuple[int]", row)[0]
+    size_before = cast("tuple[int]", row)[0]
     next_id = max((id for id, _, _ in stored.values()), default=0) + 1
-    freed = _remove(database, gone)
-    read = list(contents.read(changed_paths))
-    size, changed = _place(database, read, next_id, freed, before)
+    freed = _remove(database, removed)
+    files = list(contents.read(changed_paths))
+    size, changed = _insert_files(database, files, next_id, freed, size_before)
     file_notes = {path: note for path, (_, _, note) in stored.items()}
-    file_notes |= {file.path: file.note for file in read}
-    return _finish(database, contents, file_notes, size, IndexBase(base, frozenset(changed)))
+    file_notes |= {file.path: file.note for file in files}
+    _write_about(database, contents, file_notes, size, IndexBase(base, frozenset(changed)))
 
 
-def _blob(stored: Mapping[str, tuple[int, str, str]], path: str) -> str:
-    return stored[path][1] if path in stored else ""
-
-
-def _remove(database: sqlite3.Connection, gone: Sequence[int]) -> list[int]:
-    """Remove files with their chunks; return the numbers that are free now, in order."""
-    among = json.dumps(gone)
+def _remove(database: sqlite3.Connection, file_ids: Sequence[int]) -> list[int]:
+    """Remove files with their chunks; return the numbers of the removed chunks in ascending order."""
+    among = json.dumps(file_ids)
     rows = cast("list[_StoredRow]", database.execute(_ROWS + _OF_FILES, (among,)).fetchall())
     _delete_words(database, rows)
     for table, column in ("chunk", "file"), ("file", "id"):
@@ -161,7 +158,7 @@ def _remove(database: sqlite3.Connection, gone: Sequence[int]) -> list[int]:
 
 
 def _delete_words(database: sqlite3.Connection, rows: Sequence[_StoredRow]) -> None:
-    # The index of words keeps no texts: it takes a row out by the texts that were put in.
+    # The table of words does not store the texts, so FTS5 needs the inserted texts again to delete a row.
     texts = [
         (word_row(number, kind), title, path, body, names)
         for number, _, kind, _, _, title, names, body, path in rows
@@ -169,25 +166,26 @@ def _delete_words(database: sqlite3.Connection, rows: Sequence[_StoredRow]) -> N
     database.executemany(_DELETE_WORDS, sorted(texts))
 
 
-def _place(
+def _insert_files(
     database: sqlite3.Connection,
     files: Sequence[IndexedFile],
     next_id: int,
     freed: Sequence[int],
-    before: int,
+    size_before: int,
 ) -> tuple[int, set[int]]:
-    """Insert files, with the freed numbers first; return the number of chunks, and which numbers have another one.
+    """Insert files with ids from `next_id` on; return the size of the index and the numbers with a new chunk.
 
-    There were `before` chunks.
+    The chunks get the `freed` numbers first, then those after `size_before`, the earlier size of the index. If freed
+    numbers remain, the last chunks move there, so that the numbers stay without a gap.
     """
-    numbers = chain(freed, count(before + 1))
+    numbers = chain(freed, count(size_before + 1))
     batch: _Batch = ([], [], [])
     for file_id, file in enumerate(files, start=next_id):
         batch[0].append((file_id, file.path, file.blob, file.note))
         for each in file.chunks:
             _add(batch, next(numbers), file_id, each)
     new = len(batch[1])
-    size = before + new - len(freed)
+    size = size_before + new - len(freed)
     _fill_holes(database, batch, [hole for hole in freed[new:] if hole <= size], size)
     _write_batch(database, batch)
     return size, {row[0] for row in batch[1]}
@@ -196,7 +194,7 @@ def _place(
 def _fill_holes(
     database: sqlite3.Connection, batch: _Batch, holes: Sequence[int], size: int
 ) -> None:
-    """Give the chunks after `size` the numbers that are left."""
+    """Move the chunks with numbers above `size` to the free numbers `holes`, which are as many."""
     rows = cast("list[_StoredRow]", database.execute(_ROWS + _FROM_NUMBER, (size,)).fetchall())
     _delete_words(database, rows)
     database.execute("DELETE FROM chunk WHERE id > ?", (size,))
@@ -212,42 +210,39 @@ def _add(batch: _Batch, number: int, file_id: int, chunk: Chunk) -> None:
     batch[2].append((word_row(number, chunk.kind), chunk.title, chunk.path, chunk.text, names))
 
 
-def _finish(
+def _write_about(
     database: sqlite3.Connection,
     contents: Contents,
     file_notes: Mapping[str, str],
     size: int,
     base: IndexBase | None,
-) -> str:
-    written = contents.notes({path: file_notes[path] for path in contents.files})
-    changed = json.dumps(sorted(base.changed)) if base is not None else "[]"
+) -> None:
+    """Write the row that describes the index, and commit."""
+    notes = contents.notes({path: file_notes[path] for path in contents.files})
+    base = base or IndexBase("", frozenset())
     database.execute("DELETE FROM about")
     database.execute(
         "INSERT INTO about VALUES(?, ?, ?, ?, ?)",
-        (contents.signature, written, size, base.signature if base is not None else "", changed),
+        (contents.signature, notes, size, base.signature, json.dumps(sorted(base.changed))),
     )
     database.execute("COMMIT")
-    return written
 
 
-def _insert(database: sqlite3.Connection, contents: Contents, file_notes: dict[str, str]) -> int:
-    """Insert in a second thread, while the next files are read and cut; return the number of chunks."""
-    waiting: queue.Queue[_Batch | None] = queue.Queue(QUEUED_BATCHES)
-    failures: list[sqlite3.Error] = []
-    writer = threading.Thread(target=_write, args=(database, waiting, failures), daemon=True)
-    writer.start()
+def _insert_all(
+    database: sqlite3.Connection, contents: Contents, file_notes: dict[str, str]
+) -> int:
+    """Insert all files, and add their notes to `file_notes`; return the number of chunks."""
     chunks = 0
-    try:
+    writes: deque[Future[None]] = deque()
+    # A second thread writes while this one reads and cuts the next files.
+    with ThreadPoolExecutor(1) as writer:
         for batch in _batches(contents.read(list(contents.files)), file_notes):
             chunks += len(batch[1])
-            waiting.put(batch)
-            if failures:
-                break
-    finally:
-        waiting.put(None)
-        writer.join()
-    if failures:
-        raise failures[0]
+            writes.append(writer.submit(_write_batch, database, batch))
+            if len(writes) > QUEUED_BATCHES:
+                writes.popleft().result()
+        for write in writes:
+            write.result()
     return chunks
 
 
@@ -265,32 +260,18 @@ def _batches(files: Iterable[IndexedFile], file_notes: dict[str, str]) -> Iterat
     yield batch
 
 
-def _write(
-    database: sqlite3.Connection,
-    waiting: queue.Queue[_Batch | None],
-    failures: list[sqlite3.Error],
-) -> None:
-    while (batch := waiting.get()) is not None:
-        if failures:
-            continue
-        try:
-            _write_batch(database, batch)
-        except sqlite3.Error as error:
-            failures.append(error)
-
-
 def _write_batch(database: sqlite3.Connection, batch: _Batch) -> None:
     files, chunks, texts = batch
     _insert_rows(database, "file", 4, files)
     _insert_rows(database, "chunk", 8, chunks)
-    # In order, as the words of a row that comes before the last one are written to a run of their own.
+    # Sorted, because FTS5 starts a new run of words at each row number that is below the one before.
     _insert_rows(database, _INSERT_WORDS, 5, sorted(texts))
 
 
 def _insert_rows(
     database: sqlite3.Connection, table: str, columns: int, rows: Sequence[Sequence[str | int]]
 ) -> None:
-    # One statement a batch: SQLite gives the interpreter back once, not after each row.
+    # One statement for many rows: SQLite releases the interpreter lock once, and not for each row.
     for start in range(0, len(rows), BATCH):
         part = rows[start : start + BATCH]
         database.execute(_insertion(table, columns, len(part)), [*chain.from_iterable(part)])
@@ -304,7 +285,9 @@ def _insertion(table: str, columns: int, rows: int) -> str:
 
 CANDIDATES = 20
 RARE_ROWS = 1_500
+"""The chunks with rare terms that one search ranks; also the limit up to which chunks with a term are counted."""
 OMITTED_TERMS = 2
+"""How many terms are left out in turn when chunks with all other terms are searched."""
 _FIND = """
 SELECT chunk.id, file.path, title, body, first, last, kind
 FROM (
@@ -321,8 +304,8 @@ _FILES = "SELECT id, path FROM file"
 _NUMBERS = "SELECT id FROM chunk WHERE file IN (SELECT value FROM json_each(?)) ORDER BY id"
 _COUNT = "SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH ? LIMIT ?)"
 _ABOUT = "SELECT signature, notes, chunks, base, changed FROM about"
-# Documents and source are one run of row numbers, tests and other files another. Each run gives its own
-# candidates, whatever matches in the other.
+# The row numbers of documents and source, then those of tests and other files. Each range is searched separately, so
+# that matches in one do not displace those in the other.
 _RANGES = ((0, FAR_ROWS, True), (FAR_ROWS, 2 * FAR_ROWS, False))
 _Row = tuple[int, str, str, str, int, int, Kind]
 _About = tuple[str, str, int, str, str]
@@ -330,7 +313,7 @@ _About = tuple[str, str, int, str, str]
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What an index says of itself."""
+    """The description that an index stores: its signature, notes, number of chunks, and the index it was made from."""
 
     signature: str
     notes: str
@@ -339,9 +322,10 @@ class About:
 
 
 def read_about(database: sqlite3.Connection) -> About | None:
-    """Return what an index says of itself; None if it is incomplete or belongs to another program."""
-    identity = _pragma(database, "application_id"), _pragma(database, "user_version")
-    if identity != (APPLICATION_ID, FORMAT):
+    """Return the description of an index; None if it is incomplete or another program or version wrote it."""
+    if _pragma(database, "application_id") != APPLICATION_ID:
+        return None
+    if _pragma(database, "user_version") != FORMAT:
         return None
     rows = cast("list[_About]", database.execute(_ABOUT).fetchall())
     last = cast("tuple[int | None]", database.execute("SELECT max(id) FROM chunk").fetchone())
@@ -358,25 +342,26 @@ def _pragma(database: sqlite3.Connection, name: str) -> int:
 
 
 class FtsIndex:
-    """An index in one SQLite database. Searches take turns, so any thread may search."""
+    """An index in one SQLite database. Any thread may search; one search runs at a time."""
 
     def __init__(
         self, database: sqlite3.Connection, about: About, descriptor: int | None = None
     ) -> None:
+        """Own the connection and the descriptor, which `close` closes."""
+        self.about = about
         self._database = database
         self._released = finalize(self, _release, database, descriptor)
         self._lock = threading.Lock()
-        self._about = about
 
     @property
     def size(self) -> int:
         """The number of chunks."""
-        return self._about.chunks
+        return self.about.chunks
 
     @property
     def base(self) -> IndexBase | None:
         """The index that this one was made from; None if it was made from nothing."""
-        return self._about.base
+        return self.about.base
 
     def copy_to(self, database: sqlite3.Connection) -> None:
         """Copy the index into an empty database."""
@@ -386,7 +371,7 @@ class FtsIndex:
     def candidates(
         self, query: str, *, limit: int, among: Collection[int] | None = None
     ) -> Candidates:
-        """Return the chunks that share the most, or the rarest, words with the query.
+        """Return the chunks that have the most or the rarest terms of the query.
 
         Raises:
             IndexDamaged: the file cannot be read.
@@ -422,14 +407,14 @@ class FtsIndex:
             )
         return [number for (number,) in rows]
 
-    def stored_files(self) -> Mapping[str, str]:
-        """Return the blob of each file by its path.
-
-        Raises:
-            IndexDamaged: the file cannot be read.
-        """
-        with self._reading():
-            return stored_files(self._database)
+    def count_stored(self, files: Mapping[str, str]) -> int:
+        """Return how many of the files, given as blobs by path, the index has; 0 if it cannot be read."""
+        try:
+            with self._reading():
+                stored = self._database.execute("SELECT path, blob FROM file").fetchall()
+        except IndexDamaged:
+            return 0
+        return len(files.items() & {*cast("list[tuple[str, str]]", stored)})
 
     @contextmanager
     def _reading(self) -> Generator[None]:
@@ -447,7 +432,7 @@ class FtsIndex:
             self._released()
 
     def _terms(self, words: tuple[str, ...]) -> list[QueryTerm]:
-        """Return the terms with the share of chunks that have them, up to a ceiling."""
+        """Return the terms, each with the share of chunks that have it; at most `RARE_ROWS` chunks are counted."""
         terms: list[QueryTerm] = []
         for term in words:
             row = self._database.execute(_COUNT, (f'"{term}"', RARE_ROWS + 1)).fetchone()
@@ -457,7 +442,7 @@ class FtsIndex:
     def _candidates(
         self, terms: list[QueryTerm], limit: int, among: Collection[int] | None
     ) -> dict[int, Chunk]:
-        """Return the chunks to rank: documents and source first, fewer of tests and other files."""
+        """Return the chunks to rank: first documents and source, then half as many tests and other files."""
         occurring = [term for term in terms if term.share]
         if not occurring:
             return {}
@@ -474,7 +459,7 @@ class FtsIndex:
         return candidates
 
     def _expressions(self, terms: list[QueryTerm]) -> list[str]:
-        """Return the queries: any rare term; then all terms, all but one, and the common ones."""
+        """Return FTS5 queries: any rare term first; then all terms, all terms but one, and the common terms."""
         rare, common = self._split_by_rarity(terms)
         words = rare + common
         together = [words]
@@ -485,9 +470,9 @@ class FtsIndex:
         return list(dict.fromkeys([" OR ".join(rare), *joined]))
 
     def _split_by_rarity(self, terms: list[QueryTerm]) -> tuple[list[str], list[str]]:
-        """Return the rare terms, which find chunks alone, and the common ones, which do so together.
+        """Return the rare terms, each searched alone, and the common terms, searched only together.
 
-        A search costs its ranking: a microsecond for each chunk that matches.
+        SQLite needs about a microsecond to rank each matching chunk, so the chunks of rare terms are limited.
         """
         rare: list[str] = []
         common: list[str] = []
@@ -509,53 +494,43 @@ def _release(database: sqlite3.Connection, descriptor: int | None) -> None:
         os.close(descriptor)
 
 
-KEPT_OF_FAMILY = 4
-KEPT_FILES = 32
-LEAST_SHARED = 0.5
-"""The share of files that an index must have in common with one that it is made from; else all are read."""
-ALMOST_ALL = 0.9
-"""The share of files from which on no older index is looked at."""
+FILES_PER_FAMILY = 4
+MAX_FILES = 32
+"""How many index files stay in a folder; the least recently used are removed."""
+MIN_SHARED = 0.5
+"""The share of files that an earlier index must have to be the base of a new one."""
+ENOUGH_SHARED = 0.9
+"""The share of files at which no older index is examined."""
 
 _NOT_ALPHANUMERIC = re.compile("[^0-9A-Za-z]")
 
 
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    """An open index and what it says of itself."""
-
-    index: FtsIndex
-    about: About
-
-    @property
-    def stored(self) -> StoredIndex:
-        return StoredIndex(self.index, self.about.notes)
-
-
 class _SharedIndex(FtsIndex):
-    """An index in memory: everyone who opens the same signature shares it, so nobody closes it."""
+    """An index in memory. All callers that open its signature share it, so none of them may close it."""
 
     def close(self) -> None:
-        """Do nothing: the index is closed when nobody refers to it any more."""
+        """Do nothing: the connection is closed when the last reference is gone."""
 
 
 class FtsIndexes:
-    """Indexes in a folder, one file for each signature; without a folder they are in memory."""
+    """Indexes in a folder, one file for each key; without a folder they are in memory."""
 
     def __init__(self, directory: Path | None = None) -> None:
         self._directory = directory
-        self._in_memory: dict[IndexKey, _Opened] = {}
+        self._in_memory: dict[IndexKey, FtsIndex] = {}
 
     def open(self, key: IndexKey) -> StoredIndex | None:
-        """Return the index built under this key, or None."""
+        """Return the index that was built with this key, or None."""
         if self._directory is None:
-            return self._in_memory[key].stored if key in self._in_memory else None
+            index = self._in_memory.get(key)
+            return None if index is None else StoredIndex(index, index.about.notes)
         path = self._directory / _file_name(key)
-        opened = _open_file(path)
-        if opened is None or opened.about.signature != key.signature:
+        index = _open_file(path)
+        if index is None or index.about.signature != key.signature:
             return None
         with suppress(OSError):
-            os.utime(path)  # the longest unused are removed first
-        return opened.stored
+            os.utime(path)  # the least recently used are removed first
+        return StoredIndex(index, index.about.notes)
 
     def build(
         self, key: IndexKey, files: Mapping[str, str], read: FileReader, notes: NotesFunction
@@ -576,21 +551,21 @@ class FtsIndexes:
             ) from error
 
     def discard(self, key: IndexKey) -> None:
-        """Remove the index and those of its family, as one may have been made from the other."""
+        """Remove the index and its family, because one may have been made from the other."""
         if self._directory is not None:
             for path in self._directory.glob(f"{_family_name(key)}-*"):
                 path.unlink(missing_ok=True)
-        for kept in [kept for kept in self._in_memory if kept.family == key.family]:
-            del self._in_memory[kept]
+        for stored in [stored for stored in self._in_memory if stored.family == key.family]:
+            del self._in_memory[stored]
 
     def _build_file(self, directory: Path, key: IndexKey, contents: Contents) -> StoredIndex:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = directory / _file_name(key)
-        with _locked(directory / "build.lock"):
+        with locked_file(directory / "build.lock"):
             if (ready := self.open(key)) is not None:
                 return ready
             temporary = path.with_suffix(".new")
-            # A killed process may have left some; no other process is building now.
+            # A killed process may have left some; no other process builds while this one has the lock.
             for leftover in directory.glob("*.new"):
                 leftover.unlink(missing_ok=True)
             try:
@@ -607,78 +582,69 @@ class FtsIndexes:
     def _build_in_memory(self, key: IndexKey, contents: Contents) -> StoredIndex:
         if (ready := self.open(key)) is not None:
             return ready
-        family = [kept for kept in self._in_memory if kept.family == key.family]
-        shared = {kept: _shared(self._in_memory[kept], contents.files) for kept in family}
-        nearest = max(family, key=lambda kept: shared[kept], default=None)
+        family = [stored for stored in self._in_memory if stored.family == key.family]
+        shared = {stored: self._in_memory[stored].count_stored(contents.files) for stored in family}
+        base = max(family, key=lambda stored: shared[stored], default=None)
         with ExitStack() as stack:
             database = sqlite3.connect(":memory:", check_same_thread=False)
             stack.callback(database.close)
-            if nearest is None or shared[nearest] < LEAST_SHARED * len(contents.files):
-                fill(database, contents)
+            if base is None or shared[base] < MIN_SHARED * len(contents.files):
+                fill_index(database, contents)
             else:
-                self._in_memory[nearest].index.copy_to(database)
-                continue_from(database, nearest.signature, contents)
+                self._in_memory[base].copy_to(database)
+                update_index(database, base.signature, contents)
+            about = read_about(database)
+            if about is None:
+                raise KnowledgeError("the search index was damaged while it was built")
             stack.pop_all()
-        about = read_about(database)
-        if about is None:
-            raise KnowledgeError("the search index was damaged while it was made")
-        for kept in family[: max(len(family) + 1 - KEPT_OF_FAMILY, 0)]:
-            del self._in_memory[kept]
-        self._in_memory[key] = _Opened(_SharedIndex(database, about), about)
-        return self._in_memory[key].stored
+        for oldest in family[: max(len(family) + 1 - FILES_PER_FAMILY, 0)]:
+            del self._in_memory[oldest]
+        index = _SharedIndex(database, about)
+        self._in_memory[key] = index
+        return StoredIndex(index, about.notes)
 
 
 def _write_file(directory: Path, path: Path, key: IndexKey, contents: Contents) -> None:
-    """Write the index to a new file, from another one of its family where that has most of the files."""
-    earlier = _earlier_file(directory, key, contents.files)
-    if earlier is not None:
+    """Write the index to a new file; from a copy of an index of its family if one has enough of the files."""
+    base = _find_base(directory, key, contents.files)
+    if base is not None:
+        base_path, signature = base
         try:
-            shutil.copyfile(earlier.path, path)
+            shutil.copyfile(base_path, path)
             path.chmod(0o600)
             with closing(sqlite3.connect(path, check_same_thread=False)) as database:
-                continue_from(database, earlier.signature, contents)
+                update_index(database, signature, contents)
         except sqlite3.DatabaseError:
-            path.unlink()  # what it was made from is damaged
+            path.unlink()  # the copied file is damaged
         else:
             return
     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     with closing(sqlite3.connect(path, check_same_thread=False)) as database:
-        fill(database, contents)
+        fill_index(database, contents)
 
 
-@dataclass(frozen=True, slots=True)
-class _EarlierFile:
-    path: Path
-    signature: str
-    shared: int
-
-
-def _earlier_file(directory: Path, key: IndexKey, files: Mapping[str, str]) -> _EarlierFile | None:
-    """Return the file of the family that shares the most files, if it shares enough."""
-    best: _EarlierFile | None = None
+def _find_base(directory: Path, key: IndexKey, files: Mapping[str, str]) -> tuple[Path, str] | None:
+    """Return the path and signature of the index of the family that has the most of the files, if it has enough."""
+    base: tuple[Path, str] | None = None
+    most = 0
     for path in _newest_first(directory.glob(f"{_family_name(key)}-*.fts")):
-        if (opened := _open_file(path)) is not None:
-            shared = _shared(opened, files)
-            opened.index.close()
-            if shared > (best.shared if best is not None else 0):
-                best = _EarlierFile(path, opened.about.signature, shared)
-            if shared >= ALMOST_ALL * len(files):
-                break
-    return best if best is not None and best.shared >= LEAST_SHARED * len(files) else None
-
-
-def _shared(opened: _Opened, files: Mapping[str, str]) -> int:
-    """Return how many of the files an index has."""
-    try:
-        return len(files.items() & opened.index.stored_files().items())
-    except IndexDamaged:
-        return 0
+        index = _open_file(path)
+        if index is None:
+            continue
+        shared = index.count_stored(files)
+        index.close()
+        if shared > most:
+            base = (path, index.about.signature)
+            most = shared
+        if shared >= ENOUGH_SHARED * len(files):
+            break
+    return base if most >= MIN_SHARED * len(files) else None
 
 
 def _newest_first(paths: Iterable[Path]) -> list[Path]:
     with suppress(OSError):
         return sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True)
-    return []  # another process has removed one
+    return []  # another process has removed a file
 
 
 def _family_name(key: IndexKey) -> str:
@@ -689,8 +655,8 @@ def _file_name(key: IndexKey) -> str:
     return f"{_family_name(key)}-{_NOT_ALPHANUMERIC.sub('-', key.signature)}.v{FORMAT}.fts"
 
 
-def _open_file(path: Path) -> _Opened | None:
-    """Return the index in a file, locked so that no other process removes it; None if it is not usable."""
+def _open_file(path: Path) -> FtsIndex | None:
+    """Return the index in a file, locked so that no other process removes it; None if it cannot be used."""
     with ExitStack() as stack:
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -700,30 +666,19 @@ def _open_file(path: Path) -> _Opened | None:
             database = sqlite3.connect(uri, uri=True, check_same_thread=False)
             stack.callback(database.close)
             about = read_about(database)
-            if about is None:
-                return None
         except (sqlite3.Error, OSError, ValueError):
             return None
+        if about is None:
+            return None
         stack.pop_all()
-        return _Opened(FtsIndex(database, about, descriptor), about)
-
-
-@contextmanager
-def _locked(path: Path) -> Generator[None]:
-    """Exclude other processes and threads; the lock ends when the process dies."""
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)
+        return FtsIndex(database, about, descriptor)
 
 
 def _prune(directory: Path, *, keep: Path) -> None:
-    """Remove all but the newest few files of the family, and of all; except those that a process has open."""
-    others = [file for file in _newest_first(directory.glob("*.fts")) if file != keep]
-    family = [file for file in others if file.name[:16] == keep.name[:16]]
-    for path in {*family[KEPT_OF_FAMILY - 1 :], *others[KEPT_FILES - 1 :]}:
+    """Remove all but the newest few files of the family of `keep` and of the folder, except those in use."""
+    candidates = [file for file in _newest_first(directory.glob("*.fts")) if file != keep]
+    family = [file for file in candidates if file.name[:16] == keep.name[:16]]
+    for path in {*family[FILES_PER_FAMILY - 1 :], *candidates[MAX_FILES - 1 :]}:
         with suppress(OSError), path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink(missing_ok=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import tempfile
@@ -17,6 +16,7 @@ from git import Git
 
 from loopline.errors import KnowledgeError
 from loopline.knowledge.repository import LeftOut, RepositoryFile
+from loopline.search.file_lock import locked_file
 
 _REMOTE = re.compile(r"(?:https?|ssh|git|file)://|\w[\w.-]*@[\w.-]+:(?!//)", re.IGNORECASE)
 # In an HTTP URL the user name may be the token; in others it is `git`.
@@ -430,7 +430,7 @@ def _mirror(
     digest = sha256(public.encode()).hexdigest()[:16]
     folder = mirrors / f"{_UNSAFE_CHARACTER.sub('-', name)}-{digest}.git"
     mirrors.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with _locked(folder.with_suffix(".lock")):
+    with locked_file(folder.with_suffix(".lock")):
         is_there = (folder / "HEAD").exists()
         failure = _update_mirror(folder, url, timeout_seconds) if fetch or not is_there else ""
     mirror = GitRepository(
@@ -523,14 +523,3 @@ def _git(
 def _command(*arguments: str) -> list[str]:
     """Return a git command for the folder it runs in, whatever repository the environment names."""
     return [*_OWN_ENVIRONMENT, "git", *arguments]
-
-
-@contextmanager
-def _locked(path: Path) -> Generator[None]:
-    """Exclude other processes and threads; the lock ends when the process dies."""
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)

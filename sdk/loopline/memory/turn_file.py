@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sqlite3
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
 from heapq import nlargest
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
-from sqlalchemy import (
-    event,
-    func,
-    insert,
-    select,
-    update,
-)
+from sqlalchemy import Row, event
 from sqlalchemy.engine import URL
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DBAPIError
@@ -27,56 +25,236 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from loopline.errors import StoreError
 from loopline.memory.turn_index import (
     NEAREST_TEXTS,
+    TEXTS_TO_RANK,
     IndexedConversation,
     QueryVector,
     TurnCandidates,
     TurnIndexDamaged,
 )
-from loopline.memory.turn_statements import (
-    CONVERSATIONS,
-    CREATE_WORDS,
-    PARAMETERS,
-    PURGE_WORDS,
-    TABLES,
-    TEXTS,
-    VECTORS,
-    WORDS,
-    TextRow,
-    counted_terms,
-    digests_of,
-    embedder_digest,
-    find_conversation,
-    has_vector,
-    insert_conversation,
-    insert_texts,
-    is_nth_turn,
-    is_owned_by,
-    limits_of,
-    matching_texts,
-    quoted,
-    remove_conversation,
-    remove_texts,
-    select_texts,
-    text_of,
-    texts_of_turns,
-    vectors_of,
-)
 from loopline.memory.turn_texts import Owner, TurnQuery, TurnText
-from loopline.search import CosineFunction, Vector, VectorLoader, VectorState, loaded_vectors
+from loopline.search import (
+    CosineFunction,
+    QueryTerm,
+    Vector,
+    VectorLoader,
+    VectorState,
+    loaded_vectors,
+    name_parts,
+)
 from loopline.timeline import ConversationKey
 
 APPLICATION_ID = 0x4C4F4F4D  # "LOOM"
 FORMAT = 2
 BUSY_SECONDS = 5.0
-KEPT_OWNERS = 8
+CACHED_OWNERS = 8
 """The owners whose vectors stay in memory: 15 MB for 10,000 texts of 384 dimensions."""
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
-_SIDECARS = ("", "-wal", "-shm", "-journal")
+_SUFFIXES = ("", "-wal", "-shm", "-journal")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+
+# The digest of a text depends on its owner, so a vector never serves two owners. The text itself is in the table of
+# words, and `owner` is one word per owner there: a search reads the rows of one owner, however many owners there are.
+_SCHEMA = (
+    """CREATE TABLE conversation(
+        id INTEGER NOT NULL PRIMARY KEY, tenant VARCHAR NOT NULL, project VARCHAR NOT NULL,
+        user VARCHAR NOT NULL, name VARCHAR NOT NULL, uid VARCHAR NOT NULL, head INTEGER NOT NULL,
+        UNIQUE (tenant, project, user, name)
+    )""",
+    """CREATE TABLE turn_text(
+        id INTEGER NOT NULL PRIMARY KEY,
+        conversation INTEGER NOT NULL REFERENCES conversation (id),
+        turn INTEGER NOT NULL, seq INTEGER NOT NULL, start INTEGER NOT NULL,
+        input_seq INTEGER NOT NULL, target VARCHAR NOT NULL, ts INTEGER NOT NULL,
+        ref VARCHAR NOT NULL, digest BLOB NOT NULL,
+        UNIQUE (conversation, seq, start)
+    )""",
+    "CREATE INDEX turn_text_by_turn ON turn_text (conversation, turn)",
+    "CREATE INDEX turn_text_by_digest ON turn_text (digest)",
+    """CREATE TABLE vector(
+        digest BLOB NOT NULL, embedder BLOB NOT NULL, data BLOB NOT NULL,
+        PRIMARY KEY (digest, embedder)
+    ) WITHOUT ROWID""",
+    "CREATE VIRTUAL TABLE words USING fts5(owner, body, names, tokenize='porter unicode61')",
+    "INSERT INTO words(words, rank) VALUES('rank', 'bm25(0.0, 1.0, 0.5)')",
+    f"PRAGMA application_id = {APPLICATION_ID}",
+    f"PRAGMA user_version = {FORMAT}",
+)
+_IDENTITY = """
+SELECT application_id, user_version, schema_version
+FROM pragma_application_id, pragma_user_version, pragma_schema_version
+"""
+
+_TEXTS = "FROM turn_text JOIN conversation ON conversation.id = turn_text.conversation"
+_OWNED = "tenant = :tenant AND project = :project AND user = :user"
+_ALLOWED = f"""
+{_OWNED} AND target IN (SELECT value FROM json_each(:targets))
+AND NOT (name = :current AND turn_text.turn >= :before_turn)
+AND (:conversation IS NULL OR name = :conversation)
+AND (:since IS NULL OR ts >= :since) AND (:until IS NULL OR ts <= :until)
+"""
+"""The limits of a query without its ordinal."""
+
+_CONVERSATIONS = f"SELECT name, uid, head FROM conversation WHERE {_OWNED}"
+_CONVERSATION = f"SELECT id, uid, head FROM conversation WHERE {_OWNED} AND name = :name"
+_ADD_CONVERSATION = """
+INSERT INTO conversation(tenant, project, user, name, uid, head)
+VALUES(:tenant, :project, :user, :name, :uid, :head) RETURNING id
+"""
+_SET_HEAD = "UPDATE conversation SET head = :head WHERE id = :id"
+_REMOVE_CONVERSATION = "DELETE FROM conversation WHERE id = :conversation"
+
+_ADD_TEXT = """
+INSERT INTO turn_text(id, conversation, turn, seq, start, input_seq, target, ts, ref, digest)
+VALUES(:id, :conversation, :turn, :seq, :start, :input_seq, :target, :ts, :ref, :digest)
+"""
+_ADD_WORDS = "INSERT INTO words(rowid, owner, body, names) VALUES(:id, :owner, :body, :names)"
+_LAST_TEXT = "SELECT max(id) FROM turn_text"
+_REMOVED = """
+conversation = :conversation
+AND (:inputs IS NULL OR input_seq IN (SELECT value FROM json_each(:inputs)))
+"""
+_REMOVE_TEXTS = (
+    f"""DELETE FROM vector WHERE digest IN (SELECT digest FROM turn_text WHERE {_REMOVED})
+    AND NOT EXISTS (
+        SELECT 1 FROM turn_text WHERE turn_text.digest = vector.digest AND NOT ({_REMOVED})
+    )""",
+    f"DELETE FROM words WHERE rowid IN (SELECT id FROM turn_text WHERE {_REMOVED})",
+    f"DELETE FROM turn_text WHERE {_REMOVED}",
+)
+_PURGE_WORDS = "INSERT INTO words(words) VALUES('optimize')"
+
+_FULL_TEXTS = """
+SELECT turn_text.id, name, turn_text.turn, seq, start, input_seq, target, ts, ref, body
+FROM words JOIN turn_text ON turn_text.id = words.rowid
+JOIN conversation ON conversation.id = turn_text.conversation
+"""
+_MATCHING = f"{_FULL_TEXTS} WHERE words MATCH :match AND {_ALLOWED} ORDER BY rank LIMIT :limit"
+_NUMBERED = (
+    f"{_FULL_TEXTS} WHERE {_ALLOWED} AND turn_text.id IN (SELECT value FROM json_each(:ids))"
+)
+_NTH_TURN = "AND turn_text.turn = :ordinal"
+_NTH_LAST_TURN = f"""
+AND turn_text.turn = 1 + :ordinal + (
+    SELECT last.turn FROM (
+        SELECT turn_text.conversation, max(turn_text.turn) AS turn {_TEXTS}
+        WHERE {_ALLOWED} GROUP BY turn_text.conversation
+    ) AS last WHERE last.conversation = turn_text.conversation
+)
+"""
+_COUNT_TEXTS = f"SELECT count(*) {_TEXTS} WHERE {_OWNED}"
+_COUNT_MATCHES = "SELECT count(*) FROM words WHERE words MATCH :match"
+
+_WITH_VECTORS = f"""
+{_TEXTS}
+LEFT JOIN vector ON vector.digest = turn_text.digest AND vector.embedder = :embedder
+WHERE {_OWNED}
+"""
+_DIGESTS = f"SELECT turn_text.id, digest {_TEXTS} WHERE {_ALLOWED}"
+_VECTORS = f"""
+SELECT digest, data FROM vector WHERE embedder = :embedder AND digest IN (
+    SELECT digest {_TEXTS} WHERE {_OWNED}
+    AND (:digests IS NULL OR hex(digest) IN (SELECT value FROM json_each(:digests)))
+)
+"""
+_UNEMBEDDED = f"""
+SELECT newest.digest, body FROM (
+    SELECT turn_text.digest AS digest, max(turn_text.id) AS id
+    {_WITH_VECTORS} AND vector.digest IS NULL GROUP BY turn_text.digest
+    ORDER BY max(ts) DESC, max(turn_text.id) DESC LIMIT :limit
+) AS newest JOIN words ON words.rowid = newest.id
+"""
+_ADD_VECTOR = f"""
+INSERT OR IGNORE INTO vector(digest, embedder, data) SELECT :digest, :embedder, :data
+WHERE EXISTS (SELECT 1 {_TEXTS} WHERE {_OWNED} AND digest = :digest)
+"""
+_COUNT_VECTORS = f"""
+SELECT count(DISTINCT vector.digest), count(DISTINCT turn_text.digest) {_WITH_VECTORS}
+"""
+
+
+def _turns_statement(ordinal: int | None) -> str:
+    """Return the query for the texts of the newest turns; with an ordinal, of the newest turns at that position."""
+    position = ""
+    if ordinal is not None:
+        position = _NTH_TURN if ordinal > 0 else _NTH_LAST_TURN
+    return f"""
+    {_FULL_TEXTS} JOIN (
+        SELECT turn_text.conversation, turn_text.turn {_TEXTS}
+        WHERE {_ALLOWED} AND start = 0 {position}
+        GROUP BY turn_text.conversation, turn_text.turn ORDER BY max(ts) DESC LIMIT :limit
+    ) AS newest ON newest.conversation = turn_text.conversation AND newest.turn = turn_text.turn
+    WHERE {_ALLOWED} AND start = 0
+    """
+
+
+_Parameters = Mapping[str, Any]
+_Row = Row[*tuple[Any, ...]]
+
+
+def _owner_parameters(owner: Owner, embedder: str = "") -> dict[str, Any]:
+    digest = blake2b(embedder.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return {
+        "tenant": owner.tenant,
+        "project": owner.project,
+        "user": owner.user,
+        "embedder": digest,
+    }
+
+
+def _query_parameters(query: TurnQuery) -> dict[str, Any]:
+    return {
+        **_owner_parameters(query.owner),
+        "targets": json.dumps(query.targets),
+        "current": query.current,
+        "before_turn": query.before_turn,
+        "conversation": query.conversation,
+        # A text is stored with its time rounded down, so the lower bound is rounded up.
+        "since": None if query.since is None else -((_EPOCH - query.since) // _MILLISECOND),
+        "until": None if query.until is None else _milliseconds(query.until),
+        "ordinal": query.ordinal,
+        "limit": query.limit,
+    }
+
+
+def _milliseconds(moment: datetime) -> int:
+    """Return the whole milliseconds since 1970, rounded down."""
+    return (moment - _EPOCH) // _MILLISECOND
+
+
+def _owner_word(owner: Owner) -> str:
+    return f"o{owner.digest.hex()}"
+
+
+def _match_expression(owner: Owner, terms: Sequence[str]) -> str:
+    """Return the FTS5 query for the texts of the owner that have one of the terms."""
+    any_term = " OR ".join(f'"{term}"' for term in terms)
+    return f"owner : {_owner_word(owner)} AND {{body names}} : ({any_term})"
+
+
+def _turn_text(row: _Row) -> TurnText:
+    return TurnText(
+        conversation=row.name,
+        turn=row.turn,
+        seq=row.seq,
+        start=row.start,
+        input_seq=row.input_seq,
+        target=row.target,
+        ts=_EPOCH + row.ts * _MILLISECOND,
+        ref=row.ref,
+        text=row.body,
+    )
+
+
+async def _rows(
+    connection: AsyncConnection, statement: str, parameters: _Parameters
+) -> Sequence[_Row]:
+    return (await connection.exec_driver_sql(statement, dict(parameters))).all()
 
 
 @dataclass(frozen=True, slots=True)
 class _LoadedVectors:
-    """The vectors of an owner, one behind the other, and the digests of their texts in the same order."""
+    """The vectors of an owner, concatenated, and the digests of their texts in the same order."""
 
     digests: Sequence[bytes]
     data: bytes
@@ -84,10 +262,10 @@ class _LoadedVectors:
 
 
 class MemoryFile:
-    """An index of turns in a file. It is opened with the first use, and belongs to one event loop."""
+    """An index of turns in a file. The first use opens the file. An instance belongs to one event loop."""
 
     def __init__(self, path: Path, load: VectorLoader = loaded_vectors) -> None:
-        """`load` takes vectors to compare; `vector_rows` does it with NumPy."""
+        """`load` prepares vectors for comparisons; `vector_rows` does it with NumPy."""
         self._path = path
         self._load = load
         self._vectors: dict[tuple[Owner, str], _LoadedVectors] = {}
@@ -95,12 +273,10 @@ class MemoryFile:
         self._opening = asyncio.Lock()
 
     async def indexed(self, owner: Owner) -> Mapping[str, IndexedConversation]:
-        """Return how far each conversation of the owner is indexed."""
-        table = CONVERSATIONS.c
-        query = select(table.name, table.uid, table.head).where(is_owned_by(owner))
+        """Return how far each conversation of the owner is indexed, by name."""
         async with self._reading() as connection:
-            rows = (await connection.execute(query)).all()
-        return {name: IndexedConversation(uid=uid, head=head) for name, uid, head in rows}
+            rows = await _rows(connection, _CONVERSATIONS, _owner_parameters(owner))
+        return {row.name: IndexedConversation(uid=row.uid, head=row.head) for row in rows}
 
     async def extend(
         self,
@@ -110,161 +286,203 @@ class MemoryFile:
         texts: Sequence[TurnText],
         recalled: Collection[int] = (),
     ) -> bool:
-        """Add the texts in one transaction, unless another process did."""
+        """Add the texts in one transaction; return False if another process has added them."""
+        owner = Owner.of(conversation)
+        named = {**_owner_parameters(owner), "name": conversation.name}
         async with self._writing() as connection:
-            row = (await connection.execute(find_conversation(conversation))).one_or_none()
+            row = next(iter(await _rows(connection, _CONVERSATION, named)), None)
             if (None if row is None else IndexedConversation(uid=row.uid, head=row.head)) != before:
                 return False
             if row is not None and row.uid != after.uid:
-                await remove_conversation(connection, row.id)
+                await self._remove(connection, row.id)
                 row = None
             if row is None:
-                number = await insert_conversation(connection, conversation, after)
+                progress = {**named, "uid": after.uid, "head": after.head}
+                [row] = await _rows(connection, _ADD_CONVERSATION, progress)
             else:
-                number = int(row.id)
-                progress = update(CONVERSATIONS).where(CONVERSATIONS.c.id == number)
-                await connection.execute(progress.values(head=after.head))
+                values = {"id": row.id, "head": after.head}
+                await connection.exec_driver_sql(_SET_HEAD, values)
             remaining = [text for text in texts if text.input_seq not in recalled]
-            await insert_texts(connection, number, Owner.of(conversation), remaining)
+            await self._add_texts(connection, row.id, owner, remaining)
             if recalled:
-                await remove_texts(connection, number, TEXTS.c.input_seq.in_(recalled))
+                await self._remove_texts(connection, row.id, recalled)
         if recalled:
-            self._forget_vectors(Owner.of(conversation))
+            self._forget_vectors(owner)
         return True
+
+    async def _add_texts(
+        self,
+        connection: AsyncConnection,
+        conversation: int,
+        owner: Owner,
+        texts: Sequence[TurnText],
+    ) -> None:
+        if not texts:
+            return
+        [(last,)] = await _rows(connection, _LAST_TEXT, {})
+        owner_word = _owner_word(owner)
+        rows = [
+            {
+                "id": number,
+                "conversation": conversation,
+                "turn": text.turn,
+                "seq": text.seq,
+                "start": text.start,
+                "input_seq": text.input_seq,
+                "target": text.target,
+                "ts": _milliseconds(text.ts),
+                "ref": text.ref,
+                "digest": owner.text_digest(text.text),
+                "owner": owner_word,
+                "body": text.text,
+                "names": name_parts(text.text),
+            }
+            for number, text in enumerate(texts, (last or 0) + 1)
+        ]
+        await connection.exec_driver_sql(_ADD_TEXT, rows)
+        await connection.exec_driver_sql(_ADD_WORDS, rows)
 
     async def candidates(
         self, query: TurnQuery, vector: QueryVector | None = None
     ) -> TurnCandidates:
         """Return the texts to rank."""
-        terms = [quoted(term) for term in query.terms]
+        parameters = _query_parameters(query)
+        statement = _turns_statement(query.ordinal)
+        if query.terms and query.ordinal is None:
+            statement = _MATCHING
+            parameters["match"] = _match_expression(query.owner, query.terms)
+            parameters["limit"] = max(TEXTS_TO_RANK, 8 * query.limit)
         async with self._reading() as connection:
-            counted = await counted_terms(connection, query)
-            if query.ordinal is not None:
-                statement = texts_of_turns(query, is_nth_turn(query))
-            elif not terms:
-                statement = texts_of_turns(query, None)
-            else:
-                statement = matching_texts(query, " OR ".join(terms))
-            rows: list[TextRow] = [*(await connection.execute(statement)).all()]
+            terms = await self._counted_terms(connection, query)
+            rows = [*await _rows(connection, statement, parameters)]
             if vector is None or not terms:
-                return TurnCandidates(terms=counted, texts=tuple(map(text_of, rows)))
-            compared = await self._compared(connection, query, vector)
+                return TurnCandidates(terms=terms, texts=tuple(map(_turn_text, rows)))
+            cosines = await self._cosines(connection, query, vector)
             if query.ordinal is None:
-                chosen = {row[0] for row in rows}
-                near = nlargest(NEAREST_TEXTS, compared, key=lambda number: compared[number])
-                unseen = [number for number in near if number not in chosen]
-                nearest = select_texts().where(limits_of(query), TEXTS.c.id.in_(unseen))
-                rows += (await connection.execute(nearest)).all()
+                matching = {row.id for row in rows}
+                near = nlargest(NEAREST_TEXTS, cosines, key=lambda number: cosines[number])
+                parameters["ids"] = json.dumps([id for id in near if id not in matching])
+                rows += await _rows(connection, _NUMBERED, parameters)
         return TurnCandidates(
-            terms=counted,
-            texts=tuple(map(text_of, rows)),
-            cosines=tuple(compared.get(row[0]) for row in rows),
+            terms=terms,
+            texts=tuple(map(_turn_text, rows)),
+            cosines=tuple(cosines.get(row.id) for row in rows),
         )
 
-    async def _compared(
+    async def _counted_terms(
+        self, connection: AsyncConnection, query: TurnQuery
+    ) -> tuple[QueryTerm, ...]:
+        """Return the terms of the query, each with the share of the owner's texts that have it."""
+        if not query.terms:
+            return ()
+        [(texts,)] = await _rows(connection, _COUNT_TEXTS, _owner_parameters(query.owner))
+        terms: list[QueryTerm] = []
+        for term in query.terms:
+            match = {"match": _match_expression(query.owner, [term])}
+            [(count,)] = await _rows(connection, _COUNT_MATCHES, match)
+            terms.append(QueryTerm(term, count / (texts or 1)))
+        return tuple(terms)
+
+    async def _cosines(
         self, connection: AsyncConnection, query: TurnQuery, vector: QueryVector
     ) -> dict[int, float]:
-        """Return the cosine of each text that the query may find, by its number."""
-        texts = (await connection.execute(digests_of(query))).all()
+        """Return the cosine of each allowed text that has a vector, by the number of the text."""
+        texts = await _rows(connection, _DIGESTS, _query_parameters(query))
         digests = {row.digest for row in texts}
-        loaded = await self._loaded(connection, query.owner, vector.embedder, digests)
-        similarities = await asyncio.to_thread(loaded.compare, vector.vector)
-        by_digest = dict(zip(loaded.digests, similarities, strict=True))
+        vectors = await self._load_vectors(connection, query.owner, vector.embedder, digests)
+        similarities = await asyncio.to_thread(vectors.compare, vector.vector)
+        by_digest = dict(zip(vectors.digests, similarities, strict=True))
         return {row.id: by_digest[row.digest] for row in texts if row.digest in by_digest}
 
-    async def _loaded(
+    async def _load_vectors(
         self, connection: AsyncConnection, owner: Owner, embedder: str, digests: set[bytes]
     ) -> _LoadedVectors:
-        """Return the vectors of an owner: those in memory, and from the file those of other digests."""
-        kept = self._vectors.pop((owner, embedder), None)
-        missing = digests if kept is None else digests.difference(kept.digests)
-        if kept is None or missing:
-            # A digest is that of a text, so its vector never changes.
-            statement = vectors_of(owner, embedder)
-            if kept is None or len(missing) > PARAMETERS:
-                kept = _LoadedVectors([], b"", self._load(b"", 0))
-            else:
-                statement = statement.where(VECTORS.c.digest.in_(missing))
-            rows = (await connection.execute(statement)).all()
-            data = b"".join([kept.data, *(row.data for row in rows)])
-            known = [*kept.digests, *(row.digest for row in rows)]
-            kept = _LoadedVectors(known, data, self._load(data, len(known)))
-        self._vectors[owner, embedder] = kept
-        while len(self._vectors) > KEPT_OWNERS:
+        """Return the vectors of an owner; only those whose digest is not in memory are read from the file."""
+        cached = self._vectors.pop((owner, embedder), None)
+        vectors = cached or _LoadedVectors([], b"", self._load(b"", 0))
+        # A vector of a digest never changes, so those in memory are valid.
+        missing = digests.difference(vectors.digests)
+        if cached is None or missing:
+            names = json.dumps([digest.hex().upper() for digest in missing])
+            wanted = {"digests": None if cached is None else names}
+            parameters = _owner_parameters(owner, embedder) | wanted
+            rows = await _rows(connection, _VECTORS, parameters)
+            data = b"".join([vectors.data, *(row.data for row in rows)])
+            known = [*vectors.digests, *(row.digest for row in rows)]
+            vectors = _LoadedVectors(known, data, self._load(data, len(known)))
+        self._vectors[owner, embedder] = vectors
+        while len(self._vectors) > CACHED_OWNERS:
             del self._vectors[next(iter(self._vectors))]
-        return kept
+        return vectors
 
     async def unembedded(self, owner: Owner, embedder: str, limit: int) -> Mapping[bytes, str]:
-        """Return texts without a vector, the newest first."""
-        row = TEXTS.c
-        newest = (
-            select(row.digest, func.max(row.id).label("id"))
-            .select_from(TEXTS.join(CONVERSATIONS).outerjoin(VECTORS, has_vector(embedder)))
-            .where(is_owned_by(owner), VECTORS.c.digest.is_(None))
-            .group_by(row.digest)
-            .order_by(func.max(row.ts).desc(), func.max(row.id).desc())
-            .limit(limit)
-            .subquery()
-        )
-        query = select(newest.c.digest, WORDS.c.body)
+        """Return texts without a vector, the newest first, by digest."""
+        parameters = {**_owner_parameters(owner, embedder), "limit": limit}
         async with self._reading() as connection:
-            joined = query.select_from(newest.join(WORDS, newest.c.id == WORDS.c.rowid))
-            rows = (await connection.execute(joined)).all()
+            rows = await _rows(connection, _UNEMBEDDED, parameters)
         return {row.digest: row.body for row in rows}
 
     async def add_vectors(
         self, owner: Owner, embedder: str, vectors: Mapping[bytes, Vector]
     ) -> None:
-        """Add the vectors of texts that are still there, in one transaction."""
-        remaining = select(TEXTS.c.digest).join(CONVERSATIONS).distinct()
-        remaining = remaining.where(is_owned_by(owner), TEXTS.c.digest.in_(vectors))
-        name = embedder_digest(embedder)
+        """Add the vectors of texts that are still in the index, in one transaction."""
+        rows = [
+            {**_owner_parameters(owner, embedder), "digest": digest, "data": data}
+            for digest, data in vectors.items()
+        ]
         async with self._writing() as connection:
-            digests = (await connection.execute(remaining)).scalars().all()
-            rows = [
-                {"digest": digest, "embedder": name, "data": vectors[digest]} for digest in digests
-            ]
             if rows:
-                await connection.execute(insert(VECTORS).prefix_with("OR IGNORE"), rows)
+                await connection.exec_driver_sql(_ADD_VECTOR, rows)
 
     async def vector_state(self, owner: Owner, embedder: str) -> VectorState:
         """Return how many different texts have a vector."""
-        row = TEXTS.c
-        counts = (
-            select(func.count(VECTORS.c.digest.distinct()), func.count(row.digest.distinct()))
-            .select_from(TEXTS.join(CONVERSATIONS).outerjoin(VECTORS, has_vector(embedder)))
-            .where(is_owned_by(owner))
-        )
+        parameters = _owner_parameters(owner, embedder)
         async with self._reading() as connection:
-            done, total = (await connection.execute(counts)).one()
+            [(done, total)] = await _rows(connection, _COUNT_VECTORS, parameters)
         return VectorState(done, total, is_ready=done == total)
 
     async def remove(self, conversation: ConversationKey) -> None:
-        """Remove everything of a conversation, also from the pages of the file."""
-        self._forget_vectors(Owner.of(conversation))
+        """Remove all texts and vectors of a conversation, also from unused pages of the file."""
+        owner = Owner.of(conversation)
+        self._forget_vectors(owner)
         if self._engine is None and not await asyncio.to_thread(self._path.exists):
             return
+        named = {**_owner_parameters(owner), "name": conversation.name}
         async with self._writing() as connection:
-            row = (await connection.execute(find_conversation(conversation))).one_or_none()
-            if row is not None:
-                await remove_conversation(connection, row.id)
-                await connection.exec_driver_sql(PURGE_WORDS)
-        # Also without a row: a process that removed it may have been killed before this.
+            for row in await _rows(connection, _CONVERSATION, named):
+                await self._remove(connection, row.id)
+                await connection.exec_driver_sql(_PURGE_WORDS)
+        # Also without a row: a process may have been killed after it removed the row and before the checkpoint.
         async with self._reading() as connection:
             await connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    async def _remove(self, connection: AsyncConnection, conversation: int) -> None:
+        await self._remove_texts(connection, conversation)
+        await connection.exec_driver_sql(_REMOVE_CONVERSATION, {"conversation": conversation})
+
+    async def _remove_texts(
+        self, connection: AsyncConnection, conversation: int, inputs: Collection[int] | None = None
+    ) -> None:
+        """Remove all texts of a conversation or those of the inputs, and the vectors that no other text has."""
+        names = None if inputs is None else json.dumps([*inputs])
+        for statement in _REMOVE_TEXTS:
+            await connection.exec_driver_sql(
+                statement, {"conversation": conversation, "inputs": names}
+            )
 
     def _forget_vectors(self, owner: Owner) -> None:
         for key in [key for key in self._vectors if key[0] == owner]:
             del self._vectors[key]
 
     async def clear(self) -> None:
-        """Remove the file; the next use makes a new one."""
+        """Remove the file; the next use creates a new one."""
         await self.close()
         await asyncio.to_thread(_unlink, self._path)
 
     async def close(self) -> None:
-        """Close the file."""
-        engine, self._engine = self._engine, None
+        """Close the file; a later use opens it again."""
+        engine = self._engine
+        self._engine = None
         self._vectors.clear()
         if engine is not None:
             await engine.dispose()
@@ -286,7 +504,7 @@ class MemoryFile:
 
     @asynccontextmanager
     async def _errors(self) -> AsyncGenerator[None]:
-        """Turn errors of the database into our own; empty an index that is damaged."""
+        """Raise errors of the database as StoreError; if the file is damaged, remove it first."""
         try:
             yield
         except (DBAPIError, sqlite3.Error, OSError) as error:
@@ -319,13 +537,15 @@ def _is_damaged(error: sqlite3.Error) -> bool:
 
 
 def _unlink(path: Path) -> None:
-    for suffix in _SIDECARS:
+    for suffix in _SUFFIXES:
         path.with_name(f"{path.name}{suffix}").unlink(missing_ok=True)
 
 
 def _new_engine(path: Path) -> AsyncEngine:
-    """Return an engine on the file, which only its user may read."""
-    import_module("aiosqlite")  # in this thread: the engine would import it on the event loop
+    """Return an engine for the file; a new file is readable only by its user."""
+    import_module(
+        "aiosqlite"
+    )  # in this thread, because the engine would import it on the event loop
     os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
     engine = create_async_engine(
         URL.create("sqlite+aiosqlite", database=str(path)),
@@ -344,18 +564,12 @@ def _set_pragmas(connection: DBAPIConnection, _record: object) -> None:
 
 
 async def _prepare(engine: AsyncEngine) -> bool:
-    """Make the tables of a new file; return False if the file is another program's or another version's."""
+    """Create the tables of an empty file; return False if another program or another version wrote the file."""
     async with engine.begin() as connection:
         await connection.exec_driver_sql("BEGIN IMMEDIATE")
-        identity = [
-            (await connection.exec_driver_sql(f"PRAGMA {name}")).scalar_one()
-            for name in ("application_id", "user_version", "schema_version")
-        ]
-        if identity[2] == 0:
-            await connection.run_sync(TABLES.create_all)
-            for statement in CREATE_WORDS:
+        [(application, version, schema)] = await _rows(connection, _IDENTITY, {})
+        if schema == 0:
+            for statement in _SCHEMA:
                 await connection.exec_driver_sql(statement)
-            await connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
-            await connection.exec_driver_sql(f"PRAGMA user_version = {FORMAT}")
             return True
-        return identity[:2] == [APPLICATION_ID, FORMAT]
+        return (application, version) == (APPLICATION_ID, FORMAT)

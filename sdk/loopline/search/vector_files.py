@@ -9,8 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Callable, Collection, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -19,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loopline.search.embedder import Embedder, EmbeddingError, Vector
+from loopline.search.file_lock import open_lock_file
 from loopline.search.index import Index
 from loopline.search.vectors import (
     PASSAGE_TEXT_VERSION,
@@ -106,7 +106,7 @@ class VectorFiles:
         files = _Files(self._directory, signature, embedder)
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with _lock_file(self._directory / f"{files.model}.lock") as lock:
+            with open_lock_file(self._directory / f"{files.model}.lock") as lock:
                 while not _try_lock(lock):
                     if not progress(0, index.size):
                         return None
@@ -311,16 +311,6 @@ def _digests_of(vectors: Path) -> Path:
 
 def _digest(text: str) -> bytes:
     return blake2b(text.encode("utf-8", "replace"), digest_size=DIGEST_BYTES).digest()
-
-
-@contextmanager
-def _lock_file(path: Path) -> Generator[int]:
-    """Open a file to lock; a lock on it ends when the process dies."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _try_lock(descriptor: int) -> bool:
