@@ -205,10 +205,10 @@ async def test_the_last_turn_is_the_last_before_the_one_that_asks(index: TurnInd
 
 async def test_how_far_a_conversation_is_indexed_is_known(index: TurnIndex) -> None:
     await fill(index, said("tea"))
-    assert await index.indexed(ANN) == {"tea": at(1)}
+    assert await index.read_progress(ANN) == {"tea": at(1)}
     assert await index.extend(ANN.key("tea"), at(1), at(7), [])
-    assert await index.indexed(ANN) == {"tea": at(7)}
-    assert [await index.indexed(stranger) for stranger in STRANGERS] == [{}, {}, {}]
+    assert await index.read_progress(ANN) == {"tea": at(7)}
+    assert [await index.read_progress(stranger) for stranger in STRANGERS] == [{}, {}, {}]
 
 
 async def test_what_another_process_indexed_is_not_indexed_twice(index: TurnIndex) -> None:
@@ -221,7 +221,7 @@ async def test_what_another_process_indexed_is_not_indexed_twice(index: TurnInde
 async def test_another_conversation_under_the_name_replaces_the_texts(index: TurnIndex) -> None:
     await fill(index, said("tea"))
     assert await index.extend(ANN.key("tea"), at(1), at(1, "u2"), [said("coffee")])
-    assert await index.indexed(ANN) == {"tea": at(1, "u2")}
+    assert await index.read_progress(ANN) == {"tea": at(1, "u2")}
     assert await found(index, TurnQuery(owner=ANN, text="tea")) == []
     assert len(await found(index, TurnQuery(owner=ANN, text="coffee"))) == 1
 
@@ -241,13 +241,13 @@ async def test_what_is_removed_is_not_found(index: TurnIndex) -> None:
     await index.remove(ANN.key("never indexed"))
     texts = await found(index, TurnQuery(owner=ANN, text="tea"))
     assert [text.conversation for text in texts] == ["other"]
-    assert set(await index.indexed(ANN)) == {"other"}
+    assert set(await index.read_progress(ANN)) == {"other"}
 
 
 async def test_a_cleared_index_is_empty_and_can_be_filled_again(index: TurnIndex) -> None:
     await fill(index, said("tea"))
     await index.clear()
-    assert await index.indexed(ANN) == {}
+    assert await index.read_progress(ANN) == {}
     await fill(index, said("tea"))
     assert len(await found(index, TurnQuery(owner=ANN, text="tea"))) == 1
 
@@ -312,21 +312,21 @@ async def test_nobody_finds_a_text_of_another_owner_by_its_vector(
     await fill(index, said("oolong"), owner=stranger)
     await index.add_vectors(stranger, MODEL, {digest("oolong"): EAST})
     assert await near(index, TurnQuery(owner=stranger, text="beverage")) == {}
-    assert await index.unembedded(stranger, MODEL, 5) == {digest("oolong", stranger): "oolong"}
+    assert await index.list_unembedded(stranger, MODEL, 5) == {digest("oolong", stranger): "oolong"}
     assert (await index.vector_state(stranger, MODEL)).done == 0
 
 
 async def test_the_newest_texts_get_their_vectors_first(index: TurnIndex) -> None:
     await fill(index, *(said(f"tea {turn}", turn=turn) for turn in (1, 2, 3)))
-    assert list((await index.unembedded(ANN, MODEL, 2)).values()) == ["tea 3", "tea 2"]
+    assert list((await index.list_unembedded(ANN, MODEL, 2)).values()) == ["tea 3", "tea 2"]
     await index.add_vectors(ANN, MODEL, {digest("tea 3"): EAST})
-    assert list((await index.unembedded(ANN, MODEL, 2)).values()) == ["tea 2", "tea 1"]
+    assert list((await index.list_unembedded(ANN, MODEL, 2)).values()) == ["tea 2", "tea 1"]
     assert await index.vector_state(ANN, MODEL) == VectorState(done=1, total=3)
 
 
 async def test_a_text_that_was_said_twice_gets_one_vector(index: TurnIndex) -> None:
     await fill(index, said("tea"), said("tea", turn=2))
-    assert await index.unembedded(ANN, MODEL, 5) == {digest("tea"): "tea"}
+    assert await index.list_unembedded(ANN, MODEL, 5) == {digest("tea"): "tea"}
     await index.add_vectors(ANN, MODEL, {digest("tea"): EAST})
     assert await index.vector_state(ANN, MODEL) == VectorState(done=1, total=1, is_ready=True)
 
@@ -340,7 +340,7 @@ async def test_a_vector_leaves_with_the_last_conversation_that_has_its_text(
     assert await near(index, TurnQuery(owner=ANN, text="beverage")) == {"oolong": 1.0}
     await index.remove(ANN.key("other"))
     await fill(index, said("oolong"))
-    assert list((await index.unembedded(ANN, MODEL, 5)).values()) == ["oolong"]
+    assert list((await index.list_unembedded(ANN, MODEL, 5)).values()) == ["oolong"]
 
 
 async def test_a_vector_that_comes_after_its_text_was_removed_is_not_kept(
@@ -350,7 +350,7 @@ async def test_a_vector_that_comes_after_its_text_was_removed_is_not_kept(
     await index.remove(ANN.key("tea"))
     await index.add_vectors(ANN, MODEL, {digest("oolong"): EAST})
     await fill(index, said("oolong"))
-    assert list((await index.unembedded(ANN, MODEL, 5)).values()) == ["oolong"]
+    assert list((await index.list_unembedded(ANN, MODEL, 5)).values()) == ["oolong"]
 
 
 # The file.
@@ -445,7 +445,7 @@ async def test_a_damaged_file_is_emptied_and_says_so(tmp_path: Path, content: by
     (tmp_path / "m").write_bytes(content)
     index = MemoryFile(tmp_path / "m")
     with pytest.raises(TurnIndexDamaged, match="was damaged and is emptied"):
-        await index.indexed(ANN)
+        await index.read_progress(ANN)
     await fill(index, said("tea"))
     await index.close()
 
@@ -455,6 +455,6 @@ async def test_a_file_of_another_version_is_built_anew(tmp_path: Path) -> None:
         database.execute("CREATE TABLE turn_text(id)")
     database.close()
     index = MemoryFile(tmp_path / "m")
-    assert await index.indexed(ANN) == {}
+    assert await index.read_progress(ANN) == {}
     await fill(index, said("tea"))
     await index.close()

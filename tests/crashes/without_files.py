@@ -95,7 +95,7 @@ async def index(folder: Path) -> Callable[[], Awaitable[object]]:
 
     async def indexed() -> object:
         try:
-            return len(await file.indexed(Owner(user="ann", tenant="t", project="p")))
+            return len(await file.read_progress(Owner(user="ann", tenant="t", project="p")))
         finally:
             await file.close()
 

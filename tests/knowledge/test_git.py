@@ -25,7 +25,7 @@ def test_nothing_is_written_to_the_repository(folder: GitFolder) -> None:
     assert repository.resolve("HEAD") == commit
     entries = repository.entries(commit)
     assert list(repository.contents([entry.blob for entry in entries])) == [b"one\n"]
-    assert repository.uncommitted() == 0
+    assert repository.count_uncommitted() == 0
     assert snapshot(folder.path) == before
 
 
@@ -34,7 +34,7 @@ def test_what_is_not_committed_is_counted_and_not_read(folder: GitFolder) -> Non
     folder.write({"a.md": "two\n", "new/c.md": "c\n", "new/d.md": "d\n", "ignored": "x\n"})
     (folder.path / "b.md").unlink()
     repository = GitRepository.open(str(folder.path))
-    assert repository.uncommitted() == 4
+    assert repository.count_uncommitted() == 4
     assert repository.read(commit, "a.md") == b"one\n"
 
 
@@ -74,7 +74,7 @@ def test_a_worktree_is_a_repository(folder: GitFolder, tmp_path: Path) -> None:
     repository = GitRepository.open(str(tmp_path / "other"))
     assert repository.name == "other"
     assert repository.resolve("HEAD") == commit
-    assert repository.uncommitted() == 0
+    assert repository.count_uncommitted() == 0
 
 
 def test_a_folder_inside_a_work_tree_is_its_repository(folder: GitFolder) -> None:
@@ -131,7 +131,7 @@ def test_the_environment_of_a_git_hook_changes_nothing(
     monkeypatch.setenv("GIT_INDEX_FILE", str(tmp_path / "index"))
     repository = GitRepository.open(str(folder.path))
     assert repository.resolve("HEAD") == commit
-    assert repository.uncommitted() == 0
+    assert repository.count_uncommitted() == 0
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_the_environment_of_a_git_hook_changes_nothing(
     [
         ("nowhere", r"knowledge\.repo is 'nowhere', but .* does not exist"),
         ("file", r"knowledge\.repo is 'file', but .* is a file"),
-        ("plain", r"knowledge\.repo is .*plain, which is no git repository"),
+        ("plain", r"knowledge\.repo is .*plain, which is not a git repository"),
         ("~nobody-of-that-name/x", r"knowledge\.repo is '~nobody"),
         ("ext::sh -c true", r"knowledge\.repo is 'ext::sh"),
     ],
@@ -228,7 +228,7 @@ def test_a_remote_is_mirrored_and_fetched_each_time_it_is_opened(
     assert opened.resolve("HEAD") == first
     assert opened.name == "project"
     assert opened.location == url_of(folder)
-    assert opened.uncommitted() == 0
+    assert opened.count_uncommitted() == 0
     made = [tmp_path / "mirrors", *(tmp_path / "mirrors").iterdir()]
     assert [path for path in made if path.stat().st_mode & 0o077] == []
     folder.git("checkout", "-q", "-b", "next")

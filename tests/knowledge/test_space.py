@@ -23,7 +23,7 @@ from loopline.knowledge import (
 from loopline.knowledge.fts import FtsIndexes
 from loopline.knowledge.git import GitRepository
 from loopline.knowledge.repository import RepositoryFile
-from loopline.knowledge.tree import Root, Tree, configured_roots, repository_path
+from loopline.knowledge.tree import Root, Tree, read_roots, repository_path
 from loopline.refs import KnowledgeRef, Lines, parse
 from loopline.search import Embedder, EmbeddingError, SharedEmbedder, Vector, WordEmbedder
 
@@ -351,11 +351,11 @@ async def test_a_setting_that_names_nothing_is_named(
 @pytest.mark.parametrize("root", ["../docs", "/docs", "a/../../b"])
 def test_a_root_may_not_leave_the_repository(root: str) -> None:
     with pytest.raises(KnowledgeError, match=r"knowledge\.tests_root"):
-        configured_roots(KnowledgeConfig(tests_root=root))
+        read_roots(KnowledgeConfig(tests_root=root))
 
 
 def test_roots_may_be_written_in_several_ways() -> None:
-    found_configured_roots = configured_roots(
+    found_configured_roots = read_roots(
         KnowledgeConfig(docs_root="./docs/", src_root="a//b", deploy_root=".")
     )
     assert found_configured_roots == (Root("docs", "docs"), Root("src", "a/b"), Root("deploy", ""))
@@ -367,7 +367,7 @@ def space_path(roots: tuple[Root, ...], path: str) -> str | None:
 
 
 def test_the_deepest_root_names_a_file() -> None:
-    both = configured_roots(KnowledgeConfig(docs_root=".", src_root="src"))
+    both = read_roots(KnowledgeConfig(docs_root=".", src_root="src"))
     assert space_path(both, "src/a.py") == "src/a.py"
     assert space_path(both, "b.md") == "docs/b.md"
     assert space_path(both, "src/deep/c.py") == "src/deep/c.py"
@@ -380,7 +380,7 @@ _PATH = st.lists(_NAME, min_size=1, max_size=4).map("/".join)
 
 @given(_PATH, _PATH | st.just(""), _PATH | st.just("."))
 def test_a_path_of_the_space_leads_back_to_its_file(path: str, docs: str, src: str) -> None:
-    found_configured_roots = configured_roots(KnowledgeConfig(docs_root=docs, src_root=src))
+    found_configured_roots = read_roots(KnowledgeConfig(docs_root=docs, src_root=src))
     where = space_path(found_configured_roots, path)
     assert where is not None or "." not in (docs, src)
     if where is not None and len({root.folder for root in found_configured_roots}) == len(

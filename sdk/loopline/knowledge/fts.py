@@ -43,12 +43,12 @@ from loopline.search import (
     name_parts,
     query_terms,
 )
-from loopline.search.file_lock import locked_file
+from loopline.search.file_lock import lock_file
 
 APPLICATION_ID = 0x4C4F4F50  # "LOOP"
 FORMAT = 2
 FAR_ROWS = 1 << 32
-"""An offset of the row numbers of tests and other files in the table of words, so that the two parts are searched apart."""
+"""An offset of the row numbers of tests and other files in the table of words. Each range is searched separately."""
 BATCH = 1_000
 """The rows of one INSERT statement. A chunk has 8 values, and SQLite accepts 32,766 values in a statement."""
 QUEUED_BATCHES = 4
@@ -231,7 +231,7 @@ def _write_about(
 def _insert_all(
     database: sqlite3.Connection, contents: Contents, file_notes: dict[str, str]
 ) -> int:
-    """Insert all files, and add their notes to `file_notes`; return the number of chunks."""
+    """Insert all files, add their notes to `file_notes`, and return the number of chunks."""
     chunks = 0
     writes: deque[Future[None]] = deque()
     # A second thread writes while this one reads and cuts the next files.
@@ -355,12 +355,12 @@ class FtsIndex:
 
     @property
     def size(self) -> int:
-        """The number of chunks."""
+        """The number of chunks in the index."""
         return self.about.chunks
 
     @property
     def base(self) -> IndexBase | None:
-        """The index that this one was made from; None if it was made from nothing."""
+        """The earlier index that this one was made from; None if all files were read."""
         return self.about.base
 
     def copy_to(self, database: sqlite3.Connection) -> None:
@@ -383,7 +383,7 @@ class FtsIndex:
         return Candidates(tuple(terms), chunks)
 
     def read(self, numbers: Sequence[int]) -> list[Chunk]:
-        """Return the chunks with these numbers, in this order.
+        """Return the chunks with these numbers, in this order. Numbers above `size` are left out.
 
         Raises:
             IndexDamaged: the file cannot be read.
@@ -394,7 +394,7 @@ class FtsIndex:
         return [chunks[number] for number in numbers if number in chunks]
 
     def numbers(self, paths: Callable[[str], bool]) -> list[int]:
-        """Return the numbers of the chunks in files whose path the function accepts.
+        """Return the numbers of all chunks in the files for which `paths` is true.
 
         Raises:
             IndexDamaged: the file cannot be read.
@@ -561,7 +561,7 @@ class FtsIndexes:
     def _build_file(self, directory: Path, key: IndexKey, contents: Contents) -> StoredIndex:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = directory / _file_name(key)
-        with locked_file(directory / "build.lock"):
+        with lock_file(directory / "build.lock"):
             if (ready := self.open(key)) is not None:
                 return ready
             temporary = path.with_suffix(".new")

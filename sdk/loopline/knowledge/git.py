@@ -1,4 +1,4 @@
-"""Git repositories, local and remote, read at a commit. Nothing is ever written to a user's repository."""
+"""Local and remote Git repositories, read at a commit. A user's repository is never written to."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from git import Git
 
 from loopline.errors import KnowledgeError
 from loopline.knowledge.repository import LeftOut, RepositoryFile
-from loopline.search.file_lock import locked_file
+from loopline.search.file_lock import lock_file
 
 _REMOTE = re.compile(r"(?:https?|ssh|git|file)://|\w[\w.-]*@[\w.-]+:(?!//)", re.IGNORECASE)
-# In an HTTP URL the user name may be the token; in others it is `git`.
+# In an HTTP URL the user name may be a token; in other URLs it is usually `git`.
 _USER = re.compile(r"(https?://)[^/\s]*@", re.IGNORECASE)
 _PASSWORD = re.compile(r"(://[^\s/:@]*):[^\s/]*@")
 _QUERY = re.compile(r"(?<=://)([^\s?#]*)[?#][^\s'\"]*")
@@ -28,14 +28,15 @@ _LINK_MODE = "120000"
 _FILE_MODES = frozenset({"100644", "100755", "100664"})
 _OBJECT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _FILTER_SETTING = re.compile(r"(filter\..*\.)(?:clean|smudge|process|required)", re.DOTALL)
-_EMPTY, _FALSE = "NO_PROGRAM", "NOT_REQUIRED"
+_EMPTY = "NO_PROGRAM"
+_FALSE = "NOT_REQUIRED"
 _NO_FILTER = {"clean": _EMPTY, "smudge": _EMPTY, "process": _EMPTY, "required": _FALSE}
 _OWN_ENVIRONMENT = (
     "env", "-u", "GIT_DIR", "-u", "GIT_WORK_TREE", "-u", "GIT_INDEX_FILE", "-u", "GIT_PREFIX",
     "-u", "GIT_OBJECT_DIRECTORY", "-u", "GIT_COMMON_DIR", "-u", "GIT_NAMESPACE",
 )  # fmt: skip
 GIT_NOT_FOUND = 127
-# Nobody can answer a prompt, so neither git nor ssh nor a credential helper may wait for one.
+# No user can answer a prompt, so git, ssh and credential helpers must fail instead of waiting.
 _NO_PROMPT = {
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_ASKPASS": "true",
@@ -43,8 +44,8 @@ _NO_PROMPT = {
     "SSH_ASKPASS_REQUIRE": "force",
     "GCM_INTERACTIVE": "never",
 }
-# Reading takes no locks, writes nothing and fetches nothing. Older versions of git don't know
-# GIT_NO_LAZY_FETCH, so no transport is allowed either.
+# Reading must not lock, write or fetch. Older versions of git don't know GIT_NO_LAZY_FETCH, so all transports are
+# forbidden as well.
 _READ_ONLY = {
     "GIT_OPTIONAL_LOCKS": "0",
     "GIT_NO_LAZY_FETCH": "1",
@@ -54,7 +55,7 @@ _READ_ONLY = {
     **_NO_PROMPT,
 }
 _FETCHING = {"GIT_OPTIONAL_LOCKS": "0", **_NO_PROMPT}
-# The programs that a repository's configuration could make git run. Filters have names of their own.
+# Disables the programs that the configuration of a repository could make git run, except filters: see `_no_filters`.
 _NO_PROGRAMS = (
     "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}",
     "-c", "core.alternateRefsCommand=", "-c", "core.sshCommand=false", "-c", "core.pager=cat",
@@ -68,7 +69,7 @@ REF_LIMIT = 5_000
 
 
 class GitRepository:
-    """A repository that git can read. Made by `GitRepository.open`."""
+    """A repository that the git command reads. Create it with `GitRepository.open`."""
 
     def __init__(
         self,
@@ -88,7 +89,7 @@ class GitRepository:
         self._head = head
         self._short: dict[str, str] = {}
         self._listed: tuple[str, dict[str, RepositoryFile]] | None = None
-        """The commit whose files were listed last, and its files by their paths."""
+        """The commit that was listed last, and its files by path."""
 
     @classmethod
     def open(
@@ -101,25 +102,31 @@ class GitRepository:
         timeout_seconds: float = FETCH_SECONDS,
         fetch: bool = True,
     ) -> GitRepository:
-        """Open the repository of a `knowledge.repo` setting; blocks, and for a URL uses the network.
+        """Open the repository of a `knowledge.repo` setting. Blocks, and uses the network for a URL.
 
-        An empty setting means the work tree that holds the bundle's folder, else the current folder.
-        A URL is mirrored below `mirrors` and fetched; when it cannot be reached, an older mirror that
-        has `ref` is used, with a warning. Without `fetch` a mirror that is there is used as it is.
+        Args:
+            repo: a folder or a URL. If it is empty, the repository that contains the bundle's folder is opened, or the
+                repository that contains the current folder.
+            ref: a ref that an older mirror must have.
+            bundle_folder: the folder of the bundle.
+            mirrors: the folder of mirrors. A URL is cloned there and fetched at each opening. If fetching fails, an
+                older mirror that has `ref` is used, and `warnings` says so.
+            timeout_seconds: the longest time of a fetch.
+            fetch: False to use an existing mirror without fetching.
 
         Raises:
-            KnowledgeError: there is no such repository, or it cannot be read.
+            KnowledgeError: the repository does not exist or cannot be read; the message names the setting.
         """
         setting = repo.strip()
         if not setting.isprintable():
             raise KnowledgeError(
-                f"knowledge.repo is {_without_password(setting)!r}: no such name exists"
+                f"knowledge.repo is {_hide_password(setting)!r}: no such name exists"
             )
         if _REMOTE.match(setting):
             return _mirror(setting, ref, mirrors, timeout_seconds, fetch=fetch)
         if "://" in setting:
             raise KnowledgeError(
-                f"knowledge.repo is {_without_password(setting)!r}: a URL begins with "
+                f"knowledge.repo is {_hide_password(setting)!r}: a URL begins with "
                 "https://, http://, ssh://, git:// or file://"
             )
         if setting:
@@ -127,7 +134,7 @@ class GitRepository:
         return _surrounding_repository(bundle_folder)
 
     def resolve(self, ref: str) -> str:
-        """Return the full id of the commit that a ref names now."""
+        """Return the full id of the commit that a branch, tag, abbreviated id or `HEAD` names now."""
         if not ref or ref.startswith("-") or not ref.isprintable():
             raise KnowledgeError(f"knowledge.ref is {ref!r}, which cannot be the name of a commit")
         name = self._head if ref == "HEAD" else ref
@@ -138,21 +145,21 @@ class GitRepository:
         commit = out.decode().strip()
         if status == 0 and commit:
             return commit
-        raise self._unknown(ref, error)
+        raise self._unknown_ref(ref, error)
 
     def abbreviate(self, commit: str) -> str:
-        """Return the first seven characters of a full id, or as many more as git needs."""
+        """Return the shortest unique prefix of a full commit id, of at least seven characters."""
         if commit not in self._short:
             out = self._git_output("rev-parse", "--short=7", "--verify", self._object(commit))
             self._short[commit] = out.decode().strip()
         return self._short[commit]
 
     def entries(self, commit: str) -> Sequence[RepositoryFile]:
-        """Return every file; a path that is not UTF-8 has surrogate escapes.
+        """Return all files of a commit. A path that is not UTF-8 has surrogate escapes.
 
-        After a first commit only what differs from the one before is asked for.
+        After the first call, git lists only the differences from the commit of the previous call.
         """
-        files = self._listed_since(commit)
+        files = self._update_listing(commit)
         if files is None:
             files = {
                 path: RepositoryFile(path, int(size), blob)
@@ -162,8 +169,8 @@ class GitRepository:
         self._listed = (commit, files)
         return [*files.values()]
 
-    def _listed_since(self, commit: str) -> dict[str, RepositoryFile] | None:
-        """Return the files of a commit, made of those of the commit listed before; None if there is none to compare."""
+    def _update_listing(self, commit: str) -> dict[str, RepositoryFile] | None:
+        """Update the files of the commit that was listed last to this commit; None if that is not possible."""
         if self._listed is None:
             return None
         before, listed = self._listed
@@ -171,17 +178,17 @@ class GitRepository:
             self._folder, *_NO_PROGRAMS, "diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev",
             self._object(before), self._object(commit),
         )  # fmt: skip
-        if status != 0:  # the commit before is gone
+        if status != 0:  # the previous commit no longer exists
             return None
         changed: dict[str, str] = {}
-        gone: list[str] = []
+        removed: list[str] = []
         fields = out.decode("utf-8", "surrogateescape").split("\0")
         for head, path in zip(fields[::2], fields[1::2], strict=False):
             _, mode, _, blob, _ = head.split()
             if mode in _FILE_MODES:
                 changed[path] = blob
             else:
-                gone.append(path)
+                removed.append(path)
         sizes = self._sizes([*changed.values()])
         if sizes is None:
             return None
@@ -189,15 +196,15 @@ class GitRepository:
             path: RepositoryFile(path, size, blob)
             for (path, blob), size in zip(changed.items(), sizes, strict=True)
         }
-        for path in gone:
+        for path in removed:
             files.pop(path, None)
-        return dict(sorted(files.items())) if gone or len(files) > len(listed) else files
+        return dict(sorted(files.items())) if removed or len(files) > len(listed) else files
 
     def _sizes(self, blobs: Sequence[str]) -> list[int] | None:
-        """Return the size of each blob; None if one is lost."""
+        """Return the size of each blob; None if a blob is missing."""
         if not blobs:
             return []
-        with self._names_of(blobs) as names:
+        with self._blob_list(blobs) as names:
             out: bytes = Git(str(self._folder)).execute(
                 _command(*_NO_PROGRAMS, "cat-file", "--batch-check=%(objectsize)"),
                 istream=names.fileno(),
@@ -208,15 +215,15 @@ class GitRepository:
         return [*map(int, sizes)] if all(map(str.isdecimal, sizes)) else None
 
     @contextmanager
-    def _names_of(self, blobs: Sequence[str]) -> Generator[IO[bytes]]:
-        """Open a file of the ids, one on a line, for a command to read."""
+    def _blob_list(self, blobs: Sequence[str]) -> Generator[IO[bytes]]:
+        """Yield a temporary file with the ids, one per line, as the input of a command."""
         with tempfile.TemporaryFile() as names:
             names.write("".join(f"{self._object(blob)}\n" for blob in blobs).encode())
             names.seek(0)
             yield names
 
-    def left_out(self, commit: str) -> Mapping[str, LeftOut]:
-        """Return the links and submodules by their paths."""
+    def list_left_out(self, commit: str) -> Mapping[str, LeftOut]:
+        """Return the symbolic links and submodules of a commit by path."""
         return {
             path: "link" if mode == _LINK_MODE else "submodule"
             for mode, kind, _, _, path in self._tree(commit)
@@ -224,7 +231,7 @@ class GitRepository:
         }
 
     def _tree(self, commit: str) -> Iterator[tuple[str, str, str, str, str]]:
-        """Yield mode, type, id, size and path of everything in a commit but folders."""
+        """Yield mode, type, id, size and path of each entry of a commit, except folders."""
         out = self._git_output("ls-tree", "-r", "-z", "-l", "--full-tree", self._object(commit))
         for line in out.decode("utf-8", "surrogateescape").split("\0"):
             head, _, path = line.partition("\t")
@@ -233,10 +240,10 @@ class GitRepository:
                 yield mode, kind, blob, size, path
 
     def contents(self, blobs: Sequence[str]) -> Iterator[bytes]:
-        """Yield the bytes of many blobs from one `git cat-file`."""
+        """Yield the contents of the blobs, read by one `git cat-file` process."""
         if not blobs:
             return
-        with self._names_of(blobs) as names:
+        with self._blob_list(blobs) as names:
             process = Git(str(self._folder)).execute(
                 _command(*_NO_PROGRAMS, "cat-file", "--batch", "--buffer"),
                 istream=names.fileno(),
@@ -251,17 +258,17 @@ class GitRepository:
                 del process  # its finalizer closes the pipes, ends git and waits for it
 
     def read(self, commit: str, path: str) -> bytes:
-        """Return the bytes of one file."""
-        for mode, blob in self._at(commit, path):
+        """Return the content of one file."""
+        for mode, blob in self._find_entries(commit, path):
             if mode.startswith("100"):
                 return self._git_output("cat-file", "blob", blob)
         raise KnowledgeError(f"{self.name} has no file {path!r} at {self.abbreviate(commit)}")
 
-    def uncommitted(self) -> int:
-        """Count the files of the work tree that differ from HEAD or are new and not ignored.
+    def count_uncommitted(self) -> int:
+        """Return the number of files in the work tree that differ from HEAD, or are new and not ignored.
 
-        No filter of the repository runs, for it is a program of its author: a touched file that has one
-        counts as changed. Submodules are not counted.
+        The filters of the repository are not run, because they are programs of its author. So a file with a filter
+        counts as changed if its time stamp differs. Submodules are not counted.
         """
         if self._bare:
             return 0
@@ -273,12 +280,12 @@ class GitRepository:
         return out.count(b"\0")
 
     def _no_filters(self) -> list[str]:
-        """Return the options that leave every configured filter without a program."""
+        """Return the options that disable every configured filter."""
         out = self._git_output("config", "--list", "--name-only", "-z").decode(
             "utf-8", "surrogateescape"
         )
         named = {match[1] for name in out.split("\0") if (match := _FILTER_SETTING.fullmatch(name))}
-        # Not by -c, which would end the name of a filter at a `=` in it.
+        # -c would not work for a filter with `=` in its name.
         return [
             f"--config-env={name}{setting}={value}"
             for name in sorted(named)
@@ -286,16 +293,17 @@ class GitRepository:
         ]
 
     def _object(self, id: str) -> str:
-        """Return a full object id unchanged.
+        """Check that `id` is a full object id, and return it.
 
         Raises:
-            KnowledgeError: it is not an id, so git could take it for a name or an option.
+            KnowledgeError: it is not. Git could interpret it as a name or an option.
         """
         if not _OBJECT.fullmatch(id):
             raise KnowledgeError(f"{id!r} is not the full id of an object of {self.location}")
         return id
 
-    def _at(self, commit: str, path: str) -> Iterator[tuple[str, str]]:
+    def _find_entries(self, commit: str, path: str) -> Iterator[tuple[str, str]]:
+        """Yield mode and id of the entry at exactly this path, if there is one."""
         if not path or any(part in ("", ".", "..") for part in path.split("/")):
             return
         out = self._git_output(
@@ -325,7 +333,7 @@ class GitRepository:
             raise KnowledgeError(f"git could not read {self.location}: {error.strip()}")
         return out
 
-    def _unknown(self, ref: str, error: str) -> KnowledgeError:
+    def _unknown_ref(self, ref: str, error: str) -> KnowledgeError:
         out = self._git_output(
             "for-each-ref", f"--count={REF_LIMIT}", "--format=%(refname:short)",
             "refs/heads", "refs/tags", "refs/remotes",
@@ -345,7 +353,7 @@ class GitRepository:
 
 
 def _local_repository(setting: str) -> GitRepository:
-    public = _without_password(setting)
+    public = _hide_password(setting)
     try:
         folder = Path(setting).expanduser().absolute()
     except RuntimeError as error:
@@ -353,18 +361,22 @@ def _local_repository(setting: str) -> GitRepository:
     if not folder.is_dir():
         problem = "is a file" if folder.exists() else "does not exist"
         raise KnowledgeError(
-            f"knowledge.repo is {public!r}, but {_without_password(str(folder))} {problem}"
+            f"knowledge.repo is {public!r}, but {_hide_password(str(folder))} {problem}"
         )
     repository = _discover(folder)
     if repository is None:
         raise KnowledgeError(
-            f"knowledge.repo is {folder}, which is no git repository and not inside one"
+            f"knowledge.repo is {folder}, which is not a git repository and not inside one"
         )
     return repository
 
 
 def _surrounding_repository(bundle_folder: Path | None) -> GitRepository:
-    """Return the repository whose work tree holds the bundle, else the current folder."""
+    """Return the repository that contains the bundle's folder or, if there is none, the current folder.
+
+    Raises:
+        KnowledgeError: neither folder is in a repository.
+    """
     current_folder = Path.cwd()
     for folder in (bundle_folder, current_folder):
         repository = _discover(folder) if folder is not None and folder.is_dir() else None
@@ -379,10 +391,10 @@ def _surrounding_repository(bundle_folder: Path | None) -> GitRepository:
 
 
 def _discover(folder: Path) -> GitRepository | None:
-    """Return the repository that a folder is, or is in; None if there is none.
+    """Return the repository that contains the folder; None if it is not in a repository.
 
     Raises:
-        KnowledgeError: there is one, and git refuses to read it.
+        KnowledgeError: git refuses to read the repository.
     """
     status, out, error = _git(
         folder,
@@ -391,7 +403,7 @@ def _discover(folder: Path) -> GitRepository | None:
     )
     lines = out.decode("utf-8", "surrogateescape").split("\n")
     match lines:
-        # A bare repository has no top level: git says the first two and then fails.
+        # In a bare repository git prints the first two values, and fails at the third.
         case ["true", git_folder, *_]:
             location = Path(git_folder)
             return GitRepository(
@@ -419,20 +431,24 @@ def _access_error(folder: Path, error: str) -> KnowledgeError:
 def _mirror(
     url: str, ref: str, mirrors: Path | None, timeout_seconds: float, *, fetch: bool
 ) -> GitRepository:
-    """Return the mirror of a remote repository, fetched now, or an older copy when it cannot be fetched.
+    """Fetch the mirror of a remote repository and return it; if fetching fails, return the older copy.
 
-    It is named by the URL without a password, as past turns record it.
+    Its location is the URL without a password, which past turns record.
+
+    Raises:
+        KnowledgeError: fetching failed, and no copy has `ref`.
     """
-    public = _without_password(url)
+    public = _hide_password(url)
     if mirrors is None:
         raise KnowledgeError(f"knowledge.repo is {public}, and there is no folder to mirror it in")
     name = url.rstrip("/").replace(":", "/").rpartition("/")[2].removesuffix(".git") or "repository"
     digest = sha256(public.encode()).hexdigest()[:16]
     folder = mirrors / f"{_UNSAFE_CHARACTER.sub('-', name)}-{digest}.git"
     mirrors.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with locked_file(folder.with_suffix(".lock")):
-        is_there = (folder / "HEAD").exists()
-        failure = _update_mirror(folder, url, timeout_seconds) if fetch or not is_there else ""
+    with lock_file(folder.with_suffix(".lock")):
+        failure = ""
+        if fetch or not (folder / "HEAD").exists():
+            failure = _update_mirror(folder, url, timeout_seconds)
     mirror = GitRepository(
         folder,
         name=name,
@@ -454,7 +470,7 @@ def _mirror(
 
 
 def _update_mirror(folder: Path, url: str, timeout_seconds: float) -> str:
-    """Fetch into the mirror; return git's message if that failed, else an empty string."""
+    """Create the mirror if necessary, and fetch; return the message of git if fetching failed, or an empty string."""
     if not (folder / "HEAD").exists():
         folder.mkdir(mode=0o700, exist_ok=True)
         status, _, error = _git(folder, "init", "--quiet", "--bare", ".")
@@ -462,9 +478,9 @@ def _update_mirror(folder: Path, url: str, timeout_seconds: float) -> str:
             return error.strip()
     status, error = _fetch(folder, url, (*_REFSPECS, f"+HEAD:{_REMOTE_HEAD}"), timeout_seconds)
     if status != 0 and "remote ref HEAD" in error:
-        # The remote's HEAD names a branch that has no commit; its other branches may do.
+        # HEAD of the remote names a branch without a commit; its other branches may have commits.
         status, error = _fetch(folder, url, _REFSPECS, timeout_seconds)
-    message = " ".join(_without_password(error).split())
+    message = " ".join(_hide_password(error).split())
     return (message or f"nothing (status {status})") if status != 0 else ""
 
 
@@ -488,7 +504,7 @@ def _fetch(
     return status, error
 
 
-def _without_password(text: str) -> str:
+def _hide_password(text: str) -> str:
     return _QUERY.sub(r"\1", _PASSWORD.sub(r"\1@", _USER.sub(r"\1", text)))
 
 
@@ -498,12 +514,12 @@ def _git(
     timeout_seconds: float | None = None,
     environment: Mapping[str, str] = _READ_ONLY,
 ) -> tuple[int, bytes, str]:
-    """Return status, output and error text of a git command in a folder.
+    """Run a git command in a folder; return its exit status, standard output and error text.
 
     Raises:
-        KnowledgeError: the folder or git itself is missing.
+        KnowledgeError: the folder or the git program is missing.
     """
-    # GitPython would quietly run it in the current folder instead.
+    # Without this check GitPython would run the command in the current folder.
     if not os.access(folder, os.X_OK):
         raise KnowledgeError(f"knowledge.repo: {folder} is gone or may not be entered")
     status, out, error = Git(str(folder)).execute(
@@ -521,5 +537,5 @@ def _git(
 
 
 def _command(*arguments: str) -> list[str]:
-    """Return a git command for the folder it runs in, whatever repository the environment names."""
+    """Return a git command line that ignores the environment variables which select another repository."""
     return [*_OWN_ENVIRONMENT, "git", *arguments]

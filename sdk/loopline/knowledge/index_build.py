@@ -1,4 +1,4 @@
-"""Building an index from a commit: the port that stores indexes, which files are read, and the report."""
+"""Building an index of a commit: the protocol of index stores, the files that are read, and the report."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from loopline.knowledge.tree import Tree
 from loopline.search import KINDS, Chunk, Index, MemoryIndex, chunk, kind_of
 
 Progress = Callable[[int, int, str], None]
-"""Is called with the files done, the files in all, and what is going on."""
+"""A callback for progress: the number done, the total, and the name of the activity."""
 Reason = Literal["binary", "too large", "name is not UTF-8"]
 
 LARGEST_FILE_BYTES = 1_000_000
@@ -27,7 +27,7 @@ PROGRESS_EVERY = 100
 
 @dataclass(frozen=True, slots=True)
 class StoredIndex:
-    """An index that can be searched, and the notes that were stored with it."""
+    """An open index, and the notes that were stored with it."""
 
     index: Index
     notes: str
@@ -35,7 +35,7 @@ class StoredIndex:
 
 @dataclass(frozen=True, slots=True)
 class IndexKey:
-    """The name of an index. The indexes of a `family` differ only in the commit that they were made of."""
+    """The key of an index. Indexes with the same `family` differ only in their commit."""
 
     signature: str
     family: str = ""
@@ -43,7 +43,7 @@ class IndexKey:
 
 @dataclass(frozen=True, slots=True)
 class IndexedFile:
-    """A file of an index: its path, the id of its bytes, its chunks, and a note that is kept with it."""
+    """A file to index: its path, the id of its content, its chunks, and a note to store with it."""
 
     path: str
     blob: str
@@ -52,49 +52,49 @@ class IndexedFile:
 
 
 FileReader = Callable[[Sequence[str]], Iterable[IndexedFile]]
-"""Yields the files with these paths, in their order."""
+"""Reads the files with these paths and yields them in the same order."""
 NotesFunction = Callable[[Mapping[str, str]], str]
-"""Returns the notes of an index, given the note of each file by its path."""
+"""Returns the notes of an index, given the note of each of its files by path."""
 
 
 class IndexStore(Protocol):
-    """Indexes by key; every method may block. A damaged or foreign index counts as absent."""
+    """Stores indexes by key. Methods may block. A damaged index, or one of another program, counts as missing."""
 
     def open(self, key: IndexKey) -> StoredIndex | None:
-        """Return the index built under this key, or None."""
+        """Return the index that was built with this key, or None."""
         ...
 
     def build(
         self, key: IndexKey, files: Mapping[str, str], read: FileReader, notes: NotesFunction
     ) -> StoredIndex:
-        """Build and return the index of these files, given the ids of their bytes by their paths.
+        """Build the index of `files`, ids of contents by path, and return it.
 
-        Only files are read that an earlier index of the family lacks. `notes` is called after the last one was read.
-        When several processes build the same index at once, one does the work, and the others get its index without
-        reading a file. An index is complete or absent.
+        Files that an earlier index of the family has are not read again. `notes` is called after all files were read.
+        If several processes build the same index at once, one builds it, and the others wait and open it without
+        reading files. An incomplete index is never stored.
         """
         ...
 
     def discard(self, key: IndexKey) -> None:
-        """Remove the index, if there is one, and those of its family, from which it may have been made."""
+        """Remove the index, if it exists, and all indexes of its family, because it may have been made from one of them."""
         ...
 
 
 class MemoryIndexes:
-    """Indexes in memory, for as long as the process lives."""
+    """Indexes in memory, and the specification of the protocol."""
 
     def __init__(self) -> None:
         self._stored: dict[IndexKey, StoredIndex] = {}
         self._files: dict[str, dict[tuple[str, str], IndexedFile]] = {}
 
     def open(self, key: IndexKey) -> StoredIndex | None:
-        """Return the index built under this key, or None."""
+        """Return the index that was built with this key, or None."""
         return self._stored.get(key)
 
     def build(
         self, key: IndexKey, files: Mapping[str, str], read: FileReader, notes: NotesFunction
     ) -> StoredIndex:
-        """Build the index of these files unless it exists, and return it."""
+        """Build the index of these files if it does not exist yet, and return it."""
         if key not in self._stored:
             known = self._files.setdefault(key.family, {})
             missing = [path for path, blob in files.items() if (path, blob) not in known]
@@ -107,15 +107,15 @@ class MemoryIndexes:
         return self._stored[key]
 
     def discard(self, key: IndexKey) -> None:
-        """Remove the index and its family."""
-        for kept in [kept for kept in self._stored if kept.family == key.family]:
-            del self._stored[kept]
+        """Remove the index and all indexes of its family."""
+        for stored in [stored for stored in self._stored if stored.family == key.family]:
+            del self._stored[stored]
         self._files.pop(key.family, None)
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A file that is not in the index, and why."""
+    """A file that is not in the index, and the reason."""
 
     path: str
     reason: Reason
@@ -123,7 +123,10 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildReport:
-    """The outcome of a build; it is stored with the index, so that a later start can report it again."""
+    """The result of a build: the number of indexed files, the skipped files, and warnings about links.
+
+    It is stored with the index, and read again when the index is opened later.
+    """
 
     files: int
     skipped: tuple[Skipped, ...]
@@ -131,15 +134,15 @@ class BuildReport:
 
 
 def dump_report(report: BuildReport) -> str:
-    """Return the report as JSON."""
+    """Encode the report as JSON."""
     return _ENCODER.encode(report).decode()
 
 
 def load_report(text: str) -> BuildReport:
-    """Return the report that `dump_report` wrote.
+    """Decode a report that `dump_report` encoded.
 
     Raises:
-        KnowledgeError: the text is something else.
+        KnowledgeError: the text is not such a report.
     """
     try:
         return _REPORT_DECODER.decode(text)
@@ -148,7 +151,7 @@ def load_report(text: str) -> BuildReport:
 
 
 class FileNote(Struct, frozen=True, omit_defaults=True):
-    """What an index keeps of a file besides its chunks."""
+    """The note of a file: whether it is binary, its links to other files, and its labels."""
 
     binary: bool = False
     links: tuple[DocumentLink, ...] = ()
@@ -161,7 +164,10 @@ _REPORT_DECODER = Decoder(BuildReport)
 
 
 class IndexBuild:
-    """Reads the files of a tree that are missing, and reports on all of them."""
+    """One build of an index: it selects the files of a tree, reads those that are needed, and makes the report.
+
+    `started` is True after the first call of `read`.
+    """
 
     def __init__(
         self, repository: Repository, tree: Tree, *, validate_refs: bool, name: str = ""
@@ -174,20 +180,22 @@ class IndexBuild:
         self.started: bool = False
 
     def files(self) -> dict[str, str]:
-        """Return the blobs of the files to index by their paths: documents first, then source, tests and others.
+        """Return the ids of the files to index by path: documents first, then source, tests and other files.
+
+        Files that are too large, or whose name is not UTF-8, are left out and listed in the report.
 
         Raises:
-            KnowledgeError: a root has no files.
+            KnowledgeError: a configured root has no files.
         """
         self._tree.check_roots()
         return {
             path: entry.blob
-            for path, entry in sorted(self._tree.files.items(), key=_by_kind)
-            if self._reads(path, entry)
+            for path, entry in sorted(self._tree.files.items(), key=_kind_order)
+            if self._is_indexed(path, entry)
         }
 
     def read(self, paths: Sequence[str], progress: Progress | None) -> Iterator[IndexedFile]:
-        """Yield the files with these paths; `progress(done, total, activity)` counts them."""
+        """Read and yield the files with these paths; call `progress(done, total, activity)` after every 100 files."""
         self.started = True
         contents = self._repository.contents([self._tree.files[path].blob for path in paths])
         activity = f"reading {self._repository.name}"
@@ -199,7 +207,7 @@ class IndexBuild:
             progress(len(paths), len(paths), activity)
 
     def report(self, notes: Mapping[str, str]) -> BuildReport:
-        """Return the outcome of the build, given the note of each file."""
+        """Return the report of the build, given the encoded note of each file by path."""
         skipped = list(self._skipped)
         problems: list[str] = []
         decoded = {path: _DECODER.decode(note) for path, note in notes.items() if note}
@@ -239,7 +247,8 @@ class IndexBuild:
         )
         return IndexedFile(path, entry.blob, chunk(path, text), note)
 
-    def _reads(self, path: str, entry: RepositoryFile) -> bool:
+    def _is_indexed(self, path: str, entry: RepositoryFile) -> bool:
+        """Return True if the file is indexed; else add it to the skipped files."""
         if entry.size > LARGEST_FILE_BYTES:
             self._skipped.append(Skipped(path, "too large"))
         elif not path.isascii() and any("\ud800" <= character <= "\udfff" for character in path):
@@ -254,7 +263,7 @@ def _encode(note: FileNote) -> str:
 
 
 def decode_text(data: bytes) -> str | None:
-    """Return the text of a file, as UTF-8 or else Latin-1; None when the file is binary."""
+    """Decode a file as UTF-8, or as Latin-1 if it is not UTF-8; return None if the file is binary."""
     if b"\0" in data[:SNIFFED_BYTES]:
         return None
     try:
@@ -263,6 +272,6 @@ def decode_text(data: bytes) -> str | None:
         return data.decode("latin-1")
 
 
-def _by_kind(file: tuple[str, RepositoryFile]) -> tuple[int, str]:
-    """Sort files of a kind together, which lets an index search each kind by itself."""
+def _kind_order(file: tuple[str, RepositoryFile]) -> tuple[int, str]:
+    """Return a sort key that groups files by kind."""
     return KINDS.index(kind_of(file[0])), file[0]

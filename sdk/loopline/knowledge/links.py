@@ -1,4 +1,4 @@
-"""Broken links and `ks:` refs in documents."""
+"""Finds links and `ks:` refs in documents, and reports those that are broken."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ _ENDINGS = ("", ".md", ".mdx", ".markdown", ".rst", "/index.md", "/README.md")
 
 
 class DocumentLink(Struct, frozen=True, array_like=True):
-    """A link of a document, by its line: what is written there, and the path that it names.
+    """A link in a document.
 
-    A `link` and a `path` in backticks name one in the repository, `ref` one in the space, after the name of the
-    repository if the space has several, and `label` a place that some document has given this name. `heading` is what
-    follows the `#`. Of what is no ref, `wrong` says why.
+    `line` counts from 1, and `written` is the text of the link. The kind `link` is a Markdown link: `path` is its target
+    in the repository, and `heading` the part after `#`. The kind `path` is a path in backticks. The kind `ref` is a `ks:`
+    ref; `wrong` is the error if it cannot be parsed. The kind `label` is the name of a label in any document.
     """
 
     line: int
@@ -61,48 +61,48 @@ class DocumentLink(Struct, frozen=True, array_like=True):
 
 
 class LinkTargets(Protocol):
-    """What the links of a document may name besides files and folders."""
+    """Checks links that the tree of one repository cannot check."""
 
     def broken_ref(self, ref: KnowledgeRef) -> str:
-        """Return why a ref to another repository, or to lines or a heading of a file, names nothing; else nothing."""
+        """Return the reason if a ref to another repository, to lines or to a heading is broken, else an empty string."""
         ...
 
     def broken_heading(self, path: str, heading: str) -> str:
-        """Return why a document of the repository has no such heading; nothing if it has one, or is none."""
+        """Return the reason if a document does not have the heading; empty if it does, or the file is not a document."""
         ...
 
 
 def is_document(path: str) -> bool:
-    """Return whether the links of a file are checked, by its name."""
+    """Return True if the extension of the file is that of a document: Markdown, reStructuredText or plain text."""
     return posixpath.splitext(path)[1].lower() in _DOCUMENTS
 
 
 def document_links(inside: str, text: str) -> tuple[DocumentLink, ...]:
-    """Return the links, `ks:` refs and paths in backticks of a document, in order of lines; none of other files.
+    """Return the links, labels, `ks:` refs and paths in backticks of a document by line; empty for other files.
 
-    `inside` is its path in the repository. Links are left out in fenced and inline code, refs in fenced code. So is
-    a link from the top of a web site: its target is not known here.
+    `inside` is the path of the document in the repository. Links in fenced and inline code are ignored, and refs and
+    paths in fenced code. Links with a scheme and links that begin with `/` are ignored, because they lead outside.
     """
     if not is_document(inside) or not any(mark in text for mark in _MARKS):
         return ()
     ending = posixpath.splitext(inside)[1].lower()
     return tuple(
         link
-        for number, line in _outside_fences(text)
+        for number, line in _lines_outside_fences(text)
         for link in _links_of(line, number, inside, ending in _MARKDOWN)
     )
 
 
 def document_labels(inside: str, text: str) -> tuple[str, ...]:
-    """Return the names that a document gives to its places: `(name)=` in Markdown, `.. _name:` elsewhere."""
+    """Return the labels that a document defines, normalized: `(name)=` in Markdown, `.. _name:` in other documents."""
     if not is_document(inside) or not any(mark in text for mark in _LABEL_MARKS):
         return ()
     if posixpath.splitext(inside)[1].lower() not in _MARKDOWN:
-        return tuple(_folded(match[1] or match[2]) for match in _RST_LABEL.finditer(text))
+        return tuple(_normalize_label(match[1] or match[2]) for match in _RST_LABEL.finditer(text))
     if not _LABEL.search(text):
         return ()
-    matches = (_LABEL.match(line) for _, line in _outside_fences(text))
-    return tuple(_folded(match[1]) for match in matches if match)
+    matches = (_LABEL.match(line) for _, line in _lines_outside_fences(text))
+    return tuple(_normalize_label(match[1]) for match in matches if match)
 
 
 def broken_links(
@@ -115,11 +115,18 @@ def broken_links(
     labels: Container[str] = (),
     targets: LinkTargets | None = None,
 ) -> Iterator[str]:
-    """Yield a warning with file and line for each link or ref of a document that leads nowhere.
+    """Yield a warning `path:line: reason` for each broken link or ref of a document.
 
-    `path` is the document's path in the space, `inside` its path in the repository; `name` is that of the repository,
-    if the space has several. `labels` are those of all its documents. Without `targets` neither headings are checked, nor refs to other repositories, nor paths
-    in backticks. Those are checked if they begin with a top folder: `docs/tea.md` is one, `text/html` none.
+    Args:
+        path: the path of the document in the space.
+        inside: its path in the repository.
+        links: the result of `document_links`.
+        tree: the files of the commit.
+        name: the name of the repository in a space of several.
+        labels: the normalized labels of all documents of the repository.
+        targets: checks headings and refs to other repositories. Without it these are not checked, and paths in
+            backticks are not checked either. Such a path is checked only if it begins with an existing top folder:
+            `docs/tea.md`, but not `text/html`.
     """
     for link in links:
         why = _problem(link, inside, tree, name, targets)
@@ -128,15 +135,15 @@ def broken_links(
 
 
 def _names_label(link: DocumentLink, labels: Container[str]) -> bool:
-    """Return whether a link names a label, as `label` or as `#label`."""
+    """Return True if a link is an existing label, written as `label` or as `#label`."""
     return (
         link.kind in ("link", "label")
-        and _folded(unquote(link.written).removeprefix("#")) in labels
+        and _normalize_label(unquote(link.written).removeprefix("#")) in labels
     )
 
 
-def _folded(label: str) -> str:
-    """Return a label as it is compared: the case and the width of spaces do not count."""
+def _normalize_label(label: str) -> str:
+    """Return a label in lower case with single spaces, so that labels can be compared."""
     return " ".join(label.split()).casefold()
 
 
@@ -165,7 +172,7 @@ def _links_of(line: str, number: int, inside: str, markdown: bool) -> Iterator[D
     for role in _ROLE.findall(_LONG_CODE.sub("", line)) if "ref}`" in line else ():
         explicit = _ROLE_TARGET.search(role)
         label = (explicit[1] if explicit else role).strip()
-        # A colon stands behind the name of another project, or of a document whose headings are labels.
+        # A colon follows the name of another project, or of a document whose headings are labels.
         if ":" not in label and label not in _BUILT_IN_LABELS:
             yield DocumentLink(number, "label", label)
     for target in _targets(line):
@@ -181,7 +188,8 @@ def _links_of(line: str, number: int, inside: str, markdown: bool) -> Iterator[D
                 yield DocumentLink(number, "link", target, path, unquote(heading))
 
 
-def _outside_fences(text: str) -> Iterator[tuple[int, str]]:
+def _lines_outside_fences(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines outside fenced code with their numbers from 1."""
     fence = ""
     for number, line in enumerate(text.split("\n"), start=1):
         match = _FENCE.match(line)
@@ -215,14 +223,14 @@ def _broken_target(link: DocumentLink, tree: Tree, targets: LinkTargets | None) 
 
 
 def _broken_path(link: DocumentLink, inside: str, tree: Tree) -> str:
-    """Return why a path in backticks names nothing, neither from the top nor from the document's folder."""
+    """Return the reason if a path in backticks does not exist, relative to the top or to the folder of the document."""
     path = link.written.rstrip("/")
     if not tree.has_top_folder(path.partition("/")[0]):
         return ""
-    beside = posixpath.normpath(posixpath.join(posixpath.dirname(inside), path))
+    relative = posixpath.normpath(posixpath.join(posixpath.dirname(inside), path))
     exists = (
         tree.exists(path)
-        or tree.exists(beside)
+        or tree.exists(relative)
         or tree.find(path) is not None
         or path in tree.folders
     )
@@ -238,7 +246,7 @@ def _wrong_ref(text: str) -> str:
 
 
 def _broken_ref(text: str, tree: Tree, name: str, targets: LinkTargets | None) -> str:
-    """Return why a ref names nothing, or an empty string. A ref to another commit is not checked."""
+    """Return the reason if a ref does not exist, else an empty string. A ref with a commit is not checked."""
     ref = parse(text)
     if not isinstance(ref, KnowledgeRef) or ref.commit is not None:
         return ""

@@ -1,4 +1,4 @@
-"""Passages: lines of a file at a commit, found by a search or read by a `ks:` ref."""
+"""Passages: ranges of lines of files at a commit, which searches find and `ks:` refs read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from msgspec import structs
 from loopline.errors import KnowledgeError, RefError
 from loopline.knowledge.index_build import decode_text
 from loopline.knowledge.repository import Repository, RepositoryFile
-from loopline.knowledge.tree import KnowledgeConfig, Root, Tree, configured_roots, repository_path
+from loopline.knowledge.tree import KnowledgeConfig, Root, Tree, read_roots, repository_path
 from loopline.refs import Characters, KnowledgeRef, Lines, Span, parse, split_lines
 from loopline.search import SEPARATOR, Explanation, chunk
 
@@ -28,25 +28,25 @@ _MARKUP = re.compile(r"!?\[([^\[\]]*)\]\([^()]*\)|<[^<>]*>")
 
 
 def heading_slug(heading: str) -> str:
-    """Return a heading as a link names it: in lower case, with dashes for spaces, without punctuation."""
+    """Return the anchor of a heading: in lower case, with dashes for spaces, without punctuation."""
     return "-".join("".join(c for c in heading.lower() if c.isalnum() or c in " -_").split())
 
 
 def document_headings(path: str, text: str) -> frozenset[str]:
-    """Return the names that links to a Markdown document may end in; none for other files.
+    """Return the anchors of a Markdown document; empty for other files.
 
-    These are its headings, numbered when one comes twice, and the names that it gives itself.
+    They are the slugs of its headings, with a number if a slug repeats, and its explicit ids and names.
     """
     if posixpath.splitext(path)[1].lower() not in MARKDOWN:
         return frozenset()
-    return frozenset(_names(path, text))
+    return frozenset(_anchors(path, text))
 
 
-def _names(path: str, text: str) -> Iterator[str]:
+def _anchors(path: str, text: str) -> Iterator[str]:
     counts = Counter[str]()
     for line in text.split("\n"):
         if match := _ATX.match(line):
-            for slug in _heading_slugs(_without_closing_marks(line[match.end() :])):
+            for slug in _heading_slugs(_strip_closing_marks(line[match.end() :])):
                 yield f"{slug}-{counts[slug]}" if counts[slug] else slug
                 counts[slug] += 1
         for pattern in (_NAMED, _OWN_NAME):
@@ -55,14 +55,14 @@ def _names(path: str, text: str) -> Iterator[str]:
         yield from map(heading_slug, piece.title.split(SEPARATOR))
 
 
-def _without_closing_marks(heading: str) -> str:
+def _strip_closing_marks(heading: str) -> str:
     text = heading.strip(" \t")
     bare = text.rstrip("#")
     return bare.rstrip(" \t") if not bare or bare.endswith((" ", "\t")) else text
 
 
 def _heading_slugs(heading: str) -> set[str]:
-    """Return the names of a heading; those who print pages differ in what they make of spaces between signs."""
+    """Return the possible slugs of a heading; programs differ in how they treat repeated spaces."""
     plain = _MARKUP.sub(r"\1", _OWN_NAME.sub("", heading)).strip()
     slug = "".join(c for c in plain.lower() if c.isalnum() or c in " -_")
     return {heading_slug(plain), slug.replace(" ", "-")}
@@ -77,10 +77,11 @@ DEFINING = frozenset({"def", "class", "async def"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passage:
-    """Lines of a file at a commit.
+    """A range of lines of a file at a commit, or the listing of a folder.
 
-    `lines` count from 1 and include both ends; a folder has (0, 0). `commit` is the full id, or empty
-    without a repository. A search gives a `score` from 0 to 1 and says `why`; otherwise both are None.
+    `ref` names exactly this text. `lines` are the first and last line, counted from 1; (0, 0) for a folder. `commit` is
+    the full id, empty for passages without a repository. `score`, from 0 to 1, and its explanation `why` are set only
+    in search results.
     """
 
     ref: str
@@ -94,25 +95,27 @@ class Passage:
 
 
 class PassageReader:
-    """Resolves refs against the trees of a repository, and caches the last few trees."""
+    """Reads the refs of one repository. The trees of the last few commits are cached."""
 
     def __init__(self, repository: Repository, roots: tuple[Root, ...], name: str = "") -> None:
-        """`name` begins the paths of the passages, if the space has several repositories."""
+        """Read with these roots. `name` is the first part of all paths in a space of several repositories, else empty."""
         self._repository = repository
         self._name = name
         self._roots = roots
         self._trees: OrderedDict[str, Tree] = OrderedDict()
         self._lock = threading.Lock()
 
-    def shown(self, path: str) -> str:
-        """Return the path as refs have it: after the name of the repository, if it has one."""
+    def space_path(self, path: str) -> str:
+        """Return the path with the name of the repository before it, if it has one."""
         return f"{self._name}/{path}" if self._name else path
 
     def passage(self, parsed: KnowledgeRef, current: str) -> Passage:
-        """Return what a ref names, whose path has no name before it, at its own commit or at `current`.
+        """Read a ref at its own commit, or at the commit `current` if it has none.
+
+        The path of the ref does not include the name of the repository.
 
         Raises:
-            RefError: the ref names nothing; the message lists what is there.
+            RefError: the ref does not exist, or the file is too large or not text; the message lists similar names.
         """
         commit = current if parsed.commit is None else self._commit(parsed.commit, current)
         tree = self.tree(commit)
@@ -122,11 +125,11 @@ class PassageReader:
             return self._file(path, parsed, entry, commit)
         names = tree.listing(path)
         if names is None:
-            raise RefError(self._unknown(path, commit, tree))
+            raise RefError(self._missing_message(path, commit, tree))
         return self._folder(path, names, commit)
 
     def tree(self, commit: str) -> Tree:
-        """Return the files of a commit, given its full id."""
+        """Return the tree of a commit, given its full id."""
         with self._lock:
             if commit not in self._trees:
                 self._trees[commit] = Tree(self._roots, self._repository.entries(commit))
@@ -141,40 +144,43 @@ class PassageReader:
         try:
             return self._repository.resolve(abbreviation)
         except KnowledgeError as error:
-            name, now = self._repository.name, self._repository.abbreviate(current)
+            now = self._repository.abbreviate(current)
             raise RefError(
-                f"{name} has no commit {abbreviation!r}; the current one is {now}, which is read without @"
+                f"{self._repository.name} has no commit {abbreviation!r}; "
+                f"the current one is {now}, which is read without @"
             ) from error
 
     def _file(self, path: str, parsed: KnowledgeRef, entry: RepositoryFile, commit: str) -> Passage:
         if entry.size > LARGEST_READ_BYTES:
             raise RefError(
-                f"ks:{self.shown(path)} has {entry.size:,} bytes, and at most "
+                f"ks:{self.space_path(path)} has {entry.size:,} bytes, and at most "
                 f"{LARGEST_READ_BYTES:,} of a file are read"
             )
         text = decode_text(self._repository.read(commit, entry.path))
         if text is None:
-            raise RefError(f"ks:{self.shown(path)} is not text: it has {entry.size:,} bytes")
+            raise RefError(f"ks:{self.space_path(path)} is not text: it has {entry.size:,} bytes")
         span = parsed.span
         if parsed.heading and span is None:
-            span = _lines_below(self.shown(path), text, parsed.heading)
-        part, lines, span = _part(self.shown(path), text, span)
+            span = _lines_below(self.space_path(path), text, parsed.heading)
+        part, lines, span = _part(self.space_path(path), text, span)
         ref = KnowledgeRef(
-            path=self.shown(path), commit=self._repository.abbreviate(commit), span=span
+            path=self.space_path(path), commit=self._repository.abbreviate(commit), span=span
         )
         return Passage(
             ref=str(ref),
             title=_title(path, text, lines if span else (1, 1)),
             text=part,
-            path=self.shown(path),
+            path=self.space_path(path),
             commit=commit,
             lines=lines,
         )
 
     def _folder(self, path: str, names: list[str], commit: str) -> Passage:
         short = self._repository.abbreviate(commit)
-        lines = [f"- {KnowledgeRef(path=self.shown(name))}" for name in names[:LONGEST_LISTING]]
-        folder = self.shown(path).rstrip("/")
+        lines = [
+            f"- {KnowledgeRef(path=self.space_path(name))}" for name in names[:LONGEST_LISTING]
+        ]
+        folder = self.space_path(path).rstrip("/")
         if len(names) > LONGEST_LISTING:
             lines.append(f"… {len(names) - LONGEST_LISTING} more")
         return Passage(
@@ -185,28 +191,30 @@ class PassageReader:
             commit=commit,
         )
 
-    def _unknown(self, path: str, commit: str, tree: Tree) -> str:
+    def _missing_message(self, path: str, commit: str, tree: Tree) -> str:
         short = self._repository.abbreviate(commit)
         inside = repository_path(self._roots, path) or path
-        for name, kind in self._repository.left_out(commit).items():
+        for name, kind in self._repository.list_left_out(commit).items():
             if inside == name or inside.startswith(f"{name}/"):
                 return f"{name} is a {kind} at {short}, and a knowledge space has none"
         near = tree.nearest(path) or tree.listing("") or []
         hint = (
-            f"; there is {', '.join(f'ks:{self.shown(name)}' for name in near[:8])}" if near else ""
+            f"; there is {', '.join(f'ks:{self.space_path(name)}' for name in near[:8])}"
+            if near
+            else ""
         )
-        return f"the knowledge space has no {self.shown(path)!r} at {short}{hint}"
+        return f"the knowledge space has no {self.space_path(path)!r} at {short}{hint}"
 
 
 def parse_knowledge_ref(ref: str | KnowledgeRef) -> KnowledgeRef:
-    """Return the ref of a knowledge space that a text is.
+    """Parse a `ks:` ref; return a parsed ref unchanged.
 
     Raises:
-        RefError: it is another ref, or none.
+        RefError: the text is not a ref, or not a `ks:` ref.
     """
     parsed = parse(ref) if isinstance(ref, str) else ref
     if not isinstance(parsed, KnowledgeRef):
-        raise RefError(f"{ref} is no ref of a knowledge space: these begin with ks:")
+        raise RefError(f"{ref} is not a ref of a knowledge space: these begin with ks:")
     return parsed
 
 
@@ -218,24 +226,24 @@ def read_passage(
     *,
     name: str = "",
 ) -> Passage:
-    """Return what a ref names in a space that need not be searched; blocks.
+    """Read a ref from a repository without an index, at its own commit or at `commit`. Blocks.
 
-    `name` is that of the repository in a space of several; the ref's path begins with it.
+    `name` is the name of the repository in a space of several; the path of the ref then begins with it.
 
     Raises:
-        RefError: the ref names nothing; the message lists what is there.
+        RefError: the ref does not exist; the message lists similar names.
     """
     parsed = parse_knowledge_ref(ref)
     if name:
         parsed = structs.replace(parsed, path=parsed.path.strip("/").removeprefix(name).strip("/"))
-    return PassageReader(repository, configured_roots(config), name).passage(parsed, commit)
+    return PassageReader(repository, read_roots(config), name).passage(parsed, commit)
 
 
 def _lines_below(path: str, text: str, heading: str) -> Lines:
-    """Return the lines of a heading or a definition and of all that stands below it.
+    """Return the lines of the section of a heading or a definition, with all its subsections.
 
     Raises:
-        RefError: the file has no such heading; the message lists those there are.
+        RefError: the file does not have the heading; the message lists similar ones.
     """
     wanted = heading_slug(heading)
     sections = [(piece.title.split(SEPARATOR), piece.lines) for piece in chunk(path, text)]
@@ -250,13 +258,13 @@ def _lines_below(path: str, text: str, heading: str) -> Lines:
 
 
 def _last_below(titles: list[str], sections: Sequence[tuple[list[str], tuple[int, int]]]) -> int:
-    """Return the last line of the sections in a row whose titles begin so."""
+    """Return the last line of the leading sections whose titles begin with `titles`."""
     below = takewhile(lambda section: section[0][: len(titles)] == titles, sections)
     return max(last for _, (_, last) in below)
 
 
 def _slugs(title: str) -> set[str]:
-    """Return the names of a title: a definition has one with and one without its keyword."""
+    """Return the slugs of a title; a definition has one with its keyword and one without."""
     keyword, _, name = title.rpartition(" ")
     return (
         {heading_slug(title), heading_slug(name)} if keyword in DEFINING else {heading_slug(title)}
@@ -264,7 +272,7 @@ def _slugs(title: str) -> set[str]:
 
 
 def _part(path: str, text: str, span: Span | None) -> tuple[str, tuple[int, int], Span | None]:
-    """Return the text that a span names, its lines, and the span cut to the text."""
+    """Return the text of a span, its first and last line, and the span clipped to the text."""
     lines = split_lines(text)
     match span:
         case None:
@@ -290,7 +298,7 @@ def _part(path: str, text: str, span: Span | None) -> tuple[str, tuple[int, int]
 
 
 def _title(path: str, text: str, lines: tuple[int, int]) -> str:
-    """Return the heading or definition that the lines begin in, or the file's name."""
+    """Return the title of the section that contains the first line, or the name of the file."""
     for section in chunk(path, text):
         if section.lines[1] >= lines[0]:
             return section.title

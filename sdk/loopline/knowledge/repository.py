@@ -1,4 +1,4 @@
-"""The port to a repository: the files of a commit, never a work tree."""
+"""The protocol of a repository: the files of its commits, without those of a work tree."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Literal, Protocol
 from loopline.errors import KnowledgeError
 
 LeftOut = Literal["link", "submodule"]
-"""What a path of a commit may name besides a file or a folder; a space has neither."""
+"""The kinds of entries of a commit that a space leaves out."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepositoryFile:
-    """A file of a commit: its path with `/`, its size in bytes, the id of its bytes."""
+    """A file of a commit: its path with `/`, its size in bytes, and the id of its content."""
 
     path: str
     size: int
@@ -24,62 +24,62 @@ class RepositoryFile:
 
 
 class Repository(Protocol):
-    """Files as they are at a commit. Nothing is ever written to it; every method may block."""
+    """A repository whose commits can be read. Methods may block, and never write to the repository."""
 
     @property
     def name(self) -> str:
-        """The name people use for it."""
+        """The short name of the repository, for messages."""
         ...
 
     @property
     def location(self) -> str:
-        """Its absolute path or its URL, without a password."""
+        """The absolute path or the URL, without a password."""
         ...
 
     @property
     def warnings(self) -> Sequence[str]:
-        """The problems that did not keep it from opening."""
+        """Problems at opening that are not errors."""
         ...
 
     def resolve(self, ref: str) -> str:
-        """Return the full id of the commit that a branch, tag, abbreviation or `HEAD` names now.
+        """Return the full id of the commit that a branch, tag, abbreviated id or `HEAD` names now.
 
         Raises:
-            KnowledgeError: there is no such commit; the message names `knowledge.ref` and close names.
+            KnowledgeError: the ref names no commit; the message names `knowledge.ref` and similar names.
         """
         ...
 
     def abbreviate(self, commit: str) -> str:
-        """Return the first seven characters of a full id, or as many more as make it unique."""
+        """Return the shortest unique prefix of a full commit id, of at least seven characters."""
         ...
 
     def entries(self, commit: str) -> Sequence[RepositoryFile]:
-        """Return every file of the commit, given its full id; no links and no submodules."""
+        """Return all files of the commit with this full id, without symbolic links and submodules."""
         ...
 
-    def left_out(self, commit: str) -> Mapping[str, LeftOut]:
-        """Return the links and submodules of the commit by their paths."""
+    def list_left_out(self, commit: str) -> Mapping[str, LeftOut]:
+        """Return the symbolic links and submodules of the commit by path."""
         ...
 
     def contents(self, blobs: Sequence[str]) -> Iterator[bytes]:
-        """Yield the bytes of many files, in the order of `blobs`, each read when it is taken."""
+        """Yield the contents with these ids, in the order of `blobs`; each is read when the iterator reaches it."""
         ...
 
     def read(self, commit: str, path: str) -> bytes:
-        """Return the bytes of one file.
+        """Return the content of one file.
 
         Raises:
-            KnowledgeError: the commit has no such file.
+            KnowledgeError: the commit does not have the file.
         """
         ...
 
-    def uncommitted(self) -> int:
-        """Count the files of the work tree that differ from HEAD or are new; 0 without a work tree."""
+    def count_uncommitted(self) -> int:
+        """Return the number of files in the work tree that differ from HEAD or are new; 0 without a work tree."""
         ...
 
 
 class MemoryRepository:
-    """Commits in a dict: the specification of a repository."""
+    """A repository in memory, and the specification of the protocol."""
 
     def __init__(self, name: str = "memory") -> None:
         self.name = name
@@ -90,7 +90,7 @@ class MemoryRepository:
         self._refs: dict[str, str] = {}
 
     def commit(self, files: Mapping[str, str | bytes], *, branch: str = "main") -> str:
-        """Replace the whole tree, move `branch` and `HEAD` there, and return the commit's id."""
+        """Commit `files` as the whole tree, set `branch` and `HEAD` to the commit, and return its id."""
         tree = {
             path: text if isinstance(text, bytes) else text.encode() for path, text in files.items()
         }
@@ -101,9 +101,9 @@ class MemoryRepository:
         return commit
 
     def resolve(self, ref: str) -> str:
-        """Return the commit of a branch, a full id or the beginning of one."""
+        """Return the commit that a branch, a full id or a prefix of at least four characters names."""
         if not self._commits:
-            raise KnowledgeError(f"{self.name} has no commit yet, so knowledge.ref names nothing")
+            raise KnowledgeError(f"{self.name} has no commit yet, so knowledge.ref cannot name one")
         if ref in self._refs:
             return self._refs[ref]
         matches = [commit for commit in self._commits if len(ref) >= 4 and commit.startswith(ref)]
@@ -115,36 +115,36 @@ class MemoryRepository:
         )
 
     def abbreviate(self, commit: str) -> str:
-        """Return the shortest beginning, of seven characters or more, that only this commit has."""
+        """Return the shortest unique prefix of a full commit id, of at least seven characters."""
         length = 7
         while sum(candidate.startswith(commit[:length]) for candidate in self._commits) > 1:
             length += 1
         return commit[:length]
 
     def entries(self, commit: str) -> Sequence[RepositoryFile]:
-        """Return every file, sorted by path."""
+        """Return all files, sorted by path."""
         files = self._commits[commit]
         return [
             RepositoryFile(path, len(files[path]), sha1(files[path]).hexdigest())
             for path in sorted(files)
         ]
 
-    def left_out(self, commit: str) -> Mapping[str, LeftOut]:
-        """Return nothing: there are only files."""
+    def list_left_out(self, commit: str) -> Mapping[str, LeftOut]:
+        """Return an empty dict: a repository in memory has only files."""
         del commit
         return {}
 
     def contents(self, blobs: Sequence[str]) -> Iterator[bytes]:
-        """Yield the bytes, in the order of `blobs`."""
+        """Yield the contents with these ids, in the order of `blobs`."""
         for blob in blobs:
             yield self._blobs[blob]
 
     def read(self, commit: str, path: str) -> bytes:
-        """Return the bytes of one file."""
+        """Return the content of one file."""
         if path not in self._commits[commit]:
             raise KnowledgeError(f"{self.name} has no file {path!r} at {self.abbreviate(commit)}")
         return self._commits[commit][path]
 
-    def uncommitted(self) -> int:
+    def count_uncommitted(self) -> int:
         """Return 0: there is no work tree."""
         return 0

@@ -1,4 +1,4 @@
-"""One repository of a knowledge space: its index, its vectors, and what its refs read. Everything blocks."""
+"""One repository of a knowledge space, with its index and its vectors. All functions block."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from loopline.knowledge.index_build import (
 from loopline.knowledge.links import broken_links, document_labels, document_links, is_document
 from loopline.knowledge.passage import Passage, PassageReader, document_headings
 from loopline.knowledge.repository import Repository
-from loopline.knowledge.tree import KnowledgeConfig, Root, configured_roots
+from loopline.knowledge.tree import KnowledgeConfig, Root, read_roots
 from loopline.refs import KnowledgeRef, Lines
 from loopline.search import (
     CHUNKS_VERSION,
@@ -48,13 +48,13 @@ from loopline.search import (
 logger: logging.Logger = logging.getLogger("loopline")
 
 LOAD_SECONDS = 20.0
-"""How long a search waits for an embedder that is being loaded."""
+"""The longest time that a search waits until an embedder is loaded."""
 RETRY_SECONDS = 30.0
-"""After a failure the next search that comes so much later begins to make the vectors again."""
+"""The time after a failure from which the next search starts making the vectors again."""
 
 
 class VectorBuild:
-    """Makes the vectors of one index in a thread, or opens those that were made before."""
+    """Opens the vectors of one index, or makes them in a thread if some are missing."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class VectorBuild:
         store: VectorStore,
         clock: Clock,
     ) -> None:
-        """Start at once."""
+        """Start the thread."""
         self._signature = signature
         self._index = index
         self._embedder = embedder
@@ -73,7 +73,7 @@ class VectorBuild:
         self._progress: Progress | None = None
         self._stopped = threading.Event()
         self._loaded = threading.Event()
-        """Set when it is known whether the vectors were made before, or nobody waits for it any more."""
+        """Set when the stored vectors are open or known to be missing, or when a search has waited long enough."""
         self._vectors: VectorIndex | None = None
         self._state = VectorState(total=index.size)
         self._failed_at: float | None = None
@@ -82,17 +82,17 @@ class VectorBuild:
 
     @property
     def state(self) -> VectorState:
-        """How far the vectors are."""
+        """The progress of the vectors, and the last problem."""
         return self._state
 
     def ask(self, query: str) -> tuple[VectorIndex, Vector] | None:
-        """Return the vectors and that of the query; None until all vectors are made.
+        """Return the vectors and the vector of the query; None if not all vectors are made, or the query has none.
 
-        The first call waits for the embedder, so that vectors that were made before always count. When the query cannot
-        be embedded, `state` says why, and words are searched.
+        The first call waits up to `LOAD_SECONDS` for the embedder, so that stored vectors are used from the first search
+        on. If the query cannot be embedded, `state.problem` says why.
         """
         self._loaded.wait(LOAD_SECONDS)
-        self._loaded.set()  # whoever searches next does not wait again
+        self._loaded.set()  # the next search does not wait again
         vectors = self._vectors
         if vectors is None:
             self._start_again(RETRY_SECONDS)
@@ -106,12 +106,12 @@ class VectorBuild:
         return vectors, question
 
     def wait(self, progress: Progress | None = None) -> None:
-        """Block until the vectors are made; `progress(done, total, activity)` counts passages in another thread.
+        """Block until all vectors are made. After a failure, start again.
 
-        Vectors that could not be made earlier are tried again.
+        `progress(done, total, activity)` is called with numbers of passages, in another thread.
 
         Raises:
-            EmbeddingError: they cannot be made; the message says what to do, or that the space was closed.
+            EmbeddingError: the vectors cannot be made, or the space was closed; the message says what to do.
         """
         self._progress = progress
         self._start_again(0.0)
@@ -123,7 +123,7 @@ class VectorBuild:
             )
 
     def stop(self) -> None:
-        """Stop after the texts that are being embedded; what is done is kept for the next start."""
+        """Stop after the current batch, and close the vectors. Vectors made so far stay stored for the next start."""
         with self._starting:
             self._stopped.set()
         self._thread.join()
@@ -136,12 +136,12 @@ class VectorBuild:
         return thread
 
     def _start_again(self, seconds: float) -> None:
-        """Start again if making the vectors failed at least so long ago."""
+        """Start again if the last failure was at least `seconds` ago."""
         with self._starting:
             if self._failed_at is None or self._stopped.is_set():
                 return
             if self._clock.elapsed() - self._failed_at >= seconds:
-                self._thread.join()  # it has said that it failed, and ends
+                self._thread.join()  # it has set `_failed_at`, so it ends soon
                 self._failed_at = None
                 self._thread = self._start()
 
@@ -176,7 +176,7 @@ class VectorBuild:
         return not self._stopped.is_set()
 
 
-# Part of the signature: raise it when the same commit and configuration gives another index.
+# Part of the signature: increment it when the same commit and configuration produce another index.
 SPACE_VERSION = 3
 _LINE_ANCHOR = re.compile(r"L\d+(?:-L?\d+)?|:~:text=.*")
 
@@ -185,9 +185,10 @@ _LINE_ANCHOR = re.compile(r"L\d+(?:-L?\d+)?|:~:text=.*")
 class KnowledgeState:
     """The state of a space.
 
-    `seconds` is the time it took to get ready, `reused` whether an index built earlier was opened,
-    `uncommitted` the number of changed files in the work tree, whose changes are not in the space. A space of several
-    repositories has their states by name in `repositories`, their sums here, and no commit of its own.
+    `seconds` is the time that opening or building took, and `reused` is True if the index was built earlier.
+    `uncommitted` is the number of changed files in the work tree; the space does not contain these changes. The state
+    of a space of several repositories has the state of each in `repositories`, by name. Its numbers are the sums, and
+    its `ref`, `commit` and `short_commit` are empty.
     """
 
     repository: str
@@ -207,7 +208,7 @@ class KnowledgeState:
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """An open index, its key, the state it stands for, and its vectors if there is an embedder."""
+    """An open index, its key, the state of its commit, and its vectors if there is an embedder."""
 
     key: IndexKey
     index: Index
@@ -221,7 +222,7 @@ class _Opened:
 
 
 class RepositorySpace:
-    """A repository at a commit, searched and read; `name` begins its paths where a space has several."""
+    """A repository at a commit, searched and read. `name` is the first part of its paths in a space of several."""
 
     def __init__(
         self,
@@ -241,7 +242,7 @@ class RepositorySpace:
         self._repository = repository
         self._indexes = indexes
         self._clock = clock
-        self._roots = configured_roots(config)
+        self._roots = read_roots(config)
         self._reader = PassageReader(repository, self._roots, name)
         self._lock = threading.Lock()
         self._opened: _Opened | None = None
@@ -252,7 +253,7 @@ class RepositorySpace:
         """The state of the repository.
 
         Raises:
-            KnowledgeError: it is not ready; call `ensure` first.
+            KnowledgeError: no index is open; call `ensure` first.
         """
         if self._opened is None:
             raise KnowledgeError("the knowledge space is not ready: await ensure() first")
@@ -260,14 +261,17 @@ class RepositorySpace:
 
     @property
     def vectors(self) -> VectorState | None:
-        """How far the vectors of the open index are; None without an embedder, or before `ensure`."""
+        """The progress of the vectors of the open index; None without an embedder, or before `ensure`."""
         build = None if self._opened is None else self._opened.vectors
         return None if build is None else build.state
 
     def search(
         self, query: str, limit: int, accepts: Callable[[str], bool] | None
     ) -> list[Passage]:
-        """Return the best passages of the files whose path in the space is accepted, best first."""
+        """Return the best `limit` passages, best first, from files for which `accepts` of their path in the space is true.
+
+        A damaged index is built again first.
+        """
         opened = self._opened or self._open_current(None)
         try:
             return self._passages(opened, query, limit, accepts)
@@ -275,25 +279,25 @@ class RepositorySpace:
             return self._passages(self._rebuild(opened), query, limit, accepts)
 
     def ensure(self, progress: Progress | None) -> KnowledgeState:
-        """Open the index of the commit that the ref names now, unless it is open; build it if there is none."""
+        """Open the index of the commit that the configured ref names now, or build it; do nothing if it is open."""
         return self._open_current(progress).state
 
     def wait(self, progress: Progress | None) -> KnowledgeState:
-        """Return when the vectors of the current commit are made, if there is an embedder."""
+        """Do the same as `ensure`, and then wait for all vectors if there is an embedder."""
         opened = self._open_current(progress)
         if opened.vectors is not None:
             opened.vectors.wait(progress)
         return opened.state
 
     def read(self, ref: KnowledgeRef) -> Passage:
-        """Return what a ref names, whose path has no name of the repository before it."""
+        """Return the passage of a ref. Its path does not begin with the name of the repository."""
         opened = self._opened or self._open_current(None)
         return self._reader.passage(ref, opened.state.commit)
 
     def check(self, broken_ref: Callable[[KnowledgeRef], str]) -> list[str]:
-        """Return each link, ref and path in backticks that names nothing, and each heading that no document has.
+        """Return a problem for each link, ref, path in backticks and heading in the documents that does not exist.
 
-        `broken_ref` says why a ref, as the space has it, names nothing.
+        `broken_ref` returns the reason if a ref of the space does not exist, else an empty string.
         """
         opened = self._opened or self._open_current(None)
         tree = self._reader.tree(opened.state.commit)
@@ -347,7 +351,7 @@ class RepositorySpace:
             return self._replace(self._open(damaged.state.commit, None))
 
     def _replace(self, opened: _Opened) -> _Opened:
-        """Use the new index. The one before stays open for searches that are under way."""
+        """Use the new index. The previous index stays open until the next replacement, because searches may still run in it."""
         if self._retired is not None:
             self._retired.close()
         self._retired = self._opened
@@ -359,12 +363,13 @@ class RepositorySpace:
     ) -> list[Passage]:
         among = None
         if accepts is not None:
-            among = opened.index.numbers(lambda path: accepts(self._reader.shown(path)))
-        vectors, question = None, None
-        if opened.vectors is not None:
-            vectors, question = opened.vectors.ask(query) or (None, None)
+            among = opened.index.numbers(lambda path: accepts(self._reader.space_path(path)))
+        answer = None if opened.vectors is None else opened.vectors.ask(query)
+        vectors, question = answer or (None, None)
         hits = search(query, opened.index, vectors, question, limit=limit, among=among)
-        return [_passage(hit, self._reader.shown(hit.chunk.path), opened.state) for hit in hits]
+        return [
+            _passage(hit, self._reader.space_path(hit.chunk.path), opened.state) for hit in hits
+        ]
 
     def _open(self, commit: str, progress: Progress | None) -> _Opened:
         start = self._clock.elapsed()
@@ -380,7 +385,7 @@ class RepositorySpace:
             ),
         )
         with ThreadPoolExecutor(1) as pool:
-            uncommitted = pool.submit(self._repository.uncommitted)
+            uncommitted = pool.submit(self._repository.count_uncommitted)
             stored, report, reused = self._load_or_build(key, commit, progress)
             state = KnowledgeState(
                 repository=self._repository.name,
@@ -427,7 +432,7 @@ class RepositorySpace:
 
 
 class _Targets:
-    """What the documents of a repository may name: headings of each other, and what other refs name."""
+    """Checks the headings of a repository's documents and the refs to other repositories."""
 
     def __init__(
         self, headings: Mapping[str, frozenset[str]], broken_ref: Callable[[KnowledgeRef], str]
@@ -436,11 +441,11 @@ class _Targets:
         self._broken_ref = broken_ref
 
     def broken_ref(self, ref: KnowledgeRef) -> str:
-        """Return why a ref names nothing; else nothing."""
+        """Return the reason if a ref does not exist, else an empty string."""
         return self._broken_ref(ref)
 
     def broken_heading(self, path: str, heading: str) -> str:
-        """Return why a document has no such heading; nothing if it has one, or its headings are unknown."""
+        """Return the reason if a document does not have the heading; empty if it does, or its headings are not known."""
         headings = self._headings[path] if path in self._headings else frozenset[str]()
         if not headings or heading.lower() in headings or _LINE_ANCHOR.fullmatch(heading):
             return ""
@@ -451,9 +456,10 @@ class _Targets:
 def index_signature(
     commit: str, roots: tuple[Root, ...], *, validate_refs: bool, name: str = ""
 ) -> str:
-    """Return the name of an index: the same for the same commit, roots and versions; of a family, for its repository.
+    """Return a digest of everything that decides the content of an index.
 
-    The name of a repository counts only for the warnings of broken refs.
+    For the digest of a family, `commit` is the name of the repository instead. `name` is the name of the repository in a
+    space of several; it matters only if `validate_refs` is set, because it is part of the stored warnings.
     """
     named = (name,) if name and validate_refs else ()
     parts = (SPACE_VERSION, CHUNKS_VERSION, commit, sorted(map(repr, roots)), validate_refs, *named)

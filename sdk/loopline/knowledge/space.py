@@ -23,10 +23,10 @@ from loopline.search import MemoryVectors, SharedEmbedder, VectorState, VectorSt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchFilter:
-    """Which files a search looks at: those that fit everything that is set.
+    """Conditions on the files that a search examines; a file must meet all conditions that are set.
 
-    `root` is a folder of the space, such as `docs`; `language` a file name's ending, such as `py`; `path` a pattern
-    as of a shell, such as `docs/*.md`, whose `*` matches slashes too.
+    `root` is a folder of the space, such as `docs`. `language` is the extension of a file name, such as `py`. `path` is
+    a shell pattern, such as `docs/*.md`; its `*` also matches slashes.
     """
 
     root: str = ""
@@ -34,7 +34,7 @@ class SearchFilter:
     path: str = ""
 
     def accepts(self, path: str) -> bool:
-        """Return whether a file is looked at."""
+        """Return True if the file with this path in the space meets all conditions."""
         folder = self.root.strip("/")
         return (
             (not folder or path == folder or path.startswith(f"{folder}/"))
@@ -44,9 +44,9 @@ class SearchFilter:
 
 
 class KnowledgeSpace:
-    """Repositories, each at a commit. Work that blocks runs in threads; one space serves any event loop.
+    """One or several repositories, each at a commit. Blocking work runs in threads; any event loop may use the space.
 
-    The paths of the only repository stand as they are; those of several begin with its name.
+    In a space of several repositories each path begins with the name of its repository.
     """
 
     def __init__(
@@ -59,9 +59,15 @@ class KnowledgeSpace:
         embedder: SharedEmbedder | None = None,
         vectors: VectorStore | None = None,
     ) -> None:
-        """Several repositories are given by the names that `config.repositories` has.
+        """Set up the space; nothing is opened or read yet.
 
-        Without an `embedder`, which stays open, only words are searched. Vectors are kept in `vectors`.
+        Args:
+            repository: one repository, or several by the names in `config.repositories`.
+            indexes: the store of full-text indexes.
+            config: the `knowledge` properties; by default the whole tree at HEAD.
+            clock: the clock of durations.
+            embedder: makes vectors of passages and queries; it is not closed. Without it only words are searched.
+            vectors: the store of vectors, by default in memory.
         """
         self._config = config or KnowledgeConfig()
         named = repository if isinstance(repository, Mapping) else {"": repository}
@@ -88,26 +94,26 @@ class KnowledgeSpace:
         """The state of the space.
 
         Raises:
-            KnowledgeError: the space is not ready; call `ensure` first.
+            KnowledgeError: no index is open; call `ensure` first.
         """
-        return _joined_state({name: space.state for name, space in self._spaces.items()})
+        return _join_states({name: space.state for name, space in self._spaces.items()})
 
     async def ensure(self, progress: Progress | None = None) -> KnowledgeState:
-        """Open the index of the commit that each ref names now, unless it is open; build it if there is none.
+        """Open the index of the commit that each configured ref names now, or build it; keep indexes that are open.
 
-        With `wait` in the configuration this is `ready`. `progress(done, total, activity)` counts files; it is called
-        from another thread.
+        With `wait` in the configuration this does the same as `ready`. `progress(done, total, activity)` is called with
+        numbers of files, in another thread.
 
         Raises:
-            KnowledgeError: it cannot be built; the message names the setting to change.
+            KnowledgeError: an index cannot be built; the message names the setting to change.
         """
         if self._config.wait:
             return await self.ready(progress)
-        return await self._of_each(lambda space: space.ensure(progress))
+        return await self._run_each(lambda space: space.ensure(progress))
 
     @property
     def vectors(self) -> VectorState | None:
-        """How far the vectors of the open indexes are; None without an embedder, or before `ensure`."""
+        """The progress of the vectors of all open indexes; None without an embedder, or before `ensure`."""
         states = [space.vectors for space in self._spaces.values()]
         vector_states = [state for state in states if state is not None]
         if len(vector_states) < len(states):
@@ -120,33 +126,33 @@ class KnowledgeSpace:
         )
 
     async def ready(self, progress: Progress | None = None) -> KnowledgeState:
-        """Wait until the vectors of the current commits are made, if there is an embedder.
+        """Do the same as `ensure`, and wait until the vectors of the current commits are made if there is an embedder.
 
-        `progress(done, total, activity)` counts files and then passages; it is called from other threads.
+        `progress(done, total, activity)` is called with numbers of files and then of passages, in other threads.
 
         Raises:
-            EmbeddingError: they cannot be made; the message names the setting or the line to install.
-            KnowledgeError: the space cannot be built, or it was closed meanwhile.
+            EmbeddingError: the vectors cannot be made; the message names the setting or the package to install.
+            KnowledgeError: an index cannot be built, or the space was closed during the call.
         """
-        return await self._of_each(lambda space: space.wait(progress))
+        return await self._run_each(lambda space: space.wait(progress))
 
     async def search(
         self, query: str, *, limit: int = 5, within: SearchFilter | None = None
     ) -> Sequence[Passage]:
-        """Return the passages that answer the query best, best first; any text is a query.
+        """Return the `limit` passages that match the query best, best first. Any text is a valid query.
 
-        Words are searched at once, and vectors too as soon as all are made. The score of the best passage, from 0
-        to 1, says how likely the space has an answer.
+        Vectors are used when all of them are made; until then only words are searched. The score of the first passage,
+        from 0 to 1, estimates how likely the space contains an answer.
         """
         accepts = None if within is None else within.accepts
         searches = (
             asyncio.to_thread(space.search, query, limit, accepts)
             for space in self._spaces.values()
         )
-        return _best(await asyncio.gather(*searches), limit)
+        return _merge_hits(await asyncio.gather(*searches), limit)
 
     async def check(self) -> Sequence[str]:
-        """Return each link, ref, `#heading` and path in backticks that names nothing, as `file:line: why`, by files."""
+        """Return each link, ref, `#heading` and path in backticks that does not exist, as `file:line: reason`, by file."""
         checks = (
             asyncio.to_thread(space.check, self._broken_ref) for space in self._spaces.values()
         )
@@ -157,21 +163,25 @@ class KnowledgeSpace:
         ]
 
     async def read(self, ref: str | KnowledgeRef) -> Passage:
-        """Return a file, some of its lines, the lines below a heading, or a folder's listing.
+        """Return a file, a range of its lines, the section of a heading, or the listing of a folder.
 
-        A ref with a commit is read there, any other at the current commit.
+        A ref with a commit is read at that commit, any other ref at the current commit.
 
         Raises:
-            RefError: the ref names nothing; the message lists what is there.
+            RefError: the ref does not exist; the message lists similar names.
         """
         return await asyncio.to_thread(self._read, parse_knowledge_ref(ref))
 
     async def close(self) -> None:
-        """Close the indexes; a later call opens them again."""
+        """Close all indexes. A later call opens them again."""
         await asyncio.gather(*(asyncio.to_thread(space.close) for space in self._spaces.values()))
 
-    async def _of_each(self, step: Callable[[RepositorySpace], KnowledgeState]) -> KnowledgeState:
-        """Return the joined state after a step of each repository, one after another."""
+    async def _run_each(self, step: Callable[[RepositorySpace], KnowledgeState]) -> KnowledgeState:
+        """Call `step` for each repository, one after another, and return their joined state.
+
+        Raises:
+            KnowledgeError: a step raised it; in a space of several the message names the repository.
+        """
         states: dict[str, KnowledgeState] = {}
         for name, space in self._spaces.items():
             try:
@@ -180,10 +190,10 @@ class KnowledgeSpace:
                 if not name:
                     raise
                 raise type(error)(f"knowledge.repositories.{name}: {error}") from error
-        return _joined_state(states)
+        return _join_states(states)
 
     def _broken_ref(self, ref: KnowledgeRef) -> str:
-        """Return why a ref names nothing; else nothing."""
+        """Return the reason if a ref does not exist, else an empty string."""
         try:
             self._read(ref)
         except RefError as error:
@@ -204,7 +214,7 @@ class KnowledgeSpace:
         return Passage(ref="ks:/", title="/", text="\n".join(f"- {folder}" for folder in folders))
 
 
-def _joined_state(states: Mapping[str, KnowledgeState]) -> KnowledgeState:
+def _join_states(states: Mapping[str, KnowledgeState]) -> KnowledgeState:
     if (only := states.get("")) is not None:
         return only
     return KnowledgeState(
@@ -230,9 +240,9 @@ def _joined_state(states: Mapping[str, KnowledgeState]) -> KnowledgeState:
     )
 
 
-def _best(found: Iterable[Sequence[Passage]], limit: int) -> list[Passage]:
-    """Return the best passages of several searches, whose scores compare, and no text twice."""
-    ranked = sorted(chain.from_iterable(found), key=lambda passage: -(passage.score or 0.0))
+def _merge_hits(hits: Iterable[Sequence[Passage]], limit: int) -> list[Passage]:
+    """Return the `limit` best passages of several searches by score, without duplicate texts."""
+    ranked = sorted(chain.from_iterable(hits), key=lambda passage: -(passage.score or 0.0))
     different: dict[str, Passage] = {}
     for passage in ranked:
         different.setdefault(passage.text, passage)

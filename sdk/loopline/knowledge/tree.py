@@ -14,11 +14,12 @@ from loopline.knowledge.repository import RepositoryFile
 class KnowledgeConfig:
     """The `knowledge` properties of a bundle.
 
-    `ks:docs/x` is `<docs_root>/x`, and so on for src, deploy and tests. Only configured roots are in
-    the space; without any it is the whole tree under its own paths. A root of `.` is the whole tree.
-    `embedder` names a model that passages are found by in other words, such as `local:FOLDER`; with `wait` the first
-    turn waits until every passage has its vector. `repositories` has a configuration for each of several repositories
-    by its name; then the others' own settings are not used, and `ks:name/…` names the files of one.
+    `ks:docs/x` names the file `<docs_root>/x`, and so on for src, deploy and tests. The space contains only the
+    configured roots. If no root is configured, it contains the whole tree under the paths of the repository. A root of
+    `.` is the whole tree. `embedder` names a model for search by meaning, such as `local:FOLDER`. With `wait` the first
+    turn waits until every passage has its vector. For several repositories, `repositories` has the configuration of
+    each by name; `repo`, `ref` and the roots of this configuration are then ignored, and paths begin with the name:
+    `ks:name/…`.
     """
 
     repo: str = ""
@@ -48,13 +49,13 @@ class KnowledgeConfig:
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """A folder of the repository and the name it has in the space; `""` is the whole tree."""
+    """A folder of the repository and its name in the space. The folder `""` is the whole tree."""
 
     name: str
     folder: str
 
 
-def configured_roots(config: KnowledgeConfig) -> tuple[Root, ...]:
+def read_roots(config: KnowledgeConfig) -> tuple[Root, ...]:
     """Return the configured roots, the deepest first.
 
     Raises:
@@ -69,22 +70,26 @@ def configured_roots(config: KnowledgeConfig) -> tuple[Root, ...]:
 
 
 def repository_path(roots: tuple[Root, ...], path: str) -> str | None:
-    """Return the path in the repository of a path of the space; None if it has none."""
-    return _moved(path, [(root.name, root.folder) for root in roots])
+    """Convert a path in the space to the path in the repository; None if it is outside all roots."""
+    return _move(path, [(root.name, root.folder) for root in roots])
 
 
-def _moved(path: str, folders: list[tuple[str, str]]) -> str | None:
-    """Return the path below the second of the first pair of folders whose first it is in."""
+def _move(path: str, folders: list[tuple[str, str]]) -> str | None:
+    """Replace the first matching source folder of the pairs by its target; None if no pair matches.
+
+    Without pairs the path is returned unchanged.
+    """
     if not folders:
         return path
     for source, target in folders:
-        below = _below(path, source)
-        if below is not None:
-            return "/".join(part for part in (target, below) if part)
+        rest = _relative_path(path, source)
+        if rest is not None:
+            return "/".join(part for part in (target, rest) if part)
     return None
 
 
-def _below(path: str, folder: str) -> str | None:
+def _relative_path(path: str, folder: str) -> str | None:
+    """Return the path relative to the folder; None if it is not inside."""
     if not folder:
         return path
     if path == folder:
@@ -103,7 +108,7 @@ def _folder(setting: str, written: str) -> str:
 
 
 class Tree:
-    """The files and folders of a commit by their path in the space."""
+    """The files and folders of a commit, by path in the space. `files` is sorted like the entries of the repository."""
 
     def __init__(self, roots: tuple[Root, ...], entries: Iterable[RepositoryFile]) -> None:
         self._roots = roots
@@ -111,25 +116,29 @@ class Tree:
         self.files: dict[str, RepositoryFile] = {}
         folders = [(root.folder, root.name) for root in roots]
         sources = {source for source, _ in folders}
-        places: dict[str, str | None] = {}
+        # A path is converted once for each folder, not for each file.
+        folders_in_space: dict[str, str | None] = {}
         for path, entry in self._all.items():
             folder, _, name = path.rpartition("/")
-            if folder not in places:
-                places[folder] = _moved(folder, folders)
-            place = places[folder]
-            where = None if place is None else f"{place}/{name}" if place else name
+            if folder not in folders_in_space:
+                folders_in_space[folder] = _move(folder, folders)
+            parent = folders_in_space[folder]
             if path in sources:  # a root that is a file
-                where = _moved(path, folders)
-            if where is not None:
-                self.files.setdefault(where, entry)
+                path_in_space = _move(path, folders)
+            elif parent is None:
+                path_in_space = None
+            else:
+                path_in_space = f"{parent}/{name}" if parent else name
+            if path_in_space is not None:
+                self.files.setdefault(path_in_space, entry)
         self.folders: set[str] = _folders(self.files)
-        self._all_folders = _with_parents(places)
+        self._all_folders = _add_parents(folders_in_space)
 
     def check_roots(self) -> None:
-        """Check that every root has files.
+        """Check that every configured root is a folder with files.
 
         Raises:
-            KnowledgeError: a root has none; the message names its setting and the folders there are.
+            KnowledgeError: a root is not; the message names its setting and the top folders.
         """
         for root in self._roots:
             if root.folder and root.folder not in self._all_folders:
@@ -143,22 +152,25 @@ class Tree:
                 )
 
     def find(self, path: str) -> RepositoryFile | None:
-        """Return the file at a path of the space, through any root, even one that another lies in."""
+        """Return the file at a path of the space, or None.
+
+        If one root contains another, the path through either root finds the file.
+        """
         if path in self.files:
             return self.files[path]
         inside = repository_path(self._roots, path)
         return None if inside is None else self._all.get(inside)
 
     def exists(self, path: str) -> bool:
-        """Return whether a path of the repository, in the space or not, is a file or folder."""
+        """Return True if a path of the repository is a file or folder, also outside the roots of the space."""
         return path in self._all or path in self._all_folders
 
     def has_top_folder(self, name: str) -> bool:
-        """Return whether a folder of that name stands at the top of the repository or of the space."""
+        """Return True if the repository or the space has a folder with this path; `name` is a single name."""
         return name in self._all_folders or name in self.folders
 
     def listing(self, folder: str) -> list[str] | None:
-        """Return the names directly in a folder of the space, folders with a slash; None if there is no such folder."""
+        """Return the paths of the direct children of a folder, folders first and with a final slash; None if it does not exist."""
         if folder not in self.folders:
             return None
         start = f"{folder}/" if folder else ""
@@ -170,7 +182,7 @@ class Tree:
         return sorted(names, key=lambda name: (not name.endswith("/"), name))
 
     def nearest(self, path: str) -> list[str]:
-        """Return up to five paths that may have been meant."""
+        """Return up to five similar paths: files with the same name, or else paths that are spelled similarly."""
         name = path.rpartition("/")[2]
         named = [file for file in self.files if file.rpartition("/")[2] == name]
         if named:
@@ -179,12 +191,12 @@ class Tree:
 
 
 def _folders(paths: Iterable[str]) -> set[str]:
-    """Return all folders that the paths lie in."""
-    return _with_parents(path.rpartition("/")[0] for path in paths)
+    """Return all folders that contain the paths."""
+    return _add_parents(path.rpartition("/")[0] for path in paths)
 
 
-def _with_parents(paths: Iterable[str]) -> set[str]:
-    """Return the folders and all that they lie in."""
+def _add_parents(paths: Iterable[str]) -> set[str]:
+    """Return the folders and all folders that contain them."""
     folders: set[str] = {""}
     for path in paths:
         folder = path

@@ -1,4 +1,4 @@
-"""Memory: the texts of past turns, the port of their index, and the search in them."""
+"""Memory: the texts of past turns, the protocol of their index, searches in them, and facts about users."""
 
 from loopline.memory.conversation_memory import SCOPES as SCOPES
 from loopline.memory.conversation_memory import ConversationMemory as ConversationMemory

@@ -1,4 +1,4 @@
-"""The memory of past turns: a search over the log through an index that follows it."""
+"""The memory of past turns: searches in an index that is filled from the log."""
 
 from __future__ import annotations
 
@@ -50,14 +50,17 @@ from loopline.timeline import (
 
 logger: logging.Logger = logging.getLogger("loopline")
 
-AT_ONCE = 32
-"""A search waits for the vectors of texts that are no more than these."""
+MAX_AWAITED_TEXTS = 32
+"""A search waits for missing vectors if at most this number of texts need one."""
 VectorsMade = Callable[[int, int], None]
-"""Is called with the texts that have a vector, and the texts in all."""
+"""A callback with the number of texts that have a vector and the number of all texts."""
 
 
 class TurnVectors:
-    """Makes the vectors of an owner's texts, a batch at a time. The index keeps them, so a killed process loses a batch."""
+    """Makes the vectors of an owner's texts in batches, and stores each batch in the index.
+
+    One task for each owner runs in the background.
+    """
 
     def __init__(self, embedder: SharedEmbedder, index: Callable[[], Awaitable[TurnIndex]]) -> None:
         """`index` returns the open index."""
@@ -67,10 +70,10 @@ class TurnVectors:
         self._problem = ""
 
     async def query_vector(self, owner: Owner, text: str) -> QueryVector | None:
-        """Return the vector of a query; None when no vectors can be made, and `state` says why.
+        """Return the vector of a query; None if no vectors can be made, and then `state` has the reason.
 
-        The vectors of a few new texts are waited for; those of many follow in the background, and until then these
-        texts are found by words.
+        Missing vectors of texts are made first. If more than `MAX_AWAITED_TEXTS` are missing, the call does not wait for
+        them, and these texts are found only by words until their vectors are made.
         """
         try:
             embedder = await asyncio.to_thread(self._embedder.get)
@@ -82,15 +85,15 @@ class TurnVectors:
         return QueryVector(embedder.key, vector)
 
     async def ready(self, owner: Owner, progress: VectorsMade | None) -> None:
-        """Wait until every text of the owner has a vector.
+        """Make the missing vectors of the owner's texts, and wait for all. `progress` is called about every 0.2 seconds.
 
         Raises:
-            EmbeddingError: they cannot be made; the message says what to do.
+            EmbeddingError: the vectors cannot be made; the message says what to do.
         """
         embedder = await asyncio.to_thread(self._embedder.get)
         index = await self._index()
-        while await index.unembedded(owner, embedder.key, 1):
-            task = self._started(owner, embedder)
+        while await index.list_unembedded(owner, embedder.key, 1):
+            task = self._start(owner, embedder)
             while not task.done():
                 if progress is not None:
                     state = await index.vector_state(owner, embedder.key)
@@ -102,7 +105,7 @@ class TurnVectors:
             progress(state.done, state.total)
 
     async def state(self, owner: Owner) -> VectorState:
-        """Return how many texts of the owner have a vector, and why the last could not be made."""
+        """Return the progress of the owner's vectors, and the reason if the last attempt to make some failed."""
         try:
             embedder = await asyncio.to_thread(self._embedder.get)
         except EmbeddingError as error:
@@ -111,7 +114,7 @@ class TurnVectors:
         return replace(state, problem=self._problem)
 
     async def close(self) -> None:
-        """Stop after the texts that are being embedded; what is done is kept."""
+        """Cancel the tasks. Stored vectors are kept."""
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
@@ -119,15 +122,15 @@ class TurnVectors:
 
     async def _catch_up(self, owner: Owner, embedder: Embedder) -> None:
         index = await self._index()
-        while missing := await index.unembedded(owner, embedder.key, AT_ONCE + 1):
-            task = self._started(owner, embedder)
-            if len(missing) > AT_ONCE:
+        while missing := await index.list_unembedded(owner, embedder.key, MAX_AWAITED_TEXTS + 1):
+            task = self._start(owner, embedder)
+            if len(missing) > MAX_AWAITED_TEXTS:
                 return
             await asyncio.shield(task)
         self._problem = ""
 
-    def _started(self, owner: Owner, embedder: Embedder) -> asyncio.Task[None]:
-        """Return the task that makes the owner's vectors, and start it if none runs."""
+    def _start(self, owner: Owner, embedder: Embedder) -> asyncio.Task[None]:
+        """Return the task that makes the owner's vectors; start one if none is running."""
         task = self._tasks.get(owner)
         if task is None or task.done():
             task = asyncio.create_task(self._embed(owner, embedder))
@@ -137,7 +140,7 @@ class TurnVectors:
 
     async def _embed(self, owner: Owner, embedder: Embedder) -> None:
         index = await self._index()
-        while missing := await index.unembedded(owner, embedder.key, embedder.batch):
+        while missing := await index.list_unembedded(owner, embedder.key, embedder.batch):
             texts: Sequence[str] = list(missing.values())
             vectors = await asyncio.to_thread(embedder.embed_passages, texts)
             await index.add_vectors(owner, embedder.key, dict(zip(missing, vectors, strict=True)))
@@ -157,7 +160,7 @@ BLOCKS_AT_ONCE = 500
 LONGEST_DAYS = 100_000
 LIKELY_DAYS = 365
 RECENCY_SHARE = 0.15
-"""How much recency counts when the turn is sought that a text is about; how well it matches counts the rest."""
+"""The weight of recency in `likeliest`; the rest is the weight of relevance."""
 _NO_TURN = 2**62
 _READ_TYPES = (*SEARCHED_TYPES, "user.recalled")
 _RECALLED = BodyUnion[UserRecalled](UserRecalled)
@@ -165,7 +168,7 @@ _ROUND_STARTS = BodyUnion[RoundStart](RoundStart)
 
 
 class TurnFilterOptions(TypedDict, total=False):
-    """The optional keywords of a running turn's search in past turns; `TurnFilter` has their defaults."""
+    """The filters of a search from a running turn. `TurnFilter` has their defaults."""
 
     targets: Collection[Target]
     ordinal: int | str | None
@@ -176,7 +179,7 @@ class TurnFilterOptions(TypedDict, total=False):
 
 
 class MemoryFilterOptions(TurnFilterOptions, total=False):
-    """Those, and the conversation and turn that ask, which for a running turn are its own."""
+    """The filters of a search, and the conversation and turn from which the search is made."""
 
     conversation: str
     before_turn: int | None
@@ -184,11 +187,12 @@ class MemoryFilterOptions(TurnFilterOptions, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnFilter:
-    """What a search in past turns is limited to.
+    """The limits of a search in past turns.
 
-    `conversation` is the one that asks: refs of its own turns are short, and scope "conversation" means it. Its turns
-    from `before_turn` on are left out. `ordinal` is a number, or a text such as "second" or "last"; `days` is how old a
-    text may be. What is said counts half as recent after each `half_life_days`.
+    `conversation` is the conversation from which the search is made. Refs of its turns are short, the scope
+    "conversation" is limited to it, and its turns from `before_turn` on are left out. `ordinal` is a position, as a
+    number or a text such as "second" or "last". `days` is the largest age of a text. The recency of a text halves after
+    each `half_life_days`.
     """
 
     conversation: str = ""
@@ -201,10 +205,10 @@ class TurnFilter:
     half_life_days: float = HALF_LIFE_DAYS
 
     def query(self, text: str, owner: Owner, scope: Scope, limit: int, now: datetime) -> TurnQuery:
-        """Return the query of these limits, with an ordinal that its text names taken out of it.
+        """Check the limits, and return the query. A phrase such as "the second turn" in the text becomes its ordinal.
 
         Raises:
-            LooplineError: a limit is wrong.
+            LooplineError: a limit is not valid.
         """
         self._check(scope, limit)
         ordinal = _ordinal(self.ordinal)
@@ -228,11 +232,11 @@ class TurnFilter:
     def _check(self, scope: Scope, limit: int) -> None:
         problems = {
             f"limit is {limit}: it must be 1 or more": limit < 1,
-            f"no scope {scope!r}: it is one of {', '.join(SCOPES)}": scope not in SCOPES,
+            f"unknown scope {scope!r}: the scopes are {', '.join(SCOPES)}": scope not in SCOPES,
             "the scope is a conversation: name it with conversation=": (
                 scope == "conversation" and not self.conversation
             ),
-            f"no target in {list(self.targets)}: they are {', '.join(TARGETS)}": (
+            f"unknown target in {list(self.targets)}: the targets are {', '.join(TARGETS)}": (
                 not set(self.targets) <= set(TARGETS)
             ),
             f"days is {self.days}: it must be above 0 and at most 100,000": (
@@ -254,12 +258,12 @@ class TurnFilter:
 def _ordinal(value: int | str | None) -> int | None:
     ordinal = ordinal_of(value) if isinstance(value, str) else value
     if value and not ordinal:
-        raise LooplineError(f"no ordinal {value!r}: write 2, -1, second or last")
+        raise LooplineError(f"{value!r} is not an ordinal: write 2, -1, second or last")
     return ordinal or None
 
 
 class ConversationMemory:
-    """Searches what was said in past turns. It keeps nothing that the log has not: the index is filled from the log."""
+    """Searches the texts of past turns. The index contains only data from the log, and is updated before each search."""
 
     def __init__(
         self,
@@ -268,9 +272,9 @@ class ConversationMemory:
         clock: Clock,
         embedder: SharedEmbedder | None = None,
     ) -> None:
-        """Call `open_index`, which may block, with the first use.
+        """Set up the memory. `open_index` is called in a thread at the first use.
 
-        Without an `embedder`, which stays open, only words are searched.
+        Without an `embedder` only words are searched. `close` does not close the embedder.
         """
         self._log = log
         self.facts: UserFacts = UserFacts(log)
@@ -291,17 +295,19 @@ class ConversationMemory:
         project: str = DEFAULT_PROJECT,
         **filters: Unpack[MemoryFilterOptions],
     ) -> Sequence[TurnHit]:
-        """Return the turns of the user that best match the query, best first.
+        """Return the `limit` turns of the user that match the query best, best first.
 
-        With an embedder they are found in other words too: a few new texts are embedded at once, many in the background.
-        Without words in the query the newest turns come first. A phrase such as "the second turn" in it counts as its
-        ordinal. Only conversations of that user in that project of that tenant are searched. Child runs are not.
+        With an embedder, turns are also found in other words. If many texts have no vectors yet, the vectors are made in
+        the background, and these texts are found by words until then. If the query has no words, the newest turns are
+        returned. A phrase such as "the second turn" in the query selects turns by position. Only conversations of this
+        user in this project of this tenant are searched, without child runs.
 
         Raises:
-            LooplineError: a filter is wrong, or scope "conversation" has no conversation.
+            LooplineError: a filter is not valid, or the scope is "conversation" and `conversation` is missing.
             StoreError: the log or the index cannot be read.
         """
-        owner, now = Owner(user=user, tenant=tenant, project=project), self._clock.now()
+        owner = Owner(user=user, tenant=tenant, project=project)
+        now = self._clock.now()
         checked = TurnFilter(**filters).query(query, owner, scope, limit, now)
         try:
             candidates = await self._candidates(checked)
@@ -317,7 +323,7 @@ class ConversationMemory:
         project: str = DEFAULT_PROJECT,
         progress: VectorsMade | None = None,
     ) -> None:
-        """Wait until all texts of the user are indexed and have their vectors, if there is an embedder.
+        """Index all texts of the user; with an embedder, also make all their vectors and wait for them.
 
         Raises:
             EmbeddingError: the vectors cannot be made; the message says what to do.
@@ -330,21 +336,21 @@ class ConversationMemory:
     async def vectors(
         self, *, user: str, tenant: str = DEFAULT_TENANT, project: str = DEFAULT_PROJECT
     ) -> VectorState | None:
-        """Return how many indexed texts of the user have their vectors; None without an embedder."""
+        """Return the progress of the vectors of the user's indexed texts; None without an embedder."""
         if self._vectors is None:
             return None
         return await self._vectors.state(Owner(user=user, tenant=tenant, project=project))
 
     async def follow(self, owner: Owner) -> None:
-        """Bring the index up to date with the owner's conversations: add what is new, remove what was forgotten."""
+        """Update the index from the log: add the new texts of the owner, and remove forgotten conversations."""
         index = await self._index()
         async with self._turn:
-            summaries, indexed = await self._removed(index, owner)
+            summaries, progress = await self._remove_forgotten(index, owner)
             for summary in summaries:
-                await self._extend(index, summary, indexed.get(summary.conversation.name))
+                await self._extend(index, summary, progress.get(summary.conversation.name))
 
     async def remove(self, forgotten: Sequence[ConversationKey]) -> None:
-        """Remove forgotten conversations from the index; child runs among them are not in it."""
+        """Remove forgotten conversations from the index. Child runs are ignored, because they are not indexed."""
         index = await self._index()
         async with self._turn:
             for conversation in forgotten:
@@ -370,17 +376,17 @@ class ConversationMemory:
             vector = await self._vectors.query_vector(query.owner, well_formed(query.text))
         return await (await self._index()).candidates(query, vector)
 
-    async def _removed(
+    async def _remove_forgotten(
         self, index: TurnIndex, owner: Owner
     ) -> tuple[Sequence[ConversationSummary], Mapping[str, IndexedConversation]]:
-        """Remove what was forgotten; return the owner's conversations, and how far they are indexed."""
+        """Remove forgotten conversations; return the owner's conversations and the progress in each indexed one."""
         summaries = await self._log.conversations(
             user=owner.user, project=owner.project, tenant=owner.tenant
         )
-        indexed = await index.indexed(owner)
-        for name in indexed.keys() - {summary.conversation.name for summary in summaries}:
+        progress = await index.read_progress(owner)
+        for name in progress.keys() - {summary.conversation.name for summary in summaries}:
             await index.remove(owner.key(name))
-        return summaries, indexed
+        return summaries, progress
 
     async def _extend(
         self,
@@ -388,26 +394,27 @@ class ConversationMemory:
         summary: ConversationSummary,
         before: IndexedConversation | None,
     ) -> None:
-        key, uid = summary.conversation, summary.uid
+        key = summary.conversation
+        uid = summary.uid
         head = before.head if before is not None and before.uid == uid else 0
         while head < summary.head:
             blocks = await self._log.read(key, after=head, types=_READ_TYPES, limit=BLOCKS_AT_ONCE)
             last = blocks[-1].seq if blocks else 0
             head = last if len(blocks) == BLOCKS_AT_ONCE else max(summary.head, last)
             after = IndexedConversation(uid=uid, head=head)
-            recalled = await self._recalled(key, blocks)
+            recalled = await self._find_recalled(key, blocks)
             texts = await asyncio.to_thread(turn_texts, key.name, blocks)
             if not await index.extend(key, before, after, texts, recalled):
-                return  # another process follows the log too
+                return  # another process has extended the index
             before = after
-        if await self._log.forgotten(key) is not None:  # meanwhile, so that nobody else removes it
+        if await self._log.forgotten(key) is not None:  # forgotten during this call
             await index.remove(key)
 
-    async def _recalled(self, key: ConversationKey, blocks: Sequence[Block]) -> set[int]:
-        """Return the seqs of inputs that were taken back before a round took them."""
+    async def _find_recalled(self, key: ConversationKey, blocks: Sequence[Block]) -> set[int]:
+        """Return the seqs of inputs that were recalled before a round used them."""
         recalled: set[int] = set()
         for block, body in _RECALLED.among(blocks):
-            between = block.seq - body.said  # no more rounds than blocks can stand between them
+            between = block.seq - body.said  # there cannot be more rounds than blocks
             rounds = await self._log.read(
                 key, after=body.said, types=["react.round.start"], limit=between
             )
@@ -422,7 +429,7 @@ class ConversationMemory:
 
 @dataclass(frozen=True, slots=True)
 class PastTurns:
-    """The turns that a running turn may search: those of its own user, up to the one before it."""
+    """The turns that a running turn may search: those of its user; of its own conversation only earlier turns."""
 
     memory: ConversationMemory
     conversation: ConversationKey
@@ -436,10 +443,10 @@ class PastTurns:
         limit: int = DEFAULT_HITS,
         **filters: Unpack[TurnFilterOptions],
     ) -> Sequence[TurnHit]:
-        """Return the turns that best match the query, best first.
+        """Return the `limit` turns that match the query best, best first.
 
         Raises:
-            LooplineError: a filter is wrong.
+            LooplineError: a filter is not valid.
         """
         key = self.conversation
         return await self.memory.search(
@@ -455,7 +462,10 @@ class PastTurns:
         )
 
     async def likeliest(self, text: str) -> str | None:
-        """Return the id of the conversation's past turn that a text is most likely about; None if none matches."""
+        """Return the id of the turn of this conversation that a text is most likely about, by relevance and recency.
+
+        Return None if no turn of the last year matches.
+        """
         hits = await self.search(text, scope="conversation", days=LIKELY_DAYS)
         matching = [hit for hit in hits if hit.relevance > 0 or hit.words > 0]
         best = max(matching, key=_likelihood, default=None)

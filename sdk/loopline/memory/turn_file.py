@@ -272,8 +272,8 @@ class MemoryFile:
         self._engine: AsyncEngine | None = None
         self._opening = asyncio.Lock()
 
-    async def indexed(self, owner: Owner) -> Mapping[str, IndexedConversation]:
-        """Return how far each conversation of the owner is indexed, by name."""
+    async def read_progress(self, owner: Owner) -> Mapping[str, IndexedConversation]:
+        """Return the progress in each indexed conversation of the owner, by name."""
         async with self._reading() as connection:
             rows = await _rows(connection, _CONVERSATIONS, _owner_parameters(owner))
         return {row.name: IndexedConversation(uid=row.uid, head=row.head) for row in rows}
@@ -286,7 +286,7 @@ class MemoryFile:
         texts: Sequence[TurnText],
         recalled: Collection[int] = (),
     ) -> bool:
-        """Add the texts in one transaction; return False if another process has added them."""
+        """Add the texts in one transaction; return False if the progress is not `before`."""
         owner = Owner.of(conversation)
         named = {**_owner_parameters(owner), "name": conversation.name}
         async with self._writing() as connection:
@@ -353,7 +353,7 @@ class MemoryFile:
             parameters["match"] = _match_expression(query.owner, query.terms)
             parameters["limit"] = max(TEXTS_TO_RANK, 8 * query.limit)
         async with self._reading() as connection:
-            terms = await self._counted_terms(connection, query)
+            terms = await self._count_terms(connection, query)
             rows = [*await _rows(connection, statement, parameters)]
             if vector is None or not terms:
                 return TurnCandidates(terms=terms, texts=tuple(map(_turn_text, rows)))
@@ -369,7 +369,7 @@ class MemoryFile:
             cosines=tuple(cosines.get(row.id) for row in rows),
         )
 
-    async def _counted_terms(
+    async def _count_terms(
         self, connection: AsyncConnection, query: TurnQuery
     ) -> tuple[QueryTerm, ...]:
         """Return the terms of the query, each with the share of the owner's texts that have it."""
@@ -415,8 +415,8 @@ class MemoryFile:
             del self._vectors[next(iter(self._vectors))]
         return vectors
 
-    async def unembedded(self, owner: Owner, embedder: str, limit: int) -> Mapping[bytes, str]:
-        """Return texts without a vector, the newest first, by digest."""
+    async def list_unembedded(self, owner: Owner, embedder: str, limit: int) -> Mapping[bytes, str]:
+        """Return up to `limit` texts without a vector, newest first, by digest."""
         parameters = {**_owner_parameters(owner, embedder), "limit": limit}
         async with self._reading() as connection:
             rows = await _rows(connection, _UNEMBEDDED, parameters)
@@ -435,7 +435,7 @@ class MemoryFile:
                 await connection.exec_driver_sql(_ADD_VECTOR, rows)
 
     async def vector_state(self, owner: Owner, embedder: str) -> VectorState:
-        """Return how many different texts have a vector."""
+        """Return the number of different texts, and how many of them have a vector."""
         parameters = _owner_parameters(owner, embedder)
         async with self._reading() as connection:
             [(done, total)] = await _rows(connection, _COUNT_VECTORS, parameters)

@@ -1,4 +1,4 @@
-"""Hits of a search in past turns: each a turn with excerpts, ranked by words, vectors and time."""
+"""Ranks past turns by words, vectors and time, and selects excerpts of their texts."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from loopline.search.ranking import score_by_words
 from loopline.timeline.prompt_blocks import turn_id
 
 RECENCY_LIFT = 0.25
-"""How much more a text of this moment counts than an old one with the same words."""
+"""The increase of the score of a new text relative to an old text with the same words."""
 UNRELATED_COSINE = 0.2
-"""A text with no word of the query is found from this cosine on."""
+"""The lowest cosine at which a text without words of the query is found."""
 EXCERPTS_PER_TURN = 3
 EXCERPT_CHARACTERS = 600
 _EXCERPT_LEAD = 120
-"""Characters of an excerpt before its first match."""
+"""The characters of an excerpt before its first match."""
 _LARGEST_MATCHES = 200
 _WORD = re.compile(r"[^\W_]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Excerpt:
-    """A part of a text of a turn; `ref` names the whole text."""
+    """A part of a text of a turn. `ref` names the whole text or passage."""
 
     ref: str
     target: Target
@@ -39,11 +39,11 @@ class Excerpt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnHit:
-    """A turn that a search found, with its best excerpts first.
+    """A turn that a search found, with excerpts of its best texts, best first.
 
-    `score` is from 0 to 1: `relevance`, how well its best text matches, lifted by `recency`, which halves with every
-    half-life. Without words to search for, `relevance` is 0 and the score is the recency. `words` is how well that text
-    matches by words alone, and `cosine` compares its vector with the query's; it is None without one.
+    All values describe the best text. `relevance` is its match with the query, by words and vector, and `recency` halves
+    after each half-life; `score` combines both. All three are from 0 to 1. If the query has no words, `relevance` is 0 and
+    `score` is the recency. `words` is the match by words alone, and `cosine` that of the vectors, None without a vector.
     """
 
     conversation: str
@@ -87,17 +87,17 @@ class _ScoredText:
 
 
 def rank_turns(query: TurnQuery, candidates: TurnCandidates, now: datetime) -> list[TurnHit]:
-    """Return the best turns, best first; a text that two conversations share is found in one of them."""
-    scored = [_scored(match, query, now) for match in _matches(query, candidates)]
+    """Return the best `query.limit` turns, best first. A text that several conversations share is found in one of them."""
+    scored = [_score(match, query, now) for match in _matches(query, candidates)]
     scored.sort(key=lambda item: (-item.score, -item.text.ts.timestamp(), item.text.seq))
     turns: dict[tuple[str, int], list[_ScoredText]] = {}
-    for item in _each_once(scored, query.current):
+    for item in _drop_copies(scored, query.current):
         turns.setdefault((item.text.conversation, item.text.turn), []).append(item)
     return [_hit(items, query) for items in list(turns.values())[: max(query.limit, 0)]]
 
 
 def _matches(query: TurnQuery, candidates: TurnCandidates) -> list[_TextMatch]:
-    """Return the texts that match by words or by their vector; of a turn that was named, all of them."""
+    """Return the texts that match by words or by vector; all texts if the query has an ordinal or no words."""
     if not candidates.terms:
         return [_TextMatch(text=text) for text in candidates.texts]
     chunks = [
@@ -123,17 +123,17 @@ def _matches(query: TurnQuery, candidates: TurnCandidates) -> list[_TextMatch]:
     return matches
 
 
-def _scored(match: _TextMatch, query: TurnQuery, now: datetime) -> _ScoredText:
+def _score(match: _TextMatch, query: TurnQuery, now: datetime) -> _ScoredText:
     age = max((now - match.text.ts) / timedelta(days=1), 0.0)
     recency = math.pow(0.5, age / query.half_life_days) if query.half_life_days > 0 else 0.0
     score = match.relevance * (1 + RECENCY_LIFT * recency) / (1 + RECENCY_LIFT)
     return _ScoredText(match, recency, score if query.terms else recency)
 
 
-def _each_once(scored: Sequence[_ScoredText], current: str) -> list[_ScoredText]:
-    """Return the texts without those that a fork or an import shares with another conversation.
+def _drop_copies(scored: Sequence[_ScoredText], current: str) -> list[_ScoredText]:
+    """Remove copies of texts that forks or imports made.
 
-    Of two conversations with the text the `current` one stays, else the first.
+    A text in the conversation `current` stays, otherwise the first one of the list.
     """
     homes: dict[tuple[datetime, str, str], str] = {}
     for item in scored:
@@ -150,7 +150,7 @@ def _each_once(scored: Sequence[_ScoredText], current: str) -> list[_ScoredText]
 
 def _hit(items: Sequence[_ScoredText], query: TurnQuery) -> TurnHit:
     best = items[0]
-    # Passages of one text are shown side by side only when nothing else of the turn matches.
+    # Consecutive passages of the same text count as one, so that other texts of the turn are shown as well.
     firsts = [next(group) for _, group in groupby(items, key=lambda item: item.text.seq)]
     shown = firsts[:EXCERPTS_PER_TURN]
     return TurnHit(
@@ -176,16 +176,18 @@ def _excerpt_of(text: TurnText, query: TurnQuery) -> Excerpt:
 
 
 def excerpt(text: str, terms: Sequence[str], length: int = EXCERPT_CHARACTERS) -> str:
-    """Return the part of the text with the most different terms, with `…` where something is left out."""
+    """Return the part of the text with the most different terms, about `length` characters; `…` marks omitted text."""
     if len(text) <= length:
         return text
     matches = _term_positions(text.lower(), terms)
-    best, most = 0, 0
+    best = 0
+    most = 0
     for number, (position, _) in enumerate(matches):
         end = position - _EXCERPT_LEAD + length
         inside = {term for offset, term in matches[number:] if offset < end}
         if len(inside) > most:
-            best, most = position, len(inside)
+            best = position
+            most = len(inside)
     start = max(min(best - _EXCERPT_LEAD, len(text) - length), 0) if matches else 0
     end = start + length
     if start:
@@ -197,17 +199,18 @@ def excerpt(text: str, terms: Sequence[str], length: int = EXCERPT_CHARACTERS) -
 
 
 def _term_positions(text: str, terms: Sequence[str]) -> list[tuple[int, str]]:
-    """Return where words begin as the terms do, in order."""
-    beginnings = {_beginning(term): term for term in terms}
-    lengths = {len(beginning) for beginning in beginnings}
+    """Return the position and the term of each word that begins like a term, in order, at most `_LARGEST_MATCHES`."""
+    terms_by_prefix = {_word_prefix(term): term for term in terms}
+    lengths = {len(prefix) for prefix in terms_by_prefix}
     positions = [
-        (word.start(), beginnings[word[0][:length]])
+        (word.start(), terms_by_prefix[word[0][:length]])
         for word in _WORD.finditer(text)
         for length in lengths
-        if word[0][:length] in beginnings
+        if word[0][:length] in terms_by_prefix
     ]
     return positions[:_LARGEST_MATCHES]
 
 
-def _beginning(term: str) -> str:
+def _word_prefix(term: str) -> str:
+    """Return the part of a term that its other forms share, about all but three letters."""
     return term if len(term) < 5 else term[: max(4, len(term) - 3)]

@@ -1,4 +1,4 @@
-"""The port of an index of turns, and the one in memory, which is its specification."""
+"""The protocol of an index of past turns, and its implementation in memory."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from loopline.search.ranking import word_stem, word_stems
 from loopline.timeline import ConversationKey
 
 TEXTS_TO_RANK = 80
-"""How many texts with words of the query an index returns at least, if it has so many."""
+"""An index returns at least this number of texts with words of the query, if it has enough."""
 NEAREST_TEXTS = 40
-"""How many of the texts nearest to the query's vector an index returns besides."""
+"""The number of texts that an index adds because their vectors are nearest to the vector of the query."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexedConversation:
-    """How far a conversation is indexed: up to the seq `head` of the conversation with that `uid`."""
+    """The progress of the index in a conversation: all blocks of the conversation `uid` up to the seq `head`."""
 
     uid: str
     head: int
@@ -30,7 +30,7 @@ class IndexedConversation:
 
 @dataclass(frozen=True, slots=True)
 class QueryVector:
-    """The vector of a query, and the key of the embedder that made it."""
+    """The vector of a query, and the key of its embedder."""
 
     embedder: str
     vector: Vector
@@ -38,9 +38,10 @@ class QueryVector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnCandidates:
-    """The terms of a query, each with the share of the owner's texts that have it, and the texts to rank.
+    """The terms of a query, each with the share of the owner's texts that contain it, and the texts to rank.
 
-    `cosines` compares the vector of each text with the query's; it is None for a text without one.
+    `cosines` is empty if only words were searched. Otherwise it has for each text the cosine of its vector and the vector
+    of the query, or None for a text without a vector.
     """
 
     terms: tuple[QueryTerm, ...] = ()
@@ -49,21 +50,21 @@ class TurnCandidates:
 
 
 class TurnIndexDamaged(StoreError):
-    """The index could not be read and was emptied; the log fills it again."""
+    """The index could not be read and was emptied. It is filled from the log again."""
 
 
 class TurnIndex(Protocol):
-    """An index of the texts of turns. It can be emptied at any time: the log fills it again.
+    """An index of the texts of turns. It may lose its content at any time, because it can be filled from the log again.
 
-    Promised: a search returns only texts of the owner it names; what `remove` and `clear` removed is not found again.
+    A search returns only texts of the requested owner, and no removed texts.
 
     Raises:
-        TurnIndexDamaged: the index could not be read; it is empty now.
-        StoreError: the index cannot be written, or another process held it for too long.
+        TurnIndexDamaged: the index could not be read, and was emptied.
+        StoreError: the index cannot be written, or another process locked it for too long.
     """
 
-    async def indexed(self, owner: Owner) -> Mapping[str, IndexedConversation]:
-        """Return how far each conversation of the owner is indexed, by its name."""
+    async def read_progress(self, owner: Owner) -> Mapping[str, IndexedConversation]:
+        """Return the progress in each indexed conversation of the owner, by name."""
         ...
 
     async def extend(
@@ -74,43 +75,44 @@ class TurnIndex(Protocol):
         texts: Sequence[TurnText],
         recalled: Collection[int] = (),
     ) -> bool:
-        """Add the texts between `before` and `after`, all or none, and drop those of the inputs `recalled`.
+        """Add the texts between `before` and `after` in one transaction, and remove those of the inputs `recalled`.
 
-        If the conversation is not indexed as far as `before` says, nothing changes and False is returned: another
-        process has indexed it. With a new `uid` the earlier texts are dropped.
+        `before` is None for a conversation that is not indexed yet. If the stored progress is not `before`, another
+        process has extended the index: nothing is changed, and False is returned. If `after` has another `uid`, the
+        earlier texts of the conversation are removed.
         """
         ...
 
     async def candidates(
         self, query: TurnQuery, vector: QueryVector | None = None
     ) -> TurnCandidates:
-        """Return the texts to rank: those that share the most words with the query, and the nearest to its vector.
+        """Return the texts to rank: those with the most words of the query, and those nearest to its vector.
 
-        Without words the newest turns are returned. With an ordinal all texts of those turns are returned, whatever
-        words they have.
+        For a query without words these are the texts of the newest turns. For a query with an ordinal these are all
+        texts of the newest turns at that position, also texts without words of the query.
         """
         ...
 
-    async def unembedded(self, owner: Owner, embedder: str, limit: int) -> Mapping[bytes, str]:
-        """Return texts of the owner without a vector of the embedder, the newest first, by their digest."""
+    async def list_unembedded(self, owner: Owner, embedder: str, limit: int) -> Mapping[bytes, str]:
+        """Return up to `limit` texts of the owner without a vector of the embedder, newest first, by digest."""
         ...
 
     async def add_vectors(
         self, owner: Owner, embedder: str, vectors: Mapping[bytes, Vector]
     ) -> None:
-        """Add the vectors of texts by their digest, all or none; those of texts that were removed are left out."""
+        """Add vectors by the digest of their text, in one transaction. Vectors of removed texts are ignored."""
         ...
 
     async def vector_state(self, owner: Owner, embedder: str) -> VectorState:
-        """Return how many different texts of the owner have a vector of the embedder."""
+        """Return the number of different texts of the owner, and how many of them have a vector of the embedder."""
         ...
 
     async def remove(self, conversation: ConversationKey) -> None:
-        """Remove everything of a conversation, and the vectors of texts that no other conversation has."""
+        """Remove a conversation with its texts, and vectors of texts that no other conversation has."""
         ...
 
     async def clear(self) -> None:
-        """Remove everything."""
+        """Remove all conversations, texts and vectors."""
         ...
 
     async def close(self) -> None:
@@ -125,14 +127,14 @@ class _IndexedTexts:
 
 
 class MemoryTurnIndex:
-    """The index in memory: it looks at every text of the owner."""
+    """An index in memory, and the specification of the protocol. A search examines every text of the owner."""
 
     def __init__(self) -> None:
         self._conversations: dict[ConversationKey, _IndexedTexts] = {}
         self._vectors: dict[tuple[str, bytes], Vector] = {}
 
-    async def indexed(self, owner: Owner) -> Mapping[str, IndexedConversation]:
-        """Return how far each conversation of the owner is indexed."""
+    async def read_progress(self, owner: Owner) -> Mapping[str, IndexedConversation]:
+        """Return the progress in each indexed conversation of the owner, by name."""
         return {
             key.name: stored.progress
             for key, stored in self._conversations.items()
@@ -147,7 +149,7 @@ class MemoryTurnIndex:
         texts: Sequence[TurnText],
         recalled: Collection[int] = (),
     ) -> bool:
-        """Add the texts, unless another process did."""
+        """Add the texts; return False if the progress is not `before`."""
         stored = self._conversations.get(conversation)
         if (stored.progress if stored else None) != before:
             return False
@@ -164,49 +166,52 @@ class MemoryTurnIndex:
         self, query: TurnQuery, vector: QueryVector | None = None
     ) -> TurnCandidates:
         """Return the texts to rank."""
-        owned = self._owned(query.owner)
+        owned = self._texts_of(query.owner)
         allowed = [text for text in owned if query.may_find(text)]
-        terms = _counted_terms(query.terms, owned)
+        terms = _count_terms(query.terms, owned)
         if query.ordinal is not None:
             texts = _nth_turns(allowed, query)
         elif not query.terms:
             return TurnCandidates(texts=tuple(_newest_turns(allowed, query.limit)))
         else:
             texts = self._matching(allowed, query, vector)
-        compared = self._compared(texts, query.owner, vector)
-        return TurnCandidates(terms=terms, texts=tuple(texts), cosines=compared)
+        similarities = self._cosines(texts, query.owner, vector)
+        return TurnCandidates(terms=terms, texts=tuple(texts), cosines=similarities)
 
-    async def unembedded(self, owner: Owner, embedder: str, limit: int) -> Mapping[bytes, str]:
-        """Return texts without a vector, the newest first."""
-        texts = {owner.text_digest(text.text): text.text for text in _newest(self._owned(owner))}
+    async def list_unembedded(self, owner: Owner, embedder: str, limit: int) -> Mapping[bytes, str]:
+        """Return up to `limit` texts without a vector, newest first, by digest."""
+        texts = {
+            owner.text_digest(text.text): text.text
+            for text in _sort_newest_first(self._texts_of(owner))
+        }
         missing = [digest for digest in texts if (embedder, digest) not in self._vectors]
         return {digest: texts[digest] for digest in missing[:limit]}
 
     async def add_vectors(
         self, owner: Owner, embedder: str, vectors: Mapping[bytes, Vector]
     ) -> None:
-        """Add the vectors of texts that are still there."""
-        remaining = {owner.text_digest(text.text) for text in self._owned(owner)}
+        """Add the vectors of texts that are still in the index."""
+        remaining = {owner.text_digest(text.text) for text in self._texts_of(owner)}
         for digest in remaining.intersection(vectors):
             self._vectors[embedder, digest] = vectors[digest]
 
     async def vector_state(self, owner: Owner, embedder: str) -> VectorState:
-        """Return how many different texts have a vector."""
-        digests = {owner.text_digest(text.text) for text in self._owned(owner)}
+        """Return the number of different texts, and how many of them have a vector."""
+        digests = {owner.text_digest(text.text) for text in self._texts_of(owner)}
         done = sum((embedder, digest) in self._vectors for digest in digests)
         return VectorState(done, len(digests), is_ready=done == len(digests))
 
     async def remove(self, conversation: ConversationKey) -> None:
-        """Remove everything of a conversation."""
+        """Remove a conversation with its texts and vectors."""
         self._conversations.pop(conversation, None)
         self._prune_vectors()
 
     async def clear(self) -> None:
-        """Remove everything."""
+        """Remove all conversations, texts and vectors."""
         self._conversations.clear()
         self._vectors.clear()
 
-    def _owned(self, owner: Owner) -> list[TurnText]:
+    def _texts_of(self, owner: Owner) -> list[TurnText]:
         return [
             text
             for key, stored in self._conversations.items()
@@ -217,10 +222,10 @@ class MemoryTurnIndex:
     def _matching(
         self, allowed: Sequence[TurnText], query: TurnQuery, vector: QueryVector | None
     ) -> list[TurnText]:
-        """Return the texts with words of the query, and those nearest to its vector."""
+        """Return the texts with words of the query, and the texts nearest to its vector."""
         stems = {word_stem(term) for term in query.terms}
         matching = [text for text in allowed if not stems.isdisjoint(word_stems(text.text))]
-        scores = zip(allowed, self._compared(allowed, query.owner, vector), strict=False)
+        scores = zip(allowed, self._cosines(allowed, query.owner, vector), strict=False)
         near = nlargest(
             NEAREST_TEXTS,
             ((cosine, text) for text, cosine in scores if cosine is not None),
@@ -228,17 +233,17 @@ class MemoryTurnIndex:
         )
         return [*matching, *(text for _, text in near if text not in matching)]
 
-    def _compared(
+    def _cosines(
         self, texts: Sequence[TurnText], owner: Owner, vector: QueryVector | None
     ) -> tuple[float | None, ...]:
-        """Return the cosine of each text, None for those without a vector; nothing without a vector of the query."""
+        """Return the cosine of each text, None for a text without a vector; empty if the query has no vector."""
         if vector is None:
             return ()
         rows = [
             self._vectors.get((vector.embedder, owner.text_digest(text.text))) for text in texts
         ]
-        compared = iter(cosines(vector.vector, [row for row in rows if row is not None]))
-        return tuple(None if row is None else next(compared) for row in rows)
+        similarities = iter(cosines(vector.vector, [row for row in rows if row is not None]))
+        return tuple(None if row is None else next(similarities) for row in rows)
 
     def _prune_vectors(self) -> None:
         remaining = {
@@ -250,17 +255,18 @@ class MemoryTurnIndex:
             del self._vectors[name]
 
     async def close(self) -> None:
-        """Release nothing: the index has no file."""
+        """Do nothing: the index does not use a file."""
 
 
-def _counted_terms(terms: Iterable[str], texts: Sequence[TurnText]) -> tuple[QueryTerm, ...]:
+def _count_terms(terms: Iterable[str], texts: Sequence[TurnText]) -> tuple[QueryTerm, ...]:
     counts = Counter(stem for text in texts for stem in word_stems(text.text))
     return tuple(QueryTerm(term, counts[word_stem(term)] / (len(texts) or 1)) for term in terms)
 
 
 def _nth_turns(texts: Sequence[TurnText], query: TurnQuery) -> list[TurnText]:
-    """Return the texts of the turn that the ordinal names in each conversation, of the newest such turns."""
-    ordinal, last = query.ordinal or 0, defaultdict[str, int](int)
+    """Return the texts of the turn at the ordinal's position in each conversation; of the newest turns if there are many."""
+    ordinal = query.ordinal or 0
+    last: defaultdict[str, int] = defaultdict(int)
     for text in texts:
         last[text.conversation] = max(last[text.conversation], text.turn)
     named = [
@@ -271,14 +277,14 @@ def _nth_turns(texts: Sequence[TurnText], query: TurnQuery) -> list[TurnText]:
     return _newest_turns(named, query.limit)
 
 
-def _newest(texts: Sequence[TurnText]) -> list[TurnText]:
+def _sort_newest_first(texts: Sequence[TurnText]) -> list[TurnText]:
     return sorted(
         texts, key=lambda text: (text.ts, text.conversation, text.seq, text.start), reverse=True
     )
 
 
 def _newest_turns(texts: Sequence[TurnText], limit: int) -> list[TurnText]:
-    """Return the texts of the newest turns; of a long text the first passage."""
+    """Return the texts of the newest `limit` turns; only the first passage of a long text."""
     turns: dict[tuple[str, int], list[TurnText]] = {}
     for text in texts:
         if not text.start:

@@ -1,4 +1,4 @@
-"""The texts of turns that can be searched for: a fold from blocks."""
+"""The searchable texts of turns, which are computed from blocks, and the queries for them."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from loopline.timeline import (
 from loopline.timeline.prompt_blocks import RangeSummary
 
 Target = Literal["user", "assistant", "attachment", "notes", "summary", "lesson"]
-"""What a text is: the user's, an answer, the text of an attached file, the model's notes, a summary, or a lesson."""
+"""The kind of a text: of the user, an answer, an attached file, notes of the model, a summary, or a lesson."""
 TARGETS: tuple[Target, ...] = ("user", "assistant", "attachment", "notes", "summary", "lesson")
 PASSAGE_CHARACTERS = 1_000
-"""A longer text is searched in passages of at most so many characters, as many as embedders read."""
+"""The length of a passage in which a longer text is searched. Embedders read about this number of characters."""
 DIGEST_BYTES = 16
 
 SearchedBody = (
@@ -60,12 +60,12 @@ SEARCHED_TYPES = (
     "conv.range.summary",
     "crew.lesson",
 )
-"""The stored types of the bodies that have a text to search for."""
+"""The stored types of the bodies with searchable text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """The user, in a project of a tenant, whose conversations may be searched together."""
+    """A user in a project of a tenant. The conversations of one owner are searched together."""
 
     user: str
     tenant: str
@@ -78,26 +78,27 @@ class Owner:
 
     @property
     def digest(self) -> bytes:
-        """The digest of the three names, which no other owner has."""
+        """The digest of the three names, different for each owner."""
         names = repr((self.tenant, self.project, self.user))
         return blake2b(names.encode("utf-8", "surrogatepass"), digest_size=12).digest()
 
     def text_digest(self, text: str) -> bytes:
-        """Return the digest of a text of this owner; the same text of another owner has another one."""
+        """Return the digest of a text of this owner. The same text of another owner has a different digest."""
         data = text.encode("utf-8", "surrogatepass")
         return blake2b(data, digest_size=DIGEST_BYTES, key=self.digest).digest()
 
     def key(self, name: str) -> ConversationKey:
-        """Return the key of the owner's conversation of that name."""
+        """Return the key of the owner's conversation with this name."""
         return ConversationKey(name=name, user=self.user, tenant=self.tenant, project=self.project)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnText:
-    """A text of a turn, or a passage of a long one.
+    """A text of a turn, or a passage of a long text.
 
-    `seq`, `ref` and `ts` are those of its block, and `start` is where the passage begins in the block's text. An
-    attachment belongs to the input `input_seq`; for any other text that is its own seq.
+    `seq` and `ts` are those of the block. `ref` names the block, or the passage in it, and `start` is the offset of the
+    passage in the text of the block. `input_seq` is the seq of the user input: for an attachment that of the message to
+    which it belongs, for other texts the same as `seq`.
     """
 
     conversation: str
@@ -111,14 +112,14 @@ class TurnText:
     text: str
 
     def ref_from(self, conversation: str | None) -> str:
-        """Return a ref that names the text in that conversation; None stands for any other one."""
+        """Return the ref of the text as seen from a conversation: short in its own, with its name in any other or for None."""
         if conversation == self.conversation:
             return self.ref
         return str(ConversationRef(conversation=self.conversation, ref=parse(self.ref)))
 
 
 def turn_texts(conversation: str, blocks: Iterable[Block]) -> list[TurnText]:
-    """Return the texts of the blocks, in their order; long ones in passages, empty ones not at all."""
+    """Return the searchable texts of the blocks in order. Long texts are split into passages, empty texts are left out."""
     return [
         text
         for block, body in _SEARCHED.among(blocks)
@@ -168,13 +169,15 @@ def _texts(conversation: str, block: Block, target: Target, text: str) -> Iterat
 
 def _passage_ref(block: Block, start: int, end: int) -> str:
     ref = block.name
-    if isinstance(ref, PlanRef | ConversationRef | HostedRef):  # these have no spans
+    if isinstance(
+        ref, PlanRef | ConversationRef | HostedRef
+    ):  # these kinds of refs cannot have a span
         return str(ref)
     return str(with_span(ref, Characters(start + 1, end)))
 
 
 def _passages(text: str) -> Iterator[tuple[int, int]]:
-    """Yield where each passage begins and ends: at the end of a line, or else of a word."""
+    """Yield the start and end of each passage. A passage ends after a line, after a word, or at `PASSAGE_CHARACTERS`."""
     start = 0
     while start < len(text):
         end = min(start + PASSAGE_CHARACTERS, len(text))
@@ -194,9 +197,10 @@ HALF_LIFE_DAYS = 7.0
 class TurnQuery:
     """A search in the turns of one owner.
 
-    Without `text` the newest turns come first. `conversation` limits the search to one conversation. `ordinal` 3 names
-    the third turn of each conversation, -1 the last one. `since` and `until` bound the time of the text. The turns from
-    `before_turn` on of the conversation `current` are left out: they are the one that asks, and later ones.
+    Without `text` the newest turns are found. `conversation` limits the search to one conversation. `ordinal` selects a
+    turn of each conversation by position: 3 is the third turn, -1 the last one. `since` and `until` limit the time of
+    texts, both included. In the conversation `current`, turns from `before_turn` on are left out: the turn that searches
+    and later turns.
     """
 
     owner: Owner
@@ -213,12 +217,12 @@ class TurnQuery:
 
     @property
     def terms(self) -> tuple[str, ...]:
-        """Return the words to search for, none if the text has only stop words."""
+        """The words to search for; empty if the text has only stop words."""
         terms = query_terms(well_formed(self.text))
         return () if STOP_WORDS.issuperset(terms) else terms
 
     def may_find(self, text: TurnText) -> bool:
-        """Return whether the text is within the limits of the query, its owner and ordinal aside."""
+        """Return True if a text of the owner is within the limits of the query; the ordinal is not checked."""
         return (
             text.target in self.targets
             and self.conversation in (None, text.conversation)
@@ -269,13 +273,13 @@ _ALONE = re.compile(
 
 
 def ordinal_of(text: str) -> int | None:
-    """Return the number in such texts as `second`, `the 3rd turn`, `last`, `turn 4` or `-1`, None for any other."""
+    """Parse a position such as `second`, `the 3rd turn`, `last`, `turn 4` or `-1`; return None for other texts."""
     match = _ALONE.fullmatch(text.strip())
     return None if match is None else _number(match)
 
 
 def split_ordinal(text: str) -> tuple[str, int | None]:
-    """Return the text without the first phrase such as `the second turn`, and its number."""
+    """Remove the first phrase such as `the second turn` from the text; return the rest and the position, or None."""
     match = _PHRASE.search(text)
     if match is None:
         return text, None

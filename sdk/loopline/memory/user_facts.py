@@ -1,4 +1,4 @@
-"""What is remembered about a user: short facts, folded from the blocks of all of the user's conversations."""
+"""Short facts about a user, computed from the blocks of all conversations of the user."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from loopline.timeline import (
 
 FACT_CHARACTERS = 300
 MOST_FACTS: dict[FactScope, int] = {"user": 100, "conversation": 30}
-"""How many facts of each scope are remembered."""
+"""The largest number of facts of each scope."""
 _FACTS = BodyUnion[MemoryFact](MemoryFact)
 _IMPORTS = BodyUnion[Imported](Imported)
 _TYPES = ("memory.fact", "conv.imported")
@@ -32,7 +32,10 @@ _TYPES = ("memory.fact", "conv.imported")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserFact:
-    """A fact in force: its newest version, and the conversation and block that recorded it."""
+    """The newest version of a fact, with the conversation, the turn and the ref of the block that recorded it.
+
+    `refs` are the sources of the fact. `by_user` is True if the user edited it.
+    """
 
     fact_id: str
     text: str
@@ -46,10 +49,10 @@ class UserFact:
 
 
 def fact_text(text: str) -> str:
-    """Return a text as a fact has it: one line.
+    """Join the lines of a text by spaces, and check its length.
 
     Raises:
-        LooplineError: it is empty or too long.
+        LooplineError: the text is empty or longer than `FACT_CHARACTERS`.
     """
     line = " ".join(well_formed(text).split())
     if not line:
@@ -69,17 +72,17 @@ class _FoldedConversation:
 
 
 class UserFacts:
-    """The facts about users in a log. A removed one is no longer recalled; its conversation's log still has it."""
+    """The facts about users in a log. A removed fact is not returned, but its text stays in the log of its conversation."""
 
     def __init__(self, log: TimelineLog) -> None:
         self._log = log
         self._folded: dict[ConversationKey, _FoldedConversation] = {}
 
     async def facts(self, owner: Owner, conversation: str | None = None) -> list[UserFact]:
-        """Return the facts about a user, the oldest first.
+        """Return the facts about a user, oldest first.
 
-        With a `conversation` those of other conversations' own scope are left out. What a document imported is not
-        remembered.
+        With `conversation`, facts with the scope of another conversation are left out. Facts in imported blocks are
+        ignored.
         """
         newest: dict[str, tuple[Block, MemoryFact, str]] = {}
         for name, block, fact in await self._versions(owner):
@@ -98,25 +101,26 @@ class UserFacts:
         return sorted(facts, key=lambda fact: (fact.ts, fact.fact_id))
 
     async def edit(self, owner: Owner, fact_id: str, text: str) -> UserFact:
-        """Replace the text of a fact in the user's name, and return the fact.
+        """Record a new text of a fact as edited by the user, and return the new version.
 
         Raises:
-            LooplineError: there is no such fact, or the text is empty or too long.
+            LooplineError: the fact does not exist, or the text is empty or too long.
         """
-        fact, checked = await self._named(owner, fact_id), fact_text(text)
+        fact = await self._find(owner, fact_id)
+        checked = fact_text(text)
         version = MemoryFact(
             fact_id=fact_id, text=checked, scope=fact.scope, refs=fact.refs, origin="user"
         )
         await self._append(owner.key(fact.conversation), fact.turn, version)
-        return await self._named(owner, fact_id)
+        return await self._find(owner, fact_id)
 
     async def remove(self, owner: Owner, fact_id: str) -> None:
-        """Remove a fact in the user's name, in every conversation that recorded it.
+        """Record the removal of a fact by the user, in every conversation that recorded a version of it.
 
         Raises:
-            LooplineError: there is no such fact.
+            LooplineError: the fact does not exist.
         """
-        await self._named(owner, fact_id)
+        await self._find(owner, fact_id)
         homes = {
             name: block.turn
             for name, block, fact in await self._versions(owner)
@@ -126,7 +130,7 @@ class UserFacts:
             removed = MemoryFact(fact_id=fact_id, text="", origin="user")
             await self._append(owner.key(name), turn, removed)
 
-    async def _named(self, owner: Owner, fact_id: str) -> UserFact:
+    async def _find(self, owner: Owner, fact_id: str) -> UserFact:
         facts = await self.facts(owner)
         for fact in facts:
             if fact.fact_id == fact_id:
@@ -140,18 +144,18 @@ class UserFacts:
         await self._log.append(key, [Entry(body=fact, turn=turn)], seen=head)
 
     async def _versions(self, owner: Owner) -> list[tuple[str, Block, MemoryFact]]:
-        """Return every version of every fact of the owner, with its conversation."""
+        """Return all versions of all facts of the owner: the name of the conversation, the block and its body."""
         summaries = await self._log.conversations(
             user=owner.user, project=owner.project, tenant=owner.tenant
         )
         return [
             (summary.conversation.name, block, fact)
             for summary in summaries
-            for block, fact in _FACTS.among(await self._followed(summary))
+            for block, fact in _FACTS.among(await self._fold(summary))
         ]
 
-    async def _followed(self, summary: ConversationSummary) -> Sequence[Block]:
-        """Return the versions in a conversation; only blocks that are new since the last call are read."""
+    async def _fold(self, summary: ConversationSummary) -> Sequence[Block]:
+        """Return the blocks with versions of facts in a conversation. Only blocks after those of the last call are read."""
         key = summary.conversation
         folded = self._folded.get(key)
         if folded is None or folded.uid != summary.uid:
@@ -159,7 +163,9 @@ class UserFacts:
         if folded.head < summary.head:
             blocks = await self._log.read(key, after=folded.head, types=_TYPES)
             folded = _FoldedConversation(
-                summary.uid, max(summary.head, folded.head), _own([*folded.versions, *blocks])
+                summary.uid,
+                max(summary.head, folded.head),
+                _drop_imported([*folded.versions, *blocks]),
             )
             if blocks:
                 folded.head = max(folded.head, blocks[-1].seq)
@@ -167,8 +173,8 @@ class UserFacts:
         return folded.versions
 
 
-def _own(blocks: Iterable[Block]) -> list[Block]:
-    """Return the blocks that were said here, without those that a document imported."""
+def _drop_imported(blocks: Iterable[Block]) -> list[Block]:
+    """Return the blocks after the last import."""
     own: list[Block] = []
     for block in blocks:
         if _IMPORTS.has(block.body):
@@ -194,11 +200,11 @@ def _fact_of(block: Block, fact: MemoryFact, conversation: str) -> UserFact:
 
 @dataclass(frozen=True, slots=True)
 class FactsOfTurn:
-    """The facts that a running turn recalls: those of its own user, and of its own conversation."""
+    """The facts that a running turn may recall: those about its user, without those of other conversations' scope."""
 
     facts: UserFacts
     conversation: ConversationKey
 
     async def read(self) -> list[UserFact]:
-        """Return the facts, the oldest first."""
+        """Return the facts, oldest first."""
         return await self.facts.facts(Owner.of(self.conversation), self.conversation.name)

@@ -1,4 +1,4 @@
-"""The port of an embedder: texts become unit vectors, so that their dot product says how near they are."""
+"""The protocol of an embedder, which makes unit vectors of texts; a dot product of two vectors is their cosine."""
 
 from __future__ import annotations
 
@@ -17,62 +17,62 @@ Vector = bytes
 
 
 class Embedder(Protocol):
-    """A model that makes vectors of texts, in any thread. The calls block."""
+    """A model that makes vectors of texts. Any thread may call it, and the calls block."""
 
     @property
     def key(self) -> str:
-        """Everything that decides a vector besides its text: model, revision, precision and prefixes."""
+        """A key for stored vectors: model, revision, precision and prefixes. Equal keys give equal vectors for a text."""
         ...
 
     @property
     def dimensions(self) -> int:
-        """The number of coordinates of a vector."""
+        """The number of coordinates of each vector."""
         ...
 
     @property
     def batch(self) -> int:
-        """How many texts are best embedded at once; as many are lost at most when a process is killed."""
+        """The number of texts to embed in one call. A process that is killed loses the vectors of at most one batch."""
         ...
 
     def embed_passages(self, texts: Sequence[str]) -> list[Vector]:
-        """Return the vector of each text, in their order. A text too long for the model is cut at its end.
+        """Return the vector of each text, in the same order. A text that is too long for the model is truncated.
 
         Raises:
-            EmbeddingError: the model cannot be asked; a later call may succeed.
+            EmbeddingError: the model cannot be used now; a later call may succeed.
         """
         ...
 
     def embed_query(self, text: str) -> Vector:
-        """Return the vector of a question.
+        """Return the vector of a query.
 
         Raises:
-            EmbeddingError: the model cannot be asked; a later call may succeed.
+            EmbeddingError: the model cannot be used now; a later call may succeed.
         """
         ...
 
     def close(self) -> None:
-        """Release connections. Do not embed afterwards; closing twice is allowed."""
+        """Release connections. The embedder must not be used afterwards. Closing twice is allowed."""
         ...
 
 
 class EmbeddingError(KnowledgeError):
-    """No vectors can be made now; the message names the setting or the line to install."""
+    """Vectors cannot be made now; the message names the setting to change or the package to install."""
 
 
 class SharedEmbedder:
-    """An embedder that is loaded when a first text is embedded, by whichever thread that is."""
+    """An embedder that is loaded at the first use, and shared by all threads."""
 
     def __init__(self, load: Callable[[], Embedder]) -> None:
-        """`load` blocks, and raises `EmbeddingError` when the embedder cannot be loaded."""
+        """`load` may block. It raises EmbeddingError if the embedder cannot be loaded."""
         self._load = load
         self._lock = threading.Lock()
         self._loaded: Embedder | None = None
 
     def get(self) -> Embedder:
-        """Return the embedder, and load it if nobody has.
+        """Return the embedder. The first call loads it; if that fails, the next call tries again.
 
         Raises:
-            EmbeddingError: it cannot be loaded; the message says what is missing.
+            EmbeddingError: the embedder cannot be loaded; the message says what is missing.
         """
         with self._lock:
             if self._loaded is None:
@@ -80,17 +80,19 @@ class SharedEmbedder:
             return self._loaded
 
     def close(self) -> None:
-        """Close the embedder if it was loaded; a later call loads it again."""
+        """Close the embedder if it is loaded. A later call of `get` loads it again."""
         with self._lock:
-            loaded, self._loaded = self._loaded, None
+            loaded = self._loaded
+            self._loaded = None
         if loaded is not None:
             loaded.close()
 
 
 class WordEmbedder:
-    """The in-memory embedder: texts are near each other when they share words.
+    """An embedder without a model, and the specification of the protocol: texts are similar if they share words.
 
-    Each word adds 1 or -1 to a coordinate that its digest chooses, so vectors are the same in every process.
+    Each word adds 1 or -1 to a coordinate. Both are chosen by the digest of the word, so vectors are the same in every
+    process.
     """
 
     def __init__(self, dimensions: int = 256) -> None:
@@ -98,29 +100,29 @@ class WordEmbedder:
 
     @property
     def key(self) -> str:
-        """The name of this way to make vectors."""
+        """The key for stored vectors."""
         return f"words/{self._dimensions}"
 
     @property
     def dimensions(self) -> int:
-        """The number of coordinates of a vector."""
+        """The number of coordinates of each vector."""
         return self._dimensions
 
     @property
     def batch(self) -> int:
-        """How many texts are best embedded at once."""
+        """The number of texts to embed in one call."""
         return 64
 
     def embed_passages(self, texts: Sequence[str]) -> list[Vector]:
-        """Return the vector of each text, in their order."""
+        """Return the vector of each text, in the same order."""
         return [self._vector(tokens(text)) for text in texts]
 
     def embed_query(self, text: str) -> Vector:
-        """Return the vector of a question."""
+        """Return the vector of a query."""
         return self._vector(query_terms(text))
 
     def close(self) -> None:
-        """Release nothing: there is no model."""
+        """Do nothing: there is no model to release."""
 
     def _vector(self, words: Sequence[str]) -> Vector:
         coordinates = [0.0] * self._dimensions

@@ -20,7 +20,7 @@ def open_lock_file(path: Path) -> Generator[int]:
 
 
 @contextmanager
-def locked_file(path: Path) -> Generator[None]:
+def lock_file(path: Path) -> Generator[None]:
     """Wait for the lock file, and exclude other processes and threads that lock it."""
     with open_lock_file(path) as descriptor:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""Embeddings of any server that speaks the OpenAI API: `POST /embeddings`."""
+"""An embedder that calls `POST /embeddings` of OpenAI or a compatible server."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from pydantic import BaseModel, Field, ValidationError
 
 from loopline.search.embedder import EmbeddingError, Vector
 
-KEY_VARIABLE, URL_VARIABLE = "OPENAI_API_KEY", "OPENAI_BASE_URL"
+KEY_VARIABLE = "OPENAI_API_KEY"
+URL_VARIABLE = "OPENAI_BASE_URL"
 DEFAULT_URL = "https://api.openai.com/v1"
 BATCH = 64
 LONGEST_TEXT = 8_000
-"""Characters of a text that are sent; more than a model's limit of tokens is an error there."""
+"""The characters of a text that are sent. A text above the token limit of the model would be an error."""
 TIMEOUT_SECONDS = 60.0
 ATTEMPTS = 4
 LONGEST_PAUSE = 20.0
@@ -34,17 +35,18 @@ class _Response(BaseModel):
 
 
 class HttpEmbedder:
-    """A model of a server, asked over one connection; any thread may use it."""
+    """A model on a server. Any thread may use it."""
 
     def __init__(
         self, model: str, environment: Mapping[str, str], *, attempts: int = ATTEMPTS
     ) -> None:
-        """Ask the server once, to learn how many coordinates its vectors have.
+        """Send one request to learn the number of coordinates.
 
-        A server that is busy or away is asked up to `attempts` times.
+        `environment` has the variables with the key and the base URL. A request to a busy or unreachable server is sent
+        up to `attempts` times.
 
         Raises:
-            EmbeddingError: the key or the server is missing; the message names the variable.
+            EmbeddingError: the key is missing, or the request failed; the message names the variable or the server.
         """
         self._model = model
         self._attempts = attempts
@@ -64,24 +66,24 @@ class HttpEmbedder:
 
     @property
     def key(self) -> str:
-        """The address of the server and the name of the model."""
+        """The URL of the server, the name of the model, and the truncation of texts."""
         return f"openai/{self._url}/{self._model}/{LONGEST_TEXT}"
 
     @property
     def dimensions(self) -> int:
-        """The number of coordinates of a vector."""
+        """The number of coordinates of each vector."""
         return self._dimensions
 
     @property
     def batch(self) -> int:
-        """How many texts are best embedded at once."""
+        """The number of texts in one request."""
         return BATCH
 
     def embed_passages(self, texts: Sequence[str]) -> list[Vector]:
-        """Return the vector of each text, in their order.
+        """Return the vector of each text, in the same order; send one request for each batch.
 
         Raises:
-            EmbeddingError: the server refuses, or cannot be reached.
+            EmbeddingError: the server rejects a request, or cannot be reached.
         """
         vectors: list[Vector] = []
         for start in range(0, len(texts), BATCH):
@@ -89,19 +91,19 @@ class HttpEmbedder:
         return vectors
 
     def embed_query(self, text: str) -> Vector:
-        """Return the vector of a question; the server is asked once, for somebody waits.
+        """Return the vector of a query. The request is not retried, because a user is waiting.
 
         Raises:
-            EmbeddingError: the server refuses, or cannot be reached.
+            EmbeddingError: the server rejects the request, or cannot be reached.
         """
         return self._embed([text], attempts=1)[0]
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connections."""
         self._client.close()
 
     def _embed(self, texts: Sequence[str], attempts: int) -> list[Vector]:
-        # An empty input is refused.
+        # The API rejects an empty input.
         inputs = [text[:LONGEST_TEXT].encode("utf-8", "replace").decode() or " " for text in texts]
         document = {"model": self._model, "input": inputs, "encoding_format": "float"}
         body = self._post(document, attempts)
@@ -121,7 +123,8 @@ class HttpEmbedder:
             try:
                 response = self._client.post(f"{self._url}/embeddings", json=document)
             except httpx2.HTTPError as error:
-                problem, pause = f"{self._host} cannot be reached: {error}", 2.0**attempt
+                problem = f"{self._host} cannot be reached: {error}"
+                pause = 2.0**attempt
             else:
                 if response.is_success and len(response.content) <= RESPONSE_BYTES:
                     return response.content
@@ -139,7 +142,7 @@ class HttpEmbedder:
 
 
 def _pause(headers: Mapping[str, str], default: float) -> float:
-    """Return the seconds that a server asks to wait."""
+    """Return the seconds in the `Retry-After` header, or the default if the header is missing or not a number."""
     try:
         return max(float(headers["retry-after"]), 0.0)
     except (KeyError, ValueError):

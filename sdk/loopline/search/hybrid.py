@@ -1,7 +1,8 @@
-"""Search by words and by meaning at once: how much each counts is decided by the query and what it finds.
+"""Search by words and by vectors together.
 
-When a chunk has all that is rare in the query, words decide: it names a thing. The fewer of the query's rare words
-the best chunk has, the more the vectors decide: it was asked in other words.
+The weight of vectors depends on the coverage: the share of the query's rare words that the best chunk has. If a chunk has
+all rare words, the query probably names something, and only words count. The lower the coverage, the more vectors count,
+because the query was probably asked in other words.
 """
 
 from __future__ import annotations
@@ -18,19 +19,21 @@ from loopline.search.ranking import WordScore, is_history, score_by_words
 from loopline.search.vectors import VectorIndex
 
 NEAREST = 40
-"""How many neighbours are ranked, beside the chunks that words found."""
+"""The number of nearest chunks by vector that are ranked, in addition to the chunks found by words."""
 WORDS_FOUND = 20
-NAMED, PARAPHRASED = 0.9, 0.5
-"""The coverage of the best chunk from which words alone decide, and below which vectors alone do."""
+NAMED = 0.9
+"""The coverage of the best chunk from which only words count."""
+PARAPHRASED = 0.5
+"""The coverage of the best chunk up to which only vectors count."""
 CERTAIN_COSINE = 0.5
-"""A cosine that counts as much as a chunk with every word of the query."""
+"""The cosine whose score equals that of a chunk with every word of the query."""
 KIND_DISTANCE: Mapping[Kind, float] = {"prose": 0.0, "source": 0.1, "tests": 0.2, "other": 0.2}
-"""What is taken off a cosine: descriptions answer questions, and tests resemble everything."""
+"""The reduction of a cosine by kind of file: documents answer questions, and tests are similar to every query."""
 HISTORY_DISTANCE = 0.05
 UNNAMED_CERTAINTY = 0.2
-"""The score of a chunk that has no rare word of the query, but a cosine that could not be nearer."""
+"""The largest score of a chunk without rare words of the query."""
 ANSWER_SCORE = 0.38
-"""The score of the first hit below which an index probably holds no answer."""
+"""If the score of the first hit is lower, the index probably contains no answer."""
 TOP_HITS = 5
 TOP_HITS_PER_FILE = 2
 _HIDDEN = re.compile(r"(?:^|/)\.")
@@ -38,11 +41,11 @@ _HIDDEN = re.compile(r"(?:^|/)\.")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Why a chunk stands where it does.
+    """The explanation of a hit's rank.
 
-    `coverage` is the share of the query's rare words that the chunk has, `words` its score by words relative to the
-    best; both are from 0 to 1. `cosine` compares its vector with the query's; it is None without vectors.
-    `vector_weight`, from 0 to 1, is how much vectors count for this query.
+    `coverage` is the share of the query's rare words that the chunk has, and `words` is its score by words relative to
+    the best score; both are from 0 to 1. `cosine` is the cosine of its vector and the vector of the query, None without
+    vectors. `vector_weight` is the weight of vectors for this query, from 0 to 1.
     """
 
     coverage: float
@@ -53,9 +56,9 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """A chunk that answers a query, with a score from 0 to 1.
+    """A chunk that a search found.
 
-    The score of the best hit says how likely the chunks answer the query at all; scores fall along the hits.
+    The scores of hits are from 0 to 1 and descend. The first score estimates how likely the index has an answer.
     """
 
     chunk: Chunk
@@ -72,13 +75,14 @@ def search(
     limit: int,
     among: Collection[int] | None = None,
 ) -> list[Hit]:
-    """Return the best chunks of an index, best first. No file has more than two of the first five unless there are no others.
+    """Return at most `limit` chunks of an index, best first, without duplicate texts.
 
-    Any text is a query. Without `vectors` and the vector of the `question` only words count. `among` are the numbers
-    of the chunks that may be found.
+    At most two of the first five hits are from the same file, if there are enough other hits. Any text is a valid query.
+    Without `vectors` and `question`, the vector of the query, only words count. With `among`, only chunks with these
+    numbers are found.
 
     Raises:
-        IndexDamaged: the index cannot be read; build it anew.
+        IndexDamaged: the index cannot be read and must be built again.
     """
     if limit < 1 or (among is not None and not among):
         return []
@@ -93,10 +97,10 @@ def search(
         missing = [number for number in chunks if number not in cosines]
         cosines.update(zip(missing, vectors.similarities(question, missing), strict=True))
     scores = score_by_words(query, candidates.terms, chunks.values(), size=index.size)
-    return _fused(chunks, dict(zip(chunks, scores, strict=True)), cosines, limit)
+    return _rank(chunks, dict(zip(chunks, scores, strict=True)), cosines, limit)
 
 
-def _fused(
+def _rank(
     chunks: Mapping[int, Chunk],
     words: Mapping[int, WordScore],
     cosines: Mapping[int, float],
@@ -117,14 +121,14 @@ def _fused(
         if score > 0:
             hits.append(Hit(chunk=chunk, score=score, why=why))
     hits.sort(key=lambda hit: hit.score, reverse=True)
-    ranked = _diverse(hits)
+    ranked = _diversify(hits)
     if cosines:
-        ranked = _with_best_by_words(ranked)
-    return _calibrated(ranked[:limit], coverage)
+        ranked = _promote_best_by_words(ranked)
+    return _calibrate(ranked[:limit], coverage)
 
 
 def _chunk_nearness(chunk: Chunk, cosine: float | None) -> float:
-    """Return a cosine as a number from 0 to 1, less what its kind of file takes off."""
+    """Return the score of a chunk by its cosine, from 0 to 1, reduced by its kind of file; 0 without a cosine."""
     if cosine is None:
         return 0.0
     distance = KIND_DISTANCE["other" if _HIDDEN.search(chunk.path) else chunk.kind]
@@ -133,29 +137,29 @@ def _chunk_nearness(chunk: Chunk, cosine: float | None) -> float:
 
 
 def vector_weight(coverage: float) -> float:
-    """Return how much vectors count for a query, from 0 to 1, by the coverage of the best text."""
+    """Return the weight of vectors for a query, from 0 to 1, given the coverage of the best text."""
     return min(max((NAMED - coverage) / (NAMED - PARAPHRASED), 0.0), 1.0)
 
 
 def nearness(cosine: float) -> float:
-    """Return a cosine as a number from 0 to 1, where 1 counts as much as every word of the query."""
+    """Scale a cosine to a score from 0 to 1, where 1 equals a text with every word of the query."""
     return min(max(cosine / CERTAIN_COSINE, 0.0), 1.0)
 
 
-def _with_best_by_words(hits: list[Hit]) -> list[Hit]:
-    """Return the hits with the best by words among the first five, however little words count for this query.
+def _promote_best_by_words(hits: list[Hit]) -> list[Hit]:
+    """Move the best hit by words to the fifth position if it is further down.
 
-    Words decide nothing of a question in other words, and yet the passage that has the most of them is often the one.
+    Even for a question in other words, the chunk with the most words of the query is often the answer.
     """
     best = max(hits, key=lambda hit: hit.why.words, default=None)
     if best is None or best in hits[:TOP_HITS]:
         return hits
-    others = [hit for hit in hits if hit is not best]
-    return [*others[: TOP_HITS - 1], best, *others[TOP_HITS - 1 :]]
+    rest = [hit for hit in hits if hit is not best]
+    return [*rest[: TOP_HITS - 1], best, *rest[TOP_HITS - 1 :]]
 
 
-def _diverse(hits: list[Hit]) -> list[Hit]:
-    """Return the hits with the third and later ones of a file behind the first five, and no text twice."""
+def _diversify(hits: list[Hit]) -> list[Hit]:
+    """Drop duplicate texts, and limit the first five hits to two from each file; move further hits down."""
     first: list[Hit] = []
     later: list[Hit] = []
     hits_per_file: Counter[str] = Counter()
@@ -172,11 +176,11 @@ def _diverse(hits: list[Hit]) -> list[Hit]:
     return first + later
 
 
-def _calibrated(hits: list[Hit], coverage: float) -> list[Hit]:
-    """Return the hits with scores that fall along them, from how likely the query has an answer here.
+def _calibrate(hits: list[Hit], coverage: float) -> list[Hit]:
+    """Replace the scores by descending ones; the first estimates how likely the index has an answer.
 
-    Whether the query's rare words occur together tells most. A cosine tells little: a near miss of the same subject
-    has as high a one as an answer in other words.
+    The estimate depends mainly on the coverage. A cosine says little, because a text about the same subject that is not
+    an answer has a cosine as high as an answer in other words.
     """
     if not hits:
         return []

@@ -1,4 +1,4 @@
-"""The port of an index: chunks go in, hits come out."""
+"""The protocol of a full-text index, and the values that it returns."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ KINDS: tuple[Kind, ...] = ("prose", "source", "tests", "other")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """Some whole lines of a file, unchanged.
+    """A range of whole lines of a file, unchanged.
 
-    `lines` count from 1 and include both ends. Only a newline ends a line: a carriage return or a
-    form feed is text. `text` keeps the newlines, the last one too where the file has it.
+    `lines` are the first and last line, counted from 1. Only a newline ends a line; a carriage return or a form feed is
+    text. `text` includes the newlines, also the last one if the file has it.
     """
 
     path: str
@@ -29,7 +29,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class QueryTerm:
-    """A term of a query, and the share of chunks that have it: 0 if none has."""
+    """A term of a query, and the share of chunks that contain it, from 0 to 1."""
 
     text: str
     share: float
@@ -37,7 +37,7 @@ class QueryTerm:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The terms of a query, and the chunks that may answer it by their numbers."""
+    """The terms of a query, and the chunks to rank, by number."""
 
     terms: tuple[QueryTerm, ...]
     chunks: Mapping[int, Chunk]
@@ -45,58 +45,57 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True)
 class IndexBase:
-    """The index that another one was made from: chunks that are not `changed` have the same numbers in both."""
+    """The earlier index that an index was made from. Chunks whose number is not in `changed` are the same in both."""
 
     signature: str
     changed: frozenset[int]
 
 
 class Index(Protocol):
-    """Chunks numbered 1, 2, 3, … that can be found by words, from any thread."""
+    """A full-text index of chunks with the numbers 1, 2, 3, …. Any thread may use it."""
 
     @property
     def size(self) -> int:
-        """The number of chunks."""
+        """The number of chunks in the index."""
         ...
 
     @property
     def base(self) -> IndexBase | None:
-        """The index that this one was made from; None if it was made from nothing."""
+        """The earlier index that this index was made from; None if it was built from scratch."""
         ...
 
     def candidates(
         self, query: str, *, limit: int, among: Collection[int] | None = None
     ) -> Candidates:
-        """Return the chunks that share the most, or the rarest, words with a query: at least the best `limit`.
+        """Return the chunks that have the most or the rarest terms of the query, among them the best `limit` chunks.
 
-        Any text is a query: there is no syntax, so there are no errors. `among` are the numbers of the chunks that
-        may be found.
+        Any text is a valid query. With `among`, only chunks with these numbers are returned.
 
         Raises:
-            IndexDamaged: the index cannot be read; build it anew.
+            IndexDamaged: the index cannot be read and must be built again.
         """
         ...
 
     def read(self, numbers: Sequence[int]) -> list[Chunk]:
-        """Return the chunks with these numbers, in this order; numbers of no chunk are left out.
+        """Return the chunks with these numbers, in this order. Numbers without a chunk are left out.
 
         Raises:
-            IndexDamaged: the index cannot be read; build it anew.
+            IndexDamaged: the index cannot be read and must be built again.
         """
         ...
 
     def numbers(self, paths: Callable[[str], bool]) -> list[int]:
-        """Return the numbers of the chunks in files whose path the function accepts.
+        """Return the numbers of all chunks in the files for which `paths` is true.
 
         Raises:
-            IndexDamaged: the index cannot be read; build it anew.
+            IndexDamaged: the index cannot be read and must be built again.
         """
         ...
 
     def close(self) -> None:
-        """Release files and memory. Do not search afterwards; closing twice is allowed."""
+        """Release files and memory. The index must not be used afterwards. Closing twice is allowed."""
         ...
 
 
 class IndexDamaged(KnowledgeError):
-    """The index can no longer be read and must be built anew."""
+    """The index cannot be read any more and must be built again."""

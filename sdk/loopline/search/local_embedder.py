@@ -1,4 +1,4 @@
-"""A model in a local folder, without PyTorch: tokenizers and NumPy, or onnxruntime where it has a `model.onnx`."""
+"""An embedder for a model in a local folder without PyTorch: with NumPy, or with onnxruntime for a `model.onnx`."""
 
 from __future__ import annotations
 
@@ -19,21 +19,23 @@ from loopline.search.embedder import EmbeddingError, Vector
 
 Matrix = NDArray[np.float32]
 
-# Abramowitz and Stegun, 7.1.26: the error function to 1.5e-7, which is the precision of a 32-bit float.
+# Abramowitz and Stegun, 7.1.26: the error function with an error below 1.5e-7, the precision of a 32-bit float.
 _ERF_T = np.float32(0.3275911)
 _ERF = [np.float32(c) for c in (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)]
-_HALF, _ONE, _ROOT_HALF = np.float32(0.5), np.float32(1), np.float32(0.5**0.5)
+_HALF = np.float32(0.5)
+_ONE = np.float32(1)
+_ROOT_HALF = np.float32(0.5**0.5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BertShape:
-    """The numbers in a model's `config.json` that decide the computation."""
+    """The parameters of the computation, from the `config.json` of a model."""
 
     layers: int
     heads: int
     epsilon: float
     takes_first_token: bool
-    """Whether the vector of a text is that of its first token instead of the mean of all."""
+    """True if the vector of a text is that of its first token, False if it is the mean of all tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +76,10 @@ class _Layer:
 
 
 class Bert:
-    """An encoder with its weights in memory; any thread may use it."""
+    """A BERT encoder with its weights in memory. Any thread may use it."""
 
     def __init__(self, shape: BertShape, tensors: Mapping[str, Matrix]) -> None:
-        """`tensors` are named as in the published weights, with or without the prefix `bert.`.
+        """`tensors` have the names of published weights, with or without the prefix `bert.`.
 
         Raises:
             KeyError: a tensor is missing.
@@ -93,8 +95,9 @@ class Bert:
             return _Dense(weight, np.concatenate(biases))
 
         def norm(name: str) -> _Norm:
-            weight, bias = named[f"{name}.weight"], named[f"{name}.bias"]
-            return _Norm(weight.astype(np.float32), bias.astype(np.float32), epsilon)
+            weight = named[f"{name}.weight"].astype(np.float32)
+            bias = named[f"{name}.bias"].astype(np.float32)
+            return _Norm(weight, bias, epsilon)
 
         self._words = named["embeddings.word_embeddings.weight"].astype(np.float32)
         positions = named["embeddings.position_embeddings.weight"].astype(np.float32)
@@ -118,11 +121,11 @@ class Bert:
 
     @property
     def dimensions(self) -> int:
-        """The number of coordinates of a vector."""
+        """The number of coordinates of each vector."""
         return int(self._words.shape[1])
 
     def encode(self, texts: Sequence[Sequence[int]]) -> Matrix:
-        """Return a row of length 1 for each text, given as its token ids, in their order."""
+        """Return a vector of length 1 for each text, given as token ids, as the rows of a matrix."""
         lengths = [len(ids) for ids in texts]
         ends = np.cumsum([0, *lengths])
         words = np.concatenate([np.asarray(ids, dtype=np.int64) for ids in texts])
@@ -140,13 +143,14 @@ class Bert:
         return unit
 
     def _attention(self, layer: _Layer, x: Matrix, ends: NDArray[np.int64]) -> Matrix:
-        heads, width = self._shape.heads, x.shape[1]
+        heads = self._shape.heads
+        width = x.shape[1]
         size = width // heads
         projected = layer.query_key_value(x)
         projected[:, :width] *= np.float32(size**-0.5)
         attended = np.empty_like(x)
         for start, end in pairwise(ends):
-            # Heads first and contiguous, so that each product is one call of the BLAS library.
+            # Contiguous with the heads first: NumPy then computes each product by one call of the BLAS library.
             parts = projected[start:end].reshape(end - start, 3, heads, size)
             query, key, value = np.ascontiguousarray(parts.transpose(1, 2, 0, 3))
             weights: Matrix = query @ key.transpose(0, 2, 1)
@@ -158,7 +162,7 @@ class Bert:
 
 
 def _gelu(x: Matrix) -> Matrix:
-    """Return x · Φ(x), where Φ is the normal distribution."""
+    """Return x · Φ(x), where Φ is the cumulative normal distribution."""
     scaled: Matrix = x * _ROOT_HALF
     size: Matrix = np.abs(scaled)
     t: Matrix = _ONE / (_ONE + _ERF_T * size)
@@ -179,7 +183,7 @@ def _gelu(x: Matrix) -> Matrix:
 
 
 BATCH = 8
-"""The texts of a matrix; more are not quicker, and two cores take about a second for as many."""
+"""The texts of one matrix. Two cores take about a second for them, and larger batches are not faster."""
 DEFAULT_TOKENS = 256
 _ONNX = ("model.onnx", "onnx/model.onnx")
 
@@ -212,26 +216,26 @@ class _Sentences(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Prefixes:
-    """What a model was trained to see before a question and before a passage."""
+    """The prefixes that a model expects before a query and before a passage."""
 
     query: str = ""
     passage: str = ""
 
 
 class LocalEmbedder:
-    """A sentence-transformers folder: `config.json`, `tokenizer.json` and the weights."""
+    """An embedder for a sentence-transformers folder: `config.json`, `tokenizer.json` and the weights."""
 
     def __init__(self, folder: Path) -> None:
-        """Load the weights; this takes a second for each 100 MB.
+        """Load the weights, which takes about a second for each 100 MB.
 
         Raises:
-            EmbeddingError: the folder is none of a model that can be computed here; the message says what it lacks.
+            EmbeddingError: a file is missing, or the kind of model is not supported; the message names the file.
         """
         if not folder.is_dir():
-            raise EmbeddingError(f"{folder} is no folder with a model")
+            raise EmbeddingError(f"{folder} is not a folder with a model")
         self._prefixes = read_prefixes(folder)
-        self._encoder, weights = _encoder(folder)
-        self._tokenizer = _tokenizer(folder)
+        self._encoder, weights = _load_encoder(folder)
+        self._tokenizer = _load_tokenizer(folder)
         self._revision = weights_digest(weights)
         self._name = folder.name
 
@@ -243,27 +247,27 @@ class LocalEmbedder:
 
     @property
     def dimensions(self) -> int:
-        """The number of coordinates of a vector."""
+        """The number of coordinates of each vector."""
         return self._encoder.dimensions
 
     @property
     def batch(self) -> int:
-        """How many texts are best embedded at once."""
+        """The number of texts to embed in one call."""
         return BATCH
 
     def embed_passages(self, texts: Sequence[str]) -> list[Vector]:
-        """Return the vector of each text, in their order."""
+        """Return the vector of each text, in the same order. Texts that are too long are truncated."""
         return self._embed([self._prefixes.passage + text for text in texts])
 
     def embed_query(self, text: str) -> Vector:
-        """Return the vector of a question."""
+        """Return the vector of a query."""
         return self._embed([self._prefixes.query + text])[0]
 
     def close(self) -> None:
-        """Release nothing: the model is memory."""
+        """Do nothing: the model is freed with this object."""
 
     def _embed(self, texts: Sequence[str]) -> list[Vector]:
-        encodings = self._tokenizer.encode_batch([_encodable(text) for text in texts])
+        encodings = self._tokenizer.encode_batch([_replace_surrogates(text) for text in texts])
         tokens = [encoding.ids for encoding in encodings]
         vectors: list[Vector] = []
         for start in range(0, len(tokens), BATCH):
@@ -278,7 +282,7 @@ class _Encoding(Protocol):
 
 
 class _Tokenizer(Protocol):
-    """What is used of a tokenizer, whose own types are incomplete."""
+    """The part of a tokenizer that is used; its own types are incomplete."""
 
     def encode_batch(self, texts: list[str], /) -> Sequence[_Encoding]: ...
 
@@ -288,7 +292,7 @@ class _Tokenizer(Protocol):
 
 
 class _SafeTensors(Protocol):
-    """What is used of `safetensors.numpy`, whose own types are incomplete."""
+    """The part of `safetensors.numpy` that is used; its own types are incomplete."""
 
     def load_file(self, path: Path, /) -> dict[str, Matrix]: ...
 
@@ -319,14 +323,14 @@ class _OnnxSessions(Protocol):
 
 
 class _OnnxRuntime(Protocol):
-    """What is used of `onnxruntime`, which has no types."""
+    """The part of `onnxruntime` that is used; it is not typed."""
 
     InferenceSession: _OnnxSessions
     SessionOptions: Callable[[], _OnnxOptions]
 
 
 class _OnnxEncoder:
-    """A `model.onnx` that takes token ids and an attention mask and gives the last hidden states."""
+    """An encoder with a `model.onnx` that maps token ids and an attention mask to the last hidden states."""
 
     def __init__(self, path: Path, *, takes_first_token: bool) -> None:
         try:
@@ -336,7 +340,7 @@ class _OnnxEncoder:
                 f"{path} needs onnxruntime: pip install onnxruntime, or remove the file to use NumPy"
             ) from error
         options = runtime.SessionOptions()
-        # Threads that spin while they wait halve the rate when other programs need the cores.
+        # With spinning threads the rate is halved when other programs use the cores.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self._session = runtime.InferenceSession(
             str(path), options, providers=["CPUExecutionProvider"]
@@ -346,7 +350,7 @@ class _OnnxEncoder:
         self.dimensions: int = int(self._session.get_outputs()[0].shape[-1])
 
     def encode(self, texts: Sequence[Sequence[int]]) -> Matrix:
-        """Return a row of length 1 for each text."""
+        """Return a vector of length 1 for each text, given as token ids, as the rows of a matrix."""
         longest = max(map(len, texts))
         ids = np.zeros((len(texts), longest), dtype=np.int64)
         mask = np.zeros_like(ids)
@@ -368,14 +372,16 @@ class _OnnxEncoder:
 
 
 def weights_digest(weights: Path) -> str:
-    """Return what tells a file of weights from any other."""
+    """Return a short digest of a file of weights."""
     with weights.open("rb") as file:
         return file_digest(file, "sha256").hexdigest()[:16]
 
 
 def read_prefixes(folder: Path) -> Prefixes:
-    """Return the prefixes that a model's own files name; none when they name none."""
-    sentences = cast(_Sentences, _json(folder / "config_sentence_transformers.json", default={}))
+    """Read the prefixes from the configuration of a model; empty if it has none."""
+    sentences = cast(
+        _Sentences, _read_json(folder / "config_sentence_transformers.json", default={})
+    )
     match sentences:
         case {"prompts": {"query": query, "document": passage}}:
             return Prefixes(query, passage)
@@ -387,13 +393,17 @@ def read_prefixes(folder: Path) -> Prefixes:
             return Prefixes()
 
 
-def _encoder(folder: Path) -> tuple[_Encoder, Path]:
-    """Return the encoder of a folder and the file of its weights."""
+def _load_encoder(folder: Path) -> tuple[_Encoder, Path]:
+    """Load the encoder of a folder; return it and the file of its weights.
+
+    Raises:
+        EmbeddingError: the weights are missing, or the kind of model is not supported.
+    """
     first_token = _takes_first_token(folder)
     for name in _ONNX:
         if (folder / name).is_file():
             return _OnnxEncoder(folder / name, takes_first_token=first_token), folder / name
-    config = cast(_Config, _json(folder / "config.json"))
+    config = cast(_Config, _read_json(folder / "config.json"))
     match config:
         case {
             "model_type": "bert",
@@ -423,7 +433,7 @@ def _encoder(folder: Path) -> tuple[_Encoder, Path]:
 
 
 def _takes_first_token(folder: Path) -> bool:
-    pooling = cast(_Pooling, _json(folder / "1_Pooling" / "config.json", default={}))
+    pooling = cast(_Pooling, _read_json(folder / "1_Pooling" / "config.json", default={}))
     match pooling:
         case {"pooling_mode_cls_token": True}:
             return True
@@ -435,12 +445,12 @@ def _takes_first_token(folder: Path) -> bool:
             return False
 
 
-def _tokenizer(folder: Path) -> _Tokenizer:
+def _load_tokenizer(folder: Path) -> _Tokenizer:
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise EmbeddingError(f"{folder} has no tokenizer.json")
     tokenizer = cast(_Tokenizer, Tokenizer.from_file(str(path)))
-    sentences = cast(_Sentences, _json(folder / "sentence_bert_config.json", default={}))
+    sentences = cast(_Sentences, _read_json(folder / "sentence_bert_config.json", default={}))
     match sentences:
         case {"max_seq_length": int() as limit}:
             tokenizer.enable_truncation(limit)
@@ -450,12 +460,12 @@ def _tokenizer(folder: Path) -> _Tokenizer:
     return tokenizer
 
 
-def _encodable(text: str) -> str:
-    """Return the text without lone surrogates, which no tokenizer takes."""
+def _replace_surrogates(text: str) -> str:
+    """Replace lone surrogates by `?`, because tokenizers reject them."""
     return text.encode("utf-8", "replace").decode()
 
 
-def _json(path: Path, default: object = None) -> object:
+def _read_json(path: Path, default: object = None) -> object:
     if default is not None and not path.is_file():
         return default
     try:

@@ -1,6 +1,6 @@
-"""The terms of a query, and the ranking of chunks by them.
+"""The terms of a query, and the ranking of chunks by terms.
 
-Rare terms count most, in titles above all, and documentation comes before tests.
+Rare terms count more than common ones, terms in titles more than terms in text, and documentation more than tests.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ were what when where which while who whom whose why will with would you your ple
 mean means there's what's how's it's i'm don't doesn't
 """
 STOP_WORDS = frozenset(_STOP_WORDS.split())
-# A word is everything but white space, controls and ASCII punctuation, so that scripts whose letters
-# carry marks stay whole.
+# A word consists of all characters except white space, controls and ASCII punctuation. With `\w` instead, words of scripts
+# with combining marks would be split.
 _WORD = re.compile(r"[^\s\x00-\x2f:-@\[-`{-\x7f]+")
 _QUOTED_WORD = re.compile(r"[^\s\x00-\x26\x28-\x2f:-@\[-`{-\x7f]+")
 _PART_PATTERN = r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|[0-9]+"
@@ -32,7 +32,7 @@ _PART_OF_BYTES = re.compile(_PART_PATTERN.encode())
 _JOINT = re.compile(_JOINT_PATTERN)
 _JOINT_OF_BYTES = re.compile(_JOINT_PATTERN.encode())
 _ONLY_NAMES = bytes(code if chr(code).isalnum() and code < 128 else 32 for code in range(256))
-"""Leaves ASCII letters and digits as they are, and makes a space of every other byte."""
+"""A translation table that keeps ASCII letters and digits and replaces every other byte by a space."""
 LONGEST_QUERY = 24
 KIND_WEIGHT: dict[Kind, float] = {"prose": 1.0, "source": 0.85, "tests": 0.6, "other": 0.5}
 HISTORY = re.compile(
@@ -48,28 +48,27 @@ COVERAGE_WEIGHT = 0.5
 PHRASE_BONUS = 1.2
 TITLE_PHRASE_BONUS = 1.5
 RAREST_SHARE = 1e-4
-"""What a term that no chunk has counts as at least; in a small index it is half a chunk."""
+"""The share from which the rarity of a term without chunks is computed; in an index of known size it is half a chunk."""
 _SUBSTRING_FROM = 5
 
 
 def tokens(text: str) -> list[str]:
-    """Return the words of the text, in lower case."""
+    """Return the words of the text in order, in lower case."""
     return _WORD.findall(text.lower())
 
 
 def name_parts(text: str) -> str:
-    """Return the parts of each compound name in the text: `CacheMiddleware` gives `Cache Middleware`."""
+    """Return the parts of all compound names in the text, separated by spaces: `Cache Middleware` for `CacheMiddleware`."""
     words = set(text.encode("ascii", "replace").translate(_ONLY_NAMES).split())
-    # Most words have no capital, and leaving them out is cheaper than searching them.
+    # Most words are in lower case; `islower` is a cheaper test than the pattern.
     names = [word for word in words if not word.islower() and _JOINT_OF_BYTES.search(word)]
     return b" ".join(_PART_OF_BYTES.findall(b" ".join(names))).decode()
 
 
 def query_terms(query: str) -> tuple[str, ...]:
-    """Return the terms to search for: each word once, in lower case, in order, at most `LONGEST_QUERY`.
+    """Return the different words of the query in order, in lower case, at most `LONGEST_QUERY`.
 
-    Stop words are left out unless there are no others. A compound name stands for itself and for its
-    parts.
+    Stop words are left out, but not if the query has only stop words. A compound name is followed by its parts.
     """
     query_tokens = [
         token.strip("'") for token in _QUOTED_WORD.findall(query.replace("\u2019", "'"))
@@ -87,10 +86,10 @@ def query_terms(query: str) -> tuple[str, ...]:
 
 
 def query_phrases(query: str) -> tuple[str, ...]:
-    """Return the phrases that make a text that contains them a good match, in lower case.
+    """Return the phrases that raise the score of a chunk that contains them, in lower case.
 
-    These are the query from its first word that is no stop word, and each compound name in it, such
-    as `QuerySet.update_or_create`, with its parts.
+    They are the query without its leading stop words, and up to eight names in it: compound names, dotted names such as
+    `QuerySet.update_or_create`, and compound names in dotted names.
     """
     query_tokens = [token.strip(".,:;!?()[]{}<>\"'`*") for token in query.split()]
     while query_tokens and query_tokens[0].lower() in STOP_WORDS:
@@ -107,10 +106,10 @@ def _is_compound(token: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class WordScore:
-    """How well a chunk matches a query by words.
+    """The score of a chunk by words.
 
-    `bm25` has no scale: it compares chunks of one query. `coverage` is the share of the query's rarity that the
-    chunk has, from 0 to 1; a term that no chunk has counts as the rarest.
+    `bm25` is comparable only between chunks of the same query. `coverage`, from 0 to 1, is the share of the query's
+    terms that the chunk has, weighted by rarity. A term without chunks counts as the rarest.
     """
 
     bm25: float
@@ -120,10 +119,10 @@ class WordScore:
 def score_by_words(
     query: str, terms: Sequence[QueryTerm], chunks: Iterable[Chunk], *, size: int = 0
 ) -> list[WordScore]:
-    """Return the score of each chunk, in their order; `size` is the number of chunks in the index, if it is known.
+    """Return the score of each chunk, in the same order.
 
-    It is BM25 with fields, weighted by the kind of chunk, by the share of the terms that it has, and by whether
-    they stand together.
+    The score is BM25 over title, path and text, weighted by the kind of the chunk, by the share of the terms that it has,
+    and by the phrases of the query in it. `size` is the number of chunks in the index, 0 if it is not known.
     """
     rarest = max(RAREST_SHARE, 0.5 / size) if size else RAREST_SHARE
     patterns = [_TermPattern(term, rarest) for term in terms]
@@ -132,7 +131,7 @@ def score_by_words(
 
 
 class _TermPattern:
-    """A term as a pattern that counts it in a text in lower case."""
+    """A term with its rarity. `occurrences` finds the forms of the term in a text in lower case."""
 
     def __init__(self, term: QueryTerm, rarest: float) -> None:
         self.occurs: bool = term.share > 0
@@ -147,7 +146,9 @@ class _TermPattern:
 
 
 def _score(chunk: Chunk, patterns: list[_TermPattern], phrases: tuple[str, ...]) -> WordScore:
-    title, path, text = chunk.title.lower(), chunk.path.lower(), chunk.text.lower()
+    title = chunk.title.lower()
+    path = chunk.path.lower()
+    text = chunk.text.lower()
     length = 1 - LENGTH_WEIGHT + LENGTH_WEIGHT * len(text) / TYPICAL_CHARACTERS
     total = covered = possible = occurring = 0.0
     for pattern in patterns:
@@ -173,12 +174,12 @@ def _score(chunk: Chunk, patterns: list[_TermPattern], phrases: tuple[str, ...])
 
 
 def is_history(path: str) -> bool:
-    """Return whether a file tells what was changed, which says less about how things are than a description."""
+    """Return True if the path is that of a changelog or release notes, which describe changes and not the current state."""
     return HISTORY.search(path) is not None
 
 
 def _stem(token: str) -> str:
-    """Return a beginning of the word that its other forms share."""
+    """Return the word without a common ending, if at least four letters remain."""
     for ending in ("ing", "ies", "ion", "es", "ed", "s", "y", "e"):
         if token.endswith(ending) and len(token) - len(ending) >= 4:
             return token.removesuffix(ending)
@@ -186,7 +187,7 @@ def _stem(token: str) -> str:
 
 
 class MemoryIndex:
-    """An index of a few thousand chunks, without a file."""
+    """An index in memory for a few thousand chunks, and the specification of the protocol."""
 
     def __init__(self, chunks: Iterable[Chunk]) -> None:
         self._chunks = tuple(
@@ -196,18 +197,18 @@ class MemoryIndex:
 
     @property
     def size(self) -> int:
-        """The number of chunks."""
+        """The number of chunks in the index."""
         return len(self._chunks)
 
     @property
     def base(self) -> IndexBase | None:
-        """Return None: every index in memory is made from nothing."""
+        """Return None: an index in memory is always built from scratch."""
         return None
 
     def candidates(
         self, query: str, *, limit: int, among: Collection[int] | None = None
     ) -> Candidates:
-        """Return every chunk that has a term of the query."""
+        """Return all chunks that have a term of the query; `limit` is ignored."""
         del limit
         stems = {term: word_stem(term) for term in query_terms(query)}
         share = 1 / max(len(self._chunks), 1)
@@ -227,18 +228,18 @@ class MemoryIndex:
         return [self._chunks[number - 1][0] for number in numbers if 0 < number <= self.size]
 
     def numbers(self, paths: Callable[[str], bool]) -> list[int]:
-        """Return the numbers of the chunks in files whose path the function accepts."""
+        """Return the numbers of all chunks in the files for which `paths` is true."""
         return [n for n, (chunk, _) in enumerate(self._chunks, start=1) if paths(chunk.path)]
 
     def close(self) -> None:
-        """Release nothing: the index has no file."""
+        """Do nothing: the index does not use a file."""
 
 
 def word_stems(text: str) -> frozenset[str]:
-    """Return the words of a text and the parts of its names, as `word_stem` returns them."""
+    """Return the stems of the words of a text and of the parts of its compound names."""
     return frozenset(map(word_stem, tokens(f"{text}\n{name_parts(text)}")))
 
 
 def word_stem(token: str) -> str:
-    """Return a word in lower case without the ending of its plural."""
+    """Remove a final `s` from a word of at least four letters."""
     return token.removesuffix("s") if len(token) > 3 else token

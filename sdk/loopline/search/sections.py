@@ -1,6 +1,6 @@
-"""The sections of a file: by Markdown or reStructuredText heading, by Python definition, or by lines.
+"""Splits files into chunks: at Markdown or reStructuredText headings, at Python definitions, or after some lines.
 
-Files are read line by line and never parsed, so that no syntax is an error.
+Files are read line by line and are not parsed, so a syntax error does not matter.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _TOKEN = re.compile(
     r'#|"""|\'\'\'|(?<!\\)(?:"(?:[^"\\\n]|\\.)*+"|\'(?:[^\'\\\n]|\\.)*+\'|"|\')',
 )
 _QUOTES = ('"""', "'''")
-# Characters that cannot begin a statement: the line continues the one above, or is nested in it.
+# A line that begins with one of these continues the statement above, or is nested in it.
 _CONTINUING = frozenset(("", " ", "\t", "\n", "\r", "\f", ")", "]", "}"))
 _BLANKS = frozenset((" ", "\t"))
 
 
 @dataclass(frozen=True, slots=True)
 class TextSection:
-    """Lines `start` up to, but not with, `end`, counted from 0."""
+    """A title, and the lines from `start` to `end`, counted from 0; `end` is excluded."""
 
     title: str
     start: int
@@ -51,20 +51,23 @@ class TextSection:
 
 
 def split_section(lines: list[str], section: TextSection) -> list[TextSection]:
-    """Return the section itself, or the runs of paragraphs that a long one is cut into."""
+    """Split a section of more than `SECTION_LIMIT` characters between paragraphs; return a shorter section alone."""
     size = sum(map(len, lines[section.start : section.end]))
     if size <= SECTION_LIMIT:
         return [section] if section.start < section.end else []
     sections: list[TextSection] = []
-    start, size_so_far = section.start, 0
+    start = section.start
+    size_so_far = 0
     for first, last, length in _paragraphs(lines, section.start, section.end):
         if size_so_far and size_so_far + length > TARGET_CHARACTERS:
             sections.append(TextSection(section.title, start, first))
-            start, size_so_far = first, 0
+            start = first
+            size_so_far = 0
         size_so_far += length
         if size_so_far > SECTION_LIMIT:
             sections += windows(lines, TextSection(section.title, start, last))
-            start, size_so_far = last, 0
+            start = last
+            size_so_far = 0
     if start < section.end:
         sections.append(TextSection(section.title, start, section.end))
     if len(sections) > 1 and 0 < size_so_far < TINY_CHARACTERS:
@@ -74,15 +77,18 @@ def split_section(lines: list[str], section: TextSection) -> list[TextSection]:
 
 
 def _paragraphs(lines: list[str], start: int, end: int) -> list[tuple[int, int, int]]:
-    """Return start, end and characters of each paragraph, with the blank lines that follow it."""
+    """Return the start, end and length in characters of each paragraph, including the blank lines after it."""
     paragraphs: list[tuple[int, int, int]] = []
-    first, size, blank = start, 0, False
+    first = start
+    size = 0
+    blank = False
     for index in range(start, end):
         line = lines[index]
         empty = not line or line.isspace()
         if blank and not empty:
             paragraphs.append((first, index, size))
-            first, size = index, 0
+            first = index
+            size = 0
         blank = empty
         size += len(line)
     if first < end:
@@ -91,14 +97,16 @@ def _paragraphs(lines: list[str], start: int, end: int) -> list[tuple[int, int, 
 
 
 def windows(lines: list[str], section: TextSection) -> list[TextSection]:
-    """Return runs of at most `WINDOW_LINES` lines and about `SECTION_LIMIT` characters."""
+    """Split a section into parts of at most `WINDOW_LINES` lines and about `SECTION_LIMIT` characters."""
     sections: list[TextSection] = []
-    start, size = section.start, 0
+    start = section.start
+    size = 0
     for index in range(section.start, section.end):
         length = len(lines[index])
         if index > start and (size + length > SECTION_LIMIT or index - start >= WINDOW_LINES):
             sections.append(TextSection(section.title, start, index))
-            start, size = index, 0
+            start = index
+            size = 0
         size += length
     if start < section.end:
         sections.append(TextSection(section.title, start, section.end))
@@ -107,7 +115,7 @@ def windows(lines: list[str], section: TextSection) -> list[TextSection]:
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """A heading at line `start`, counted from 0; `body` is the first line after it."""
+    """A heading. Its first line is `start`, counted from 0, and `body` is the first line after it."""
 
     start: int
     body: int
@@ -116,24 +124,25 @@ class Heading:
 
 
 def markdown_sections(name: str, lines: list[str]) -> list[TextSection]:
-    """Return one section for each heading outside fenced code; front matter belongs to the first."""
+    """Return a section for each heading outside fenced code. Front matter is part of the first section."""
     body, title = _front_matter(lines)
     return _heading_sections(
         title or name, _markdown_headings(lines, body), lines, named=bool(title)
     )
 
 
-def restructured_sections(name: str, lines: list[str]) -> list[TextSection]:
-    """Return one section for each underlined title, with the labels before it."""
-    return _heading_sections(name, _restructured_headings(lines), lines, named=False)
+def rst_sections(name: str, lines: list[str]) -> list[TextSection]:
+    """Return a section for each underlined title. The labels directly above a title are part of its section."""
+    return _heading_sections(name, _rst_headings(lines), lines, named=False)
 
 
 def _heading_sections(
     title: str, headings: list[Heading], lines: list[str], *, named: bool
 ) -> list[TextSection]:
-    """Return the text before the first heading under `title`, then a section for each heading.
+    """Return a section with `title` for the text before the first heading, then a section for each heading.
 
-    A heading with nothing below it but a deeper heading is joined to that one.
+    The title of a section joins the headings of all levels above it. A heading directly followed by a deeper heading gets
+    no section; its line belongs to the section of the deeper heading. With `named`, `title` is the first part of titles.
     """
     sections: list[TextSection] = []
     open_levels: list[Heading] = []
@@ -158,6 +167,7 @@ def _heading_sections(
 def _only_headings(
     lines: list[str], start: int, heading: Heading, headings: list[Heading], index: int
 ) -> bool:
+    """Return True if the lines between `start` and the heading have only shallower headings, labels and blank lines."""
     if index and headings[index - 1].level >= heading.level:
         return False
     body = headings[index - 1].body if index else start
@@ -165,7 +175,7 @@ def _only_headings(
 
 
 def _front_matter(lines: list[str]) -> tuple[int, str]:
-    """Return the line after the front matter and the title in it; 0 and an empty title without one."""
+    """Return the first line after the front matter, and its title; 0 and an empty title if there is none."""
     if not lines or lines[0].lstrip("\ufeff").rstrip() not in ("---", "+++"):
         return 0, ""
     fence = lines[0].lstrip("\ufeff").rstrip()
@@ -175,7 +185,7 @@ def _front_matter(lines: list[str]) -> tuple[int, str]:
         if line in (fence, "..."):
             return index + 1, title
         if match := _FRONT_TITLE.match(line):
-            title = _unquoted(match[1].strip())
+            title = _unquote(match[1].strip())
     return 0, ""
 
 
@@ -189,7 +199,7 @@ def _markdown_headings(lines: list[str], body: int) -> list[Heading]:
             fence = _fence_after(fence, line)
         elif first == "#":
             if match := _ATX.match(line):
-                text = _plain_markdown(_without_closing_marks(line[match.end() :].strip()))
+                text = _plain_markdown(_strip_closing_marks(line[match.end() :].strip()))
                 headings.append(Heading(index, index + 1, len(match[1]), text))
         elif first in ("=", "-") and index > body and (match := _SETEXT.match(line)):
             above = lines[index - 1]
@@ -205,7 +215,7 @@ def _markdown_headings(lines: list[str], body: int) -> list[Heading]:
 
 
 def _fence_after(fence: str, line: str) -> str:
-    """Return the code fence that is open after the line, given the one open before it."""
+    """Return the code fence that is open after the line, given the fence open before it; empty if none is open."""
     match = _FENCE.match(line)
     if match is None:
         return fence
@@ -223,12 +233,12 @@ def _plain_markdown(text: str) -> str:
     return _EMPHASIS.sub("", text).strip() or text
 
 
-def _restructured_headings(lines: list[str]) -> list[Heading]:
+def _rst_headings(lines: list[str]) -> list[Heading]:
     headings: list[Heading] = []
     styles: list[tuple[str, bool]] = []
     for index in range(1, len(lines)):
         line = lines[index]
-        # Three equal characters at the beginning: cheap to see, and most lines have not.
+        # The comparison of two characters is cheap, and excludes most lines before the pattern is tried.
         if len(line) < 4 or line[0] != line[1] or not _RULE.match(line):
             continue
         text = lines[index - 1].rstrip()
@@ -240,8 +250,8 @@ def _restructured_headings(lines: list[str]) -> list[Heading]:
         style = (line[0], overline)
         if style not in styles:
             styles.append(style)
-        start = _with_labels(lines, index - (2 if overline else 1), headings)
-        title = _plain_restructured(text)
+        start = _include_labels(lines, index - (2 if overline else 1), headings)
+        title = _plain_rst(text)
         headings.append(Heading(start, index + 1, styles.index(style) + 1, title))
     return headings
 
@@ -252,10 +262,11 @@ def _underlines(rule: str, text: str, *, indented: bool) -> bool:
     return len(rule) >= min(len(text.strip()), 8) and not text.startswith((".. ", "|", "+-"))
 
 
-def _with_labels(lines: list[str], start: int, headings: list[Heading]) -> int:
-    """Return where a heading begins, the labels right above it included."""
+def _include_labels(lines: list[str], start: int, headings: list[Heading]) -> int:
+    """Return the first line of a heading, including the labels directly above it."""
     lower_bound = headings[-1].body if headings else 0
-    index, first = start, start
+    index = start
+    first = start
     while index > lower_bound:
         index -= 1
         if _LABEL.match(lines[index]):
@@ -265,25 +276,25 @@ def _with_labels(lines: list[str], start: int, headings: list[Heading]) -> int:
     return first
 
 
-def _plain_restructured(text: str) -> str:
-    text = _ROLE.sub(lambda match: _without_target(match[1]), text.strip())
+def _plain_rst(text: str) -> str:
+    text = _ROLE.sub(lambda match: _role_text(match[1]), text.strip())
     return _MARKUP.sub("", text).strip() or text
 
 
-def _without_target(role: str) -> str:
-    """Return the text that a role shows: of `text <target>` the text."""
+def _role_text(role: str) -> str:
+    """Return the visible text of a role: `text` for `text <target>`."""
     shown, opening, target = role.rpartition("<")
     return shown.rstrip() if opening and target.find(">") == len(target) - 1 else role
 
 
-def _without_closing_marks(heading: str) -> str:
-    """Return a heading's text without the run of `#` that may close it."""
+def _strip_closing_marks(heading: str) -> str:
+    """Remove the closing `#` characters of a heading."""
     bare = heading.rstrip("#")
     return bare.rstrip() if not bare or bare[-1] in " \t" else heading
 
 
-def _unquoted(title: str) -> str:
-    """Return the text without a quote at its beginning and one at its end."""
+def _unquote(title: str) -> str:
+    """Remove a quote at the start and a quote at the end of the text."""
     start = title[:1] in ("'", '"')
     end = len(title) - (title[-1:] in ("'", '"'))
     return title[start:end].strip()
@@ -291,21 +302,21 @@ def _unquoted(title: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PythonStatement:
-    """A statement of a block; `name` is `def f`, `class C`, or empty for any other."""
+    """A statement of a block at line `start`. `name` is `def f` or `class C`; it is empty for other statements."""
 
     start: int
     name: str
 
 
 def python_sections(name: str, lines: list[str]) -> list[TextSection]:
-    """Return one section for each definition, each method of a long class, and the code between them."""
+    """Return a section for each definition, for each method of a long class, and for the code between definitions."""
     return _block(name, "", lines, 0, len(lines), "")
 
 
 def _block(
     other_title: str, parent_title: str, lines: list[str], start: int, end: int, indent: str
 ) -> list[TextSection]:
-    """Return the sections of the lines; code that is no definition is titled `other_title`."""
+    """Return the sections of the lines of a block. Code outside definitions gets the title `other_title`."""
     sections: list[TextSection] = []
     statements = _statements(lines, start, end, indent)
     for statement, after in zip_longest(statements, statements[1:]):
@@ -319,7 +330,7 @@ def _block(
 
 
 def _definition(title: str, lines: list[str], section: TextSection) -> list[TextSection]:
-    """Return the section itself, or the methods of a long class, the first with the head of the class."""
+    """Return the section of a definition; for a long class, its methods. The first one includes the head of the class."""
     long = sum(map(len, lines[section.start : section.end])) > SECTION_LIMIT
     if not long or not title.rpartition(SEPARATOR)[2].startswith("class "):
         return [section]
@@ -331,7 +342,7 @@ def _definition(title: str, lines: list[str], section: TextSection) -> list[Text
 
 
 def _body(lines: list[str], section: TextSection) -> tuple[int, str]:
-    """Return where the body of a class begins and its indentation."""
+    """Return the first line of the body of a class, and its indentation."""
     head = section.start
     while not (match := _DEFINITION.match(lines[head])):
         head += 1
@@ -345,9 +356,9 @@ def _body(lines: list[str], section: TextSection) -> tuple[int, str]:
 
 
 def _statements(lines: list[str], start: int, end: int, indent: str) -> list[PythonStatement]:
-    """Return where definitions begin, the comments and decorators above them included, and other runs.
+    """Return the definitions of a block, and one statement for each run of other code between them.
 
-    Neighbouring statements that are no definitions are one run. Blank lines belong to the code above.
+    A definition starts at the comments and decorators above it. Blank lines belong to the code above them.
     """
     statements: list[PythonStatement] = []
     lead = LeadingLines()
@@ -373,33 +384,34 @@ def _statements(lines: list[str], start: int, end: int, indent: str) -> list[Pyt
 
 
 class LeadingLines:
-    """The comments and decorators that a definition begins with."""
+    """The comments and decorators directly above a definition."""
 
     def __init__(self) -> None:
         self._start = -1
         self._decorated = False
 
     def extend(self, index: int, first: str) -> None:
-        """Add a line, in the block's own indentation."""
+        """Add the line `index` of the block, given its first character: `#` or `@`."""
         self._start = index if self._start < 0 else self._start
         self._decorated = self._decorated or first == "@"
 
     def interrupt(self) -> None:
-        """Note deeper code: it continues a decorator, but a comment before it belongs to no definition."""
+        """Process a deeper line. It continues a decorator; without one, the comments above are not part of a definition."""
         if not self._decorated:
             self._start = -1
 
     def start_of(self, index: int) -> int:
-        """Return where the definition at `index` begins, these lines included."""
+        """Return the first line of the definition at line `index`, including its comments and decorators."""
         return index if self._start < 0 else self._start
 
 
 def _first_characters(
     lines: list[str], start: int, end: int, indent: str
 ) -> Iterator[tuple[int, str]]:
-    """Yield each line outside triple quotes that is not blank, with its first character in this block.
+    """Yield the number of each line that is not blank and not in triple quotes, and its first character in this block.
 
-    That is a space for deeper code, whatever its indentation; of deeper lines in a row only the first is yielded.
+    The character is a space for deeper code of any indentation. Of several deeper lines in a row, only the first is
+    yielded.
     """
     depth = len(indent)
     quote = ""
@@ -411,7 +423,7 @@ def _first_characters(
             if inside:
                 continue
         first = line[depth : depth + 1]
-        if first in _CONTINUING:  # as most lines: they cost no more than this
+        if first in _CONTINUING:  # true for most lines, so it is tested first
             if deeper or first not in _BLANKS or line.isspace() or not line.startswith(indent):
                 continue
             deeper = True
@@ -422,7 +434,7 @@ def _first_characters(
 
 
 def _quote_after(line: str, quote: str) -> str:
-    """Return the triple quote that is open after the line, given the one open before it."""
+    """Return the triple quote that is open after the line, given the quote open before it; empty if none is open."""
     if quote:
         index = line.find(quote)
         return quote if index < 0 else _quote_after(line[index + 3 :], "")
@@ -440,8 +452,8 @@ def _quote_after(line: str, quote: str) -> str:
 
 
 REMEMBERED_PATHS = 50_000
-"""The paths whose kind is remembered: a space sorts all of its files whenever its commit moves."""
-# Part of the signature of an index: raise it when the same text is cut in another way.
+"""The paths whose kind is cached, because a space sorts all its files each time its commit changes."""
+# Part of the signature of an index: increment it when the same text is split differently.
 CHUNKS_VERSION = 1
 
 PROSE = frozenset({"md", "markdown", "mdx", "rst", "txt", "adoc", "asciidoc", "org", "textile"})
@@ -460,7 +472,7 @@ _FAR = re.compile(
 
 
 def chunk(path: str, text: str) -> list[Chunk]:
-    """Return the text in chunks that can each be read alone; together they are the text, in order."""
+    """Split the text of a file into chunks with titles. The texts of the chunks, joined, are the text."""
     lines = split_lines(text)
     kind = kind_of(path)
     parts = [piece for section in sections(path, lines) for piece in split_section(lines, section)]
@@ -478,7 +490,7 @@ def chunk(path: str, text: str) -> list[Chunk]:
 
 @lru_cache(maxsize=REMEMBERED_PATHS)
 def kind_of(path: str) -> Kind:
-    """Return the kind of a file, as its path suggests."""
+    """Return the kind of a file, judged by its path."""
     if _FAR.search(path):
         return "other"
     if _TESTS.search(path):
@@ -490,13 +502,13 @@ def kind_of(path: str) -> Kind:
 
 
 def sections(path: str, lines: list[str]) -> list[TextSection]:
-    """Return the sections of a file: where they begin and end, and their titles."""
+    """Return the sections of a file, by the rules for its extension."""
     name = path.rpartition("/")[2]
     match _ending(path):
         case "md" | "markdown" | "mdx":
             return markdown_sections(name, lines)
         case "rst" | "txt":
-            return restructured_sections(name, lines)
+            return rst_sections(name, lines)
         case "py" | "pyi" | "pyx":
             return python_sections(name, lines)
         case _:

@@ -1,4 +1,4 @@
-"""Any model of sentence-transformers, by its name or folder."""
+"""An embedder for any model of sentence-transformers, by name or folder."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from loopline.search.local_embedder import weights_digest
 
 BATCH = 64
 PADDED_TOGETHER = 8
-"""The texts that are computed at once. They are padded to the longest, so a batch is sorted by length and cut."""
+"""The texts that are computed together. They are padded to the longest, so a batch is sorted by length and split."""
 
 
 class _Model(Protocol):
-    """What is used of `SentenceTransformer`, which has incomplete types."""
+    """The part of `SentenceTransformer` that is used; its own types are incomplete."""
 
     prompts: Mapping[str, str]
 
@@ -44,20 +44,23 @@ class _SentenceTransformers(Protocol):
 
 
 class TorchEmbedder:
-    """A model that PyTorch computes: in bfloat16 where the processor has it, else in float32."""
+    """A model that PyTorch computes, in bfloat16 if the processor supports it, otherwise in float32."""
 
     def __init__(self, name: str) -> None:
-        """Load the model; this takes seconds, and fetches one that is named and not there.
+        """Load the model of a name or a folder. This takes seconds, and downloads a named model that is not cached.
 
-        A name may end in `@` and a revision. Without one, whoever publishes the model can change it under its name.
+        A name may end in `@` and a revision. Without a revision, the publisher can change the model of that name.
 
         Raises:
-            EmbeddingError: there is no such model.
+            EmbeddingError: the model does not exist or cannot be loaded.
         """
         library = cast(_SentenceTransformers, import_module("sentence_transformers"))
         precision = "bfloat16" if _has_bfloat16() else "float32"
         folder = Path(name)
-        model, _, revision = (name, "", "") if folder.is_dir() else name.partition("@")
+        model = name
+        revision = ""
+        if not folder.is_dir():
+            model, _, revision = name.partition("@")
         try:
             self._model = library.SentenceTransformer(
                 model, revision=revision or None, model_kwargs={"dtype": precision}
@@ -71,43 +74,43 @@ class TorchEmbedder:
 
     @property
     def key(self) -> str:
-        """The digest of a folder's weights, or a model's name and revision; the precision and the prefixes."""
+        """The digest of the weights of a folder, or the name and revision of a model; the precision and the prefixes."""
         return self._key
 
     @property
     def dimensions(self) -> int:
-        """The number of coordinates of a vector."""
+        """The number of coordinates of each vector."""
         return self._model.get_embedding_dimension() or len(self.embed_query("")) // 4
 
     @property
     def batch(self) -> int:
-        """How many texts are best embedded at once."""
+        """The number of texts to embed in one call."""
         return BATCH
 
     def embed_passages(self, texts: Sequence[str]) -> list[Vector]:
-        """Return the vector of each text, in their order."""
+        """Return the vector of each text, in the same order."""
         rows = self._model.encode_document(
             list(texts), batch_size=PADDED_TOGETHER, normalize_embeddings=True
         )
-        return [_unit(row) for row in rows]
+        return [_normalize(row) for row in rows]
 
     def embed_query(self, text: str) -> Vector:
-        """Return the vector of a question."""
-        return _unit(self._model.encode_query(text, normalize_embeddings=True))
+        """Return the vector of a query."""
+        return _normalize(self._model.encode_query(text, normalize_embeddings=True))
 
     def close(self) -> None:
-        """Release nothing: the model is memory."""
+        """Do nothing: the model is freed with this object."""
 
 
-def _unit(row: NDArray[np.float32]) -> Vector:
-    """Return a vector of length 1: one that was normalised in bfloat16 is off by a few thousandths."""
+def _normalize(row: NDArray[np.float32]) -> Vector:
+    """Normalize a vector again in float32; the length of one from bfloat16 is wrong by a few thousandths."""
     exact = row.astype("<f4")
     unit: NDArray[np.float32] = (exact / np.linalg.norm(exact)).astype("<f4")
     return unit.tobytes()
 
 
 def _has_bfloat16() -> bool:
-    """Return whether the processor computes with 16-bit floats itself; emulated they are slower than 32-bit ones."""
+    """Return True if the processor has instructions for bfloat16; emulated, it is slower than float32."""
     try:
         flags = Path("/proc/cpuinfo").read_text()
     except OSError:

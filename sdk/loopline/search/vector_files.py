@@ -1,7 +1,8 @@
-"""Vectors in memory-mapped files of 32-bit floats, searched exactly by NumPy.
+"""Vectors in memory-mapped files of 32-bit floats, which NumPy searches exactly.
 
-An index has a file of its passages' digests and one of their vectors, row by row. A build appends to both in
-batches of the embedder's size, so that a process that is killed loses one batch, and equal batches give equal rows.
+Each index has two files: the digests of the texts of its passages, and their vectors, in the same order. A build appends to
+both in batches of the embedder. A process that is killed loses at most one batch. Since a vector may depend on the other
+texts of its batch, batches always start at the same rows.
 """
 
 from __future__ import annotations
@@ -29,18 +30,19 @@ from loopline.search.vectors import (
     passage_text,
 )
 
-KEPT, KEPT_UNFINISHED = 16, 4
-"""The indexes whose vectors are kept, whole or in part; the longest unused are removed."""
+MAX_FINISHED = 16
+MAX_UNFINISHED = 4
+"""The numbers of indexes with finished and unfinished vectors in a folder; the least recently used are removed."""
 DIGEST_BYTES = 16
 UNFINISHED = ".growing"
-"""The suffix of vectors while they are made; their digests have `-digests` behind it."""
+"""The suffix of the file of vectors during a build. The name of the file of digests has `-digests` after the suffix."""
 LOCK_SECONDS = 0.2
-"""How often it is tried again while another process makes vectors of the same model."""
+"""The pause between attempts to lock while another process makes vectors of the same model."""
 _Rows = NDArray[np.float32]
 
 
 class VectorMatrix:
-    """The vectors of an index as rows of a matrix; row 0 belongs to chunk 1."""
+    """The vectors of an index as rows of a matrix. Row 0 is the vector of chunk 1."""
 
     def __init__(self, rows: _Rows) -> None:
         self._rows = rows
@@ -48,7 +50,7 @@ class VectorMatrix:
     def nearest(
         self, query: Vector, *, limit: int, among: Collection[int] | None = None
     ) -> list[Neighbour]:
-        """Return the nearest chunks, nearest first."""
+        """Return the `limit` nearest chunks, nearest first; with `among`, only chunks with these numbers."""
         similarities = self._rows @ np.frombuffer(query, dtype="<f4")
         if among is not None:
             allowed = np.zeros(len(similarities), dtype=bool)
@@ -63,16 +65,16 @@ class VectorMatrix:
         return [Neighbour(int(row) + 1, float(similarities[row])) for row in order]
 
     def similarities(self, query: Vector, numbers: Sequence[int]) -> list[float]:
-        """Return the cosine of the question's vector and each of these chunks'."""
+        """Return the cosine of the query and the vector of each of these chunks, in the same order."""
         rows = self._rows[np.asarray(numbers, dtype=np.int64) - 1]
         return [float(value) for value in rows @ np.frombuffer(query, dtype="<f4")]
 
     def close(self) -> None:
-        """Release nothing: the mapping ends when nobody searches it any more."""
+        """Do nothing: the mapping is freed with the last reference."""
 
 
 def vector_rows(data: bytes, count: int) -> CosineFunction:
-    """Return what compares queries with so many vectors, one behind the other."""
+    """Load `count` concatenated vectors, and return a function that compares queries with them."""
     rows = np.frombuffer(data, dtype="<f4").reshape(count, len(data) // 4 // max(count, 1))
 
     def compare(query: Vector) -> list[float]:
@@ -85,23 +87,23 @@ def vector_rows(data: bytes, count: int) -> CosineFunction:
 
 
 class VectorFiles:
-    """Vectors in a folder. Processes may share it: one builds, the others wait and open what it built."""
+    """Vectors in a folder. Several processes may share it: one builds, and the others wait and open the result."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def open(self, signature: str, embedder: Embedder, size: int) -> VectorIndex | None:
-        """Return the vectors of that index of so many chunks, or None while some are missing."""
+        """Return the vectors of the index with `size` chunks, or None if some are missing."""
         rows = _Files(self._directory, signature, embedder).complete_rows(size)
         return None if rows is None else VectorMatrix(rows)
 
     def build(
         self, signature: str, embedder: Embedder, index: Index, progress: VectorProgress
     ) -> VectorIndex | None:
-        """Make the vectors that are missing and return all; None when `progress` stopped it.
+        """Make the missing vectors and return all; return None if `progress` returned False.
 
         Raises:
-            EmbeddingError: the embedder failed, or the folder cannot be written to. What is done is kept.
+            EmbeddingError: the embedder failed, or the folder cannot be written to. Finished batches are kept.
         """
         files = _Files(self._directory, signature, embedder)
         try:
@@ -122,7 +124,7 @@ class VectorFiles:
 
 
 class _Files:
-    """The two files of an index and an embedder, and those they are while they grow."""
+    """The files of vectors and digests of one index and embedder, finished and unfinished."""
 
     def __init__(self, directory: Path, signature: str, embedder: Embedder) -> None:
         self._embedder = embedder
@@ -134,15 +136,15 @@ class _Files:
         self._row_bytes = 4 * embedder.dimensions
 
     def complete_rows(self, size: int) -> _Rows | None:
-        """Return the rows of a finished build of so many passages; None if there is none."""
-        rows = self._mapped(self.vectors)
+        """Return the rows of a finished build if it has `size` rows, otherwise None."""
+        rows = self._map_rows(self.vectors)
         return rows if rows is not None and len(rows) == size else None
 
     def fill(self, index: Index, progress: VectorProgress) -> bool:
-        """Append the rows that are missing; return whether all are there now."""
+        """Append the missing rows; return False if `progress` returned False before the end."""
         growing = self.vectors.with_suffix(UNFINISHED)
-        done = self._intact(growing)
-        source = _TextRows(index, self._embedder, self._base(index), self._earlier)
+        done = self._count_valid_rows(growing)
+        source = _TextRows(index, self._embedder, self._load_base(index), self._load_earlier)
         with growing.open("ab") as vectors, _digests_of(growing).open("ab") as digests:
             vectors.truncate(done * self._row_bytes)
             digests.truncate(done * DIGEST_BYTES)
@@ -163,36 +165,37 @@ class _Files:
         return True
 
     def prune(self) -> None:
-        """Remove what other builds of the model left unfinished, and the vectors that were unused for longest.
+        """Remove the least recently used unfinished and finished files of the model.
 
-        Only inside the lock. Whoever maps a removed file goes on.
+        The caller must have the lock. A process that has mapped a removed file can continue to use it.
         """
         finished = [path for path in self._paths(".vectors") if path != self.vectors]
         finished.sort(key=lambda path: path.stat().st_mtime, reverse=True)
         unfinished = self._paths(UNFINISHED)
         unfinished.sort(key=lambda path: path.stat().st_mtime, reverse=True)
-        for path in [*unfinished[KEPT_UNFINISHED:], *finished[KEPT - 1 :]]:
+        for path in [*unfinished[MAX_UNFINISHED:], *finished[MAX_FINISHED - 1 :]]:
             _digests_of(path).unlink(missing_ok=True)
             path.unlink(missing_ok=True)
 
-    def _base(self, index: Index) -> _Base | None:
-        """Return the vectors of the index that this one was made from; None if there are none."""
+    def _load_base(self, index: Index) -> _Base | None:
+        """Return the vectors of the index that this index was made from; None if there are none."""
         if index.base is None:
             return None
         path = self._directory / _vectors_name(index.base.signature, self.model)
-        rows = self._mapped(path)
+        rows = self._map_rows(path)
         if rows is None:
             return None
         return _Base(rows, _digests_of(path).read_bytes(), index.base.changed)
 
-    def _earlier(self) -> _Earlier:
-        return _Earlier(self._others(".vectors", UNFINISHED))
+    def _load_earlier(self) -> _Earlier:
+        return _Earlier(self._find_other_rows(".vectors", UNFINISHED))
 
-    def _intact(self, growing: Path) -> int:
-        """Return the rows of an unfinished build that can be kept: whole batches of vectors of length 1."""
-        rows = self._mapped(growing)
+    def _count_valid_rows(self, growing: Path) -> int:
+        """Return the number of valid rows of an unfinished build: whole batches in which all vectors have length 1."""
+        rows = self._map_rows(growing)
         if rows is None:
             return 0
+        # A crash of the machine can leave blocks of zeros in the file.
         broken = np.flatnonzero(np.abs(np.linalg.norm(rows, axis=1) - 1) > 1e-2)
         first = int(broken[0]) if len(broken) else len(rows)
         return first - first % self._embedder.batch
@@ -200,26 +203,26 @@ class _Files:
     def _paths(self, suffix: str) -> list[Path]:
         return list(self._directory.glob(f"*-{self.model}{suffix}"))
 
-    def _others(self, *suffixes: str) -> list[tuple[_Rows, bytes]]:
-        """Return the rows that were made for other indexes, with their digests."""
+    def _find_other_rows(self, *suffixes: str) -> list[tuple[_Rows, bytes]]:
+        """Return the rows and digests of other indexes of the same model."""
         candidates: list[tuple[_Rows, bytes]] = []
         for path in [path for suffix in suffixes for path in self._paths(suffix)]:
-            rows = self._mapped(path)
+            rows = self._map_rows(path)
             if rows is not None and path != self.vectors.with_suffix(UNFINISHED):
-                usable = self._intact(path) if path.suffix == UNFINISHED else len(rows)
+                usable = self._count_valid_rows(path) if path.suffix == UNFINISHED else len(rows)
                 candidates.append((rows[:usable], _digests_of(path).read_bytes()))
         return candidates
 
-    def _mapped(self, vectors: Path) -> _Rows | None:
-        """Return the rows that have a digest, as they stand in a file; None if the file is missing or torn.
+    def _map_rows(self, vectors: Path) -> _Rows | None:
+        """Map the rows of a file; None if a file is missing, or a finished file is truncated.
 
-        Only an unfinished file may have more of one than of the other.
+        An unfinished file may have more rows than digests or the reverse; only rows with a digest are returned.
         """
         try:
-            rows, torn = divmod(vectors.stat().st_size, self._row_bytes)
-            digests, odd = divmod(_digests_of(vectors).stat().st_size, DIGEST_BYTES)
+            rows, partial_row = divmod(vectors.stat().st_size, self._row_bytes)
+            digests, partial_digest = divmod(_digests_of(vectors).stat().st_size, DIGEST_BYTES)
             if vectors.suffix != UNFINISHED:
-                if torn or odd or rows != digests:
+                if partial_row or partial_digest or rows != digests:
                     return None
                 os.utime(vectors)
             shape = (min(rows, digests), self._embedder.dimensions)
@@ -232,7 +235,7 @@ class _Files:
 
 @dataclass(frozen=True, slots=True)
 class _Base:
-    """The vectors of an index from which another was made, and the numbers whose text is another one there."""
+    """The vectors of the base of an index, and the numbers of the chunks that changed since."""
 
     rows: _Rows
     digests: bytes
@@ -243,7 +246,7 @@ class _Base:
 
 
 class _TextRows:
-    """Makes the rows of an index in batches: taken over where the text is the same, else embedded."""
+    """Makes the rows of an index in batches. It copies the vectors of texts that were embedded earlier, and embeds the rest."""
 
     def __init__(
         self,
@@ -259,7 +262,7 @@ class _TextRows:
         self._earlier: _Earlier | None = None
 
     def batch(self, done: int) -> tuple[bytes, bytes]:
-        """Return the next rows after those that are done, and the digests of their texts."""
+        """Return the rows after the first `done` rows and the digests of their texts, one batch of both."""
         last = min(done + self._embedder.batch, self._index.size)
         base = self._base
         if base is not None and base.has(range(done + 1, last + 1)):
@@ -281,7 +284,7 @@ class _TextRows:
 
 
 class _Earlier:
-    """Vectors of the same embedder that were made for other indexes, by the digest of their text."""
+    """The vectors of the same embedder in other indexes, by the digest of their text."""
 
     def __init__(self, others: Sequence[tuple[_Rows, bytes]]) -> None:
         self._rows: dict[bytes, tuple[_Rows, int]] = {}
@@ -293,7 +296,7 @@ class _Earlier:
             self._rows.update({key: (rows, row) for row, key in enumerate(keys)})
 
     def vector(self, key: bytes) -> Vector | None:
-        """Return the vector of the text with this digest; None if there is none."""
+        """Return the vector of the text with this digest, or None."""
         if key not in self._rows:
             return None
         rows, row = self._rows[key]
@@ -314,7 +317,7 @@ def _digest(text: str) -> bytes:
 
 
 def _try_lock(descriptor: int) -> bool:
-    """Exclude other processes and threads unless one of them does so already; return whether it worked."""
+    """Try to lock; return False if another process or thread has the lock."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""The ports of vector search: the vectors of an index's chunks, kept for each index and embedder."""
+"""The protocols of vector search: the vectors of the chunks of an index, stored by index and embedder."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from loopline.search.embedder import Embedder, Vector
 from loopline.search.index import Chunk, Index
 
 PASSAGE_TEXT_VERSION = 2
-"""Part of the name of stored vectors: raise it when another text is embedded of the same chunk."""
+"""Part of the name of stored vectors: increment it when `passage_text` returns another text for the same chunk."""
 DESCRIPTION_CHARACTERS = 400
-"""Longer texts are about several things, and their vectors near none of the questions."""
+"""The length of the description that is embedded. A longer text has several subjects, and its vector is similar to none."""
 READ_CHARACTERS = 4_000
 _QUOTES = ('"""', "'''")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*+")
@@ -26,24 +26,25 @@ _LONGEST_PREFIX = 2
 
 
 def passage_text(chunk: Chunk) -> str:
-    """Return what is embedded of a chunk: its title in words, and the beginning of its description.
+    """Return the text of a chunk that is embedded: its title, and the start of its description.
 
-    Of Python this is the docstring, if there is one. The names in a title are split into words, and markup is left out.
+    The names in the title are split into words. The description is the docstring of a Python chunk, if it has one,
+    otherwise the text, without markup.
     """
     text = chunk.text[:READ_CHARACTERS]
     description = _docstring(text) if chunk.path.endswith(".py") else ""
-    return f"{_in_words(chunk.title)}. {_prose(description or text)[:DESCRIPTION_CHARACTERS]}"
+    return f"{_split_names(chunk.title)}. {_strip_markup(description or text)[:DESCRIPTION_CHARACTERS]}"
 
 
-def _in_words(title: str) -> str:
-    """Return the title with each compound name as its parts: `CacheKey` gives `Cache Key`."""
+def _split_names(title: str) -> str:
+    """Split the compound names in the title: `Cache Key` for `CacheKey`."""
     return _IDENTIFIER.sub(
         lambda name: " ".join(_PART.findall(name[0])) if _JOINT.search(name[0]) else name[0], title
     )
 
 
 def _docstring(text: str) -> str:
-    """Return the text of the first string in triple quotes that begins a line; empty if there is none."""
+    """Return the content of the first triple-quoted string at the start of a line; empty if there is none."""
     start = 0
     for line in text.splitlines(keepends=True):
         before = line.strip().lstrip("rRuUbBfF")
@@ -56,8 +57,8 @@ def _docstring(text: str) -> str:
     return ""
 
 
-def _prose(text: str) -> str:
-    """Return the text on one line, without rules, directives and the markup of roles and literals."""
+def _strip_markup(text: str) -> str:
+    """Join the lines of the text without rules, directives and the markup of roles and literals."""
     lines = [line.strip() for line in text.splitlines()]
     words = [line for line in lines if not _is_rule(line) and not _is_directive(line)]
     plain = _ROLE.sub(r"\1", " ".join(words)).replace("``", "")
@@ -73,14 +74,14 @@ def _is_directive(line: str) -> bool:
 
 
 VectorProgress = Callable[[int, int], bool]
-"""Is called with the passages done and the passages in all; returns False to stop, which keeps what is done."""
+"""A callback with the number of passages done and their total. It returns False to stop; finished vectors are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class VectorState:
-    """How far the vectors of a space, or of a user's past turns, are.
+    """The progress of the vectors of a knowledge space or of a user's past turns.
 
-    `done` of `total` passages are embedded; `problem` says why no more will be, or why the last query was not.
+    `done` of `total` passages are embedded. `problem` is the reason why embedding failed, for passages or the last query.
     """
 
     done: int = 0
@@ -91,23 +92,23 @@ class VectorState:
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """A chunk of an index by its number, and the cosine of its vector and the question's."""
+    """The number of a chunk, and the cosine of its vector and the vector of the query."""
 
     number: int
     similarity: float
 
 
 class VectorIndex(Protocol):
-    """The vectors of all chunks of an index, from any thread."""
+    """The vectors of all chunks of an index. Any thread may use them."""
 
     def nearest(
         self, query: Vector, *, limit: int, among: Collection[int] | None = None
     ) -> list[Neighbour]:
-        """Return the nearest chunks of all, or of those numbers, nearest first. The search is exact."""
+        """Return the `limit` nearest chunks, nearest first; with `among`, only chunks with these numbers. The search is exact."""
         ...
 
     def similarities(self, query: Vector, numbers: Sequence[int]) -> list[float]:
-        """Return the cosine of the question's vector and each of these chunks'."""
+        """Return the cosine of the query and the vector of each of these chunks, in the same order."""
         ...
 
     def close(self) -> None:
@@ -116,34 +117,34 @@ class VectorIndex(Protocol):
 
 
 class VectorStore(Protocol):
-    """Vectors by the signature of an index and the key of an embedder; every method may block."""
+    """Stores vectors by the signature of an index and the key of an embedder. Methods may block."""
 
     def open(self, signature: str, embedder: Embedder, size: int) -> VectorIndex | None:
-        """Return the vectors of that index of so many chunks, or None while some are missing."""
+        """Return the vectors of the index with `size` chunks, or None if some are missing."""
         ...
 
     def build(
         self, signature: str, embedder: Embedder, index: Index, progress: VectorProgress
     ) -> VectorIndex | None:
-        """Make the vectors that are missing and return all; None when `progress` stopped it.
+        """Make the missing vectors and return all; return None if `progress` returned False.
 
-        A text that was embedded before, for this index or another, finished or not, is not embedded again. Processes
-        that build with the same embedder wait for each other, and ask `progress` meanwhile.
+        A text that was embedded earlier, for any index, is not embedded again. Processes that build with the same
+        embedder wait for each other, and call `progress` while they wait.
 
         Raises:
-            EmbeddingError: the embedder failed, or the vectors cannot be written. What is done is kept.
+            EmbeddingError: the embedder failed, or the vectors cannot be written. Finished vectors are kept.
         """
         ...
 
 
 CosineFunction = Callable[[Vector], list[float]]
-"""Returns the cosine of a query's vector and each of the vectors that were loaded."""
+"""Returns the cosine of a query's vector and each of the loaded vectors, in order."""
 VectorLoader = Callable[[bytes, int], CosineFunction]
-"""Takes so many vectors, one behind the other, to compare them with queries."""
+"""Loads concatenated vectors, given their bytes and their number, and returns a function that compares queries with them."""
 
 
 def cosines(query: Vector, vectors: Sequence[Vector]) -> list[float]:
-    """Return the cosine of the query and each vector."""
+    """Return the cosine of the query and each vector, in the same order."""
     question = _coordinates(query)
     return [
         math.fsum(x * y for x, y in zip(question, _coordinates(vector), strict=True))
@@ -152,17 +153,17 @@ def cosines(query: Vector, vectors: Sequence[Vector]) -> list[float]:
 
 
 def loaded_vectors(data: bytes, count: int) -> CosineFunction:
-    """Return what compares queries with these vectors. With NumPy it is faster: `search.vector_files`."""
+    """Load `count` concatenated vectors without NumPy. `vector_files.vector_rows` does the same faster with NumPy."""
     size = len(data) // max(count, 1)
     vectors = [data[size * row : size * (row + 1)] for row in range(count)]
     return lambda query: cosines(query, vectors)
 
 
 class MemoryVectorIndex:
-    """The vectors of an index in memory, the specification of a vector index."""
+    """The vectors of an index in memory, and the specification of the protocol."""
 
     def __init__(self, vectors: Sequence[Vector]) -> None:
-        """`vectors` belong to the chunks 1, 2, 3, …."""
+        """`vectors` are those of the chunks 1, 2, 3, …."""
         self._vectors = list(vectors)
 
     @property
@@ -173,7 +174,7 @@ class MemoryVectorIndex:
     def nearest(
         self, query: Vector, *, limit: int, among: Collection[int] | None = None
     ) -> list[Neighbour]:
-        """Return the nearest chunks, nearest first."""
+        """Return the `limit` nearest chunks, nearest first."""
         numbers = [
             number
             for number in range(1, len(self._vectors) + 1)
@@ -185,29 +186,29 @@ class MemoryVectorIndex:
         ]
 
     def similarities(self, query: Vector, numbers: Sequence[int]) -> list[float]:
-        """Return the cosine of the question's vector and each of these chunks'."""
+        """Return the cosine of the query and the vector of each of these chunks, in the same order."""
         return cosines(query, [self._vectors[number - 1] for number in numbers])
 
     def close(self) -> None:
-        """Release nothing: the index has no file."""
+        """Do nothing: the vectors do not use a file."""
 
 
 class MemoryVectors:
-    """Vectors in memory, for as long as the process lives."""
+    """Vectors in memory, and the specification of the protocol."""
 
     def __init__(self) -> None:
         self._texts: dict[tuple[str, str], Vector] = {}
         self._indexes: dict[tuple[str, str], MemoryVectorIndex] = {}
 
     def open(self, signature: str, embedder: Embedder, size: int) -> VectorIndex | None:
-        """Return the vectors of that index of so many chunks, or None."""
+        """Return the vectors of the index with `size` chunks, or None."""
         vectors = self._indexes.get((signature, embedder.key))
         return vectors if vectors is not None and vectors.size == size else None
 
     def build(
         self, signature: str, embedder: Embedder, index: Index, progress: VectorProgress
     ) -> VectorIndex | None:
-        """Make the vectors that are missing and return all; None when `progress` stopped it."""
+        """Make the missing vectors and return all; return None if `progress` returned False."""
         texts: list[str] = []
         for first in range(1, index.size + 1, embedder.batch):
             if not progress(first - 1, index.size):
