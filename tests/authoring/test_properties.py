@@ -165,7 +165,7 @@ def test_what_is_typed_and_no_value_is_refused() -> None:
         ({"docs_root": "x"}, "no property 'docs_root', nearest is 'knowledge.docs_root'"),
         ({"knowledge.rep": "x"}, "no property 'knowledge.rep', nearest is 'knowledge.repo'"),
         ({"shop": {"limits": 3}}, "no property 'shop.limits', nearest is 'shop.limit'"),
-        ({"shop.": 3}, "'shop.' is no name: write it as section.key"),
+        ({"shop.": 3}, "'shop.' is not a name: write it as section.key"),
         ({"shop.limit": "5"}, "shop.limit must be a whole number, not '5'"),
         ({"shop.limit": True}, "shop.limit must be a whole number, not True"),
         ({"shop.limit": 1.5}, "shop.limit must be a whole number, not 1.5"),
@@ -178,7 +178,7 @@ def test_what_is_typed_and_no_value_is_refused() -> None:
         ({"models": None}, "models must be a section, not None"),
         ({"shop.limit": {"a": 1}}, "shop.limit must be a whole number, not {'a': 1}"),
         ({"models": {"a.b": 1}}, "'a.b' has a dot: write a section in a section"),
-        ({"models.x": {1}}, "models.x: {1} is no JSON value"),
+        ({"models.x": {1}}, "models.x: {1} is not a JSON value"),
     ],
 )
 def test_a_wrong_override_is_told(overrides: dict[str, Setting], message: str) -> None:
@@ -212,7 +212,7 @@ def test_a_file_that_is_not_utf_8_is_told(tmp_path: Path) -> None:
         ({"knowledge": {"docs_rot": "x"}}, "configuration: no property 'knowledge.docs_rot', near"),
         ({"knowledge": "x"}, "configuration: knowledge must be a section, not 'x'"),
         ({"knowledge": {"validate_refs": "no"}}, "configuration: knowledge.validate_refs must be"),
-        ({"a": {"b": {1, 2}}}, "a.b: {1, 2} is no JSON value"),
+        ({"a": {"b": {1, 2}}}, "a.b: {1, 2} is not a JSON value"),
         ({"a.b": 1}, "configuration: 'a.b' has a dot: write a section in a section"),
         ({"a": cast("Json", {1: 2})}, "a: the key 1 must be a text"),
     ],

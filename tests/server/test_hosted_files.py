@@ -86,9 +86,9 @@ def test_a_copy_that_could_not_be_written_is_made_again() -> None:
 @pytest.mark.parametrize(
     ("ref", "problem"),
     [
-        ("fi:turn_1.outputs/none.pdf", "names no output of this turn"),
+        ("fi:turn_1.outputs/none.pdf", "is not an output of this turn"),
         ("fi:turn_1.files/none.pdf", "only files below outputs/"),
-        ("ar:turn_1.user.prompt", "names no output"),
+        ("ar:turn_1.user.prompt", "is not an output"),
         ("the report", "not a ref"),
     ],
 )

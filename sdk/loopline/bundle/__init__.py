@@ -1,4 +1,4 @@
-"""Bundles: what an author writes, and how it is loaded, configured and run."""
+"""Bundles: the classes for authors, and how bundles are loaded, configured and run."""
 
 from loopline.bundle.bundle import Bundle
 from loopline.bundle.communicator import ChatCommunicator

@@ -1,4 +1,4 @@
-"""A bundle: an id, the parts of its loop, and the workflow that runs its turns."""
+"""The class Bundle: an id, the parts of the loop, and the workflow that runs the turns."""
 
 from __future__ import annotations
 
@@ -20,21 +20,27 @@ T_co = TypeVar("T_co", covariant=True, default=None)
 @checks_keywords
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle(Generic[T_co]):
-    """A bundle, as its module exposes it under the name `bundle`.
+    """A bundle. A module exposes it with the name `bundle`.
 
-    `tools` are functions, decorated with `@tool` or plain; their ids are `<id>.<function>`. `skills` are folders,
-    relative to the bundle's folder, each with a `SKILL.md` or with skills below it. `knowledge` is the section
-    `knowledge` of the configuration, and gives the bundle a knowledge space. These are added to those of the workflow
-    class and its descriptors; `instructions` replace those of the class.
-
-    `agents` are those that its loop may have work; the `.md` files in the folder `agents` are added to them.
-    `quality` has the hooks around their runs. With `graph` the model may have a goal planned and run as a graph of steps.
-
-    `configuration` holds the defaults of the bundle's properties, nested. `deps` makes the dependencies if
-    `Harness.open` gets none: a function without parameters, sync or async, that returns them or an async context
-    manager of them. The answer of each turn is a value of `output_type`, unless the turn or its workflow asks for
-    another type. `version` names this release of the bundle, and the store orders the versions by when it first met each;
-    without one it is a digest of the bundle's files. `module` is the name of the module that made the bundle.
+    Attributes:
+        id: the id of the bundle.
+        workflow: the class that runs the turns.
+        instructions: the instructions of the loop. They replace those of the workflow class.
+        tools: functions, plain or decorated with `@tool`. Their ids are `<id>.<function>`. They are added to the tools of
+            the workflow class and its descriptors.
+        skills: folders relative to the folder of the bundle, each with a `SKILL.md` or with skills below it. They are
+            added to those of the workflow class and its descriptors.
+        knowledge: the section `knowledge` of the configuration. With it the bundle has a knowledge space.
+        agents: agents that the loop may run. The `.md` files in the folder `agents` are added.
+        quality: the hooks around the runs of agents.
+        graph: the options of graphs. With them the model may plan a goal and run it as a graph of steps.
+        configuration: the nested default values of the properties.
+        deps: a function that makes the dependencies if `Harness.open` is called without `deps`. It has no parameters, may
+            be async, and returns the dependencies or an async context manager of them.
+        output_type: the type of the answers. A turn or its workflow may ask for another type.
+        version: the name of this release, by default a digest of the files. The store orders versions by the time when
+            each first opened the store.
+        module: the name of the module that created the bundle.
     """
 
     id: str
@@ -57,7 +63,7 @@ class Bundle(Generic[T_co]):
 
     @property
     def defaults(self) -> Mapping[str, Json]:
-        """Return the configuration with the knowledge section of the workflow class and of the bundle."""
+        """The configuration, with the knowledge sections of the workflow class and the bundle merged into it."""
         sections = (self.workflow.knowledge_config, self.knowledge)
         written = [section for section in sections if section is not None]
         if not written:

@@ -1,4 +1,4 @@
-"""The communicator: events in KDCube's form, sent by a tool or a workflow."""
+"""The communicator: a tool or a workflow sends events in the format of KDCube."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Emitter(Protocol):
 
 
 class ChatCommunicator:
-    """The methods of KDCube's communicator, on top of `emit`; the name of an event is its type.
+    """The methods of the communicator of KDCube, implemented with `emit`. The name of an event is its KDCube type.
 
-    In the dialect `kdcube` the events look as they do in KDCube. `start`, `complete` and `error` are sent as steps,
-    because only the loop decides when a turn begins and ends. Each method raises what `emit` raises.
+    Clients with the dialect `kdcube` receive the events as from KDCube. `start`, `complete` and `error` are sent as steps,
+    because only the loop decides when a turn starts and ends. Each method raises the errors of `emit`.
     """
 
     def __init__(self, emitter: Emitter, *, durable: bool = False) -> None:
-        """Send by this emitter; `durable` events are recorded, all but deltas."""
+        """Send events by this emitter. With `durable`, all events except deltas are recorded."""
         self._emitter = emitter
         self._durable = durable
 
@@ -58,7 +58,7 @@ class ChatCommunicator:
         completed: bool = False,
         agent: str = "",
     ) -> Awaitable[None]:
-        """Send a piece of a text, the `index`-th from 0 of its marker."""
+        """Send a part of a text. `index` counts the parts of the marker from 0."""
         status = "completed" if completed else "running"
         envelope = _envelope(agent, marker, status, "", "")
         delta = {"text": text, "marker": marker, "index": index, "completed": completed}
@@ -77,7 +77,7 @@ class ChatCommunicator:
         agent: str = "",
         route: str = "chat_step",
     ) -> Awaitable[None]:
-        """Send an event of any type."""
+        """Send an event with any type and route."""
         envelope = _envelope(agent, step, status, title, markdown)
         sent = {"event": envelope, "data": dict(data or {}), "delta": None, "route": route}
         return self._emitter.emit(type, sent, durable=self._durable)
@@ -92,7 +92,7 @@ class ChatCommunicator:
         data: Mapping[str, Json] | None = None,
         agent: str = "",
     ) -> Awaitable[None]:
-        """Send an event of the service, outside the conversation."""
+        """Send an event with the route of service events, outside the conversation."""
         return self.event(
             type=type,
             step=step,
@@ -104,23 +104,23 @@ class ChatCommunicator:
         )
 
     def start(self, *, message: str, data: Mapping[str, Json] | None = None) -> Awaitable[None]:
-        """Say that work on a message has started."""
+        """Send a step that says that work on a message has started."""
         fields = {"message": message, **(data or {})}
         return self.event(type="chat.start", step="turn", status="started", data=fields)
 
     def complete(self, *, data: Mapping[str, Json]) -> Awaitable[None]:
-        """Say that the work is done."""
+        """Send a step that says that the work is complete."""
         return self.event(type="chat.complete", step="turn", status="completed", data=data)
 
     def error(
         self, *, message: str, title: str = "", data: Mapping[str, Json] | None = None
     ) -> Awaitable[None]:
-        """Send an error; the turn goes on."""
+        """Send a step with an error. The turn continues."""
         fields = {"error": message, **(data or {})}
         return self.event(type="chat.error", step="turn", status="error", title=title, data=fields)
 
     def emit(self, event: str, data: Mapping[str, Json]) -> Awaitable[None]:
-        """Send data under a name, without an envelope except the dialect's."""
+        """Send data as an event with this name, without the envelope of KDCube."""
         return self._emitter.emit(event, data, durable=self._durable)
 
 

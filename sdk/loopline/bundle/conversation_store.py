@@ -1,4 +1,4 @@
-"""The conversation store of a workflow: what is kept of its conversation, read from the log and written to it."""
+"""The clients of a workflow for its conversation: reading turns and artifacts, storing files, searching past turns."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _PROMPTS = BodyUnion[UserPrompt](UserPrompt)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredArtifact:
-    """A file or a value that a turn keeps: its pinned ref, name, type and size in bytes."""
+    """A stored file or value of a turn: its pinned ref, name, MIME type and size in bytes."""
 
     ref: str
     turn_id: str
@@ -47,7 +47,7 @@ class StoredArtifact:
 
 
 class ConversationStore:
-    """The turns, the timeline and the artifacts of the workflow's conversation. It keeps no copy of any of them."""
+    """Reads the turns, the timeline and the artifacts of the conversation from the log, and stores files in it."""
 
     def __init__(self, recorder: Recorder, reader: Reader, limits: WorkspaceLimits) -> None:
         self._recorder = recorder
@@ -57,14 +57,15 @@ class ConversationStore:
     async def put_attachment(self, filename: str, data: bytes | str) -> str:
         """Store a file of this turn, and return its pinned ref.
 
-        It stands below `outputs/`; a name that begins with `files/` changes the project. Its type follows from its
-        content. A file that is there already in the same form is not stored again.
+        The file is stored below `outputs/`, or below `files/` if the name begins with `files/`. Its MIME type is detected
+        from the content. If the same content is already stored with this name, it is not stored again.
 
         Raises:
             ToolError: the name is not allowed, or the file or all files together are too large.
             LooplineError: the turn is over.
         """
-        recorder, change = self._recorder, change_of(OutputFile(filename, data))
+        recorder = self._recorder
+        change = change_of(OutputFile(filename, data))
         recorded = await recorder.record_from(
             lambda timeline: file_bodies(timeline, recorder.number, [change], limits=self._limits)
         )
@@ -77,10 +78,10 @@ class ConversationStore:
         return block.ref
 
     async def get_blob_bytes(self, ref: str) -> bytes:
-        """Return the bytes of a file that a ref names, attached or made; of anything else those of its text.
+        """Return the content of an attachment or a file; for other refs, their text as UTF-8.
 
         Raises:
-            LooplineError: there is nothing to read; the message says why.
+            LooplineError: the ref cannot be read; the message says why.
         """
         [item] = await self._reader.read([ref])
         if not item.readable:
@@ -88,15 +89,15 @@ class ConversationStore:
         return item.data or item.text.encode()
 
     async def list_conversation(self) -> Sequence[TurnPayload]:
-        """Return what each turn of the conversation is about, in order."""
+        """Return the payload of each turn of the conversation, in order."""
         timeline = await self._full()
         return [self._payload(timeline, block, body) for block, body in _PROMPTS.among(timeline)]
 
     async def turn_payload(self, turn: str) -> TurnPayload:
-        """Return what a turn is about, with its attached files.
+        """Return the payload of a turn, with its attachments.
 
         Raises:
-            LooplineError: there is no such turn.
+            LooplineError: the conversation does not have the turn.
         """
         for payload in await self.list_conversation():
             if payload.turn_id == turn:
@@ -104,11 +105,11 @@ class ConversationStore:
         raise LooplineError(f"no turn {turn!r} in this conversation")
 
     async def timeline(self) -> JsonObject:
-        """Return the document of the timeline, `artifact:conv.timeline.v1`: every block until now."""
+        """Return the timeline with all blocks so far as a document, `artifact:conv.timeline.v1`."""
         return timeline_document(await self._full(), self._reader.conversation.summary)
 
     async def artifacts(self, turn: str = "") -> Sequence[StoredArtifact]:
-        """Return what was attached, made and kept, in order; of one turn, or of all."""
+        """Return the attachments, files and kept values of a turn in order; without `turn`, of all turns."""
         number = turn_number(turn) if turn else 0
         return [
             _artifact(block, body)
@@ -150,7 +151,7 @@ DEFAULT_ITEMS = 5
 
 
 class ContextRAGClient:
-    """Searches the past turns of the turn's user, and reads refs. It keeps nothing of its own."""
+    """Searches past turns of the user, and reads refs."""
 
     def __init__(self, turns: PastTurns, reader: Reader) -> None:
         self._turns = turns
@@ -167,13 +168,13 @@ class ContextRAGClient:
         scope: Scope = "user",
         **filters: Unpack[TurnFilterOptions],
     ) -> Sequence[TurnHit]:
-        """Return the past turns that best match the query, best first.
+        """Return the past turns that match the query best, best first.
 
-        `kind` or `kinds` say what is searched: `user`, `assistant`, `attachment`, `notes` or `summary`; all without
-        either. `top_k` is the same as `limit`.
+        `kind` and `kinds` select the texts to search: `user`, `assistant`, `attachment`, `notes`, `summary` or `lesson`;
+        by default all. `top_k` is used if `limit` is None.
 
         Raises:
-            LooplineError: a filter is wrong.
+            LooplineError: a filter is not valid.
         """
         targets: list[Target] = [*kinds]
         if kind is not None:
@@ -190,16 +191,16 @@ class ContextRAGClient:
         limit: int = DEFAULT_ITEMS,
         scope: Scope = "user",
     ) -> Sequence[TurnHit]:
-        """Return the newest past turns, the newest first.
+        """Return the newest past turns, newest first.
 
         Raises:
-            LooplineError: there is no such kind, or the limit is below 1.
+            LooplineError: a kind does not exist, or the limit is below 1.
         """
         return await self.search(kinds=kinds, limit=limit, scope=scope)
 
     async def fetch_ctx(self, refs: Sequence[str]) -> Reading:
-        """Return an item for each ref, of this conversation, another one of the user, or the knowledge space.
+        """Read refs of this conversation, of other conversations of the user, or of the knowledge space; one item for each.
 
-        A ref that cannot be read has the status `missing` or `gone` and a message.
+        The item of a ref that cannot be read has the status `missing` or `gone`, and a message.
         """
         return await self._reader.read(refs)

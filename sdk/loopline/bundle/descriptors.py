@@ -1,4 +1,4 @@
-"""Descriptor modules: they list the tools and the skills of a bundle."""
+"""Reads descriptor modules, which list the tools and skills of a bundle."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing_extensions import TypeIs
 
 from loopline.bundle.bundle import Bundle
 from loopline.bundle.load import LoadedBundle
-from loopline.bundle.loop import guarded_search
+from loopline.bundle.loop import guard_search
 from loopline.bundle.mcp_config import EVERYTHING, McpSelection
 from loopline.bundle.properties import BACKENDS
 from loopline.errors import BundleError
@@ -54,7 +54,7 @@ TOOL_NAMES = ("TOOLS_SPECS", "MCP_TOOL_SPECS", "TOOL_RUNTIME")
 SKILL_NAMES = ("CUSTOM_SKILLS_ROOT", "AGENTS_CONFIG")
 SKILLS_FOLDER = "skills"
 RESERVED = ("react", "crew", "mcp")
-"""The aliases of the loop's own tools and of tools from MCP servers."""
+"""The aliases of built-in tools and of tools of MCP servers."""
 
 _MCP_SPECS = "MCP_TOOL_SPECS"
 _MCP_KEYS = ("server_id", "alias", "tools")
@@ -64,39 +64,39 @@ _BUILTIN_KEYS = ("builtin", "port")
 _ALIAS = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _ALIAS_RULE = f"a letter, then A-Z a-z 0-9 _ -, and not one of {', '.join(RESERVED)}"
 _PROGRAM_TOOLS = ("exec.python", "exec.shell")
-"""The tools that run programs: each may have a backend of its own."""
+"""The tools that run programs. Each may have a different backend."""
 _MISSPELT = 0.85
 _ALIKE_CONSUMER = 0.8
-"""The similarity from which a consumer of skills is taken for a misspelt `react`: its selection would have no effect."""
+"""The similarity from which a consumer of skills counts as a misspelt `react`. Its selection would have no effect."""
 
 
 def load_tools(module: str, bundle: LoadedBundle) -> ToolSet:
-    """Return the bundle's own tools and those that a descriptor module lists.
+    """Load the tools that the bundle, its workflow class and a descriptor module list. `module` may be empty.
 
     Raises:
-        BundleError: the descriptor or a tool is wrong; the message names file and line.
+        BundleError: the descriptor or a tool is not valid; the message names file and line.
     """
-    listed = list(_listed_tools(bundle.bundle))
+    listed = list(_bind_listed_tools(bundle.bundle))
     if not module:
         if twice := _duplicate_name(listed):
             raise BundleError(f"bundle {bundle.bundle.id!r}: two of its tools are called {twice!r}")
         return ToolSet(listed)
     descriptor = _Descriptor(bundle.resolve_module(module))
     descriptor.check_spelling(TOOL_NAMES)
-    bound = [*listed, *_bound_tools(descriptor, bundle)]
-    if twice := _duplicate_name(bound):
+    all_tools = [*listed, *_bind_tools(descriptor, bundle)]
+    if twice := _duplicate_name(all_tools):
         problem = f"two tools are called {twice!r}: give one of them another alias"
         raise descriptor.wrong("TOOLS_SPECS", problem)
-    tools = ToolSet(bound)
+    tools = ToolSet(all_tools)
     _check_runtime(descriptor, tools)
     return tools
 
 
 def load_mcp_selections(module: str, bundle: LoadedBundle) -> tuple[McpSelection, ...] | None:
-    """Return the tools of MCP servers that a descriptor module lists; None if it says nothing of them.
+    """Read the tools of MCP servers that a descriptor module lists; None if it does not have `MCP_TOOL_SPECS`.
 
     Raises:
-        BundleError: an entry is wrong; the message names file and line.
+        BundleError: an entry is not valid; the message names file and line.
     """
     if not module:
         return None
@@ -138,7 +138,7 @@ def _is_list(value: object) -> TypeIs[Sequence[object]]:
 
 
 def _duplicate_name(tools: Iterable[Tool]) -> str:
-    """Return a name that two of the tools have, or nothing."""
+    """Return a name that two of the tools have, or an empty string."""
     names = Counter(bound.spec.name for bound in tools)
     return next((name for name, count in names.items() if count > 1), "")
 
@@ -149,35 +149,40 @@ def load_skills(
     consumer: str = REACT,
     places: Sequence[SkillPlace] = (),
 ) -> Skills:
-    """Return the skills that `consumer` sees; without a module those in the bundle's folder `skills`.
+    """Load the skills of a bundle that `consumer` may use.
 
-    Skills of the places come after those of the bundle.
+    They are the skills that the bundle and its workflow class list, and those in the root of the descriptor module, by
+    default the folder `skills` of the bundle. Skills in `places` outside the bundle are added after them.
 
     Raises:
-        BundleError: the descriptor or a skill is wrong; the message names file and line.
+        BundleError: the descriptor or a skill is not valid; the message names file and line.
     """
     default = bundle.folder / SKILLS_FOLDER if bundle.folder else None
-    listed = _listed_skills(bundle)
+    listed = _load_listed_skills(bundle)
     if not module:
         in_folder = Skills.load(default) if default and default.is_dir() else Skills()
-        own = join_imports(_joined(listed, in_folder, bundle))
+        own = join_imports(_join_skills(listed, in_folder, bundle))
         return add_places(own, places).enabled({}, consumer)
     descriptor = _Descriptor(bundle.resolve_module(module))
     descriptor.check_spelling(SKILL_NAMES)
     root = _skills_root(descriptor, bundle, default)
-    found = Skills() if root is None else Skills.load(root)
-    skills = add_places(join_imports(_joined(listed, found, bundle)), places)
-    config = _agents(descriptor, skills)
-    strange = tuple(
+    in_root = Skills() if root is None else Skills.load(root)
+    skills = add_places(join_imports(_join_skills(listed, in_root, bundle)), places)
+    config = _read_agents_config(descriptor, skills)
+    warnings = tuple(
         f"{descriptor.location('AGENTS_CONFIG', name)}: nothing here is the consumer {name!r}"
         for name in config
         if name not in (REACT, consumer)
     )
-    return Skills(skills.enabled(config, consumer).skills, (*skills.warnings, *strange))
+    return Skills(skills.enabled(config, consumer).skills, (*skills.warnings, *warnings))
 
 
-def _listed_tools(bundle: Bundle[Any]) -> Iterator[Tool]:
-    """Yield the tools that the bundle and its workflow class list as functions."""
+def _bind_listed_tools(bundle: Bundle[Any]) -> Iterator[Tool]:
+    """Yield the tools for the functions that the bundle and its workflow class list.
+
+    Raises:
+        BundleError: the id of the bundle cannot be an alias of tools.
+    """
     for function in (*bundle.tools, *bundle.workflow.tools):
         is_tool = isinstance(function, ToolFunction)
         function_tool = cast("ToolFunction[..., Any]", function) if is_tool else tool(function)
@@ -189,13 +194,14 @@ def _listed_tools(bundle: Bundle[Any]) -> Iterator[Tool]:
         yield function_tool.bind(bundle.id)
 
 
-def _listed_skills(bundle: LoadedBundle) -> Skills:
-    """Return the skills in the folders that the bundle and its workflow class list.
+def _load_listed_skills(bundle: LoadedBundle) -> Skills:
+    """Load the skills in the folders that the bundle and its workflow class list.
 
     Raises:
-        BundleError: some are malformed; it has a problem for each of them.
+        BundleError: skills are malformed; it has a problem for each of them.
     """
-    listed, problems = list[Skills](), list[str]()
+    listed: list[Skills] = []
+    problems: list[str] = []
     for path in (*bundle.bundle.skills, *bundle.bundle.workflow.skills):
         folder = (bundle.folder or Path()) / path
         alone = (folder / SKILL_FILE).is_file()
@@ -213,11 +219,11 @@ def _listed_skills(bundle: LoadedBundle) -> Skills:
     return Skills(tuple(skill for skills in listed for skill in skills), tuple(warnings))
 
 
-def _joined(listed: Skills, in_folder: Skills, bundle: LoadedBundle) -> Skills:
-    """Return the skills of both; a folder that is listed and found is one.
+def _join_skills(listed: Skills, in_folder: Skills, bundle: LoadedBundle) -> Skills:
+    """Combine listed skills with those of a folder. A skill that is in both counts once.
 
     Raises:
-        BundleError: two files are skills of one name.
+        BundleError: two files have skills with the same name.
     """
     skills: dict[str, Skill] = {}
     for skill in (*listed, *in_folder):
@@ -232,7 +238,7 @@ def _joined(listed: Skills, in_folder: Skills, bundle: LoadedBundle) -> Skills:
 
 @dataclass(frozen=True, slots=True)
 class _Descriptor:
-    """A module of settings, with the line of each."""
+    """A descriptor module, and the lines of its settings."""
 
     module: ModuleType
 
@@ -244,7 +250,7 @@ class _Descriptor:
         return BundleError(f"{self.location(name, item)}: {problem}")
 
     def location(self, name: str, item: int | str | None = None) -> str:
-        """Return the file, and if it is known the line of the setting or of an item in it."""
+        """Return the file and, if known, the line of a setting, or of an item of its list or dict."""
         file = self.module.__file__
         if file is None:
             return self.module.__name__
@@ -252,7 +258,7 @@ class _Descriptor:
         return file if written is None else f"{file}:{_line(written, item)}"
 
     def check_spelling(self, names: Iterable[str]) -> None:
-        """Refuse a setting whose name is almost one of these."""
+        """Raise a BundleError for a setting with a name similar to one of `names`."""
         for name in vars(self.module):
             if name in (*TOOL_NAMES, *SKILL_NAMES) or name != name.upper():
                 continue
@@ -261,7 +267,7 @@ class _Descriptor:
 
 
 def _assignments(file: Path) -> dict[str, ast.expr]:
-    """Return the expression that is assigned to each name at the top level of a file."""
+    """Return the expressions that are assigned to names at the top level of a Python file."""
     import ast
 
     assignments: dict[str, ast.expr] = {}
@@ -291,7 +297,8 @@ def _line(written: ast.expr, item: int | str | None) -> int:
             return written.lineno
 
 
-def _bound_tools(descriptor: _Descriptor, bundle: LoadedBundle) -> Iterator[Tool]:
+def _bind_tools(descriptor: _Descriptor, bundle: LoadedBundle) -> Iterator[Tool]:
+    """Yield the tools of the entries in `TOOLS_SPECS`."""
     specs = descriptor.value("TOOLS_SPECS", None)
     if not isinstance(specs, list | tuple):
         problem = 'TOOLS_SPECS must be a list such as [{"ref": "tools.py", "alias": "shop"}]'
@@ -326,7 +333,7 @@ def _check_keys(
 
 
 def _builtin(descriptor: _Descriptor, index: int, spec: Mapping[object, object]) -> Tool:
-    """Return the built-in tool that the entry names, with the port that the bundle gives it."""
+    """Return the built-in tool of an entry, with the port in the entry."""
     _check_keys(descriptor, index, spec, _BUILTIN_KEYS)
     name = str(spec["builtin"])
     if name not in BUILTINS:
@@ -341,7 +348,7 @@ def _builtin(descriptor: _Descriptor, index: int, spec: Mapping[object, object])
 def _spec(
     descriptor: _Descriptor, index: int, spec: Mapping[object, object]
 ) -> tuple[str, str, str]:
-    """Return the kind of source that the tools are in, its name, and their alias."""
+    """Check an entry; return the kind of its source, `ref` or `module`, the name of the source, and the alias."""
     _check_keys(descriptor, index, spec, _SPEC_KEYS)
     texts = {str(key): value for key, value in spec.items() if isinstance(value, str) and value}
     sources = [key for key in _SOURCES if key in spec]
@@ -356,7 +363,7 @@ def _spec(
 
 
 def _functions(module: ModuleType) -> Iterable[ToolFunction[..., Any]]:
-    """Return the tools in a module in the order they are written; a name with an underscore is private."""
+    """Return the tools in a module in order of definition, without names that begin with an underscore."""
     named = ((name, value) for name, value in vars(module).items() if not name.startswith("_"))
     functions = [
         cast("ToolFunction[..., Any]", value)
@@ -367,23 +374,23 @@ def _functions(module: ModuleType) -> Iterable[ToolFunction[..., Any]]:
 
 
 def is_alias(text: str) -> bool:
-    """Return whether tools may have the name as their alias."""
+    """Return True if the text is valid as the alias of tools."""
     return _ALIAS.fullmatch(text) is not None and text not in RESERVED
 
 
 def load_runtimes(module: str, bundle: LoadedBundle) -> Mapping[str, str]:
-    """Return the backends that a descriptor module names for the tools that run programs.
+    """Read the backends in `TOOL_RUNTIME` for the tools that run programs, by tool name.
 
     Raises:
-        BundleError: the descriptor is wrong; the message names file and line.
+        BundleError: the descriptor is not valid; the message names file and line.
     """
     if not module:
         return {}
-    runtimes = _runtimes(_Descriptor(bundle.resolve_module(module)))
+    runtimes = _read_runtimes(_Descriptor(bundle.resolve_module(module)))
     return {name: str(runtimes[name]) for name in _PROGRAM_TOOLS if name in runtimes}
 
 
-def _runtimes(descriptor: _Descriptor) -> Mapping[object, object]:
+def _read_runtimes(descriptor: _Descriptor) -> Mapping[object, object]:
     runtimes = descriptor.value("TOOL_RUNTIME", {})
     if not isinstance(runtimes, Mapping):
         raise descriptor.wrong("TOOL_RUNTIME", 'must be a dict such as {"shop.find": "local"}')
@@ -391,7 +398,7 @@ def _runtimes(descriptor: _Descriptor) -> Mapping[object, object]:
 
 
 def _check_runtime(descriptor: _Descriptor, tools: ToolSet) -> None:
-    for key, runtime in _runtimes(descriptor).items():
+    for key, runtime in _read_runtimes(descriptor).items():
         name = str(key)
         if name not in tools and name not in _PROGRAM_TOOLS:
             problem = f"there is no tool {name!r}, {nearest_hint(name, [*tools, *_PROGRAM_TOOLS])}"
@@ -421,7 +428,7 @@ def _skills_root(
     return folder
 
 
-def _agents(descriptor: _Descriptor, skills: Skills) -> dict[str, SkillSelection]:
+def _read_agents_config(descriptor: _Descriptor, skills: Skills) -> dict[str, SkillSelection]:
     try:
         config = skill_selections(descriptor.value("AGENTS_CONFIG", {}))
     except BundleError as error:
@@ -467,7 +474,7 @@ def _knowledge_search(port: object) -> Tool:
         problem = 'as its port a dict such as {"docs": search_docs} of search functions'
         raise BundleError(f"knowledge_search needs {problem}, not {port!r}")
     return KnowledgeSearchTool(
-        {name: guarded_search(cast("KnowledgeSearch", one)) for name, one in spaces.items()}
+        {name: guard_search(cast("KnowledgeSearch", search)) for name, search in spaces.items()}
     )
 
 

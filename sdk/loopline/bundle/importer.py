@@ -1,9 +1,9 @@
-"""Imports of a bundle's code under a module name of its own, and errors that name the failing line.
+"""Imports the code of bundles under unique module names, and converts its errors to errors that name the line.
 
-A bundle opened by path is imported as `<name>@<digest of its path>`, so two folders with the same name
-do not meet. Inside it, relative imports work as ever, and so does `from <name>.tools import x`: its
-modules are given an `__import__` that knows their own package, and nothing else in the process is
-changed. A bundle is imported once in a process; nothing is written beside it.
+A bundle that is opened by path is imported as `<name>@<digest of its path>`, so that two folders with the same name do not
+conflict. In its modules, relative imports work as usual. `from <name>.tools import x` works as well, because its modules
+have an `__import__` that resolves the name of their package; other code in the process is not affected. A bundle is
+imported once in a process, and no cache files are written to its folder.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from typing import Any
 from loopline.errors import BundleError
 
 MARK = "@"
-"""A character that no importable name has, and every name made here has."""
+"""A character that is part of every module name made here, and cannot be part of another module name."""
 
 _DIGEST = 8
 _OWN = re.compile(rf"{MARK}[0-9a-f]{{{_DIGEST}}}\b")
 _FOREIGN = re.compile(r"\W")
 _LEVEL = 3
-"""The position of the level among the arguments of `__import__`, after the name."""
+"""The index of the level in the arguments of `__import__` after the name."""
 
 _lock = RLock()
 
 
 def import_path(path: Path) -> ModuleType:
-    """Return the package in a folder with an `__init__.py`, or the module in a single file.
+    """Import the package in a folder with an `__init__.py`, or the module in a file. A repeated call returns the same module.
 
     Raises:
-        BundleError: its code fails; the message names file and line.
+        BundleError: the code fails; the message names file and line.
     """
     is_package = path.is_dir()
     file, folder = (path / "__init__.py", path) if is_package else (path, path.parent)
@@ -58,10 +58,10 @@ def import_path(path: Path) -> ModuleType:
 
 
 def import_name(name: str, folder: Path | None) -> ModuleType | None:
-    """Return the module of that full name, None if there is no such module.
+    """Import a module by its full name; return None if the module does not exist.
 
     Raises:
-        BundleError: its code fails; the message names the file and line in `folder`.
+        BundleError: the code fails; the message names the file and line in `folder`.
     """
     with _lock:
         importlib.invalidate_caches()
@@ -77,27 +77,27 @@ def import_name(name: str, folder: Path | None) -> ModuleType | None:
 
 
 def blame(error: BaseException, folder: Path | None) -> BundleError:
-    """Return the error as a BundleError, with the innermost file and line in `folder`.
+    """Convert an error to a BundleError that names the innermost file and line in `folder`.
 
-    Raise it from the error. A BundleError is returned unchanged, since it names its line.
+    The caller raises the result from the error. A BundleError is returned unchanged.
     """
     if isinstance(error, BundleError):
         return error
-    location = _error_place(error, folder)
-    # A syntax error says its place too, and less well.
+    location = _error_location(error, folder)
+    # The text of a syntax error would repeat the location.
     text = error.msg if isinstance(error, SyntaxError) else str(error)
     message = f"{location}: {type(error).__name__}: {_OWN.sub('', text)}"
     return BundleError(message.removesuffix(": "))
 
 
 def raised_inside(error: BaseException, folder: Path | None) -> bool:
-    """Return whether the bundle's own code raised the error, not code that it called."""
+    """Return True if code in `folder` raised the error itself, not code that it called."""
     frames = traceback.extract_tb(error.__traceback__)
     return folder is not None and bool(frames) and _is_inside(frames[-1].filename, folder)
 
 
 def public_name(module: str) -> str:
-    """Return the module's name as its author writes it."""
+    """Remove the digest from a module name; the result is the name that the author uses."""
     return _OWN.sub("", module)
 
 
@@ -121,7 +121,7 @@ def _execute(package: str, file: Path, folder: Path) -> None:
 
 @contextmanager
 def _undo_on_error(package: str) -> Generator[None, None, None]:
-    """Remove the package's modules that were imported here if the import fails."""
+    """Remove the modules of the package from `sys.modules` that were added in the block, if the block fails."""
     before = set(sys.modules)
     try:
         yield
@@ -133,7 +133,7 @@ def _undo_on_error(package: str) -> Generator[None, None, None]:
 
 
 class _BundleLoader(SourceFileLoader):
-    """A loader for a bundle's modules. It compiles anew each time, since a cache would be written beside them."""
+    """A loader for modules of bundles. It never uses a bytecode cache, because that would be written to the folder."""
 
     def path_stats(self, path: str) -> Mapping[str, float]:
         raise OSError(f"no cache for {path}")
@@ -146,7 +146,7 @@ class _BundleLoader(SourceFileLoader):
 
 
 class _BundleFinder:
-    """A finder for the modules inside the bundles' packages."""
+    """A finder for submodules of bundles, so that they get the loader of bundles."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -160,9 +160,9 @@ class _BundleFinder:
 
 
 def _import_of(package: str) -> Callable[..., ModuleType]:
-    """Return an `__import__` for the modules of a package that also knows the package's public name.
+    """Return an `__import__` for the modules of a package that resolves the public name of the package to the package.
 
-    A package called like one of the standard library does not hide that.
+    It does not do so if the public name is that of Loopline or of a module in the standard library.
     """
     public = public_name(package)
     hidden = public in sys.stdlib_module_names or public == "loopline"
@@ -177,7 +177,7 @@ def _import_of(package: str) -> Callable[..., ModuleType]:
     return find
 
 
-def _error_place(error: BaseException, folder: Path | None) -> str:
+def _error_location(error: BaseException, folder: Path | None) -> str:
     locations = [
         (frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)
     ]
@@ -193,5 +193,6 @@ def _error_place(error: BaseException, folder: Path | None) -> str:
 
 
 def _is_inside(file: str, folder: Path) -> bool:
-    path, root = Path(file).resolve(), folder.resolve()
+    path = Path(file).resolve()
+    root = folder.resolve()
     return path.is_relative_to(root) and "site-packages" not in path.relative_to(root).parts

@@ -1,4 +1,4 @@
-"""Loading bundles: by path, by name, or as a value."""
+"""Loads bundles by path, by name or from a value, and reads the calls of `build_react` in their code."""
 
 from __future__ import annotations
 
@@ -43,30 +43,30 @@ if TYPE_CHECKING:
 
 
 GROUP = "loopline.bundles"
-"""The group of the entry points that name installed bundles."""
+"""The entry point group of installed bundles."""
 
 VERSION_CHARACTERS = 16
-"""Characters of a version that is a digest."""
+"""The characters of a version that is a digest."""
 TEXT_FILES = (".md", ".txt", ".toml", ".yaml", ".yml", ".json")
 TEXT_BYTES = 256 * 1024
-"""Bytes of the largest text file that makes part of a version."""
+"""The size up to which a text file is part of a version."""
 INSTALLED = frozenset({"site-packages", "dist-packages"})
-"""The names of the folders that packages are installed in."""
+"""The names of the folders into which packages are installed."""
 COMPILED_FILES = 64
-"""The files whose imports are remembered, because each opening of a bundle asks for them."""
+"""The number of files whose imports are cached, because each opening of a bundle needs them."""
 LOOPLINE = Path(__file__).resolve().parent.parent
 
 BUNDLES_FOLDER = "bundles"
-"""The folder here whose folders are bundles, by their names."""
+"""The subfolder of the current folder that contains bundles."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedBundle:
     """A bundle and the location of its code.
 
-    `package` is the module name under which it is loaded; `name` is what its author calls that.
-    `folder` is None for a bundle made where there is no file; `file` is the module that holds all of the
-    bundle's code, and None where that is a package.
+    `package` is the name of the loaded package or module in `sys.modules`, and `name` is the name that the author uses
+    for it. `folder` is the folder of the code, None for a bundle that was created without a file, such as at a prompt.
+    `file` is the file of a bundle in a single module, None for a package.
     """
 
     bundle: Bundle[Any]
@@ -77,54 +77,55 @@ class LoadedBundle:
 
     @property
     def code(self) -> Iterator[Path]:
-        """The files of the bundle's code: its one module, or the modules of its package."""
+        """The file of a single module, or the files of all modules of a package."""
         if self.file is not None:
             yield self.file
         elif self.folder is not None:
             yield from _package_files(self.folder)
 
     def version(self) -> str:
-        """Return the bundle's version: the author's, else a digest of its files, empty if it has none."""
+        """Return the version that the author set, otherwise a digest of the files of the bundle; empty without files."""
         if self.bundle.version or self.folder is None:
             return self.bundle.version
         digest = sha256()
-        for file in sorted(self._versioned_files(self.folder)):
+        for file in sorted(self._version_files(self.folder)):
             data = file.read_bytes()
             digest.update(f"{file.relative_to(self.folder)}\n{len(data)}\n".encode() + data)
         return digest.hexdigest()[:VERSION_CHARACTERS]
 
-    def _versioned_files(self, folder: Path) -> Iterable[Path]:
+    def _version_files(self, folder: Path) -> Iterable[Path]:
         """Return the files whose content decides the version.
 
-        For a package these are its modules and its text files; for a single module, it and the modules below the
-        folder that it imports.
+        For a package these are its modules and text files, for a single module its file and the files below the folder
+        that it imports.
         """
         if self.file is None:
             return [*_package_files(folder), *_text_files(folder)]
-        if not self.file.is_file():  # the code was typed at a prompt
+        if not self.file.is_file():  # the code was entered at a prompt
             return []
-        return _with_imported_files(self.file, self.package, folder)
+        return _find_imported_files(self.file, self.package, folder)
 
     def resolve_module(self, name: str) -> ModuleType:
-        """Return the module of that name; one that begins with the bundle's own is inside the bundle.
+        """Import a module by name. If the first part is the name of the bundle, the module is inside the bundle.
 
         Raises:
-            BundleError: there is none, or its code fails; the message names file and line.
+            BundleError: the module does not exist, or its code fails; the message names similar modules, or file and
+                line.
         """
         first, dot, submodule = name.partition(".")
         full = f"{self.package}{dot}{submodule}" if first == self.name else name
         module = import_name(full, self.folder)
         if module is None:
             raise BundleError(
-                f"{self.folder or self.name}: no module {public_name(name)!r}: {self._modules(name)}"
+                f"{self.folder or self.name}: no module {public_name(name)!r}: {self._module_hint(name)}"
             )
         return module
 
     def resolve_file(self, ref: str) -> ModuleType:
-        """Return the module in a Python file, by its path in the bundle's folder.
+        """Import a Python file, given its path relative to the folder of the bundle.
 
         Raises:
-            BundleError: there is none, it is outside, or its code fails.
+            BundleError: the file does not exist or is outside the folder, or its code fails.
         """
         if self.folder is None:
             raise BundleError(f"{ref!r}: the bundle {self.bundle.id!r} has no folder: use a module")
@@ -144,12 +145,13 @@ class LoadedBundle:
         return import_path(file) if module is None else module
 
     def holds(self, module: str) -> bool:
-        """Return whether the folder has a file for the module, such as `tools_descriptor`."""
+        """Return True if the package has a module with this name in its folder, such as `tools_descriptor`."""
         if self.folder is None or self.file is not None:
             return False
         return (self.folder / f"{module}.py").is_file()
 
-    def _modules(self, name: str) -> str:
+    def _module_hint(self, name: str) -> str:
+        """Return the part of an error message that names similar modules of the bundle."""
         files = _files(self.folder) if self.folder else []
         stems = [file.removesuffix(".py").replace("/", ".") for file in files]
         modules = [f"{self.name}.{stem}" for stem in stems if not stem.endswith("__init__")]
@@ -160,7 +162,7 @@ class LoadedBundle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Available:
-    """A bundle that can be opened by its name; `location` is its folder, or the entry point's value."""
+    """A bundle that can be opened by name. `location` is its folder, or the value of its entry point."""
 
     name: str
     location: str
@@ -168,22 +170,22 @@ class Available:
 
 @dataclass(frozen=True, slots=True)
 class _Site:
-    """The location of a bundle's code: a package's folder or a file, and the Bundle's name in it."""
+    """The location of a bundle: the folder of a package or a file, and the name of the Bundle in the module."""
 
     path: Path
     attribute: str = "bundle"
 
 
 def load(source: str | Path | Bundle[Any]) -> LoadedBundle:
-    """Return the bundle at a path, of a name, or that is given as a value.
+    """Load a bundle from a path or a name, or return the location of a Bundle value.
 
-    A path is a package's folder, a .py file, or a project's folder with an entry point for a bundle. A
-    name is that of a folder here that is one of these, of an installed entry point, or of a folder in
-    `bundles`, in this order.
+    A path is the folder of a package, a .py file, or the folder of a project with an entry point for a bundle. A text
+    without a slash and without the suffix `.py` is a name. It is looked up first as such a folder in the current folder,
+    then as an installed entry point, and then as a folder in `bundles`.
 
     Raises:
-        BundleError: there is none, there are several, or its code fails; the message says what was
-            looked for, or names file and line.
+        BundleError: no bundle or several bundles were found, or the code fails; the message says where was searched, or
+            names file and line.
     """
     if isinstance(source, Bundle):
         return _from_value(source)
@@ -207,7 +209,10 @@ def load(source: str | Path | Bundle[Any]) -> LoadedBundle:
 
 
 def available(folder: Path | None = None) -> list[Available]:
-    """Return the bundles that can be opened by name, without importing them: installed ones, then `./bundles`."""
+    """List the bundles that can be opened by name, without importing them: installed ones, then those in `bundles`.
+
+    `folder` is the folder that contains `bundles`, by default the current folder.
+    """
     installed = [Available(name=e.name, location=e.value) for e in _entry_points()]
     bundles_folder = (Path() if folder is None else folder) / BUNDLES_FOLDER
     inside = sorted(bundles_folder.iterdir()) if bundles_folder.is_dir() else []
@@ -233,7 +238,7 @@ def _is_name(source: str | Path) -> bool:
 
 
 def _is_site(path: Path) -> bool:
-    """Return whether the folder looks like a bundle or a project with one; errors are raised on opening."""
+    """Return True if the folder is a package, or a project whose pyproject.toml mentions the entry point group."""
     if (path / "__init__.py").is_file():
         return True
     project = path / "pyproject.toml"
@@ -256,21 +261,20 @@ def _site(path: Path) -> _Site:
         return sites[0]
     inner = [str(site.path) for site in sites] or [str(folder) for folder in _folders(path)]
     looked = f"no __init__.py, and no pyproject.toml with an entry point in the group {GROUP!r}"
-    raise BundleError(
-        f"{path}: several bundles: open one of {inner}"
-        if len(inner) > 1
-        else f"{path}: {looked}; " + (f"there is one at {inner[0]}" if inner else "none inside")
-    )
+    if len(inner) > 1:
+        raise BundleError(f"{path}: several bundles: open one of {inner}")
+    hint = f"there is one at {inner[0]}" if inner else "none inside"
+    raise BundleError(f"{path}: {looked}; {hint}")
 
 
 def _folders(path: Path) -> Iterator[Path]:
-    """Yield the bundles directly inside a folder."""
+    """Yield the direct subfolders that are packages or projects with bundles."""
     if path.is_dir():
         yield from (inner for inner in sorted(path.iterdir()) if _is_site(inner))
 
 
 def _entries(project: Path) -> dict[str, str]:
-    """Return the entry points for bundles in a project's pyproject.toml."""
+    """Read the entry points for bundles from the pyproject.toml of a project; empty if it does not exist."""
     file = project / "pyproject.toml"
     if not file.is_file():
         return {}
@@ -352,7 +356,9 @@ def _is_bundle(value: object) -> TypeIs[Bundle[Any]]:
 
 def _from_value(bundle: Bundle[Any]) -> LoadedBundle:
     name = bundle.workflow.__module__
-    if bundle.workflow is BaseWorkflow:  # then the bundle's own code is where it was made
+    if (
+        bundle.workflow is BaseWorkflow
+    ):  # so the code of the bundle is in the module that created it
         name = bundle.module
     module = sys.modules.get(name)
     if module is None:
@@ -360,8 +366,8 @@ def _from_value(bundle: Bundle[Any]) -> LoadedBundle:
     home = _home_module(bundle, module)
     is_package = hasattr(home, "__path__")
     package = home.__name__ if is_package else home.__package__ or home.__name__
-    written = getattr(home, "__file__", None)  # a prompt's `__main__` has none
-    file = Path(written).resolve() if written else None
+    source = _file_of(home)
+    file = Path(source).resolve() if source else None
     return LoadedBundle(
         bundle=bundle,
         folder=file.parent if file else None,
@@ -372,7 +378,7 @@ def _from_value(bundle: Bundle[Any]) -> LoadedBundle:
 
 
 def _home_module(bundle: Bundle[Any], module: ModuleType) -> ModuleType:
-    """Return the package that exposes the bundle, else the module of its workflow."""
+    """Return the outermost package that exposes the bundle as `bundle`, or the given module if none does."""
     parts = module.__name__.split(".")
     around = (sys.modules.get(".".join(parts[:end])) for end in range(1, len(parts)))
     offering = (package for package in around if getattr(package, "bundle", None) is bundle)
@@ -380,7 +386,7 @@ def _home_module(bundle: Bundle[Any], module: ModuleType) -> ModuleType:
 
 
 def _package_files(folder: Path) -> Iterator[Path]:
-    """Yield the modules of a package and of the packages in it; other folders hold no code of it."""
+    """Yield the files of the modules of a package and of its subpackages."""
     yield from sorted(folder.glob("*.py"))
     for inner in sorted(folder.iterdir()):
         if (inner / "__init__.py").is_file():
@@ -395,11 +401,11 @@ def _text_files(root: Path) -> Iterator[Path]:
         yield from (file for file in files if file.stat().st_size <= TEXT_BYTES)
 
 
-def _with_imported_files(file: Path, package: str, folder: Path) -> set[Path]:
-    """Return the file and the files below the folder that it imports, directly or through each other.
+def _find_imported_files(file: Path, package: str, folder: Path) -> set[Path]:
+    """Return the file and the files below the folder that it imports, directly or indirectly.
 
-    Import statements are read, also those inside functions, so the result does not depend on what was imported so far.
-    Installed packages and Loopline are left out.
+    Import statements inside functions count as well, so the result does not depend on which of them have run. Installed
+    packages and Loopline are left out.
     """
     files: set[Path] = set()
     unread = [(file, package)]
@@ -408,7 +414,7 @@ def _with_imported_files(file: Path, package: str, folder: Path) -> set[Path]:
         if path in files:
             continue
         files.add(path)
-        for name in _imported_names(path.read_bytes(), around):
+        for name in _read_imports(path.read_bytes(), around):
             spec = _find_spec(name)
             if spec is None or not spec.has_location or spec.origin is None:
                 continue
@@ -425,10 +431,11 @@ def _is_own_module(file: Path, folder: Path) -> bool:
 
 
 @lru_cache(COMPILED_FILES)
-def _imported_names(source: bytes, package: str) -> frozenset[str]:
-    """Return the full names of the modules that a module of the package imports, and of the packages around them.
+def _read_imports(source: bytes, package: str) -> frozenset[str]:
+    """Return the full names of the modules that a module of the package imports, and of their parent packages.
 
-    For `from a import b` these are `a` and `a.b`, which may not be a module. Code that does not compile has none.
+    For `from a import b` they are `a` and `a.b`, which is not necessarily a module. The result is empty if the code does
+    not compile.
     """
     # Compiled and not parsed with `ast`, which Python 3.11 does not support in several threads at once.
     try:
@@ -478,7 +485,7 @@ def _find_spec(name: str) -> ModuleSpec | None:
 
 
 def _files(root: Path) -> list[str]:
-    """Return the Python files in a folder, without those of hidden folders and tests."""
+    """Return the relative paths of Python files in a folder and its direct subfolders, except hidden ones."""
     files = (
         file.relative_to(root) for pattern in ("*.py", "*/*.py") for file in root.glob(pattern)
     )
@@ -486,6 +493,7 @@ def _files(root: Path) -> list[str]:
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:
+    """Return the part of an error message that lists up to three similar names."""
     near = get_close_matches(name, list(names), 3, 0.0)
     if not near:
         return "there is no other"
@@ -493,10 +501,10 @@ def _nearest(name: str, names: Iterable[str]) -> str:
 
 
 def bundle_agents(loaded: LoadedBundle) -> Agents:
-    """Return the agents that the bundle and its workflow class list, and those in its folder.
+    """Return the agents that the bundle and its workflow class list, and those in the folder `agents` of the bundle.
 
     Raises:
-        BundleError: a file is wrong, or two agents have one name; the message names file and line.
+        BundleError: a file is not valid, or two agents have the same name; the message names file and line.
     """
     folder = None if loaded.folder is None else loaded.folder / AGENTS_FOLDER
     in_folder = load_agents(folder) if folder is not None and folder.is_dir() else []
@@ -505,13 +513,14 @@ def bundle_agents(loaded: LoadedBundle) -> Agents:
 
 Kind = Literal["tools", "skills"]
 PARSED_FILES = 16
-"""Files whose calls are remembered: opening a bundle asks for them several times."""
+"""The number of files whose calls are cached, because opening a bundle needs them several times."""
 
 
 def descriptor_modules(bundle: LoadedBundle, kind: Kind) -> list[str]:
-    """Return the descriptor modules that calls of `build_react` name, or the one of the usual name.
+    """Return the names of the descriptor modules in the calls of `build_react`.
 
-    Only names that are literals are found, `__name__` and `f"{__package__}.tools_descriptor"` among them.
+    Only literals are found, including `__name__` and `f"{__package__}.tools_descriptor"`. If there are none, the result
+    is the module `tools_descriptor` or `skills_descriptor`, if it exists.
     """
     usual = f"{kind}_descriptor"
     written = [
@@ -527,7 +536,7 @@ def descriptor_modules(bundle: LoadedBundle, kind: Kind) -> list[str]:
 
 
 def build_call_problems(bundle: LoadedBundle) -> Iterator[str]:
-    """Yield the errors in literal limits and presets of `build_react` calls, with file and line."""
+    """Yield an error message with file and line for each literal limit or preset in `build_react` calls that is not valid."""
     for file, call in _calls(bundle):
         for argument in call.keywords:
             try:
@@ -537,7 +546,7 @@ def build_call_problems(bundle: LoadedBundle) -> Iterator[str]:
 
 
 def tool_lists(bundle: LoadedBundle) -> Iterator[ToolPattern]:
-    """Yield the names and patterns in literal `tools` of `build_react` calls, with file and line."""
+    """Yield the tool names and patterns in literal lists `tools` of `build_react` calls, with file and line."""
     import ast
 
     for file, call in _calls(bundle):
@@ -552,7 +561,10 @@ def tool_lists(bundle: LoadedBundle) -> Iterator[ToolPattern]:
 
 
 def names_every_module(bundle: LoadedBundle, kind: Kind) -> bool:
-    """Return whether `descriptor_modules` finds all descriptor modules of a kind that the bundle's loops may have."""
+    """Return True if `descriptor_modules` is complete.
+
+    It is not if a name is not a literal, a call passes `**keywords`, or a workflow class is defined outside the bundle.
+    """
     import ast
 
     own = {file.resolve() for file in bundle.code}
@@ -574,10 +586,10 @@ def names_every_module(bundle: LoadedBundle, kind: Kind) -> bool:
 
 
 def _check(argument: ast.keyword) -> None:
-    """Check an argument of `build_react` if it is a literal.
+    """Check an argument of `build_react` that is a limit or a preset. Of other expressions only the name is checked.
 
     Raises:
-        LooplineError: it is a limit that there is not or that is out of its range, or an unknown preset.
+        LooplineError: the limit does not exist or is out of range, or the preset is unknown.
     """
     import ast
 
@@ -586,7 +598,7 @@ def _check(argument: ast.keyword) -> None:
         return
     try:
         value: object = ast.literal_eval(argument.value)
-    except ValueError:  # it is known only when it runs
+    except ValueError:  # the value is known only at run time
         if name != "preset" and name not in Limits.__annotations__:
             check_build_limits(cast("Limits", {name: None}), BaseWorkflow.build_react)
         return
@@ -597,19 +609,19 @@ def _check(argument: ast.keyword) -> None:
 
 
 def _calls(bundle: LoadedBundle) -> Iterator[tuple[Path, ast.Call]]:
-    """Yield the calls of `build_react` in the bundle's code, each with its file; not those of other workflows there."""
+    """Yield the calls of `build_react` in the code of the bundle, with their files, except those in other workflows."""
     classes = workflow_classes(bundle.bundle.workflow)
-    for file in filter(Path.is_file, bundle.code):  # code of a prompt is in no file
+    for file in filter(Path.is_file, bundle.code):  # code of a prompt does not have a file
         for call, around in _calls_in(file.read_bytes()):
-            if not around or any(_is_source(node, kind) for kind in classes for node in around):
+            if not around or any(_defines(node, kind) for kind in classes for node in around):
                 yield file, call
 
 
 @lru_cache(PARSED_FILES)
 def _calls_in(source: bytes) -> tuple[tuple[ast.Call, tuple[ast.ClassDef, ...]], ...]:
-    """Return the calls of `build_react` in a module, and of those upon `self` the classes around; none if it is malformed.
+    """Return the calls of `build_react` in a module. A call on `self` comes with the classes that contain it.
 
-    Whoever imports the module reports that.
+    The result is empty if the module has a syntax error; importing the module reports it.
     """
     import ast
 
@@ -640,15 +652,15 @@ def _lines(node: ast.ClassDef) -> range:
     return range(node.lineno, (node.end_lineno or node.lineno) + 1)
 
 
-def _is_source(node: ast.ClassDef, kind: type) -> bool:
-    """Return whether the node defines the class: it has its name and, if there is any, a function of it."""
+def _defines(node: ast.ClassDef, kind: type) -> bool:
+    """Return True if the node has the name of the class and contains one of its methods, if it has any."""
     functions = [value for value in vars(kind).values() if isinstance(value, FunctionType)]
     lines = [inspect.unwrap(function).__code__.co_firstlineno for function in functions]
     return node.name == kind.__name__ and (not lines or any(line in _lines(node) for line in lines))
 
 
 def _module_name(node: ast.expr, file: Path, bundle: LoadedBundle) -> str:
-    """Return the module that a literal in the file names, `__name__` among them; empty if it is no literal."""
+    """Return the name of the module in a literal or in `__name__`; empty for other expressions."""
     import ast
 
     if not (isinstance(node, ast.Name) and node.id == "__name__"):
@@ -667,12 +679,12 @@ def _is_in(module: ModuleType, file: Path) -> bool:
 
 
 def _file_of(module: ModuleType) -> str | None:
-    """Return the file of a module; a prompt's `__main__` has none."""
+    """Return the file of a module; None for the `__main__` of a prompt."""
     return getattr(module, "__file__", None)
 
 
 def _literal_text(node: ast.expr, bundle: LoadedBundle) -> str:
-    """Return a literal text, with the bundle's package filled in; else an empty one."""
+    """Return the value of a literal text, with `{__package__}` replaced by the bundle's name; empty for other expressions."""
     import ast
 
     match node:

@@ -35,15 +35,15 @@ from loopline.tools import (
 
 NAME = "AGENTS.md"
 CHARACTERS = 20_000
-"""The characters of all pages that a prompt shows."""
+"""The characters of all pages together in a prompt."""
 MAX_PAGES = 8
 ROOTS = ("docs", "src", "deploy", "tests", "")
-"""The folders of a knowledge space in which a page may stand, the nearest first."""
+"""The folders of a knowledge space that are searched for a page, in this order."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentsPage:
-    """A page for agents: its pinned ref and its text, of which a prompt shows the first `room` characters."""
+    """An AGENTS.md page: its pinned ref and its text. A prompt contains the first `room` characters."""
 
     ref: str
     text: str
@@ -61,10 +61,10 @@ class AgentsPage:
 async def nearest_pages(
     recorder: Recorder, read: KnowledgeRead | None, repositories: Sequence[str]
 ) -> Sequence[AgentsPage]:
-    """Return the page of the turn's files, else that of each repository that has one.
+    """Return the AGENTS.md in the files of the turn; without one, the page of each repository of the knowledge space.
 
-    `repositories` are the names that begin the paths of several repositories. What comes from a knowledge space is
-    recorded with the turn's header, so that its ref can be read when the repository is gone.
+    `repositories` are the names of the repositories in a space of several. A page of the space is recorded with the header
+    of the turn, so that its ref can be read when the repository no longer exists.
     """
     block = recorder.timeline.files.files.get(NAME)
     if block is not None and isinstance(block.body, FileAdded):
@@ -78,12 +78,12 @@ async def nearest_pages(
 
 
 async def _nearest(recorder: Recorder, read: KnowledgeRead, repository: str) -> AgentsPage | None:
-    """Return the page of a repository, None if it has none."""
-    for ref in _places(repository):
+    """Return the page of a repository, or None."""
+    for ref in _page_refs(repository):
         try:
             passage = await read(ref)
         except LooplineError:
-            continue  # there is none in that folder
+            continue  # the folder does not have the page
         page = AgentsPage(passage.ref, passage.text)
         text_kept = TextKept(ref=page.ref, text=page.text, title=NAME, mime="text/markdown")
         if page.ref not in recorder.timeline.kept_texts and text_kept not in recorder.foreword:
@@ -92,17 +92,18 @@ async def _nearest(recorder: Recorder, read: KnowledgeRead, repository: str) -> 
     return None
 
 
-def _places(repository: str) -> Iterator[str]:
+def _page_refs(repository: str) -> Iterator[str]:
     for root in ROOTS:
         yield f"ks:{'/'.join(name for name in (repository, root, NAME) if name)}"
 
 
 class LoopSpec(Struct, frozen=True, kw_only=True):
-    """The arguments of `build_react` together with the configuration.
+    """The specification of a loop: the arguments of `build_react`, combined with the configuration.
 
-    A tool is offered if every list of `allowed` patterns allows it; `child_tools` and `child_skills` are the patterns of a
-    child run. `agent` is the agent that runs the loop, if one does, and `agent_digest` its definition; `base` is the bundle's
-    own loop if that agent leads the conversation. The `call_cache` holds what equal calls of other runs gave.
+    A tool is offered if each list of patterns in `allowed` has a match. `child_tools` and `child_skills` are the patterns
+    of a child run, or of the agent that runs the loop. `agent` is the name of that agent, and `agent_digest` the digest of
+    its definition; both are empty for the bundle's own loop. `base` is the bundle's own loop if an agent leads the
+    conversation. `call_cache` has the results of equal calls in other runs.
     """
 
     tools_module: str
@@ -124,20 +125,20 @@ class LoopSpec(Struct, frozen=True, kw_only=True):
     call_cache: CallCache | None = None
 
     def options(self, run: PreparedRun) -> LoopOptions:
-        """Return the options in force: of the preset, the environment, the code and configuration, and the turn.
+        """Combine the options of the preset, the environment, the code, the configuration and the turn. Later ones win.
 
         Raises:
-            LooplineError: an option is out of its range, they do not go together, or a variable of the
-                environment holds junk.
+            LooplineError: an option is out of range, options contradict each other, or the value of an environment
+                variable is not valid.
         """
         environment = self.preset.environment(run.services.environment)
         return self.preset.options.with_limits(environment, self.limits, run.limits).validated()
 
-    def of_child(self, child: Child, models: ModelRegistry) -> LoopSpec:
-        """Return the specification for a child run, with the changes of its task.
+    def for_child(self, child: Child, models: ModelRegistry) -> LoopSpec:
+        """Return the specification of a child run: this one with the changes of the task.
 
         Raises:
-            ModelError: its task wants a model by a string that names no role.
+            ModelError: the model of the task is a string that is not the name of a role.
         """
         task = child.task
         return structs.replace(
@@ -154,8 +155,8 @@ class LoopSpec(Struct, frozen=True, kw_only=True):
             call_cache=task.call_cache,
         )
 
-    def led_by(self, agent: Agent, effort: Effort | None, models: ModelRegistry) -> LoopSpec:
-        """Return the specification with an agent that leads the conversation."""
+    def for_leader(self, agent: Agent, effort: Effort | None, models: ModelRegistry) -> LoopSpec:
+        """Return the specification for an agent that leads the conversation: that of the bundle with the agent's changes."""
         base = self.base or self
         return structs.replace(
             base,
@@ -169,8 +170,8 @@ class LoopSpec(Struct, frozen=True, kw_only=True):
             base=base,
         )
 
-    def expanded(self, search: Tool, run: PreparedRun, quota: Quota) -> Tool:
-        """Return the search, which also looks for words of an imagined answer if the bundle says so."""
+    def expand_search(self, search: Tool, run: PreparedRun, quota: Quota) -> Tool:
+        """Wrap the search if `Quality(hyde=…)` is set, so that it also searches for words of an imagined answer."""
         hyde = run.services.quality.for_preset(self.preset.name).hyde
         if hyde is None:
             return search
@@ -178,10 +179,10 @@ class LoopSpec(Struct, frozen=True, kw_only=True):
         return ExpandedSearch(search, hyde, model)
 
     def visible_skills(self, skills: Skills) -> Skills:
-        """Return the skills that the loop sees.
+        """Return the skills that the patterns of the loop allow.
 
         Raises:
-            BundleError: a pattern of the child run matches no skill.
+            BundleError: a pattern does not match any skill.
         """
         if self.child_skills is None:
             return skills
@@ -194,24 +195,24 @@ class LoopSpec(Struct, frozen=True, kw_only=True):
         return skills.enabled({REACT: selection})
 
     def offers(self, name: str) -> bool:
-        """Return whether the loop may call one of its own tools: a child run only what its patterns name."""
+        """Return True if the loop may call this crew tool: it matches a pattern, or the loop is not limited."""
         patterns = self.child_tools
         return patterns is None or any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def crew_of(agents: Agents, preset: Preset, services: Services) -> Crew:
-    """Return the crew of a loop; the preset `chatcli` takes its options from the environment.
+    """Return the crew of a loop. With the preset `chatcli`, environment variables change its options.
 
     Raises:
-        LooplineError: a variable of the environment holds junk.
+        LooplineError: the value of an environment variable is not valid.
     """
-    in_force = services.quality.for_preset(preset.name)
+    choice = services.quality.for_preset(preset.name)
     crew = Crew(
         agents=agents,
         clock=services.clock,
-        pipeline=in_force.pipeline,
-        reasoning=in_force.quality.reasoning,
-        learns=in_force.reflexion is not None,
+        pipeline=choice.pipeline,
+        reasoning=choice.quality.reasoning,
+        learns=choice.reflexion is not None,
     )
     if preset.name != CHATCLI:
         return crew
@@ -235,7 +236,7 @@ that begin ✓ [n], ✗ [n], … [n] or □ [n].
 def system_text(
     instructions: str, source: str, tools: ToolSet, skills: Skills, pages: Sequence[AgentsPage] = ()
 ) -> str:
-    """Return the system text of a loop: the bundle's instructions and name, the rules, the skills, the pages for agents."""
+    """Return the system text of a loop: the instructions and the name of the bundle, the rules, the skills and the pages."""
     parts = [instructions.strip(), f"Bundle: {source}", _RULES]
     if "react.search_knowledge" in tools:
         parts.append("Look things up with react.search_knowledge before you answer.")
@@ -246,28 +247,28 @@ def system_text(
     return "\n\n".join(part for part in parts if part)
 
 
-def guarded_search(
+def guard_search(
     search: KnowledgeSearch | FilteredSearch,
 ) -> KnowledgeSearch | FilteredSearch:
-    """Return the search with its failures as errors that the model reads."""
+    """Wrap a search: failures and passages that are not valid become ToolErrors, which the model reads."""
     if takes_filters(search):
         filtered = search
 
         async def guarded_filtered(
             query: str, *, limit: int = 5, within: SearchFilter | None = None
         ) -> Sequence[Passage]:
-            return await _checked(partial(filtered, query, limit=limit, within=within))
+            return await _search_checked(partial(filtered, query, limit=limit, within=within))
 
         return guarded_filtered
     plain = search
 
     async def guarded(query: str, *, limit: int = 5) -> Sequence[Passage]:
-        return await _checked(partial(plain, query, limit=limit))
+        return await _search_checked(partial(plain, query, limit=limit))
 
     return guarded
 
 
-async def _checked(search: Callable[[], Awaitable[Sequence[Passage]]]) -> Sequence[Passage]:
+async def _search_checked(search: Callable[[], Awaitable[Sequence[Passage]]]) -> Sequence[Passage]:
     with tool_failures("the search"):
         passages = await search()
         for passage in passages:
@@ -275,8 +276,8 @@ async def _checked(search: Callable[[], Awaitable[Sequence[Passage]]]) -> Sequen
     return passages
 
 
-def guarded_read(read: Callable[[str], Awaitable[Passage]]) -> KnowledgeRead:
-    """Return the read with its failures as errors that the model reads."""
+def guard_read(read: Callable[[str], Awaitable[Passage]]) -> KnowledgeRead:
+    """Wrap a read function: failures and a passage that is not valid become ToolErrors, which the model reads."""
 
     async def guarded(ref: str) -> Passage:
         with tool_failures(ref):
@@ -288,8 +289,12 @@ def guarded_read(read: Callable[[str], Awaitable[Passage]]) -> KnowledgeRead:
 
 
 def _check_passage(passage: object) -> None:
-    """Refuse a passage that nobody could read again by its ref."""
+    """Check that the value is a Passage with a `ks:` ref.
+
+    Raises:
+        ToolError: it is not.
+    """
     if not isinstance(passage, Passage):
-        raise ToolError(f"a knowledge function gave {passage!r}, not a Passage")
+        raise ToolError(f"a knowledge function returned {passage!r}, not a Passage")
     if not isinstance(parse(passage.ref), KnowledgeRef):
         raise ToolError(f"a passage's ref must be a ks: ref, not {passage.ref!r}")

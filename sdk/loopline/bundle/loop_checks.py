@@ -1,4 +1,4 @@
-"""Checks of the names that a loop is built with: its keywords, the tools that it names, and attributes of its workflow."""
+"""Checks of names when a loop is built: keywords, names of tools, and attributes of the workflow."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from loopline.react import Limits, check_limits
 from loopline.tools import KnownTools, ToolPattern
 
 RESTRICTING = ("guards", "round_hooks", "middleware")
-"""The attributes of a workflow that restrict its runs."""
+"""The attributes of a workflow that restrict its runs. A misspelt one would have no effect, so it is an error."""
 _SETTINGS = (*RESTRICTING, "instructions", "tools", "skills", "agents", "knowledge_config")
 _HOOKS = ("process", "on_bundle_load", "pre_run_hook", "post_run_hook")
 _ALIKE = 0.8
-"""The similarity from which a name is taken for a misspelt one; `gaurds` has 0.83 and `cards` 0.73 to `guards`."""
+"""The similarity from which a name counts as misspelt. To `guards`, `gaurds` has 0.83 and `cards` has 0.73."""
 _ALIKE_WITH_GUARDS = 0.6
-"""The same for the name of a list of guards."""
+"""The same similarity for an attribute whose value is a list of guards."""
 
 
 def workflow_classes(workflow: type) -> list[type]:
-    """Return the workflow class and its bases, without those of Loopline and of Python."""
+    """Return the workflow class and its base classes, except those of Loopline and Python."""
     return [kind for kind in workflow.__mro__ if not _is_of_loopline(kind)]
 
 
 def misspelt_attributes(workflow: type) -> Iterator[tuple[str, str]]:
-    """Yield for each misspelt attribute of the class a message with file and line, and the nearest name."""
+    """Yield an error message with file and line, and the nearest name, for each misspelt attribute of the class."""
     known = {name for kind in workflow.__mro__ if _is_of_loopline(kind) for name in vars(kind)}
     for kind in workflow_classes(workflow):
         own = {name: value for name, value in vars(kind).items() if name not in known}
@@ -42,19 +42,20 @@ def misspelt_attributes(workflow: type) -> Iterator[tuple[str, str]]:
 
 
 def misspelt_names(attributes: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """Yield each name that is almost one of a setting or, if its value is a function, of a hook; and that name."""
+    """Yield each name that is similar to that of a setting, or of a hook if the value is a function; and that name."""
     for name, value in attributes.items():
         if name in (*_SETTINGS, *_HOOKS):
             continue
         is_function = isinstance(value, FunctionType | classmethod | staticmethod)
         near = nearest_name(name.lower(), _HOOKS if is_function else _SETTINGS, _ALIKE)
-        if not near and _holds_guards(value):
+        if not near and _contains_guards(value):
             near = nearest_name(name.lower(), ["guards"], _ALIKE_WITH_GUARDS)
         if near:
             yield name, near
 
 
-def _holds_guards(value: object) -> bool:
+def _contains_guards(value: object) -> bool:
+    """Return True if the value, or an item of the list, has the methods of a guard."""
     is_list = isinstance(value, list | tuple)
     items = cast("Sequence[object]", value) if is_list else [value]
     return any(hasattr(item, "before") and hasattr(item, "after") for item in items)
@@ -65,7 +66,10 @@ def _is_of_loopline(kind: type) -> bool:
 
 
 def _location(kind: type, attribute: str) -> str:
-    """Return the file and line of an attribute in the source of its class; less if the source is not there."""
+    """Return the file and line of an attribute in the source of its class.
+
+    The line is left out if it is not found, and the name of the module is returned if the source does not exist.
+    """
     import ast
 
     module = sys.modules.get(kind.__module__)
@@ -90,12 +94,12 @@ def _location(kind: type, attribute: str) -> str:
 
 
 BUILD_TOOLS = "build_react(tools=…)"
-"""What errors call the list of tools that a workflow allows a loop."""
+"""The name of the argument `tools` in error messages."""
 
 
 @cache
 def build_parameters(build: Callable[..., Any]) -> frozenset[str]:
-    """Return the keywords of `build_react` without the limits."""
+    """Return the names of the keyword parameters of `build_react`, without the limits."""
     parameters = inspect.signature(build).parameters.values()
     return frozenset(
         parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY
@@ -103,10 +107,10 @@ def build_parameters(build: Callable[..., Any]) -> frozenset[str]:
 
 
 def check_build_limits(limits: Limits, build: Callable[..., Any]) -> None:
-    """Check the limits that `build_react` is given, which are all keywords that it has no parameter for.
+    """Check the keywords of `build_react` that are not among its named parameters.
 
     Raises:
-        LooplineError: a limit is out of its range, or a keyword is neither a limit nor another parameter.
+        LooplineError: a keyword is not a limit, or a limit is out of range.
     """
     for name in limits:
         if name not in Limits.__annotations__:
@@ -119,10 +123,10 @@ def check_build_limits(limits: Limits, build: Callable[..., Any]) -> None:
     check_limits(limits)
 
 
-def named_tools(
+def make_tool_patterns(
     setting: str, patterns: Iterable[str], location: str = ""
 ) -> tuple[ToolPattern, ...]:
-    """Return the names and patterns of a setting, with its place."""
+    """Return a ToolPattern for each name or pattern of a setting, with the location of the setting."""
     return tuple(ToolPattern(setting, pattern, location) for pattern in patterns)
 
 
@@ -130,16 +134,18 @@ async def check_tools(
     services: Services,
     patterns: Sequence[ToolPattern],
     tools: Iterable[str],
-    of_servers: McpTools,
+    server_tools: McpTools,
 ) -> None:
-    """Check that each pattern matches a tool of the bundle or of the loop, which has `tools`, offered or not.
+    """Check that each pattern matches a tool of the bundle or of the loop, also one that is not offered.
+
+    `tools` are the names of the tools of the loop. Tools of other descriptors are examined only if necessary.
 
     Raises:
-        BundleError: a pattern matches none; the message names the nearest.
+        BundleError: a pattern does not match any tool; the message names similar tools.
     """
     if not patterns:
         return
-    known = KnownTools(frozenset(tools)) | of_servers.known
+    known = KnownTools(frozenset(tools)) | server_tools.known
     unknown = KnownTools(LOOP_TOOLS | known.names).unknown(patterns)
     if not unknown:
         return
@@ -149,13 +155,15 @@ async def check_tools(
 
 
 def check_attributes(workflow: object, known: Container[str]) -> None:
-    """Check that no attribute of a workflow object, beside the known ones, is a misspelt setting that restricts its run.
+    """Check that the attributes of a workflow object do not include a misspelt restriction, such as `gaurds`.
+
+    Attributes in `known` are not checked.
 
     Raises:
-        BundleError: one is; the message names the right one.
+        BundleError: an attribute is misspelt; the message names the correct one.
     """
     own = {name: value for name, value in vars(workflow).items() if name not in known}
     for name, near in misspelt_names(own):
         if near in RESTRICTING:
-            place = f"{caller_location()}: {type(workflow).__name__}.{name}"
-            raise BundleError(f"{place} means nothing, nearest is {near!r}")
+            attribute = f"{caller_location()}: {type(workflow).__name__}.{name}"
+            raise BundleError(f"{attribute} means nothing, nearest is {near!r}")

@@ -1,4 +1,4 @@
-"""MCP servers as a standard `.mcp.json` declares them, and the tools that a bundle takes from them."""
+"""The configuration of MCP servers in a standard `.mcp.json`, and the selection of their tools in a bundle."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from loopline.models.safe_text import MIN_SECRET_CHARACTERS, secrets_in
 
 MCP_FILE = ".mcp.json"
 START_SECONDS = 20.0
-"""Seconds that a server has to start and to list its tools."""
+"""The time in which a server must start and list its tools."""
 EVERYTHING = ("*",)
 PORTS = 65_536
 
 _VARIABLE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*+)(?::-(?P<default>[^{}]*+))?\}")
 _SECRET_NAME = re.compile(r"key|token|secret|password|auth|cookie|credential", re.IGNORECASE)
 _INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LANG", "TMPDIR", "VIRTUAL_ENV")
-"""The variables that every started server gets; others are named in its `env`."""
+"""The environment variables that every started server inherits, in addition to those in its `env`."""
 _REVISION = 2
-"""Part of every digest: another number makes all kept tools stale."""
+"""Part of every digest. Incrementing it invalidates all stored lists of tools."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpSelection:
-    """The tools of one server that a bundle offers under an alias; `tools` are names or patterns."""
+    """The tools of one server that a bundle offers with an alias. `tools` are names or patterns."""
 
     server_id: str
     alias: str
@@ -39,9 +39,9 @@ class McpSelection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpOAuthSettings:
-    """What a server over HTTP is signed in to with, where it does not register clients: a client that it knows.
+    """The OAuth client for a server over HTTP that does not register clients dynamically.
 
-    `callback_port` is the port of this machine that the browser is sent to, 0 for any.
+    `callback_port` is the port on this machine to which the browser is redirected, 0 for any free port.
     """
 
     client_id: str = ""
@@ -52,9 +52,9 @@ class McpOAuthSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpConnectionSettings:
-    """How a server is reached, with every variable filled in: a command, or an URL.
+    """The command or the URL of a server, with all variables replaced.
 
-    `secrets` are the values that no text may show.
+    `secrets` are the values that must not appear in texts.
     """
 
     command: tuple[str, ...] = field(default=(), repr=False)
@@ -67,13 +67,13 @@ class McpConnectionSettings:
 
     @property
     def signs_in(self) -> bool:
-        """Return whether the server may ask for a sign-in: it is one over HTTP, and no header has a key for it."""
+        """True if the server may require a sign-in: it has a URL, and no `Authorization` header is configured."""
         return bool(self.url) and not any(name.lower() == "authorization" for name in self.headers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpServerFields:
-    """The fields of a server as they are written, with the names that the standard gives them."""
+    """The fields of a server with the names and values in the file."""
 
     type: str = ""
     command: str = ""
@@ -87,7 +87,7 @@ class McpServerFields:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpServerEntry:
-    """A server as its file has it, before variables are filled in."""
+    """The entry of a server in its file, before variables are replaced."""
 
     name: str
     file: Path
@@ -96,19 +96,20 @@ class McpServerEntry:
 
     @property
     def digest(self) -> str:
-        """Return what changes when other tools may be behind the entry; no value of a variable is part of it."""
+        """A digest that changes if the entry may refer to another server. Values of variables are not part of it."""
         fields = self.fields
         names = sorted({*fields.env, *fields.headers})
         parts = [fields.command, *fields.args, fields.cwd, fields.url, *names]
         return sha256(dumps([_REVISION, *parts]).encode()).hexdigest()[:32]
 
     def resolve(self, environment: Mapping[str, str]) -> McpConnectionSettings:
-        """Fill in the variables.
+        """Replace the variables by their values.
 
         Raises:
             ToolError: a variable without a default is not set.
         """
-        filled, fields = _FilledTexts(self, environment), self.fields
+        fields = self.fields
+        filled = _VariableReplacer(self, environment)
         command = tuple(filled.text(part) for part in (fields.command, *fields.args))
         env = {name: environment[name] for name in _INHERITED if name in environment}
         env |= {name: filled.value(name, text) for name, text in fields.env.items()}
@@ -131,8 +132,8 @@ class McpServerEntry:
         )
 
 
-class _FilledTexts:
-    """The texts of an entry with their variables filled in, and the secrets that were in them."""
+class _VariableReplacer:
+    """Replaces the variables in the texts of an entry, and collects secret values."""
 
     def __init__(self, entry: McpServerEntry, environment: Mapping[str, str]) -> None:
         self._entry = entry
@@ -140,18 +141,19 @@ class _FilledTexts:
         self.secrets: set[str] = set()
 
     def text(self, text: str) -> str:
-        return _VARIABLE.sub(self._of_variable, text)
+        return _VARIABLE.sub(self._replace, text)
 
     def value(self, name: str, text: str) -> str:
-        """Return a header or a variable of the server; its name may say that it is secret."""
+        """Replace the variables in a header or environment variable; if its name suggests a secret, hide the value."""
         filled = self.text(text)
         if _SECRET_NAME.search(name):
             self._hide(filled)
             self._hide(filled.removeprefix("Bearer ").strip())
         return filled
 
-    def _of_variable(self, match: re.Match[str]) -> str:
-        name, default = match["name"], match["default"]
+    def _replace(self, match: re.Match[str]) -> str:
+        name = match["name"]
+        default = match["default"]
         value = self._environment.get(name)
         if value:
             self._hide(value)
@@ -169,10 +171,10 @@ class _FilledTexts:
 
 
 def read_mcp_file(file: Path) -> dict[str, McpServerEntry]:
-    """Return the servers of a `.mcp.json` by name; keys that are not known are left alone.
+    """Read the servers of a `.mcp.json` by name. Unknown keys are ignored.
 
     Raises:
-        BundleError: it is not such a file; the message names the server and the field.
+        BundleError: the file is missing or not valid; the message names the server and the field.
     """
     from pydantic import ValidationError
 

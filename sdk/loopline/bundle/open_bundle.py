@@ -1,4 +1,4 @@
-"""An open bundle: it prepares the runs of turns, and runs the bundle's hooks and process."""
+"""An open bundle: it prepares the runs of turns, and runs the hooks and the workflow of the bundle."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _loading: dict[type, asyncio.Lock] = {}
 
 
 async def call_load_hook(loaded: LoadedBundle) -> None:
-    """Call `on_bundle_load`, once a process for each workflow class.
+    """Call `on_bundle_load`, once per process and workflow class. After a failure the next call tries again.
 
     Raises:
         BundleError: the hook failed; the message names file and line.
@@ -45,7 +45,9 @@ async def call_load_hook(loaded: LoadedBundle) -> None:
 
 
 async def make_deps(loaded: LoadedBundle, stack: AsyncExitStack) -> object:
-    """Return the dependencies that the bundle's factory makes, None without one; `stack` closes them.
+    """Call the factory of dependencies; return None if the bundle has none.
+
+    If the factory returns an async context manager, it is entered, and `stack` closes it.
 
     Raises:
         BundleError: the factory failed; the message names file and line.
@@ -66,7 +68,7 @@ async def make_deps(loaded: LoadedBundle, stack: AsyncExitStack) -> object:
 
 @dataclass(frozen=True, slots=True)
 class OpenBundle:
-    """A bundle in use: its code, and what its runs work with."""
+    """A loaded bundle and the services for its runs."""
 
     loaded: LoadedBundle
     services: Services
@@ -84,13 +86,15 @@ class OpenBundle:
         lookup: ConversationLookup,
         spawn: SpawnRun,
     ) -> PreparedRun:
-        """Bring the knowledge space up to date, have the turn begin with its header, and return its run.
+        """Update the knowledge space, set the header of the turn in the recorder, and return the run.
 
-        `model` is the one that the header names until a workflow wires a loop.
+        `model` is the model in the header until a workflow builds a loop. If updating the knowledge space fails, a notice
+        is recorded and the old index is used.
         """
         services = self.services
+        space = services.knowledge
+        header = recorder.turn.header
         stale = await self._update_knowledge()
-        space, header = services.knowledge, recorder.turn.header
         run = PreparedRun(
             services=services,
             payload=payload,
@@ -117,12 +121,12 @@ class OpenBundle:
             )
             if stale:
                 await recorder.record(*stale)
-        if recorder.adopted:  # if it ends this process too, the next one passes it over
+        if recorder.adopted:  # counts this attempt, also if it kills the process
             await recorder.record()
         return run
 
     async def _update_knowledge(self) -> list[Notice]:
-        """Bring the knowledge space up to date; return a notice if that fails and the old index serves."""
+        """Update the knowledge space; return a notice if that fails and the old index is used."""
         services = self.services
         if services.knowledge is None:
             return []
@@ -137,10 +141,12 @@ class OpenBundle:
         return []
 
     async def run(self, run: PreparedRun) -> TurnResult[Any]:
-        """Run the hooks and the process of a new workflow instance.
+        """Create a workflow instance, and run its hooks and `process`. `post_run_hook` is skipped for a paused turn.
 
         Raises:
-            BundleError: the bundle's code failed; the message names file and line.
+            BundleError: the code of the bundle failed, or `process` returned another result than the recorded answer;
+                the message names file and line.
+            LooplineError: code of Loopline failed.
         """
         loaded = self.loaded
         try:
@@ -164,7 +170,7 @@ class OpenBundle:
 
 
 async def _record_reflection(run: PreparedRun, result: TurnResult[Any]) -> None:
-    """Record that a lesson is due after the user's own turn, if one is."""
+    """Record that a lesson must be drawn from the user's own turn, if the quality options ask for it."""
     header = run.recorder.turn.header
     quality = run.services.quality.for_preset(header.preset if header else "")
     if not quality.quality.own_turns or quality.reflexion is None:
@@ -175,14 +181,18 @@ async def _record_reflection(run: PreparedRun, result: TurnResult[Any]) -> None:
 
 
 def _recoveries(header: TurnHeader | None, *, adopted: bool) -> int:
-    """Return how often the turn was resumed unasked after its runner broke off, with this time."""
+    """Return how often the turn was resumed automatically after its process stopped, including this time."""
     if header is None:
         return int(adopted)
     return header.recoveries + (adopted and not header.handed_over)
 
 
 def _check_deps(loaded: LoadedBundle, deps: object) -> None:
-    """Refuse dependencies that are not the X of the workflow's `BaseWorkflow[X]`."""
+    """Check that the dependencies have the type X if the workflow derives from `BaseWorkflow[X]`.
+
+    Raises:
+        BundleError: they have another type.
+    """
     workflow = loaded.bundle.workflow
     for base in (
         base for kind in workflow.__mro__ for base in vars(kind).get("__orig_bases__", ())
@@ -193,7 +203,11 @@ def _check_deps(loaded: LoadedBundle, deps: object) -> None:
 
 
 def _check_result(result: object, loaded: LoadedBundle, answer: Completion | None) -> None:
-    """Check that the result is the answer in the log, so that every reader gets the same one."""
+    """Check that the result has the recorded answer, so that all readers get the same answer.
+
+    Raises:
+        BundleError: it has not, or it is not a TurnResult.
+    """
     recorded = answer.text if answer is not None else ""
     if not isinstance(result, TurnResult) or result.answer != recorded:
         workflow = loaded.bundle.workflow.__name__

@@ -1,4 +1,4 @@
-"""A prepared run: all that a turn's workflow works with, made in one place and handed down as a value."""
+"""The prepared run of a turn: the services, ports and values that its workflow uses."""
 
 from __future__ import annotations
 
@@ -65,39 +65,40 @@ HostFile = Callable[[HostedRef, FileAdded], str]
 
 
 class ApplicationHostingService:
-    """The outputs of the workflow's conversation as its user can get them."""
+    """Makes URLs and resource names of the output files of a conversation."""
 
     def __init__(self, recorder: Recorder, host_file: HostFile) -> None:
         self._recorder = recorder
         self._host_file = host_file
 
     def get_artifact_url(self, ref: str) -> str:
-        """Return a URL of an output, which expires; who has it can read the file.
+        """Return a URL of an output file. It expires, and any holder of the URL can read the file.
 
-        Under a server it is signed, otherwise it is that of a file of this machine.
+        On a server the URL is signed; otherwise it is a `file:` URL of this machine.
 
         Raises:
-            LooplineError: the ref names no output for users in the turns that the conversation holds open.
+            LooplineError: the ref does not name an external output of this turn or of a turn since the last summary.
         """
-        return self._host_file(*self._named(ref))
+        return self._host_file(*self._find(ref))
 
     def resource_name(self, ref: str) -> str:
-        """Return the name of an output, `ef:…`, which locates it and gives no right to read it.
+        """Return the resource name `ef:…` of an output file. The name does not give a right to read the file.
 
         Raises:
-            LooplineError: the ref names no output for users in the turns that the conversation holds open.
+            LooplineError: the ref does not name an external output of this turn or of a turn since the last summary.
         """
-        name, _ = self._named(ref)
+        name, _ = self._find(ref)
         return str(name)
 
-    def _named(self, ref: str) -> tuple[HostedRef, FileAdded]:
-        named, recorder = parse(ref), self._recorder
-        if not isinstance(named, FileRef) or named.area != "outputs":
-            raise LooplineError(f"{ref} names no output: only files below outputs/ are hosted")
-        block = recorder.timeline.find(named)
+    def _find(self, ref: str) -> tuple[HostedRef, FileAdded]:
+        recorder = self._recorder
+        parsed = parse(ref)
+        if not isinstance(parsed, FileRef) or parsed.area != "outputs":
+            raise LooplineError(f"{ref} is not an output: only files below outputs/ are hosted")
+        block = recorder.timeline.find(parsed)
         if block is None:
             raise LooplineError(
-                f"{ref} names no output of this turn, or of one since the last summary: store it again with "
+                f"{ref} is not an output of this turn, or of one since the last summary: store it again with "
                 "self.store.put_attachment"
             )
         if not _FILES.has(block.body) or not is_hosted(block.body):
@@ -130,14 +131,15 @@ LOOP_TOOLS = frozenset(
         *("crew.hand_over", "crew.prepare", "crew.review"),
     }
 )
-"""The names of the tools that a loop may offer beside those of its bundle, each under a condition of its own."""
+"""The names of the built-in tools that a loop may offer. Each is offered only under a certain condition."""
 
 
 class McpTools(Struct, frozen=True):
-    """The tools of MCP servers that a run may use, and what is wrong with servers that give none.
+    """The tools of MCP servers that a run may use.
 
-    `unavailable` are the aliases of those servers: their tools are known later. `unknown` has an error, with file and
-    line, for each selected name that a server does not have.
+    `problems` has a message for each server that is not available, and `unavailable` the aliases of these servers; the
+    names of their tools are not known yet. `unknown` has an error with file and line for each selected name that a server
+    does not have.
     """
 
     tools: tuple[Tool, ...] = ()
@@ -147,7 +149,7 @@ class McpTools(Struct, frozen=True):
 
     @property
     def known(self) -> KnownTools:
-        """Return the names of the tools."""
+        """The names of the tools; those of unavailable servers are prefixes that match any name."""
         return KnownTools(
             frozenset(tool.spec.name for tool in self.tools),
             frozenset(f"{MCP}.{alias}." for alias in self.unavailable),
@@ -156,37 +158,55 @@ class McpTools(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebPorts:
-    """The web that the properties of a bundle turn on: a search, and a fetch of pages."""
+    """The web search and the fetcher of pages that the properties of a bundle enable; None if disabled."""
 
     search: WebSearch | None = None
     fetch: WebFetch | None = None
 
     @property
     def tools(self) -> Sequence[Tool]:
-        """Return the tools over these ports."""
+        """The tools that use these ports."""
         searches = [] if self.search is None else [WebSearchTool(self.search)]
         return [*searches, *([] if self.fetch is None else [WebFetchTool(self.fetch)])]
 
 
 async def no_programs(module: str) -> Sequence[Tool]:
-    """Return no tool: programs do not run."""
+    """Return an empty list: the bundle does not run programs."""
     del module
     return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """What every run of an open bundle works with: values and ports, filled by the harness.
+    """The values and ports that all runs of an open bundle use. The harness creates them.
 
-    `toolset` and `skills` read a descriptor module once a process, by its name; `mcp_tools` gives the tools of the
-    servers that it lists, and `execution_tools` those that run programs, in the backends that it names. `models` gives the
-    models of a run of a conversation and holds them until it ends. `memory` searches past turns. `read_knowledge` reads
-    the knowledge that a conversation may refer to. `instructions` are the bundle's own, which take the place of its
-    workflow class's; `output` is the type of its answers, where a turn asks for no other. `environment` holds the
-    variables that presets know. `agents` are those that a loop may have work, and the `quality` stands around their runs,
-    in the preset `chatcli` with what the environment says of it; `graph` has the options of `crew.graph`, if it is
-    offered. `background` runs the work of calls that have ended, and `host_file` makes URLs of files. `tool_modules` are
-    the descriptor modules that the bundle's code names, or an empty name if it names none.
+    Attributes:
+        source: the path or name from which the bundle was opened, for the system text.
+        bundle_id: the id of the bundle.
+        sender: the bundle, its version and this process, as messages record them.
+        instructions: the instructions of the bundle; they replace those of the workflow class if they are not empty.
+        output: the type of answers, if a turn does not ask for another.
+        properties: the properties of the bundle.
+        settings: the properties that configure the loop.
+        environment: the environment variables.
+        clock: the clock.
+        knowledge: the knowledge space, if the bundle has one.
+        memory: searches past turns.
+        on_build: a callback for the progress when the knowledge space is updated.
+        read_knowledge: returns a function that reads the `ks:` refs of a conversation; None if it has none.
+        models: a context manager with the models of a run. They are in use until it exits.
+        toolset: loads the tools of a descriptor module, given its name, once per process.
+        skills: loads the skills of a descriptor module, given its name, once per process.
+        deps: the dependencies.
+        mcp_tools: returns the tools of the MCP servers that a descriptor module lists.
+        web: the web search and the fetcher.
+        agents: the agents that a loop may run.
+        quality: the hooks around the runs of agents, by preset.
+        execution_tools: returns the tools that run programs, in the backends that a descriptor module names.
+        graph: the options of the tool `crew.graph`, if it is offered.
+        background: runs the background work of tool calls.
+        host_file: makes URLs of files.
+        tool_modules: the descriptor modules in the code of the bundle; a single empty name if there are none.
     """
 
     source: str
@@ -219,10 +239,10 @@ class Services:
     async def known_tools(self, *, asks_servers: bool = True) -> KnownTools:
         """Return the names of all tools of the bundle and of the loop.
 
-        With `asks_servers` False no MCP server is started: then the names of their tools count as known later.
+        With `asks_servers` False, MCP servers are not started, and every name of an MCP tool counts as possible.
 
         Raises:
-            BundleError: a descriptor or a tool is wrong.
+            BundleError: a descriptor or a tool is not valid.
         """
         known = KnownTools(LOOP_TOOLS, frozenset([] if asks_servers else [f"{MCP}."]))
         for module in self.tool_modules:
@@ -233,10 +253,11 @@ class Services:
 
 
 class PreparedRun(Struct, frozen=True, kw_only=True):
-    """A turn that is ready to run, and what its workflow works with.
+    """A turn that is ready to run, and everything that its workflow uses.
 
-    `limits` are those asked for this turn. `conversation` is the turn's own as a reader finds it; `lookup` finds the
-    others of the same user. `began`, `recoveries` and `commit` are what the turn's header says of the run.
+    `limits` are those of this turn. `conversation` is the view of the turn's conversation for readers, and `lookup` finds
+    other conversations of the same user. `spawn` runs child runs. `began`, `recoveries` and `commits` are recorded in the
+    header of the turn.
     """
 
     services: Services
@@ -254,18 +275,18 @@ class PreparedRun(Struct, frozen=True, kw_only=True):
 
     @property
     def past_turns(self) -> PastTurns:
-        """The past turns that this one may search."""
+        """The past turns that this turn may search."""
         recorder = self.recorder
         return PastTurns(self.services.memory, recorder.conversation, recorder.number)
 
     @property
     def reader(self) -> Reader:
-        """The reader of refs for the workflow's own code: without skills."""
+        """The reader of refs for code of the workflow. It cannot read skills."""
         read = self.services.read_knowledge(self.recorder.timeline, self.recorder.history)
         return Reader(conversation=self.conversation, knowledge=read, lookup=self.lookup)
 
     async def recall_lessons(self, task: str, most: int, /) -> Sequence[str]:
-        """Return lessons of the user's earlier turns that have something in common with the task."""
+        """Return the texts of at most `most` lessons from earlier turns of the user that match the task, best first."""
         lessons: list[Target] = ["lesson"]
         hits = await self.past_turns.search(task, targets=lessons, limit=most)
         near = [hit for hit in hits if hit.relevance > 0 or hit.words > 0]
@@ -284,7 +305,7 @@ class PreparedRun(Struct, frozen=True, kw_only=True):
         output: OutputType[Any] | None = None,
         agent: tuple[str, str] = ("", ""),
     ) -> TurnHeader:
-        """Return what the turn says of the loop that runs it; `agent` is the agent's name and digest."""
+        """Return the header of the turn for a loop with these models and options. `agent` is its name and digest."""
         first, *fallbacks = models
         return TurnHeader(
             bundle=self.services.bundle_id,
@@ -304,11 +325,12 @@ class PreparedRun(Struct, frozen=True, kw_only=True):
         )
 
     def output_of(self, of_loop: OutputType[Any] | None) -> OutputType[Any] | None:
-        """Return the type of the answer: that of the turn, else `of_loop`, else the bundle's.
+        """Return the type of the answer: that of the turn, otherwise `of_loop`, otherwise that of the bundle.
 
-        A resumed turn without any of these keeps the schema that it was started with.
+        A resumed turn without any of these uses the schema in its header.
         """
-        default, requested = of_loop or self.services.output, self.recorder.output
+        default = of_loop or self.services.output
+        requested = self.recorder.output
         if requested is not None:
             is_same = default is not None and default.sha256 == requested.sha256
             return default if is_same and not requested.is_typed else requested
@@ -319,7 +341,7 @@ class PreparedRun(Struct, frozen=True, kw_only=True):
 
 
 def commits_of(space: KnowledgeSpace) -> tuple[KnowledgeCommit, ...]:
-    """Return what a turn's header says of the space: a commit for each repository."""
+    """Return the commit of each repository of the space, as headers of turns record it."""
     states = space.state.repositories or {"": space.state}
     configs = space.config.repositories if space.state.repositories else {"": space.config}
     return tuple(

@@ -1,8 +1,7 @@
-"""The properties of a bundle: its configuration, its `loopline.yaml`, and what the caller sets.
+"""The properties of a bundle: its configuration, overridden by its `loopline.yaml`, overridden by the caller.
 
-A later one wins over an earlier one, key by key. The configuration says which keys there are and, by
-their defaults, what type they have; a default of None takes anything. A section whose default is an
-empty dict is open: whatever is below it is accepted.
+Each key is overridden separately. The configuration defines the allowed keys, and the type of each default value is the
+type of the key. A key with the default None accepts any type. A section with an empty dict as its default accepts any keys.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ from loopline.tools import ToolPattern
 
 FILE = "loopline.yaml"
 KNOWLEDGE: Mapping[str, Json] = asdict(KnowledgeConfig())
-"""The keys of the section `knowledge`, which every bundle knows, with their defaults."""
+"""The keys of the section `knowledge`, which all bundles have, with their defaults."""
 
 BACKENDS = ("docker", "fargate", "process", "local")
-"""Where programs run: `execution.runtime.mode` names one for all, `TOOL_RUNTIME` of a descriptor one for each tool."""
+"""The backends of programs. `execution.runtime.mode` selects one for all tools, `TOOL_RUNTIME` one for each tool."""
 
 EXECUTION: JsonObject = {
     "runtime": {
@@ -61,10 +60,10 @@ EXECUTION: JsonObject = {
     "log_folder": "",
     "limits": dict[str, Json](asdict(ExecutionLimits())),
 }
-"""The section `execution`; programs run only in a bundle that writes it."""
+"""The section `execution`. Programs run only in a bundle that sets a key of it."""
 
 PROGRAMS_TOOLS = "execution.tools"
-"""The property that names the tools which programs may call."""
+"""The property with the names of the tools that programs may call."""
 
 LOOP: Mapping[str, Json] = {
     "agent_mode": "",
@@ -84,12 +83,12 @@ LOOP: Mapping[str, Json] = {
     "web": {"search": "", "fetch": False, "allow": None},
     "react_config": dict.fromkeys(("max_iterations", "tools", "early_stop")),
 }
-"""The properties that configure every bundle's loop; none is set by default."""
+"""The properties of the loop, which all bundles have, with their defaults."""
 
 
 @dataclass(frozen=True, slots=True)
 class TypedValue:
-    """A value as the user typed it: a text where the default is a text, else a YAML value."""
+    """A value that a user typed. If the default is a text it is a text, otherwise it is parsed as YAML."""
 
     text: str
 
@@ -101,9 +100,10 @@ _SKILL_SEARCHES: tuple[SkillSearch, ...] = get_args(SkillSearch)
 
 @dataclass(frozen=True)
 class Properties:
-    """Nested values by name. `written` are the top-level keys that are set anywhere.
+    """Nested values by name.
 
-    `locations` has, by dotted name, the file and line of each value that is in force as `loopline.yaml` sets it.
+    `written` are the top-level keys that the configuration, the file or the caller sets. `locations` has the file and line
+    of each value that comes from `loopline.yaml`, by dotted name.
     """
 
     tree: JsonObject = field(default_factory=JsonObject)
@@ -111,7 +111,7 @@ class Properties:
     locations: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def at(self, name: str, default: Json = None) -> Json:
-        """Return the value of a dotted name, which may be a section, or the default."""
+        """Return a copy of the value or section with a dotted name, or the default."""
         value: Json = self.tree
         for part in name.split("."):
             if not isinstance(value, dict) or part not in value:
@@ -120,12 +120,12 @@ class Properties:
         return deepcopy(value)
 
     def section(self, name: str) -> JsonObject:
-        """Return the section of that dotted name, empty if there is none."""
+        """Return a copy of the section with a dotted name; empty if it does not exist."""
         value = self.at(name)
         return value if isinstance(value, dict) else {}
 
     def flat(self) -> dict[str, Json]:
-        """Return every value by its dotted name; an empty section is an empty dict."""
+        """Return all values by dotted name; an empty section is an empty dict. Lists and dicts are copies."""
         own = {name: deepcopy(self._by_name[name]) for name in self._containers}
         return {**self._by_name, **own}
 
@@ -135,7 +135,7 @@ class Properties:
 
     @cached_property
     def _containers(self) -> list[str]:
-        """Return the names of the lists and dicts, of which every caller gets its own."""
+        """The names of the lists and dicts, which must be copied for each caller."""
         return [name for name, value in self._by_name.items() if isinstance(value, list | dict)]
 
 
@@ -145,19 +145,20 @@ def merged(
     folder: Path | None = None,
     overrides: Mapping[str, Setting] | None = None,
 ) -> Properties:
-    """Return the properties in force: the configuration, the `loopline.yaml` in `folder`, then `overrides`.
+    """Merge the configuration, the `loopline.yaml` in `folder` and `overrides`. Later values win.
 
-    An override is named by its dotted name; a dict sets the keys in it and leaves the others.
+    The keys of `overrides` are dotted names. A dict as a value sets only the keys in it.
 
     Raises:
-        PropertyError: a key is unknown, or a value has the wrong type; the message names the nearest
-            key or the type, and the file and line it was read from.
+        PropertyError: a key is unknown, or a value has the wrong type; the message names a similar key or the type, and the
+            file and line of the value.
     """
     defaults = _section(cast("Mapping[object, object]", configuration), "configuration")
     shape: JsonObject = {**defaults, **LOOP, "knowledge": dict(KNOWLEDGE)}
     merge = _Merge(shape, lambda _: "configuration: ")
     tree = merge.into({"knowledge": dict(KNOWLEDGE)}, defaults)
-    written, locations = set(defaults), dict[str, str]()
+    written = set(defaults)
+    locations: dict[str, str] = {}
     if folder is not None and (folder / FILE).is_file():
         file = folder / FILE
         document, content = _read_file(file)
@@ -167,7 +168,7 @@ def merged(
             ".".join(path): f"{file}:{document.line(*path)}" for path, _ in _leaves(content)
         }
     for name, value in (overrides or {}).items():
-        nested = _nested(shape, name, value)
+        nested = _nest(shape, name, value)
         tree = _Merge(shape, lambda _: "").into(tree, nested)
         written |= nested.keys()
         for path, _ in _leaves(nested):
@@ -176,10 +177,10 @@ def merged(
 
 
 def parse_setting(setting: str) -> tuple[str, TypedValue]:
-    """Return the name and the value in `a.b=value`, as it is typed after `--prop`.
+    """Split a setting `a.b=value`, as typed after `--prop`, into name and value.
 
     Raises:
-        PropertyError: there is no `=`, or no name before it.
+        PropertyError: the `=` or the name is missing.
     """
     name, equals, text = setting.partition("=")
     if not equals or not name.strip():
@@ -192,7 +193,10 @@ _Path = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Merge:
-    """Merges values into a section, as the shape allows; `location` begins an error's text."""
+    """Merges values into a section, and checks them against the shape.
+
+    `location` returns the start of an error message, given the path of a value.
+    """
 
     shape: JsonObject
     location: Callable[[_Path], str]
@@ -203,7 +207,7 @@ class _Merge:
     def _section(
         self, shape: JsonObject | None, current: JsonObject, values: JsonObject, path: _Path
     ) -> JsonObject:
-        """Return the section with the values in it; without a shape it takes any."""
+        """Return the section with the values merged into it. Without a shape, all keys and types are accepted."""
         section = dict(current)
         for key, value in values.items():
             inner = (*path, key)
@@ -237,6 +241,7 @@ class _Merge:
 
 
 def _leaves(section: JsonObject, path: _Path = ()) -> Iterator[tuple[_Path, Json]]:
+    """Yield the path and the value of each key that is not a section; an empty section counts as a value."""
     for key, value in section.items():
         if isinstance(value, dict) and value:
             yield from _leaves(value, (*path, key))
@@ -245,7 +250,7 @@ def _leaves(section: JsonObject, path: _Path = ()) -> Iterator[tuple[_Path, Json
 
 
 def _names(section: JsonObject, path: _Path = ()) -> Iterator[_Path]:
-    """Yield the path of every section and key."""
+    """Yield the path of each section and key."""
     for key, value in section.items():
         yield (*path, key)
         yield from _names(value, (*path, key)) if isinstance(value, dict) else ()
@@ -269,19 +274,23 @@ def _kind(expected: Json) -> str:
             return "nothing"
 
 
-def _nested(shape: JsonObject, name: str, value: Setting) -> JsonObject:
-    """Return the dotted name as sections, with the value in the innermost."""
+def _nest(shape: JsonObject, name: str, value: Setting) -> JsonObject:
+    """Convert a dotted name to nested sections with the value inside."""
     path = name.split(".")
     if not all(path):
-        raise PropertyError(f"{name!r} is no name: write it as section.key")
-    nested = _read(shape, name, value) if isinstance(value, TypedValue) else _plain(value, name)
+        raise PropertyError(f"{name!r} is not a name: write it as section.key")
+    if isinstance(value, TypedValue):
+        nested = _parse_typed(shape, name, value)
+    else:
+        nested = _to_json(value, name)
     for key in reversed(path[1:]):
         around: JsonObject = {key: nested}
         nested = around
     return {path[0]: nested}
 
 
-def _read(shape: JsonObject, name: str, value: TypedValue) -> Json:
+def _parse_typed(shape: JsonObject, name: str, value: TypedValue) -> Json:
+    """Parse a typed value as YAML; return the typed text if the default is a text and YAML has another type."""
     is_text = isinstance(Properties(shape).at(name), str)
     try:
         value_at_key = read_yaml(value.text).value
@@ -289,23 +298,23 @@ def _read(shape: JsonObject, name: str, value: TypedValue) -> Json:
         if is_text:
             return value.text
         raise PropertyError(f"{name}: {error.problem}") from error
-    # A commit such as 12e4567 is a number to YAML.
+    # YAML parses a commit such as 12e4567 as a number.
     return value.text if is_text and not isinstance(value_at_key, str) else value_at_key
 
 
-def _plain(value: object, name: str) -> Json:
-    """Return the value as JSON: a path is a text, a tuple a list."""
+def _to_json(value: object, name: str) -> Json:
+    """Convert a value to JSON: a path to a text, a tuple to a list."""
     match value:
         case None | bool() | int() | float() | str():
             return value
         case Path():
             return str(value)
         case list() | tuple():
-            return [_plain(item, name) for item in cast("Sequence[object]", value)]
+            return [_to_json(item, name) for item in cast("Sequence[object]", value)]
         case Mapping():
             return _section(cast("Mapping[object, object]", value), name)
         case _:
-            raise PropertyError(f"{name}: {value!r} is no JSON value")
+            raise PropertyError(f"{name}: {value!r} is not a JSON value")
 
 
 def _section(values: Mapping[object, object], name: str) -> JsonObject:
@@ -313,12 +322,12 @@ def _section(values: Mapping[object, object], name: str) -> JsonObject:
     for key, value in values.items():
         if not isinstance(key, str) or not key:
             raise PropertyError(f"{name}: the key {key!r} must be a text")
-        section[key] = _plain(value, key if name == "configuration" else f"{name}.{key}")
+        section[key] = _to_json(value, key if name == "configuration" else f"{name}.{key}")
     return section
 
 
 def _read_file(file: Path) -> tuple[YamlDocument, JsonObject]:
-    """Return the document in the file, and its sections and keys."""
+    """Read a YAML file; return the document with its lines, and its sections and keys."""
     try:
         document = read_yaml(file.read_text("utf-8-sig"))
     except UnicodeDecodeError as error:
@@ -333,11 +342,12 @@ def _read_file(file: Path) -> tuple[YamlDocument, JsonObject]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopSettings:
-    """The configured loop; `preset` is empty and `tools` is None where nothing is configured.
+    """The settings of the loop in the properties.
 
-    `tools` are patterns of the ids of the tools that the loop may offer. With `memsearch` it offers the search in
-    past turns, with `memory` the memory of facts about the user. With `agents_md` the model gets the nearest AGENTS.md.
-    `skills` says where skills are looked for: in the bundle, also in the project, or in all places.
+    `preset` is empty and `tools` is None if they are not set. `tools` are patterns of the tools that the loop may offer.
+    With `memsearch` the loop offers a search in past turns, with `memory` a memory of facts about the user, and with
+    `agents_md` the system text contains the nearest AGENTS.md. `skills` are the places where skills are searched: only the
+    bundle, also the project, or also the folders of the user.
     """
 
     preset: str = ""
@@ -351,13 +361,15 @@ class LoopSettings:
 
 
 def loop_settings(properties: Properties) -> LoopSettings:
-    """Return the settings below `react` and `react_config`, of which the former win, and `agent_mode`.
+    """Read the settings of the loop from the properties. Limits below `react` override those below `react_config`.
 
     Raises:
-        PropertyError: one of them has a value that it does not take.
+        PropertyError: a value is not valid.
     """
-    react, nadoo = properties.section("react"), properties.section("react_config")
-    preset, tools = react.pop("preset", None), nadoo.pop("tools", None)
+    react = properties.section("react")
+    react_config = properties.section("react_config")
+    preset = react.pop("preset", None)
+    tools = react_config.pop("tools", None)
     memsearch = bool(react.pop("memsearch", False))
     agents_md = bool(react.pop("agents_md", False))
     memory = bool(react.pop("memory", False))
@@ -369,7 +381,7 @@ def loop_settings(properties: Properties) -> LoopSettings:
             named_preset(str(preset))
     except LooplineError as error:
         raise PropertyError(str(error)) from error
-    limits: Limits = {**_limits("react_config", nadoo), **_limits("react", react)}
+    limits: Limits = {**_limits("react_config", react_config), **_limits("react", react)}
     return LoopSettings(
         preset=str(preset or ""),
         limits=limits,
@@ -412,12 +424,13 @@ def _limits(section: str, values: Mapping[str, Json]) -> Limits:
 
 
 def tool_properties(properties: Properties, name: str) -> tuple[ToolPattern, ...]:
-    """Return the names and patterns of tools in a property; none if it is not set.
+    """Return the names and patterns of tools in a property; empty if it is not set.
 
     Raises:
-        PropertyError: it is no list of texts.
+        PropertyError: the value is not a list of texts.
     """
-    tools, location = properties.at(name), properties.locations.get(name, "")
+    tools = properties.at(name)
+    location = properties.locations.get(name, "")
     match tools:
         case None:
             return ()

@@ -1,4 +1,4 @@
-"""The settings that restrict a bundle by names, and the check that each name is the name of something it has."""
+"""Checks that every name in a setting that restricts a bundle exists."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ from loopline.skills import Skill, SkillSelection
 from loopline.tools import MCP, KnownTools, ToolPattern, may_begin
 
 ANY_TOOL = KnownTools(frozenset(), frozenset([""]))
-"""Tools of which nothing is known before a loop is built."""
+"""Matches any name, for a bundle whose tools are known only when a loop is built."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Settings:
-    """What the code of a bundle says without running; a module is only known later if its name is no literal."""
+    """The settings in the code of a bundle.
+
+    `names_tool_modules` and `names_skill_modules` are False if the name of a descriptor module is not a literal.
+    """
 
     tools: Sequence[ToolPattern]
     problems: Sequence[str]
@@ -35,13 +38,13 @@ class _Settings:
 async def check_restrictions(
     loaded: LoadedBundle, services: Services, skill_modules: Sequence[str]
 ) -> None:
-    """Check each name in the settings that restrict the bundle.
+    """Check the names in the settings that restrict the bundle.
 
-    MCP servers are started only if a name of one of their tools is to be checked. What can only be known when a loop is
-    built is checked there.
+    MCP servers are started only if the name of an MCP tool must be checked. Names that are known only when a loop is built
+    are checked by `build_react`.
 
     Raises:
-        BundleError: names are unknown; it has a problem for each, with file and line and the nearest name.
+        BundleError: names are unknown. It has a problem for each of them, with file and line and a similar name.
     """
     settings = await asyncio.to_thread(_read_settings, loaded, services)
     known_names = await services.known_tools(asks_servers=False)
@@ -76,9 +79,9 @@ def _read_settings(loaded: LoadedBundle, services: Services) -> _Settings:
 def tool_settings(
     loaded: LoadedBundle, properties: Properties, agents: Agents
 ) -> Iterator[ToolPattern]:
-    """Yield the names and patterns of tools in the guards, agents, properties and literal lists of the bundle."""
+    """Yield the names and patterns of tools in the guards, agents, properties and literal `tools` lists of the bundle."""
     guards: object = loaded.bundle.workflow.guards
-    if isinstance(guards, list | tuple):  # others are known when a turn runs
+    if isinstance(guards, list | tuple):  # a property, for example, has its value only in a turn
         yield from tool_patterns(cast("Sequence[Guard]", guards))
     for agent in agents.values():
         for pattern in agent.tools or ():
@@ -89,7 +92,7 @@ def tool_settings(
 
 
 def unknown_skills(agents: Agents, skills: Iterable[Skill]) -> Iterator[str]:
-    """Yield a message for each pattern of an agent that matches no skill, with file and line and the nearest name."""
+    """Yield an error message with file and line for each pattern of an agent that does not match any skill."""
     names = {skill.full_id: (skill.namespace, skill.id) for skill in skills}
     for agent in agents.values():
         for pattern in SkillSelection(enabled=tuple(agent.skills or ())).unmatched(names.values()):

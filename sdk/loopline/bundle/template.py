@@ -1,4 +1,4 @@
-"""The project of a new bundle, which runs and has a test."""
+"""Creates the project of a new bundle, which can be run and tested at once."""
 
 from __future__ import annotations
 
@@ -24,19 +24,18 @@ _TAKEN = {"loopline", "test", "tests"}
 
 
 def create(name: str, parent: Path, loopline: Installation) -> Path:
-    """Write the project of a new bundle into the folder `<parent>/<name>`, and return that.
+    """Write the project of a new bundle into the folder `<parent>/<name>`, and return the folder.
 
-    The project depends on that Loopline, and its README says how its tests are run.
+    The project depends on the given installation of Loopline. Its README says how to run its tests.
 
     Raises:
-        BundleError: the folder exists, or a package cannot have that name; the message says what would
-            work.
+        BundleError: the folder exists, or the name cannot be that of a package; the message suggests a name.
     """
     _check(name)
     project = parent / name
     if project.exists():
         raise BundleError(f"{project} exists: choose another name or folder, nothing was written")
-    words = {"name": name, "workflow": _class_name(name), **_dependency(loopline)}
+    words = {"name": name, "workflow": _class_name(name), **_dependency_values(loopline)}
     for file in sorted(TEMPLATE.rglob(f"*{SUFFIX}")):
         target = project / _target(file.relative_to(TEMPLATE), name)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -44,8 +43,8 @@ def create(name: str, parent: Path, loopline: Installation) -> Path:
     return project
 
 
-def _dependency(loopline: Installation) -> dict[str, str]:
-    """Return the template's values that say where Loopline is installed from."""
+def _dependency_values(loopline: Installation) -> dict[str, str]:
+    """Return the values of the template for the dependency on Loopline."""
     source = f"\n[tool.uv.sources]\nloopline = {loopline.source}\n" if loopline.source else ""
     return {
         "requirement": loopline.requirement,
@@ -57,16 +56,16 @@ def _dependency(loopline: Installation) -> dict[str, str]:
 
 def _check(name: str) -> None:
     if not name.isidentifier() or not name.isascii() or name.startswith("_"):
-        raise BundleError(f"{name!r} cannot name a package: {_possible(name)!r} would work")
+        raise BundleError(f"{name!r} cannot name a package: {_suggest_name(name)!r} would work")
     reserved = keyword.iskeyword(name) or name in sys.stdlib_module_names or name in _TAKEN
     if reserved:
         raise BundleError(
-            f"{name!r} is taken in Python: {_possible(f'{name}_bundle')!r} would work"
+            f"{name!r} is taken in Python: {_suggest_name(f'{name}_bundle')!r} would work"
         )
 
 
-def _possible(name: str) -> str:
-    """Return a name like this one that a package can have."""
+def _suggest_name(name: str) -> str:
+    """Return a similar name that a package can have."""
     letters = normalize("NFKD", name).encode("ascii", "ignore").decode()
     plain = _FOREIGN.sub("_", letters).strip("_").lower()
     if not plain or plain[0].isdigit():
@@ -76,7 +75,7 @@ def _possible(name: str) -> str:
 
 
 def _class_name(name: str) -> str:
-    """Return the name of the workflow's class: `TeaShop` for `tea_shop`."""
+    """Return the class name of the workflow: `TeaShop` for `tea_shop`."""
     joined = "".join(part[:1].upper() + part[1:] for part in name.split("_"))
     return f"{joined}Workflow" if joined in _NAMES_IN_USE else joined
 
@@ -91,10 +90,10 @@ _NAMES_IN_USE = {"BaseWorkflow", "Bundle", "TurnPayload", "TurnResult"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
-    """A version of Loopline, and the place that it was installed from, if that is not an index.
+    """A version of Loopline, and the source from which it was installed.
 
-    `arguments` are what `pip install` is given for that place, `source` is the entry of uv's
-    `tool.uv.sources` as TOML. Both are empty for an index, where the name is enough.
+    `arguments` are the arguments of `pip install` for the source, and `source` is its entry in `tool.uv.sources` of uv, as
+    TOML. Both are empty for a package index.
     """
 
     version: str
@@ -103,24 +102,24 @@ class Installation:
 
     @property
     def requirement(self) -> str:
-        """The requirement for a project's `dependencies`: this version or a newer one."""
+        """The requirement for the `dependencies` of a project: this version or a newer one."""
         return f"loopline>={self.version}"
 
     @property
     def location(self) -> str:
-        """The place that it was installed from, as Markdown."""
+        """The source of the installation, as Markdown."""
         if not self.arguments:
             return "your package index"
         return f"`{self.arguments[-1]}`, where it was installed from when this was written"
 
     @property
     def words(self) -> str:
-        """The arguments quoted for a shell, with a space after each."""
+        """The arguments of `pip install`, quoted for a shell, with a space after each."""
         return "".join(f"{shlex.quote(argument)} " for argument in self.arguments)
 
     @classmethod
     def now(cls) -> Installation:
-        """Return the installation of the Loopline that runs, as its installer recorded it."""
+        """Return the installation of the running Loopline, as the installer recorded it."""
         from importlib.metadata import distribution
 
         ours = distribution("loopline")
@@ -128,27 +127,29 @@ class Installation:
 
 
 def installation_of(version: str, record: str | None) -> Installation:
-    """Return the installation of a direct URL's record (PEP 610); an index leaves no record."""
+    """Return the installation from the content of `direct_url.json` (PEP 610); None means a package index."""
     origin: Json = json.loads(record) if record else None
     match origin:
         case {"url": str(url), "dir_info": {"editable": True}}:
             path = _url_path(url)
-            return _installed_from(version, ("-e", path), f"path = {_toml(path)}, editable = true")
+            return _make_installation(
+                version, ("-e", path), f"path = {_toml(path)}, editable = true"
+            )
         case {"url": str(url), "vcs_info": {"vcs": "git", "commit_id": str(commit)}}:
             requirement = f"loopline @ git+{url}@{commit}"
-            return _installed_from(
+            return _make_installation(
                 version, (requirement,), f"git = {_toml(url)}, rev = {_toml(commit)}"
             )
         case {"url": str(url)} if url.startswith("file:"):
             path = _url_path(url)
-            return _installed_from(version, (path,), f"path = {_toml(path)}")
+            return _make_installation(version, (path,), f"path = {_toml(path)}")
         case {"url": str(url), "archive_info": _}:
-            return _installed_from(version, (f"loopline @ {url}",), f"url = {_toml(url)}")
+            return _make_installation(version, (f"loopline @ {url}",), f"url = {_toml(url)}")
         case _:
             return Installation(version=version)
 
 
-def _installed_from(version: str, arguments: tuple[str, ...], source: str) -> Installation:
+def _make_installation(version: str, arguments: tuple[str, ...], source: str) -> Installation:
     return Installation(version=version, arguments=arguments, source=f"{{ {source} }}")
 
 
@@ -157,5 +158,5 @@ def _url_path(url: str) -> str:
 
 
 def _toml(text: str) -> str:
-    """Return the text as a basic string of TOML, which escapes as JSON does."""
+    """Quote the text as a basic string of TOML, whose escapes are those of JSON."""
     return json.dumps(text, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""The workflow of a bundle: the class that its author writes, and the methods that it may call."""
+"""The base class of workflows: what an author overrides, and the methods that an author may call."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from loopline.bundle.loop import (
     AgentsPage,
     LoopSpec,
     crew_of,
-    guarded_read,
-    guarded_search,
+    guard_read,
+    guard_search,
     nearest_pages,
     system_text,
 )
@@ -27,7 +27,7 @@ from loopline.bundle.loop_checks import (
     check_attributes,
     check_build_limits,
     check_tools,
-    named_tools,
+    make_tool_patterns,
 )
 from loopline.bundle.prepared_run import ApplicationHostingService, McpTools, PreparedRun
 from loopline.bundle.properties import Properties
@@ -113,17 +113,17 @@ from loopline.tools import (
 
 Out = TypeVar("Out", default=Any)
 AS_ASKED: Any = None
-"""The loop has no output type of its own: the turn's or the bundle's is used."""
+"""The default of `output_type`: the loop uses the output type of the turn or the bundle."""
 NO_SERVER = "mcp_unavailable"
-_OWN_ATTRIBUTES = ("_run", "_told", "scratchpad")
+_OWN_ATTRIBUTES = ("_run", "_recorded_problems", "scratchpad")
 
 
 class BaseWorkflow(Generic[Deps]):
-    """The base of a bundle's workflow. One instance runs one turn; a subclass overrides `process`.
+    """The base class of a bundle's workflow. One instance runs one turn. A subclass may override `process` and the hooks.
 
-    `instructions`, `tools`, `skills`, `agents` and `knowledge_config` have the values of `instructions`, `tools`,
-    `skills`, `agents` and `knowledge` of `Bundle`. `guards` check every call, `round_hooks` run between rounds, and `middleware` wraps the
-    whole run, each in order.
+    `instructions`, `tools`, `skills`, `agents` and `knowledge_config` mean the same as `instructions`, `tools`, `skills`,
+    `agents` and `knowledge` of `Bundle`. `guards` check every tool call, `round_hooks` run between rounds, and
+    `middleware` wraps the whole run; each list is applied in order. `scratchpad` has the unsaved values of the turn.
     """
 
     instructions: str = ""
@@ -137,57 +137,57 @@ class BaseWorkflow(Generic[Deps]):
 
     def __init__(self, run: PreparedRun) -> None:
         self._run = run
-        self._told: set[str] = set()
+        self._recorded_problems: set[str] = set()
         self.scratchpad: dict[str, Any] = {}
 
     async def process(self, payload: TurnPayload) -> TurnResult[Any]:
-        """Run the turn; by default with a loop that has the bundle's tools."""
+        """Run the turn and return its result. The default runs a loop with the tools of the bundle."""
         react = await self.build_react(scratchpad=self.scratchpad)
         return await react.run(payload)
 
     @classmethod
     async def on_bundle_load(cls) -> None:
-        """Do once in a process what is needed after the knowledge space was built."""
+        """Prepare the bundle. Called once per process, after the knowledge space was built. The default does nothing."""
 
     async def pre_run_hook(self, payload: TurnPayload) -> None:
-        """Do what is needed before each turn, after the knowledge space was brought up to date."""
+        """Prepare a turn. Called before `process`, after the knowledge space was updated. The default does nothing."""
 
     async def post_run_hook(self, payload: TurnPayload, result: TurnResult[Any]) -> None:
-        """Do what is needed after each turn, before `react.exit` is recorded."""
+        """Finish a turn. Called after `process`, before `react.exit` is recorded. The default does nothing."""
 
     @property
     def properties(self) -> Properties:
-        """The properties of the bundle that are in force."""
+        """The properties of the bundle, with all overrides."""
         return self._run.services.properties
 
     @property
     def knowledge(self) -> KnowledgeSpace | None:
-        """The bundle's own knowledge space; None without a `knowledge` configuration."""
+        """The knowledge space of the bundle; None without a `knowledge` configuration."""
         return self._run.services.knowledge
 
     @property
     def ctx_client(self) -> ContextRAGClient:
-        """The client that searches past turns of the user, and reads refs."""
+        """A client that searches past turns of the user and reads refs."""
         return ContextRAGClient(self._run.past_turns, self._run.reader)
 
     @property
     def store(self) -> ConversationStore:
-        """The store of the conversation's turns, timeline and artifacts."""
+        """The store of the turns, the timeline and the artifacts of the conversation."""
         run = self._run
         return ConversationStore(run.recorder, run.reader, run.services.settings.workspace)
 
     @property
     def hosting_service(self) -> ApplicationHostingService:
-        """The service that makes URLs of the conversation's outputs for its user."""
+        """A service that makes URLs of output files of the conversation for its user."""
         return ApplicationHostingService(self._run.recorder, self._run.services.host_file)
 
     @property
     def deps(self) -> Deps:
-        """The object that `Harness.open` was given as `deps`, or that the bundle's factory made."""
+        """The dependencies: the argument `deps` of `Harness.open`, or the result of the bundle's factory."""
         return cast("Deps", self._run.services.deps)
 
     def bundle_prop(self, name: str, default: Json = None) -> Json:
-        """Return the property of that dotted name, or the default."""
+        """Return the property with this dotted name, or the default."""
         return self.properties.at(name, default)
 
     async def build_react(
@@ -205,21 +205,29 @@ class BaseWorkflow(Generic[Deps]):
         output_type: TypeForm[Out] = AS_ASKED,
         **limits: Unpack[Limits],
     ) -> React[Out]:
-        """Return a loop for this turn.
+        """Build a loop for this turn.
 
-        `tools_module` and `skills_module` name descriptor modules; `tools` allows only the tools that match one of its
-        patterns. `model` is a role of the harness's models, such as `fast`, or a model or chain that replaces them; of a
-        chain the first model that answers is used. The knowledge functions replace the bundle's own space. The answer is
-        a value of `output_type`, else of the bundle's, unless the caller of the turn asks for another type.
-        `limits` override those of the preset; the properties below `react` and `react_config` override both, and the
-        limits of this one turn override all of them.
+        Args:
+            scratchpad: the values that tools and hooks share, by default `self.scratchpad`.
+            tools_module: the name of a module that lists tools.
+            skills_module: the name of a module that lists skills.
+            knowledge_space_fn: a search that replaces the search of the bundle's knowledge space.
+            knowledge_read_fn: a function that replaces reading from the bundle's knowledge space.
+            instructions: instructions that replace those of the bundle.
+            preset: a preset or its name. The property `react.preset` overrides it.
+            model: the role of a model of the harness, such as `fast`, or a model, or several models. The first model that
+                answers is used.
+            tools: patterns of tool names. Only tools that match a pattern are allowed.
+            output_type: the type of the answer, by default that of the bundle. The caller of the turn may override it.
+            limits: limits that override those of the preset. They are overridden by the properties below `react` and
+                `react_config`, and by the limits of this turn.
 
         Raises:
-            ValueError: there is no such preset or limit, or a limit is out of its range. The turn ends with a
+            ValueError: the preset or a limit does not exist, or a limit is out of range. The turn ends with a
                 BundleError that names the file and line of the call.
-            BundleError: a descriptor or a tool is wrong, or a guard, `tools` or an agent names a tool that does not
+            BundleError: a descriptor or a tool is not valid, or a guard, `tools` or an agent names a tool that does not
                 exist; the message names file and line.
-            LooplineError: the options do not go together, or a model string is given.
+            LooplineError: the options contradict each other, or `model` is not the name of a role.
         """
         services = self._run.services
         configured = services.settings
@@ -242,7 +250,9 @@ class BaseWorkflow(Generic[Deps]):
             allowed=tuple(
                 patterns
                 for patterns in (
-                    None if tools is None else named_tools(BUILD_TOOLS, tools, caller_location()),
+                    None
+                    if tools is None
+                    else make_tool_patterns(BUILD_TOOLS, tools, caller_location()),
                     configured.tools,
                 )
                 if patterns is not None
@@ -251,7 +261,7 @@ class BaseWorkflow(Generic[Deps]):
             limits={**limits, **configured.limits},
             output=self._run.output_of(output_type_of(output_type)),
         )
-        loop = self._led(loop)
+        loop = self._apply_leader(loop)
         extensions = Extensions(
             round_hooks=tuple(self.round_hooks), middleware=tuple(self.middleware)
         )
@@ -266,20 +276,21 @@ class BaseWorkflow(Generic[Deps]):
         extensions: Extensions,
         child: Child | None = None,
     ) -> React[Any]:
-        """Return the loop of a turn, or of a child run of it."""
-        services, recorder = run.services, run.recorder
+        """Build the loop of the turn, or of a child run if `child` is given. Sets the header of the turn in the recorder."""
+        services = run.services
+        recorder = run.recorder
         space = services.knowledge
         skills = loop.visible_skills(await services.skills(loop.skills_module))
         search = loop.search or (space.search if space else None)
         read = loop.read or services.read_knowledge(recorder.timeline, recorder.history)
         options = loop.options(run)
-        self._begin_with_files(recorder, child)
+        self._record_task_files(recorder, child)
         quota = child.quota if child else Quota()
         guards = tuple(self.guards)
         toolset = await self._toolset(
             loop,
             options,
-            guarded_search(search) if search else None,
+            guard_search(search) if search else None,
             recorder.conversation,
             quota,
             guards,
@@ -287,7 +298,7 @@ class BaseWorkflow(Generic[Deps]):
         recorder.header = run.header(
             loop.models, options, loop.preset.name, loop.output, (loop.agent, loop.agent_digest)
         )
-        knowledge = guarded_read(read) if read else None
+        knowledge = guard_read(read) if read else None
         pages = await self._pages(run, knowledge)
 
         runtime = ToolRuntime(
@@ -322,31 +333,32 @@ class BaseWorkflow(Generic[Deps]):
             runtime,
             models=loop.models,
             context=context,
-            extensions=self._with_own_turn(loop, extensions, child),
+            extensions=self._add_own_turn_hooks(loop, extensions, child),
             successor=None if child else self._successor(run, loop, scratchpad, extensions),
         )
 
     async def _spawn(
         self, run: PreparedRun, loop: LoopSpec, child: Child, listen: EventSink
     ) -> TurnResult[Any]:
-        """Run a child of a loop."""
-        of_child = loop.of_child(child, run.models)
-        task = replace(child.task, model=of_child.models[0])
+        """Run a child run of the loop, and return its result."""
+        child_loop = loop.for_child(child, run.models)
+        task = replace(child.task, model=child_loop.models[0])
 
         async def run_loop(run: PreparedRun) -> TurnResult[Any]:
             if child.task.form is not None:
-                return await self._structured_run(run, of_child, child.task.form, child.quota).run(
-                    run.payload
+                structured = self._build_structured_run(
+                    run, child_loop, child.task.form, child.quota
                 )
-            react = await self._react(run, of_child, {}, Extensions(), child)
+                return await structured.run(run.payload)
+            react = await self._react(run, child_loop, {}, Extensions(), child)
             return await react.run(run.payload)
 
         return await run.spawn(replace(child, task=task), listen, run_loop)
 
-    def _structured_run(
+    def _build_structured_run(
         self, run: PreparedRun, loop: LoopSpec, form: ReplyForm, quota: Quota
     ) -> StructuredRun:
-        """Return the run of a child that makes one structured call."""
+        """Build a child run that makes one structured call. Sets the header of the turn in the recorder."""
         options = loop.options(run)
         agent = loop.agent, loop.agent_digest
         header = run.header(loop.models, options, loop.preset.name, agent=agent)
@@ -364,14 +376,14 @@ class BaseWorkflow(Generic[Deps]):
     async def _pages(
         self, run: PreparedRun, knowledge: KnowledgeRead | None
     ) -> Sequence[AgentsPage]:
-        """Return the pages for agents that the loop reads, if it reads any."""
+        """Return the AGENTS.md pages for the system text; empty if the property `react.agents_md` is off."""
         if not run.services.settings.agents_md:
             return ()
         names = [commit.name for commit in run.commits]
         return await nearest_pages(run.recorder, knowledge, names)
 
-    def _begin_with_files(self, recorder: Recorder, child: Child | None) -> None:
-        """Have a child run begin with the files of its task."""
+    def _record_task_files(self, recorder: Recorder, child: Child | None) -> None:
+        """Add the files of the task to the first records of a new child run."""
         if child is None or not child.task.files or recorder.turn.header is not None:
             return
         limits = self._run.services.settings.workspace
@@ -381,12 +393,15 @@ class BaseWorkflow(Generic[Deps]):
     def _successor(
         self, run: PreparedRun, loop: LoopSpec, scratchpad: dict[str, Any], extensions: Extensions
     ) -> Callable[[], Awaitable[React[Any] | None]] | None:
-        """Return what gives the loop of the agent that has taken the conversation over; None if none can."""
+        """Return a function that builds the loop of the agent to which the conversation was handed over.
+
+        The function returns None if the leading agent has not changed. Without leading agents the result is None.
+        """
         if not leading_agents(run.services.agents):
             return None
 
         async def successor() -> React[Any] | None:
-            changed = self._led(loop)
+            changed = self._apply_leader(loop)
             if changed.agent == loop.agent:
                 return None
             hooks = Extensions(round_hooks=extensions.round_hooks)
@@ -394,9 +409,10 @@ class BaseWorkflow(Generic[Deps]):
 
         return successor
 
-    def _led(self, loop: LoopSpec) -> LoopSpec:
-        """Return the loop as the agent that leads the conversation runs it, if one does."""
-        services, recorder = self._run.services, self._run.recorder
+    def _apply_leader(self, loop: LoopSpec) -> LoopSpec:
+        """Return the loop of the agent that leads the conversation, or the bundle's own loop if none leads."""
+        services = self._run.services
+        recorder = self._run.recorder
         leaders = leading_agents(services.agents)
         if not leaders or child_depth(recorder.conversation.name):
             return loop
@@ -404,18 +420,18 @@ class BaseWorkflow(Generic[Deps]):
         if agent is None:
             return loop.base or loop
         reasoning = services.quality.for_preset(loop.preset.name).quality.reasoning
-        return loop.led_by(agent, reasoning.effort(agent.name), self._run.models)
+        return loop.for_leader(agent, reasoning.effort(agent.name), self._run.models)
 
     def _own_turn_quality(self, loop: LoopSpec) -> Quality | None:
-        """Return the quality of the user's own turn; None if its answer is left alone, or a value of a type."""
+        """Return the quality options for the user's own turn; None if they are off, or the answer has an output type."""
         quality = self._run.services.quality.for_preset(loop.preset.name).quality
         is_on = quality.own_turns and quality.enabled and loop.output is None
         return quality if is_on else None
 
-    def _with_own_turn(
+    def _add_own_turn_hooks(
         self, loop: LoopSpec, extensions: Extensions, child: Child | None
     ) -> Extensions:
-        """Return the extensions with those of the quality of the user's own turn."""
+        """Return the extensions with the quality hooks of the user's own turn added."""
         quality = None if child is not None else self._own_turn_quality(loop)
         if quality is None:
             return extensions
@@ -431,97 +447,107 @@ class BaseWorkflow(Generic[Deps]):
         quota: Quota,
         guards: Sequence[Guard],
     ) -> ToolSet:
-        bundle_tools = await self._run.services.toolset(loop.tools_module)
-        of_servers = await self._run.services.mcp_tools(loop.tools_module)
-        await self._note_problems(of_servers)
+        """Return all tools of the loop: built-in ones, and those of the bundle, MCP servers and properties.
+
+        Raises:
+            BundleError: a tool is not valid, or a pattern names a tool that does not exist.
+        """
         services = self._run.services
+        bundle_tools = await services.toolset(loop.tools_module)
+        server_tools = await services.mcp_tools(loop.tools_module)
+        await self._record_problems(server_tools)
         programs = await services.execution_tools(loop.tools_module)
-        of_properties = [
+        property_tools = [
             tool for tool in (*services.web.tools, *programs) if tool.spec.name not in bundle_tools
         ]
-        others = (*of_properties, *of_servers.tools)
-        if others:
-            bundle_tools = ToolSet([*bundle_tools.values(), *others])
+        added = (*property_tools, *server_tools.tools)
+        if added:
+            bundle_tools = ToolSet([*bundle_tools.values(), *added])
         allowed = [*loop.allowed]
         if loop.child_tools is not None:
             who = f"the agent {loop.agent!r}" if loop.agent else "a child run"
-            allowed.append(named_tools(who, loop.child_tools))
+            allowed.append(make_tool_patterns(who, loop.child_tools))
         named = (*chain.from_iterable(allowed), *tool_patterns(guards))
-        await check_tools(self._run.services, named, bundle_tools, of_servers)
+        await check_tools(services, named, bundle_tools, server_tools)
         for patterns in allowed:
             bundle_tools = bundle_tools.allow(tool.pattern for tool in patterns)
-        check_deps(bundle_tools.values(), self._run.services.deps)
-        below = child_depth(conversation.name)
-        if 0 < below >= options.max_depth:
+        check_deps(bundle_tools.values(), services.deps)
+        depth = child_depth(conversation.name)
+        if 0 < depth >= options.max_depth:
             bundle_tools = ToolSet(tool for tool in bundle_tools.values() if tool.effect != "meta")
         if loop.call_cache is not None:
             bundle_tools = ToolSet(with_cache(bundle_tools.values(), loop.call_cache))
-        editable = HideTool(options.editable_tail_size_in_tokens)
-        built_in: list[Tool] = [PlanTool(), ReadTool(), editable]
+        hide = HideTool(options.editable_tail_size_in_tokens)
+        built_in: list[Tool] = [PlanTool(), ReadTool(), hide]
         if search is not None:
-            built_in.append(loop.expanded(SearchTool(search), self._run, quota))
+            built_in.append(loop.expand_search(SearchTool(search), self._run, quota))
         if options.workspace != "off":
             reading: list[Tool] = [SearchFilesTool(), PullTool()]
             writing: list[Tool] = [WriteTool(), PatchTool(), *reading, CheckoutTool()]
             built_in += writing if loop.writes_files else reading
-        if self._run.services.settings.memsearch:
+        if services.settings.memsearch:
             memory_search = MemorySearchTool(self._run.past_turns)
-            built_in.append(loop.expanded(memory_search, self._run, quota))
-        if self._run.services.settings.memory and not below:
+            built_in.append(loop.expand_search(memory_search, self._run, quota))
+        if services.settings.memory and not depth:
             built_in.append(MemoryTool(self._run.facts))
-        built_in += self._crew_tools(loop, options, below)
+        built_in += self._crew_tools(loop, options, depth)
         return ToolSet([*built_in, *bundle_tools.values()])
 
-    def _crew_tools(self, loop: LoopSpec, options: LoopOptions, below: int) -> list[Tool]:
-        """Return the tools that have agents work, and those that hand the conversation over or check the answer."""
-        services, tools = self._run.services, list[Tool]()
-        crew = self._crew(loop) if below < options.max_depth else None
-        if services.graph is not None and not below and options.max_depth:
-            in_force = services.quality.for_preset(loop.preset.name)
-            learns = in_force.reflexion is not None
+    def _crew_tools(self, loop: LoopSpec, options: LoopOptions, depth: int) -> list[Tool]:
+        """Return the tools that run agents, hand the conversation over, or check the answer.
+
+        `depth` is 0 for the user's own turn, and the number of parents of a child run.
+        """
+        services = self._run.services
+        tools: list[Tool] = []
+        crew = self._crew(loop) if depth < options.max_depth else None
+        if services.graph is not None and not depth and options.max_depth:
+            learns = services.quality.for_preset(loop.preset.name).reflexion is not None
             tools.append(GraphTool(services.graph, services.clock, learns=learns))
         if crew is not None:
             tools += crew.tools(loop.offers)
-        if below:
+        if depth:
             return tools
         leaders = leading_agents(services.agents)
         if leaders:
             tools.append(HandOverTool(leaders, loop.agent))
         quality = self._own_turn_quality(loop)
         if quality is not None:
-            own = crew or crew_of(Agents(), loop.preset, services)
-            tools += own_turn_tools(own, quality, self._run.payload.text)
+            own_crew = crew or crew_of(Agents(), loop.preset, services)
+            tools += own_turn_tools(own_crew, quality, self._run.payload.text)
         return tools
 
     def _crew(self, loop: LoopSpec) -> Crew | None:
-        """Return the agents that the loop may have work, if there are any."""
+        """Return the crew with the agents that the loop may run; None if there are none."""
         services = self._run.services
         agents = services.agents and services.agents.without(loop.agent)
         if not agents:
             return None
         return replace(crew_of(agents, loop.preset, services), recall=self._run.recall_lessons)
 
-    async def _note_problems(self, tools: McpTools) -> None:
-        """Tell the model once a turn which servers give it no tools."""
+    async def _record_problems(self, tools: McpTools) -> None:
+        """Record a notice for the model for each MCP server without tools, once in a turn."""
         if not tools.problems:
             return
         recorder = self._run.recorder
-        news = [text for text in tools.problems if text not in self._told]
+        news = [text for text in tools.problems if text not in self._recorded_problems]
         notices = [Notice(code=NO_SERVER, text=text) for text in news]
-        self._told.update(news)
+        self._recorded_problems.update(news)
         if recorder.turn.header is None:
             recorder.foreword = [*recorder.foreword, *notices]
         elif notices:
             await recorder.record(*notices)
 
     async def answer(self, text: str) -> TurnResult[Any]:
-        """Answer without a model, and return the turn's result; a later answer replaces an earlier one.
+        """Record an answer without a model, and return the result of the turn. A later answer replaces an earlier one.
 
-        If the answer has an output type, a text that is the JSON of such a value sets the result's `output`.
+        If the turn has an output type and the text is JSON of that type, `output` of the result is the value. In a resumed
+        turn, an answer that was recorded earlier is not recorded again.
         """
-        recorder, output = self._run.recorder, self._run.output_of(None)
+        recorder = self._run.recorder
+        output = self._run.output_of(None)
         recorder.answers += 1
-        if len(recorder.turn.completions) >= recorder.answers:  # carried on after it was answered
+        if len(recorder.turn.completions) >= recorder.answers:  # resumed after it was answered
             return result(recorder.timeline, recorder.number, "complete", output=output)
         recorder.round = recorder.turn.rounds + 1
         last = recorder.timeline.last_round
@@ -546,10 +572,12 @@ class BaseWorkflow(Generic[Deps]):
         return result(recorder.timeline, recorder.number, "complete", output=output)
 
     async def keep(self, name: str, value: Json) -> str:
-        """Store a value under a name; return the ref of this version, by which it can be read again."""
-        recorder, name = self._run.recorder, well_formed(name)
-        sound = well_formed_json(value)
-        text, mime = (sound, "text/plain") if isinstance(sound, str) else (dumps(sound), _JSON)
+        """Record a text or a JSON value as an artifact, and return the ref of this version."""
+        recorder = self._run.recorder
+        name = well_formed(name)
+        valid = well_formed_json(value)
+        text = valid if isinstance(valid, str) else dumps(valid)
+        mime = "text/plain" if isinstance(valid, str) else "application/json"
 
         def artifact(timeline: Timeline) -> list[Body]:
             version = timeline.artifacts.get((recorder.number, name), 0) + 1
@@ -558,17 +586,17 @@ class BaseWorkflow(Generic[Deps]):
         return (await recorder.record_from(artifact))[-1].ref
 
     async def emit(self, name: str, data: object = None, *, durable: bool = False) -> None:
-        """Send a custom event to the subscribers; a `durable` one is recorded, as `event.custom`.
+        """Send a custom event to the subscribers. With `durable` it is also recorded, as `event.custom`.
 
-        `data` is any JSON, pydantic or dataclass value. The model sees nothing of it.
+        `data` is a JSON value, a pydantic model or a dataclass. The model does not see the event.
 
         Raises:
-            LooplineError: the name or the data is wrong, or the turn is over.
+            LooplineError: the name or the data is not valid, or the turn is over.
         """
-        event, recorder = custom_event(name, data), self._run.recorder
-        await recorder.record(
-            *([event] if durable else [])
-        )  # whoever listens knows of the turn by then
+        event = custom_event(name, data)
+        recorder = self._run.recorder
+        # Also without an event this records the header, so that subscribers know the turn before the event.
+        await recorder.record(*([event] if durable else []))
         if not durable:
             passing = Delta(type="custom", channel="workflow", name=name, data=event.data)
             self._run.sink(passing)
@@ -581,10 +609,10 @@ class BaseWorkflow(Generic[Deps]):
         confidence: float | None = None,
         about: str = "",
     ) -> str | None:
-        """Record machine feedback, and return the id of its turn; it does not replace a person's.
+        """Record machine feedback on a turn, and return the id of the turn. It does not replace feedback of a person.
 
-        It is on this turn, or on the past turn of the conversation that best matches `about`. If there is none, or the
-        confidence is below 0.7, nothing is recorded on a past turn, and None is returned.
+        The turn is this one or, with `about`, the earlier turn of the conversation that best matches this text. If no turn
+        matches or the confidence is below 0.7, nothing is recorded on an earlier turn, and None is returned.
         """
         recorder = self._run.recorder
         feedback = Feedback(
@@ -599,6 +627,3 @@ class BaseWorkflow(Generic[Deps]):
         if match is not None:
             await recorder.record_feedback(feedback, turn_number(match))
         return match
-
-
-_JSON = "application/json"
