@@ -191,7 +191,7 @@ async def test_the_short_form_is_shown_where_the_whole_has_no_room(tmp_path: Pat
         await talk.say("go")
         result, whole = await talk.read(["tc:turn_1.c1.result", "sk:public.tea"])
     assert (
-        "\nShort.\n… this is the short form; the whole had no room, read sk:public.tea@"
+        "\nShort.\n… this is the short form; the full text did not fit: read sk:public.tea@"
         in result.text
     )
     assert len(whole.text) > 50_000

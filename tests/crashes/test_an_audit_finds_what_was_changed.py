@@ -140,9 +140,9 @@ async def test_a_row_that_was_changed_is_not_read_as_something_else(
     await asyncio.to_thread(change, store, f"UPDATE blocks SET {column} = {to} WHERE seq = 13")
     async with Store.open(url(store), read_only=True) as kept_store:
         talk = kept_store.conversation("c")
-        with pytest.raises(StoreError, match=r"is not what its digest says.*loopline audit"):
+        with pytest.raises(StoreError, match=r"does not match its digest.*loopline audit"):
             await talk.blocks(after=10)
-        with pytest.raises(StoreError, match="is not what its digest says"):
+        with pytest.raises(StoreError, match="does not match its digest"):
             await talk.blocks()
 
 
@@ -152,9 +152,9 @@ async def test_a_row_is_checked_however_it_is_read(store: Path) -> None:
     async with Store.open(url(store), read_only=True) as kept_store:
         talk = kept_store.conversation("c")
         assert len(await talk.blocks(types="react.tool.call")) > 1
-        with pytest.raises(StoreError, match="is not what its digest says"):
+        with pytest.raises(StoreError, match="does not match its digest"):
             await talk.blocks(types="react.tool.result")
-        with pytest.raises(StoreError, match="is not what its digest says"):
+        with pytest.raises(StoreError, match="does not match its digest"):
             await kept_store.log.read(C, last=1, types=["react.tool.result"])
 
 
@@ -243,7 +243,7 @@ def test_a_document_is_audited_like_rows() -> None:
 def test_a_changed_text_of_a_document_is_not_imported() -> None:
     document = deepcopy(lived().document)
     cast("JsonObject", rows(document)[0]["body"])["text"] = "something else"
-    with pytest.raises(DocumentError, match=r"blocks\[0\]: it is not what its digest says"):
+    with pytest.raises(DocumentError, match=r"blocks\[0\]: it does not match its digest"):
         read_document(document)
 
 

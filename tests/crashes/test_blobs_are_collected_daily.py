@@ -48,7 +48,7 @@ async def test_an_orphan_is_removed_when_the_store_is_opened_a_day_later(
     assert await opened(store, clock, read_only=True) == 2
     with caplog.at_level(logging.INFO, logger="loopline"):
         assert await opened(store, clock) == 1
-    assert f"blobs of {store} that nothing refers to, removed: 1" in caplog.messages
+    assert f"removed unreferenced blobs of {store}: 1" in caplog.messages
 
 
 async def test_it_is_done_once_a_day_at_most(store: Path, clock: LaterClock) -> None:

@@ -20,7 +20,7 @@ def test_an_import_lists_what_would_act_and_does_it_only_when_it_is_confirmed(
     loopline = Loopline(tmp_path)
     ran = loopline("import", "cut.json", "--as", "one")
     assert (ran.code, f"conversation one: {cut} blocks imported" in ran.err) == (0, True)
-    assert "inert: turn_2 (it is carried on); --confirm turn_2 would allow it" in ran.err
+    assert "inert: turn_2 (it is continued); --confirm turn_2 would allow it" in ran.err
     again = loopline("import", "cut.json", "--as", "two", "--confirm", "turn_2")
     assert (again.code, "inert: turn_2" in again.err) == (0, False)
     wrong = loopline("import", "cut.json", "--as", "three", "--confirm", "turn_1")

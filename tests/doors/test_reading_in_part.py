@@ -61,12 +61,12 @@ def test_a_type_that_is_written_wrong_names_the_nearest(
     ran = talked.loopline("timeline", "--types", "react.tol", *more)
     assert ran.code == 2
     assert (ran.value["error_type"] if more else ran.out) == ("UsageError" if more else "")
-    assert "no block here has the type 'react.tol': nearest is 'react.tool'" in ran.err
+    assert "there is no block of the type 'react.tol': nearest is 'react.tool'" in ran.err
 
 
 def test_a_type_like_no_other_is_told_with_what_types_begin(talked: Talked) -> None:
     ran = talked.loopline("timeline", "--types", "nosuch")
-    assert "no block here has the type 'nosuch': types begin with artifact, assistant," in ran.err
+    assert "there is no block of the type 'nosuch': types begin with artifact, assistant," in ran.err
     assert ran.err.rstrip().endswith("turn, user")
 
 

@@ -26,8 +26,8 @@ def test_a_log_that_was_changed_is_told_by_its_digests(talked: Talked, tmp_path:
     change(tmp_path / ".loopline" / "loopline.db", "react.tool.result", "eighty", "ninety")
     ran = command("replay", "tea_guide-1")
     assert (ran.code, ran.out) == (1, "")
-    assert "is not what its digest says" in ran.err
-    assert "loopline audit says more" in ran.err
+    assert "does not match its digest" in ran.err
+    assert "run loopline audit for details" in ran.err
 
 
 def change(file: Path, kind: str, was: str, now: str) -> None:

@@ -118,7 +118,7 @@ def test_a_start_and_a_result_stand_behind_their_call_once(
 
 def test_a_place_that_is_there_twice_is_named(document: JsonObject) -> None:
     rows(document).insert(3, deepcopy(rows(document)[2]))
-    with pytest.raises(DocumentError, match=r"blocks\[3\]: seq 3 stands at place 4: .*doubled"):
+    with pytest.raises(DocumentError, match=r"blocks\[3\]: seq 3 is at position 4: .*repeated"):
         read_document(document)
 
 
@@ -143,16 +143,16 @@ def test_a_turn_begins_with_its_prompt_and_none_is_left_out(document: JsonObject
         ("round", -1, "from 0 to"),
         ("term", 2**64, "from 0 to"),
         ("round", {}, "a field"),
-        ("ts", "2026-01-01T00:00:00.000", "no time in UTC"),
-        ("ts", "2026-01-01T00:00:00.000+02:00", "no time in UTC"),
-        ("ts", "2026-01-01T00:00:00.000001Z", "no time in UTC"),
-        ("turn_id", "turn_0", "is no turn"),
-        ("turn_id", f"turn_{'9' * 5000}", "is no turn"),
+        ("ts", "2026-01-01T00:00:00.000", "not a time in UTC"),
+        ("ts", "2026-01-01T00:00:00.000+02:00", "not a time in UTC"),
+        ("ts", "2026-01-01T00:00:00.000001Z", "not a time in UTC"),
+        ("turn_id", "turn_0", "is not a turn"),
+        ("turn_id", f"turn_{'9' * 5000}", "is not a turn"),
         ("ref", "ar:turn_9.user.prompt", "should be 'ar:turn_1.user.prompt'"),
         ("ref", None, "should be 'ar:turn_1.user.prompt'"),
-        ("body", [], "it is no user.prompt"),
-        ("body", {"text": "\ud800"}, "it is no user.prompt"),
-        ("type", "later.\ud800", "no text can hold"),
+        ("body", [], "it is not a valid user.prompt"),
+        ("body", {"text": "\ud800"}, "it is not a valid user.prompt"),
+        ("type", "later.\ud800", "not valid Unicode"),
     ],
 )
 def test_a_damaged_field_is_refused_with_the_place(
@@ -223,7 +223,7 @@ def test_a_summary_of_more_turns_than_there_are_is_refused_by_the_import(
 def test_a_text_that_was_kept_under_no_ref_is_refused(document: JsonObject) -> None:
     row = rows(document)[1]
     row["type"], row["body"] = "text.kept", {"ref": "nowhere", "text": "x"}
-    with pytest.raises(DocumentError, match=r"blocks\[1\]: it cannot be named: not a ref"):
+    with pytest.raises(DocumentError, match=r"blocks\[1\]: it cannot have a ref: not a ref"):
         read_document(document)
 
 

@@ -93,7 +93,7 @@ async def test_a_type_of_a_newer_loopline_can_be_asked_for(url: str) -> None:
 @pytest.mark.parametrize("turn", ["turn_0", "turn_x", "2", "turn_", "turn_99999999999"])
 async def test_what_is_no_turn_is_an_error(url: str, turn: str) -> None:
     async with Store.open(url, read_only=True) as store:
-        with pytest.raises(LooplineError, match="turns are called turn_1, turn_2"):
+        with pytest.raises(LooplineError, match="turns are turn_1, turn_2"):
             await store.conversation("c").blocks(turn=turn)
         assert await store.conversation("c").blocks(turn="turn_3") == []
 

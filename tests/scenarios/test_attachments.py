@@ -120,9 +120,9 @@ async def test_a_file_reads_again_as_it_came_elsewhere_and_after_a_summary(tmp_p
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("data", "AAAA", "'photo.png' is not what its sha256 says"),
-        ("data", "A", "'photo.png' is not what its sha256 says"),
-        ("place", 2, "'photo.png' came with no input"),
+        ("data", "AAAA", "'photo.png' does not match its sha256"),
+        ("data", "A", "'photo.png' does not match its sha256"),
+        ("place", 2, "'photo.png' does not belong to an input"),
     ],
 )
 async def test_a_document_whose_file_is_damaged_is_refused(

@@ -134,12 +134,12 @@ async def test_what_is_exported_is_imported_block_by_block_and_goes_on(
     ("place", "field", "value", "message"),
     [
         (0, "seq", 2, r"blocks\[0\]: seq 2"),
-        (0, "body", {"text": 5}, r"blocks\[0\]: it is no user.prompt"),
+        (0, "body", {"text": 5}, r"blocks\[0\]: it is not a valid user.prompt"),
         (2, "n", 7, r"blocks\[2\]: n 7"),
         (3, "term", 9, "comes after 9"),
         (2, "ts", None, r"blocks\[2\]: a field"),
         (2, "ts", "yesterday", r"blocks\[2\]: it is no"),
-        (1, "turn_id", "turn_x", "is no turn"),
+        (1, "turn_id", "turn_x", "is not a turn"),
     ],
 )
 async def test_a_damaged_document_is_refused_with_the_place(
@@ -153,7 +153,7 @@ async def test_a_damaged_document_is_refused_with_the_place(
 async def test_a_gap_another_version_and_nothing_at_all_are_refused(tmp_path: Path) -> None:
     document = await exported(tmp_path)
     await refused({**document, "version": 2}, "version 2")
-    await refused({**document, "blocks": []}, "there are none")
+    await refused({**document, "blocks": []}, "the document has none")
     del rows(document)[4]
     await refused(document, r"blocks\[4\]: seq 6")
 

@@ -60,7 +60,7 @@ async def test_what_exists_is_read_although_some_does_not(repo: Path) -> None:
     [
         ("ar:turn_9.user.prompt", "turns are turn_1"),
         ("ar:turn_1.react.decisions", "ar:turn_1.react.decision.1"),
-        ("tc:turn_1.c4.result", "near it are"),
+        ("tc:turn_1.c4.result", "similar refs"),
         ("so:sources_pool[4]", "no sources"),
         ("su:turn_1.conv.range.summary", "never compacted"),
         ("fi:turn_1.files/a.txt", "no files"),
@@ -69,7 +69,7 @@ async def test_what_exists_is_read_although_some_does_not(repo: Path) -> None:
         ("ks:docs/tea.md#L40-L50", "10 lines"),
         ("cv:other/ar:turn_1.user.prompt", "no conversation 'other'"),
         ("ar:plan.latest:p", "no plan 'p'"),
-        ("ef:t:p:chatbot:s:u:c:turn_1:r:a.pdf", "hosting is absent"),
+        ("ef:t:p:chatbot:s:u:c:turn_1:r:a.pdf", "is a hosted file"),
         ("x", "refs look like"),
     ],
 )

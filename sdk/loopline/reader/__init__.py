@@ -1,4 +1,4 @@
-"""Reading by ref, and a conversation as a document that can be exported, imported and audited."""
+"""Reading by ref, and conversations as documents that are exported, imported and audited."""
 
 from loopline.reader.conversation_documents import page_document as page_document
 from loopline.reader.conversation_documents import source_row as source_row

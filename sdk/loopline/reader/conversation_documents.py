@@ -1,4 +1,4 @@
-"""A conversation as documents: its timeline, its sources, and its plans, notes and feedback as lists."""
+"""Documents about a conversation: its timeline, its sources, and lists of its plans, notes and feedback."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _CHILDREN = BodyUnion[RunChild](RunChild)
 
 
 def timeline_document(timeline: Timeline, summary: ConversationSummary | None) -> JsonObject:
-    """Return every block in order, with the name of the conversation; child runs are only named."""
+    """Return the document of a full timeline: the fields of the conversation, the names of its child runs, and its blocks."""
     rows: list[Json] = list(map(block_row, timeline, digests(timeline)))
     turns = timeline.turns.values()
     children = dict.fromkeys(name for turn in turns for name in turn.children)
@@ -41,12 +41,12 @@ def timeline_document(timeline: Timeline, summary: ConversationSummary | None) -
 
 
 def block_row(block: Block, digest: bytes) -> JsonObject:
-    """Return a block as it stands in the document."""
+    """Return a block as an object of the document; `digest` is its digest in the chain."""
     return {**block_document(block), "digest": digest.hex()}
 
 
 def document_heading(summary: ConversationSummary, child_runs: Iterable[Block]) -> JsonObject:
-    """Return the document of a conversation without its blocks, which follow."""
+    """Return the document of a conversation without `blocks`; `child_runs` are all its blocks of the type `run.child`."""
     children = dict.fromkeys(
         child.conversation
         for _, child in _CHILDREN.among(sorted(child_runs, key=lambda block: block.turn))
@@ -64,7 +64,7 @@ def _children_not_included(names: Iterable[str]) -> JsonObject:
 def page_document(
     blocks: Sequence[Block], summary: ConversationSummary, next_after: int | None
 ) -> JsonObject:
-    """Return some blocks of a conversation, and the seq after which there are more, or None."""
+    """Return some blocks of a conversation, with `next_after`: the seq after which the next page starts, or None."""
     page: list[Json] = [block_document(block) for block in blocks]
     times = [iso_time(summary.started_at), iso_time(summary.last_activity_at)]
     heading = _heading(summary, times, range(1, summary.turns + 1))
@@ -74,7 +74,7 @@ def page_document(
 def _heading(
     summary: ConversationSummary | None, times: Sequence[str], turns: Iterable[int]
 ) -> JsonObject:
-    """Return the fields before the blocks; `times` are those of the first and the last block."""
+    """Return the fields before the blocks; `times` are the times of the first and the last block."""
     return {
         "version": VERSION,
         "conversation_id": summary.conversation.name if summary else "",
@@ -86,18 +86,18 @@ def _heading(
 
 
 def pool_document(timeline: Timeline, summary: ConversationSummary | None) -> JsonObject:
-    """Return every source by number."""
+    """Return the document of all sources of a conversation, in the order of their numbers."""
     rows: list[Json] = [source_row(sid, timeline) for sid in timeline.pool.sources]
     return {"conversation_id": summary.conversation.name if summary else "", "sources_pool": rows}
 
 
 def source_row(sid: int, timeline: Timeline) -> JsonObject:
-    """Return the source of that number with the fields of the pool, and its text if the log keeps one.
+    """Return the source with that number as an object with all its fields and its stored text.
 
-    Base64 of more than 4,000 characters is left out of the text.
+    Base64 of more than 4,000 characters is removed from the text.
 
     Raises:
-        KeyError: there is no such source.
+        KeyError: there is no source with that number.
     """
     source = timeline.pool.sources[sid]
     kept_text = timeline.kept_texts.get(source.url)
@@ -108,20 +108,20 @@ def source_row(sid: int, timeline: Timeline) -> JsonObject:
 
 
 def plan_list(blocks: Iterable[Block]) -> str:
-    """Return a line for each plan that these blocks record, with the ref of its newest snapshot."""
+    """Return a line for each plan in these blocks, with the ref of its newest snapshot; `no plans` without plans."""
     snapshots = [block.body.snapshot for block in blocks if isinstance(block.body, Plan)]
     latest = {snapshot.plan_id: snapshot for snapshot in snapshots}
     return "\n".join(map(plan.plan_line, latest.values())) or "no plans"
 
 
 def note_list(blocks: Iterable[Block]) -> str:
-    """Return a line for each memory note of these blocks, with the ref of its first block."""
+    """Return a line for each memory note in these blocks, with the ref of its first block."""
     notes = memory_notes.fold(blocks).notes
     return "\n".join(f"{note.ref} {note.line()}" for note in notes) or "no memory notes"
 
 
 def feedback_list(blocks: Iterable[Block]) -> str:
-    """Return a line for each valid feedback of these blocks, with the ref of its block."""
+    """Return a line for each feedback in these blocks that counts, with the ref of its block, in order."""
     reactions = feedback.fold(blocks)
     current = [*reactions.user_reactions.values(), *reactions.machine_feedback]
     current.sort(key=lambda reaction: reaction.block.seq)

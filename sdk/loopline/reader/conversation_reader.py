@@ -1,4 +1,4 @@
-"""A conversation as everybody can read it: its blocks, its refs, its document, and what was thought of it."""
+"""The methods of a conversation that only read: its blocks, its refs, its document, and the feedback about it."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from loopline.timeline import (
 from loopline.timeline.chain import START, digests
 
 KEPT_NAMES = 256
-"""Names that were checked last: most conversations have the same tenant, project and user."""
+"""The number of cached names that were checked: most conversations have the same tenant, project and user."""
 _PAGE_BLOCKS = 1_000
 _CHILDREN = BodyUnion[RunChild](RunChild)
 
 
 class ConversationReader:
-    """One conversation of one user, without what is needed to run it."""
+    """One conversation of one user, read-only; it does not need a bundle or a model."""
 
     def __init__(
         self,
@@ -52,12 +52,12 @@ class ConversationReader:
         self.conversation = conversation
 
     async def satisfaction(self) -> Satisfaction:
-        """Return the counts of the user's reactions in force, and their rate."""
+        """Return the counts of the user's reactions and the share of "ok"."""
         blocks = await self._log.read(self.conversation, types=["turn.feedback"])
         return feedback.fold(blocks).satisfaction
 
     async def read(self, refs: str | Sequence[str]) -> Reading:
-        """Read one ref or several; a ref that does not exist does not stop the others."""
+        """Read one ref or several, each to one item; a ref that cannot be read gives an item with a message."""
         reader = await self._reader(self.conversation)
         return await reader.read([refs] if isinstance(refs, str) else refs)
 
@@ -75,7 +75,7 @@ class ConversationReader:
         such as `turn_2`, selects those of one turn.
 
         Raises:
-            LooplineError: there is no such type, and the message says which there are; or a number is below 0.
+            LooplineError: a type or the turn is not valid, with a hint in the message, or a number is below 0.
         """
         if after < 0 or (limit is not None and limit < 0):
             raise LooplineError("after and limit must be 0 or more")
@@ -84,22 +84,26 @@ class ConversationReader:
             await self._check_type(kind)
         number = None if turn is None else turn_number(turn)
         if number == 0:
-            raise LooplineError(f"no turn {turn!r}: turns are called turn_1, turn_2, …")
+            raise LooplineError(f"{turn!r} is not a turn: turns are turn_1, turn_2, …")
         return await self._log.read(
             self.conversation, after=after, limit=limit, types=kinds_wanted, turn=number
         )
 
     async def _check_type(self, kind: str) -> None:
-        """Refuse a type that is neither known here nor in the log, which a newer loopline may have written."""
+        """Refuse a type that is neither known nor in the log, where a newer version of Loopline may have written it.
+
+        Raises:
+            LooplineError: the type is refused.
+        """
         if is_known_type(kind):
             return
         if well_formed(kind) != kind or not await self._log.read(
             self.conversation, types=[kind], limit=1
         ):
-            raise LooplineError(f"no block here has the type {kind!r}: {type_hint(kind)}")
+            raise LooplineError(f"there is no block of the type {kind!r}: {type_hint(kind)}")
 
     async def children(self) -> Sequence[ConversationSummary]:
-        """Return the child runs that calls of this conversation started, in order, without forgotten ones."""
+        """Return the child runs that calls of this conversation started, in order, without forgotten child runs."""
         blocks = await self._log.read(self.conversation, types=["run.child"])
         names = dict.fromkeys(child.conversation for _, child in _CHILDREN.among(blocks))
         summaries = [
@@ -108,15 +112,15 @@ class ConversationReader:
         return [summary for summary in summaries if summary is not None]
 
     async def export(self) -> JsonObject:
-        """Return the whole conversation as the document `artifact:conv.timeline.v1`."""
+        """Return the full conversation as the document `artifact:conv.timeline.v1`."""
         timeline = Timeline(await self._log.read(self.conversation))
         return timeline_document(timeline, await self._log.find(self.conversation))
 
     async def export_text(self) -> AsyncIterator[str]:
-        """Yield the JSON text of what `export` returns, piece by piece: not all blocks are held at once.
+        """Yield the JSON text of `export` in pieces, reading 1,000 blocks at a time.
 
         Raises:
-            LooplineError: the conversation was forgotten meanwhile.
+            LooplineError: the conversation was forgotten during the export.
         """
         summary = await self._log.find(self.conversation)
         if summary is None:
@@ -140,10 +144,10 @@ class ConversationReader:
 
 @lru_cache(KEPT_NAMES)
 def check_name(kind: str, name: str) -> None:
-    """Check that something can be stored under this name.
+    """Check that a name can be stored; `kind`, such as "conversation", is for the message.
 
     Raises:
-        LooplineError: it is blank, or is no text that can be stored.
+        LooplineError: the name is blank, or is not valid Unicode.
     """
     if not name.strip() or well_formed(name) != name:
         raise LooplineError(

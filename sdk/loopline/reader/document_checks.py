@@ -58,15 +58,15 @@ _TREE = BodyUnion[FileBody](FileBody)
 _HEADERS = BodyUnion[TurnHeader](TurnHeader)
 CountedBody = SourceAdded | Completion | ArtifactKept | FileAdded
 NumberedBody = UserRecalled | RoundStart | RangeSummary | Checkpoint | CountedBody
-"""The bodies with numbers that name blocks, turns, sources or versions."""
+"""The bodies with numbers that refer to blocks, turns, sources or versions."""
 _NUMBERED = BodyUnion[NumberedBody](NumberedBody)
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 _FREE_FIELDS = {"arguments", "ran_with", "value", "parts", "limits"}
-"""Fields with values of tools, bundles and providers."""
+"""Fields with values from tools, bundles and providers, whose numbers are not checked."""
 
 
 class DocumentError(LooplineError):
-    """A document cannot be imported; the message names the place in it."""
+    """A document cannot be imported; the message has the path in the document, such as `blocks[3].body`."""
 
 
 def _at(block: Block) -> str:
@@ -74,7 +74,7 @@ def _at(block: Block) -> str:
 
 
 def check_turns(blocks: Sequence[Block]) -> None:
-    """Check that turns begin one after the other, each with a prompt."""
+    """Check that turns start one after the other, each with a prompt."""
     newest = 0
     prompted = set[int]()
     for block in blocks:
@@ -84,12 +84,12 @@ def check_turns(blocks: Sequence[Block]) -> None:
         if isinstance(block.body, UserPrompt):
             prompted.add(block.turn)
         elif block.turn not in prompted and not isinstance(block.body, Unknown):
-            # A block of an unknown type may begin a turn: a newer loopline wrote it.
+            # A block of an unknown type, from a newer version of Loopline, may start a turn.
             raise DocumentError(f"{_at(block)}: {block.turn_id} begins without a user.prompt")
 
 
 def check_order(blocks: Sequence[Block]) -> None:
-    """Check that each block is the n-th of its type in its turn, and that the terms never fall."""
+    """Check that `n` of each block numbers it by type and turn, and that terms never decrease."""
     counts = Counter[tuple[int, str]]()
     newest = 0
     for block in blocks:
@@ -102,9 +102,9 @@ def check_order(blocks: Sequence[Block]) -> None:
 
 
 def check_calls(blocks: Sequence[Block]) -> None:
-    """Check that every start, child and result follows its call, with one start and one result each.
+    """Check that starts, child runs and results follow their calls, with at most one start and one result for each call.
 
-    A program's call follows the call that ran the program, which has no result yet.
+    A program's call must follow the call that runs the program and precede the result of that call.
     """
     turns = dict[str, int]()
     started = set[str]()
@@ -136,23 +136,23 @@ def check_calls(blocks: Sequence[Block]) -> None:
 
 
 def check_attachments(blocks: Sequence[Block]) -> None:
-    """Check that every file belongs to an input of its turn, and has the bytes of its digest."""
+    """Check that every attached file belongs to an input of its turn, and that its content has its digest."""
     for block, file in _FILES.among(blocks):
         seq = input_seq_of(block)
         message = blocks[seq - 1] if 1 <= seq <= len(blocks) else block
         is_input = isinstance(message.body, UserPrompt | UserFollowup | UserSteer)
         if message.turn != block.turn or not is_input:
-            raise DocumentError(f"{_at(block)}: {file.name!r} came with no input")
+            raise DocumentError(f"{_at(block)}: {file.name!r} does not belong to an input")
         try:
             digest = sha256(attachments.content(file)).hexdigest()
         except ValueError:
             digest = ""
         if digest != file.sha256:
-            raise DocumentError(f"{_at(block)}: {file.name!r} is not what its sha256 says")
+            raise DocumentError(f"{_at(block)}: {file.name!r} does not match its sha256")
 
 
 def check_files(blocks: Sequence[Block]) -> None:
-    """Check that every file has a path that a workspace takes, and the bytes of its digest."""
+    """Check that every file has a valid path of a workspace, and that its content has its size and digest."""
     for block, body in _TREE.among(blocks):
         match body:
             case FileRemoved(area=area, path=path):
@@ -167,7 +167,9 @@ def check_files(blocks: Sequence[Block]) -> None:
                 except ValueError:
                     content = b""
                 if (len(content), sha256(content).hexdigest()) != (size, digest):
-                    raise DocumentError(f"{_at(block)}: {path!r} is not what its sha256 says")
+                    raise DocumentError(
+                        f"{_at(block)}: {path!r} does not match its size and sha256"
+                    )
 
 
 def _check_path(block: Block, path: str) -> None:
@@ -183,47 +185,47 @@ def _check_pulled(block: Block, text: str) -> None:
     except LooplineError as error:
         raise DocumentError(f"{_at(block)}.body.refs: {error}") from error
     if not isinstance(ref, FileRef):
-        raise DocumentError(f"{_at(block)}.body.refs: {text!r} names no file")
+        raise DocumentError(f"{_at(block)}.body.refs: {text!r} is not the ref of a file")
 
 
 def check_refs(blocks: Sequence[tuple[Block, Json]]) -> None:
-    """Check that each block has the ref that follows from its position and its body."""
+    """Check that each block has the ref that follows from its position and body."""
     for block, ref in blocks:
         try:
             expected = block.ref
         except LooplineError as error:
-            raise DocumentError(f"{_at(block)}: it cannot be named: {error}") from error
+            raise DocumentError(f"{_at(block)}: it cannot have a ref: {error}") from error
         if ref != expected:
-            actual = repr(ref) if isinstance(ref, str) else "no text"
+            actual = repr(ref) if isinstance(ref, str) else "not a text"
             raise DocumentError(f"{_at(block)}: its ref is {actual}, and should be {expected!r}")
 
 
 def check_digests(blocks: Sequence[Block], rows: Sequence[Json]) -> None:
-    """Check the digests; documents of older versions have none."""
+    """Check the digests of the rows that have one."""
     for index, (digest, row) in enumerate(zip(digests(blocks), rows, strict=True)):
         match row:
             case {"digest": written} if written != digest.hex():
                 raise DocumentError(
-                    f"blocks[{index}]: it is not what its digest says, so it or one before it was "
-                    "changed: loopline audit --document says more"
+                    f"blocks[{index}]: it does not match its digest, so it or a block before it was "
+                    "changed: run loopline audit --document for details"
                 )
             case _:
                 pass
 
 
 def check_commits(blocks: Sequence[Block]) -> None:
-    """Check that a commit is a digest, never a text that a command could take for an option."""
+    """Check that every commit is a hexadecimal digest, so that a command cannot read it as an option."""
     for block, header in _HEADERS.among(blocks):
         for used in header.knowledge_commits:
             if not _COMMIT.fullmatch(used.commit):
                 raise DocumentError(
-                    f"{_at(block)}.body.knowledge.commit: {used.commit!r} is no commit"
+                    f"{_at(block)}.body.knowledge.commit: {used.commit!r} is not a commit"
                 )
 
 
 @dataclass(slots=True)
 class _Counts:
-    """The turns, sources and artifact versions of the blocks before."""
+    """The counts of turns, sources, and versions of artifacts and files in the blocks before."""
 
     turn: int = 0
     sids: set[int] = field(default_factory=set[int])
@@ -232,7 +234,7 @@ class _Counts:
 
 
 def check_numbers(blocks: Sequence[Block]) -> None:
-    """Check that the numbers in bodies are possible, and name blocks, turns and sources that exist."""
+    """Check that numbers in bodies are not negative or huge, and refer to blocks, turns and sources that exist."""
     counts = _Counts()
     for block in blocks:
         body = block.body
@@ -247,7 +249,7 @@ def check_numbers(blocks: Sequence[Block]) -> None:
 
 
 def _numbers(value: Json, path: str) -> Iterator[tuple[str, int | float]]:
-    """Yield every number of a body with its path, except those in free-form JSON."""
+    """Yield every number of a body with its path, without numbers in free-form JSON."""
     match value:
         case dict():
             for name, item in value.items():
@@ -263,7 +265,7 @@ def _numbers(value: Json, path: str) -> Iterator[tuple[str, int | float]]:
 
 
 def _find_faults(block: Block, body: NumberedBody, counts: _Counts) -> Iterator[str]:
-    """Yield what is wrong with numbers that name other blocks, turns, sources or versions."""
+    """Yield a message for each number that refers to a block, turn, source or version that does not exist."""
     before = block.seq - 1
     match body:
         case UserRecalled(said=seq):

@@ -1,4 +1,4 @@
-"""Import of a document `artifact:conv.timeline.v1`: its blocks, and what they would do if they were trusted."""
+"""Import and audit of a document `artifact:conv.timeline.v1`, and saved heads of conversations."""
 
 from __future__ import annotations
 
@@ -59,10 +59,11 @@ _ACTION_CHARACTERS = 200
 
 
 def read_document(document: JsonObject) -> list[Block]:
-    """Return the blocks of a document, checked: none is missing, damaged, doubled or left over.
+    """Check a document and return its blocks.
 
     Raises:
-        DocumentError: it has another version, or is damaged; the message names the place.
+        DocumentError: the document has another version, or a block is missing, damaged or repeated; the message has its
+            path.
     """
     rows = rows_of(document)
     named = [block_at(row, seq) for seq, row in enumerate(rows, start=1)]
@@ -80,10 +81,10 @@ def read_document(document: JsonObject) -> list[Block]:
 
 
 def rows_of(document: JsonObject) -> list[Json]:
-    """Return the blocks of a document as they are written.
+    """Return the block objects of a document, after a check of the other fields.
 
     Raises:
-        DocumentError: it is not a document, or has another version.
+        DocumentError: it is not a document with blocks, or has another version.
     """
     match document:
         case {"version": 1}:
@@ -91,21 +92,21 @@ def rows_of(document: JsonObject) -> list[Json]:
         case {"version": int(version)} if 0 <= version <= LARGEST_NUMBER:
             raise DocumentError(f"version {version}: only {VERSION} can be imported")
         case _:
-            raise DocumentError(f"version: it is no number; only {VERSION} can be imported")
+            raise DocumentError(f"version: it is not a number; only {VERSION} can be imported")
     for name in sorted({str(name) for name in document} - _DOCUMENT_FIELDS):
-        raise DocumentError(f"{name}: a document has no such field")
+        raise DocumentError(f"{name}: a document does not have this field")
     match document:
         case {"blocks": [_, *_] as rows}:
             return rows
         case _:
-            raise DocumentError("blocks: there are none")
+            raise DocumentError("blocks: the document has none")
 
 
 def block_at(row: Json, expected_seq: int) -> tuple[Block, Json]:
-    """Return the block that has this seq, and its ref as it is written.
+    """Parse a block object with that seq; return the block and the value of its field `ref`, which is not checked.
 
     Raises:
-        DocumentError: it is not a block, or has another seq.
+        DocumentError: it is not a valid block, or has another seq.
     """
     at = f"blocks[{expected_seq - 1}]"
     match row:
@@ -129,7 +130,7 @@ def block_at(row: Json, expected_seq: int) -> tuple[Block, Json]:
         raise DocumentError(f"{at}: seq, version, round, n and term are from 0 to {LARGEST_NUMBER}")
     if seq != expected_seq:
         raise DocumentError(
-            f"{at}: seq {seq} stands at place {expected_seq}: a block is missing or doubled"
+            f"{at}: seq {seq} is at position {expected_seq}: a block is missing or repeated"
         )
     try:
         block = Block(
@@ -144,32 +145,32 @@ def block_at(row: Json, expected_seq: int) -> tuple[Block, Json]:
         _check_fields(block.body, body, at)
     except (ValueError, TypeError, RecursionError) as error:
         problem = " ".join(str(error).split())
-        raise DocumentError(f"{at}: it is no {kind}: {problem}") from error
+        raise DocumentError(f"{at}: it is not a valid {kind}: {problem}") from error
     allowed = {"stored", "digest"} if isinstance(block.body, Unknown) else {"digest"}
     for name in sorted({str(name) for name in optional} - allowed):
-        raise DocumentError(f"{at}.{name}: a {kind} has no such field")
+        raise DocumentError(f"{at}.{name}: a {kind} does not have this field")
     return block, ref
 
 
 def _turn(text: str, at: str) -> int:
     number = turn_number(text)
     if not number:
-        raise DocumentError(f"{at}: {text!r} is no turn")
+        raise DocumentError(f"{at}: {text!r} is not a turn")
     return number
 
 
 def _time(text: str, at: str) -> datetime:
     time = datetime.fromisoformat(text)
     if time.utcoffset() != timedelta(0) or time.microsecond % 1000:
-        raise DocumentError(f"{at}: {text} is no time in UTC to the millisecond")
+        raise DocumentError(f"{at}: {text} is not a time in UTC to the millisecond")
     return time
 
 
 def _body(kind: str, version: int, body: Json, row: Json) -> Body:
-    """Return the body; one of an unknown type as it was stored.
+    """Parse a body; a body of an unknown type becomes an `Unknown` with its stored text.
 
     Raises:
-        ValueError: it is not a body of that type.
+        ValueError: it is not a body of that type and version.
     """
     if is_known_version(kind, version):
         read = decode_full(kind, dumps(body))
@@ -182,20 +183,20 @@ def _body(kind: str, version: int, body: Json, row: Json) -> Body:
         case _:
             exact = dumps(body)
     if well_formed(f"{kind}{exact}") != f"{kind}{exact}":
-        raise ValueError("it holds what no text can hold")
+        raise ValueError("it has characters that are not valid Unicode")
     return Unknown(stored_type=kind, version=version, stored=exact)
 
 
 def _check_fields(body: Body, written: Json, at: str) -> None:
-    """Check that the body has every field that is written."""
+    """Check that the written body has only fields of its type."""
     if not isinstance(body, Unknown):
         path = _unknown_field(written, json.loads(encode_full(body)), f"{at}.body")
         if path:
-            raise DocumentError(f"{path}: a {body.type} has no such field")
+            raise DocumentError(f"{path}: a {body.type} does not have this field")
 
 
 def _unknown_field(written: Json, fields: Json, path: str) -> str:
-    """Return the path of the first written field that is not among the body's fields, or an empty text."""
+    """Return the path of the first field in `written` that is not in `fields`, or an empty text."""
     match written, fields:
         case dict(), dict():
             pairs = [(f"{path}.{name}", item, fields.get(name)) for name, item in written.items()]
@@ -211,22 +212,22 @@ def _unknown_field(written: Json, fields: Json, path: str) -> str:
 
 
 def import_actions(blocks: Sequence[Block], name: str) -> list[ImportedAction]:
-    """Return what the blocks would do if they were imported under that name and confirmed."""
+    """Return the actions that require confirmation when the blocks are imported under that name."""
     timeline = Timeline(blocks)
     actions = list[ImportedAction]()
     parent = parent_name(name)
     if parent is not None:
-        text = f"its answer is taken by a call of {parent!r}"
+        text = f"its answer becomes the result of a call of {parent!r}"
         actions.append(ImportedAction(name=child_action(name), text=text))
     actions += map(_turn_action, timeline.open_turns)
     for repository in dict.fromkeys(commit.repository for commit in timeline.knowledge):
-        text = "refs of this document are read from it"
+        text = "refs of this document are read from the repository"
         actions.append(ImportedAction(name=repository_action(repository), text=text))
     return actions
 
 
 def import_mark(blocks: Sequence[Block], confirmed: Sequence[str], now: datetime) -> Block:
-    """Return the block that follows imported blocks and names their confirmed actions."""
+    """Return the block that marks the end of imported blocks and names their confirmed actions."""
     turn = max(block.turn for block in blocks)
     n = sum(block.turn == turn and isinstance(block.body, Imported) for block in blocks) + 1
     return Block(
@@ -243,9 +244,9 @@ def import_mark(blocks: Sequence[Block], confirmed: Sequence[str], now: datetime
 def _turn_action(turn: Turn) -> ImportedAction:
     name = turn_id(turn.number)
     if turn.header is None:
-        return ImportedAction(name=name, text="its prompt is answered before the next one")
+        return ImportedAction(name=name, text="its prompt is answered before the next prompt")
     return ImportedAction(
-        name=name, text="; ".join(["it is carried on", *_describe_open_calls(turn)])
+        name=name, text="; ".join(["it is continued", *_describe_open_calls(turn)])
     )
 
 
@@ -265,11 +266,11 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class HeadsError(LooplineError):
-    """A file of heads cannot be used; the message says why."""
+    """A text with saved heads cannot be used; the message says why."""
 
 
 def heads_text(heads: Mapping[ConversationKey, Head], key: bytes = b"") -> str:
-    """Return the heads as JSON; with a key it has an HMAC-SHA256 of them."""
+    """Return the heads as JSON text; with a `key` the text has their HMAC-SHA256."""
     rows: list[Json] = [_row(conversation, head) for conversation, head in heads.items()]
     signature: JsonObject = {"hmac_sha256": _signature(rows, key)} if key else {}
     content = {"version": HEADS_VERSION, "heads": rows, **signature}
@@ -277,27 +278,27 @@ def heads_text(heads: Mapping[ConversationKey, Head], key: bytes = b"") -> str:
 
 
 def read_heads(text: str, key: bytes = b"") -> dict[ConversationKey, Head]:
-    """Return the heads of a text.
+    """Parse heads that `heads_text` wrote; with a `key` check their signature.
 
     Raises:
-        HeadsError: the text has no heads, or was not signed with the key.
+        HeadsError: the text is not valid, or was not signed with the key.
     """
     try:
         content: Json = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise HeadsError(f"the heads are no JSON: {error}") from error
+        raise HeadsError(f"the heads are not valid JSON: {error}") from error
     match content:
         case {"version": 1, "heads": [*rows], "hmac_sha256": str(signature)}:
             pass
         case {"version": 1, "heads": [*rows]}:
             signature = ""
         case _:
-            raise HeadsError("the heads are not those of loopline audit --save, version 1")
-    # Digests of texts that are not ASCII are compared as bytes, half a surrogate pair included.
+            raise HeadsError("the text was not written by loopline audit --save, version 1")
+    # compare_digest accepts only ASCII texts, so bytes are compared; the text may have lone surrogates.
     if key and not hmac.compare_digest(
         signature.encode(errors="surrogatepass"), _signature(rows, key).encode()
     ):
-        raise HeadsError("the heads were not signed with this key, or changed since they were")
+        raise HeadsError("the heads were not signed with this key, or were changed after signing")
     return dict(map(_head, rows))
 
 
@@ -328,7 +329,7 @@ def _head(row: Json) -> tuple[ConversationKey, Head]:
         }:
             pass
         case _:
-            raise HeadsError("a head lacks a field, or has one of the wrong type")
+            raise HeadsError("a field of a head is missing or has the wrong type")
     try:
         digest = bytes.fromhex(written)
     except ValueError:
@@ -342,21 +343,21 @@ def _head(row: Json) -> tuple[ConversationKey, Head]:
 def audit_document(
     document: JsonObject, heads: Mapping[ConversationKey, Head], key: ConversationKey
 ) -> Audit:
-    """Return what is wrong with a document, compared with the head of its conversation.
+    """Audit a document against its digests, and against the saved head of the conversation `key`, if `heads` has it.
 
     Raises:
-        DocumentError: it is not a document, or has no digests.
+        DocumentError: it is not a document, or its blocks do not have digests.
     """
     rows = rows_of(document)
     links = [_link(row, seq) for seq, row in enumerate(rows, start=1)]
     if not any(link.digest for link in links):
-        raise DocumentError("there are no digests in it: it was exported by an older loopline")
+        raise DocumentError("its blocks do not have digests, so it cannot be audited")
     result = audit(key, links, heads.get(key))
     return result if result.faults else replace(result, faults=tuple(_find_wrong_seqs(rows)))
 
 
 def _link(row: Json, seq: int) -> Link:
-    """Return a row as the link with this seq; a row that is not a block matches no digest."""
+    """Convert a block object to the link at that position; an invalid block becomes a link that matches no digest."""
     match row:
         case {"seq": int(written_seq), "digest": str(written)} if _DIGEST.fullmatch(written):
             digest = bytes.fromhex(written)
@@ -371,7 +372,7 @@ def _link(row: Json, seq: int) -> Link:
 
 
 def _find_wrong_seqs(rows: Sequence[Json]) -> Iterator[Fault]:
-    """Yield the rows with a wrong `seq` whose other fields are unchanged."""
+    """Yield a fault for each block object with a wrong `seq`, which its digest does not cover."""
     for expected, row in enumerate(rows, start=1):
         match row:
             case {"seq": int(seq)} if seq != expected:

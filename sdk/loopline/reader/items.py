@@ -1,4 +1,4 @@
-"""Items of a reading: each ref's text, how much of it fits, and the status of all items."""
+"""The items of a reading: the text of each ref, truncated to fit, and the status of all items."""
 
 from __future__ import annotations
 
@@ -69,12 +69,13 @@ JSON = "application/json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """A ref with its text.
+    """A requested ref with its text.
 
-    `ref` is pinned where the `requested` ref moves. `message` says what was cut and which ref restores it, or why there
-    is nothing and what is possible. `data` are the bytes of an attached file, whose `text` is its text form or a line
-    that describes it. `kept` is recorded when the item is shown, so that its ref can be read when its origin is gone.
-    `cites` are the sources that the text's unbound citations name, by number.
+    `ref` is the pinned form of the `requested` ref. The `message` of a "cut" item names the ref of the remaining text;
+    the message of a "missing" or "gone" item says why, and what can be read instead. `data` are the bytes of a file; its
+    `text` is the text form, or a line that describes it. `keep` says that the text must be stored when it is shown, and
+    `kept` is the body that stores it, so that the ref can be read when its origin is gone. `cites` are the sources of
+    the text's unbound citations, by number.
     """
 
     ref: str
@@ -92,18 +93,21 @@ class Item:
 
     @property
     def readable(self) -> bool:
-        """Return whether there is something to read."""
+        """Whether the item has a text."""
         return self.status in ("ok", "cut")
 
     @property
     def sha256(self) -> str:
-        """Return the digest of the text, in hexadecimal."""
+        """The sha256 of the text, in hexadecimal."""
         return sha256(self.text.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The items of a reading, in the order of the request; iterating yields them."""
+    """The items of a reading, in the order of the request; a reading can be iterated.
+
+    `exists_in_visible_context` are requested refs whose text the prompt already shows.
+    """
 
     items: Sequence[Item]
     exists_in_visible_context: Sequence[str] = ()
@@ -113,21 +117,21 @@ class Reading:
 
     @property
     def paths(self) -> list[str]:
-        """Return the refs that were read."""
+        """The refs of the items with a text."""
         return [item.ref for item in self.items if item.readable]
 
     @property
     def missing(self) -> list[str]:
-        """Return the requested refs that gave nothing."""
+        """The requested refs of the items without a text."""
         return [item.requested for item in self.items if not item.readable]
 
     @property
     def total_tokens(self) -> int:
-        """Return an estimate of the tokens of all texts."""
+        """An estimate of the tokens of all texts."""
         return sum(estimate(item.text) for item in self.items)
 
     def status(self) -> JsonObject:
-        """Return the status that precedes the texts."""
+        """Return the status object that the model receives before the texts."""
         paths: list[Json] = [
             {"path": item.ref, "tokens": estimate(item.text)}
             for item in self.items
@@ -166,7 +170,7 @@ TextBody = (
     | Feedback
     | Plan
 )
-"""The bodies that are read in another form than their JSON."""
+"""The bodies that are not read as their JSON."""
 _TEXTS = BodyUnion[TextBody](TextBody)
 
 
@@ -174,7 +178,7 @@ def text_of(block: Block) -> tuple[str, str]:
     """Return the text of a block and its MIME type; of most body types the text is the JSON of the body."""
     body = block.body
     if not _TEXTS.has(body):
-        # The short stored form of a round's start has no names of fields, so version 1 is shown.
+        # Version 2 of a RoundStart is stored without the names of fields, so version 1 is shown.
         named = structs.replace(body, version=1) if isinstance(body, RoundStart) else body
         return encode(named)[2], JSON
     match body:
@@ -225,7 +229,7 @@ def _text_of_file(file: UserAttachment | FileAdded) -> tuple[str, str]:
 
 
 def text_in(text: str, span: Span | None) -> str:
-    """Return the lines or characters of a text in the span, up to the end of the text.
+    """Return the lines or characters of a text in the span; a span may end after the text.
 
     Raises:
         RefError: the span begins after the end; the message has the length of the text.
@@ -245,15 +249,16 @@ def text_in(text: str, span: Span | None) -> str:
 
 
 def fit_item(ref: SpannedRef, requested: str, text: str, mime: str, room: int) -> Item:
-    """Return the part of a text that `ref` names, as far as it fits into `room` characters.
+    """Return an item with the part of a text that `ref` names, truncated to `room` characters.
 
-    It ends with a full line if one fits. The item's ref names what it shows, its message the remaining part.
+    A truncated part ends with a full line if at least one line fits. Its ref names the shown part, and its message has
+    the ref of the remaining part.
 
     Raises:
         RefError: the span begins after the end of the text.
     """
     if room < 1:
-        message = f"cut: no room was left for it; read {ref} by itself"
+        message = f"cut: the other texts used all the room; read {ref} alone"
         return Item(ref=str(ref), requested=requested, status="cut", mime=mime, message=message)
     part = text_in(text, ref.span)
     if len(part) <= room:
@@ -281,7 +286,7 @@ def fit_item(ref: SpannedRef, requested: str, text: str, mime: str, room: int) -
 
 
 def _start(text: str, span: Span | None) -> tuple[int, int]:
-    """Return the line and the character at which a span begins, both from 1."""
+    """Return the line and the character at which a span starts, both from 1."""
     match span:
         case Lines(first=first):
             return first, sum(map(len, split_lines(text)[: first - 1])) + 1
@@ -292,7 +297,7 @@ def _start(text: str, span: Span | None) -> tuple[int, int]:
 
 
 def passage_source(passage: Passage) -> Source:
-    """Return a passage as a source to cite."""
+    """Return the source for citations of a passage."""
     return Source(
         url=passage.ref,
         title=passage.title,
@@ -304,14 +309,17 @@ def passage_source(passage: Passage) -> Source:
 
 
 def passage_item(passage: Passage, requested: str, text: str, room: int) -> Item:
-    """Return what fits of a passage; `text` is that of the passage, or of the full file if it does not fit."""
+    """Return an item with a passage of knowledge, truncated to `room` characters.
+
+    `text` is the text of the passage if it fits, else the text of its full file, whose lines the new ref counts.
+    """
     mime = MARKDOWN if passage.path.endswith((".md", ".markdown")) else "text/plain"
     ref = parse(passage.ref)
     if len(passage.text) <= room or not isinstance(ref, KnowledgeRef):
         shown = passage.text[:room]
         item = Item(ref=passage.ref, requested=requested, status="ok", text=shown, mime=mime)
         if len(passage.text) > room:
-            item = replace(item, status="cut", message=f"cut: the whole is {passage.ref}")
+            item = replace(item, status="cut", message=f"cut: the full text is {passage.ref}")
     else:
         item = fit_item(ref, requested, text, mime, room)
     shown_ref = parse(item.ref)
@@ -323,7 +331,7 @@ def passage_item(passage: Passage, requested: str, text: str, room: int) -> Item
 
 
 def find_kept_passage(timeline: Timeline, ref: KnowledgeRef, room: int) -> Item | None:
-    """Return a stored passage that is the requested one or contains its lines."""
+    """Return an item with a stored passage that has the requested ref or contains its lines; None without one."""
     if ref.commit is None:
         return None
     requested = str(ref)
@@ -344,13 +352,13 @@ def _make_kept_item(timeline: Timeline, requested: str, name: str, text: str, ro
     title = timeline.kept_texts[name].title
     item = Item(ref=requested, requested=requested, status="ok", text=text, title=title)
     if len(text) > room:
-        message = f"cut: {len(text) - room} of {len(text)} characters, which had no room here"
+        message = f"cut: {len(text) - room} of {len(text)} characters, which did not fit here"
         return replace(item, status="cut", text=text[:room], message=message)
     return replace(item, source=timeline.pool.find(name))
 
 
 def _select_lines(name: str, text: str, ref: KnowledgeRef) -> str | None:
-    """Return the ref's lines from a kept text, or None if it does not have them."""
+    """Return the lines of `ref` from the text stored under `name`, or None if it does not have them."""
     if not name.startswith("ks:") or not isinstance(ref.span, Lines):
         return None
     kept_ref = parse(name)

@@ -1,4 +1,4 @@
-"""The reader: one way in for every ref."""
+"""The reader, which reads every kind of ref."""
 
 from __future__ import annotations
 
@@ -80,7 +80,10 @@ BlockRefs = BlockRef | CallRef | ArtifactRef | SummaryRef | FileRef
 
 
 class ConversationView(Struct, frozen=True):
-    """A conversation to read from; with a `history` the timeline may begin with a checkpoint."""
+    """A conversation to read from; with a `history` the timeline may start at a checkpoint.
+
+    `forgotten` is the time when it was forgotten, None for other conversations.
+    """
 
     timeline: Timeline
     summary: ConversationSummary | None = None
@@ -88,11 +91,11 @@ class ConversationView(Struct, frozen=True):
     history: History | None = None
 
     async def containing(self, ref: Ref) -> Timeline:
-        """Return a timeline in which `find` finds the ref as in the full one."""
+        """Return a timeline whose `find` gives the same result for the ref as the full timeline."""
         return self.timeline if self.history is None else await self.history.containing(ref)
 
     async def full(self) -> Timeline:
-        """Return the conversation from its first block on."""
+        """Return the timeline of all blocks."""
         return self.timeline if self.history is None else await self.history.full()
 
     async def read_type(self, kind: str) -> Sequence[Block]:
@@ -106,7 +109,7 @@ ConversationLookup = Callable[[str], Awaitable[ConversationView | None]]
 
 
 async def view_conversation(log: TimelineLog, conversation: ConversationKey) -> ConversationView:
-    """Return the conversation as a reader finds it, opened from its newest checkpoint."""
+    """Open the conversation from its newest checkpoint, for a reader; the view is empty if it does not exist."""
     timeline = await open_timeline(log, conversation)
     summary = await log.find(conversation)
     forgotten = None if summary else await log.forgotten(conversation)
@@ -114,7 +117,7 @@ async def view_conversation(log: TimelineLog, conversation: ConversationKey) -> 
 
 
 def conversation_lookup(log: TimelineLog, conversation: ConversationKey) -> ConversationLookup:
-    """Return what finds the other conversations of the same user by name."""
+    """Return a function that opens another conversation of the same user by name, or returns None."""
     return partial(_find_conversation, log, conversation)
 
 
@@ -126,7 +129,7 @@ async def _find_conversation(
 
 
 class Reader(Struct, frozen=True, kw_only=True):
-    """Reads what a ref names from the log, from skills, or from the knowledge space."""
+    """Reads refs from the log of a conversation, from skills, and from the knowledge space."""
 
     conversation: ConversationView
     skills: Skills | None = None
@@ -134,9 +137,10 @@ class Reader(Struct, frozen=True, kw_only=True):
     lookup: ConversationLookup | None = None
 
     async def read(self, refs: Sequence[str], *, limit: int = UNLIMITED) -> Reading:
-        """Return an item for each ref, in order. A ref that cannot be read does not stop the others.
+        """Return an item for each ref, in order; a ref that cannot be read gives an item with a message.
 
-        `limit` is the number of characters of all texts together. An item that is cut names the ref that restores it.
+        `limit` is the most characters of all texts together. A truncated item has the ref of the remaining text in its
+        message.
         """
         items = list[Item]()
         room = limit
@@ -179,7 +183,7 @@ class Reader(Struct, frozen=True, kw_only=True):
                 text, mime = await self._document(ref.name)
                 return fit_item(ref, requested, text, mime, room)
             case HostedRef():
-                raise RefError(f"{str(ref)!r} names a hosted file: hosting is absent here")
+                raise RefError(f"{str(ref)!r} is a hosted file, which cannot be read here")
 
     async def _skill(self, ref: SkillRef, requested: str, room: int) -> Item:
         from loopline.reader.skill_items import skill_item
@@ -188,7 +192,7 @@ class Reader(Struct, frozen=True, kw_only=True):
         return await asyncio.to_thread(skill_item, timeline, self.skills, ref, requested, room)
 
     async def find(self, ref: Ref) -> Block | None:
-        """Return the block that a ref names, whatever its span, or None if there is none."""
+        """Return the block that a ref names, ignoring its span, or None."""
         return (await self.conversation.containing(ref)).find(ref)
 
     async def _block(self, ref: BlockRefs, requested: str, room: int) -> Item:
@@ -222,10 +226,10 @@ class Reader(Struct, frozen=True, kw_only=True):
             source_row(sid, self.conversation.timeline) for sid in sids if sid in pool.sources
         ]
         if not rows:
-            raise RefError(f"no such source: the pool holds {available}")
+            raise RefError(f"there is no such source: the pool has {available}")
         item = fit_item(ref, requested, dumps(rows), JSON, room)
         if any(last > pool.newest for _, last in ref.ranges):
-            notes = filter(None, (item.message, f"the pool holds only {available}"))
+            notes = filter(None, (item.message, f"the pool has only {available}"))
             return replace(item, message="; ".join(notes))
         return item
 
@@ -252,7 +256,7 @@ class Reader(Struct, frozen=True, kw_only=True):
         try:
             passage = await self.knowledge(str(ref))
             text = passage.text
-            if len(text) > room:  # what fits is counted in lines of the full file
+            if len(text) > room:  # the ref of the part that fits counts lines of the full file
                 text = (await self.knowledge(str(structs.replace(ref, span=None, heading="")))).text
         except LooplineError as error:
             if stored is not None:
@@ -278,7 +282,7 @@ class Reader(Struct, frozen=True, kw_only=True):
 
 
 def _explain_missing_block(timeline: Timeline, ref: BlockRefs) -> str:
-    """Return why no block has the ref, and which refs are near it."""
+    """Return the error message for a ref without a block, with similar refs."""
     turns = [f"turn_{number}" for number in timeline.turns]
     if ref.turn_id not in turns:
         return f"no {ref.turn_id!r} here: turns are {', '.join(turns) or 'none'}"
@@ -289,11 +293,11 @@ def _explain_missing_block(timeline: Timeline, ref: BlockRefs) -> str:
     refs = [block.ref for block in timeline if block.turn_id == ref.turn_id]
     similar = [name for name in refs if name.startswith(str(ref)[:3])]
     nearest = get_close_matches(str(ref), similar, n=4, cutoff=0) or similar[:4]
-    return f"nothing here answers to {str(ref)!r}; near it are {', '.join(nearest) or 'none'}"
+    return f"there is no {str(ref)!r} here; similar refs: {', '.join(nearest) or 'none'}"
 
 
 def _explain_missing_file(timeline: Timeline, ref: FileRef) -> str:
-    """Return which versions and files are nearest to a ref of a file that there is not."""
+    """Return the error message for the ref of a missing file, with similar versions or files."""
     number = turn_number(ref.turn_id)
     tree = timeline.files_at(number)
     blocks = [*tree.files.values(), *tree.outputs_of(number).values()]
@@ -304,7 +308,7 @@ def _explain_missing_file(timeline: Timeline, ref: FileRef) -> str:
     ]
     refs = versions or [block.ref for block in blocks]
     nearest = get_close_matches(str(ref), refs, n=4, cutoff=0)
-    hint = f"near it are {', '.join(nearest)}" if nearest else f"{ref.turn_id} has no files"
+    hint = f"similar refs: {', '.join(nearest)}" if nearest else f"{ref.turn_id} has no files"
     return f"no file {str(ref)!r}: {hint}"
 
 

@@ -1,4 +1,4 @@
-"""Items of skills: the text of a skill, a short form of it, or a file in its folder."""
+"""Items of skills: the text of a skill, its short form, or a file in its folder."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from loopline.timeline import TextKept, Timeline, citations
 def skill_item(
     timeline: Timeline, skills: Skills | None, ref: SkillRef, requested: str, room: int
 ) -> Item:
-    """Return what a ref of a skill reads: as the conversation showed it, else as it is now.
+    """Return an item for the ref of a skill: the text that the conversation showed before, else the present text.
 
     Raises:
-        RefError: there is no such skill, file or line.
+        RefError: the skill, the file or the lines do not exist.
     """
     stored = _find_kept_item(timeline, ref, requested, room)
     if stored is not None:
@@ -48,13 +48,13 @@ def skill_item(
 
 
 def _find_shown_ref(timeline: Timeline, ref: SkillRef) -> str:
-    """Return the newest ref under which the conversation showed it, "" if it never did."""
+    """Return the newest pinned ref under which the conversation showed the skill or file, or ""."""
     moving = f"{structs.replace(ref, span=None, digest=None)}@"
     return next((name for name in reversed(timeline.kept_texts) if name.startswith(moving)), "")
 
 
 def _record_shown(item: Item, kept: TextKept, skill: Skill) -> Item:
-    """Return the item with what is recorded when it is shown, and with the sources that it cites."""
+    """Return the item with the body to record when it is shown, and with the sources that its text cites."""
     if not item.text:
         return item
     numbers = citations.find_unbound_numbers(kept.text, max(skill.sources, default=0))
@@ -63,7 +63,7 @@ def _record_shown(item: Item, kept: TextKept, skill: Skill) -> Item:
 
 
 def _find_kept_item(timeline: Timeline, ref: SkillRef, requested: str, room: int) -> Item | None:
-    """Return what the conversation showed under the ref, None if it showed nothing."""
+    """Return an item with the text that the conversation showed under the pinned ref, or None."""
     stored = timeline.kept_texts.get(str(structs.replace(ref, span=None)))
     if stored is None or ref.digest is None:
         return None
@@ -78,12 +78,12 @@ def _report_changed(requested: str, now: str) -> Item:
 
 
 def _short_item(skill: Skill, requested: str, room: int) -> Item:
-    """Return the short form of a skill whose text has no room."""
+    """Return an item with the short form of a skill whose full text does not fit."""
     digest = sha256(skill.compact.encode()).hexdigest()[:DIGEST]
     ref = SkillRef(namespace=skill.namespace, skill=skill.id, path=COMPACT_FILE, digest=digest)
     item = fit_item(ref, requested, skill.compact, MARKDOWN, room)
     text_kept = TextKept(ref=str(ref), text=skill.compact, title=skill.name, mime=MARKDOWN)
-    message = f"this is the short form; the whole had no room, read {skill.ref} by itself"
+    message = f"this is the short form; the full text did not fit: read {skill.ref} alone"
     return replace(_record_shown(item, text_kept, skill), status="cut", message=message)
 
 

@@ -1,4 +1,4 @@
-"""Blobs as files: each is written beside its final path, synced, and renamed."""
+"""Blobs: bytes stored under their sha256, in files or in memory."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ _UNFINISHED = ".unfinished"
 
 
 class FileBlobs:
-    """Blobs in a folder, named `ab/cdef…` after their sha256. The first put creates the folder.
+    """Blobs in a folder, in files `ab/cdef…` named after their sha256. The first put creates the folder.
 
-    A lock on a file in it keeps a collection from removing a blob that is put at the same moment.
+    A blob is written to a temporary file, synced, and renamed. A lock file in the folder prevents a collection from
+    removing a blob that is put at the same time.
     """
 
     def __init__(self, folder: Path, clock: Clock | None = None) -> None:
@@ -31,7 +32,7 @@ class FileBlobs:
 
     @classmethod
     def for_store(cls, store: Path, clock: Clock | None = None) -> FileBlobs:
-        """Return the blobs of the store in that file."""
+        """Return the blobs that belong to the store in that file, in a folder next to it."""
         return cls(store.absolute().with_name(f"{store.name}{SUFFIX}"), clock)
 
     def put(self, data: bytes) -> str:
@@ -46,7 +47,7 @@ class FileBlobs:
         return name
 
     def get(self, name: str) -> bytes:
-        """Return the bytes of that name."""
+        """Return the bytes with that name."""
         path = self._path(name)
         try:
             data = path.read_bytes()
@@ -59,15 +60,15 @@ class FileBlobs:
         return data
 
     def discard(self, names: Collection[str]) -> None:
-        """Remove the blobs of these names."""
+        """Remove the blobs with these names."""
         for name in names:
             with self._lock(fcntl.LOCK_EX):
                 self._path(name).unlink(missing_ok=True)
 
     def collect(self, referenced: Callable[[], Collection[str]], older_than: datetime) -> int:
-        """Remove the blobs that are not referenced and were put last before that moment; return how many."""
+        """Remove unreferenced blobs that were last put before `older_than`; return their number."""
         moment = older_than.timestamp()
-        # The pattern matches unfinished files of killed processes too.
+        # The pattern also matches unfinished files of killed processes.
         old = [path for path in self._folder.glob("??/*") if _put_before(path, moment)]
         retained = set(referenced()) if old else set[str]()
         unreferenced = [path for path in old if f"{path.parent.name}{path.name}" not in retained]
@@ -84,7 +85,7 @@ class FileBlobs:
         return self._folder / name[:2] / name[2:]
 
     def _refresh(self, path: Path, data: bytes) -> bool:
-        """Mark an existing blob as put now; return False if it is missing or damaged."""
+        """Set the time of an existing blob to now; return False if it is missing or damaged."""
         try:
             if path.read_bytes() != data:
                 return False
@@ -116,7 +117,7 @@ class FileBlobs:
         _sync(path.parent)
 
     def _make(self, folder: Path) -> None:
-        """Make the folder so that it survives a loss of power."""
+        """Create the folder and sync its parents, so that it survives a power loss."""
         if not folder.is_dir():
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -126,7 +127,7 @@ class FileBlobs:
     @contextmanager
     def _lock(self, how: int) -> Generator[None, None, None]:
         if not self._folder.is_dir():
-            yield  # there is nothing to put or remove
+            yield  # a folder that does not exist has no blobs
             return
         lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -153,27 +154,27 @@ def _sync(folder: Path) -> None:
 def _store_error(path: Path, error: OSError) -> StoreError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return StoreFull(
-            f"blob {path} has no room ({error}): free space on its disk; nothing was kept"
+            f"blob {path} has no room ({error}): free space on its disk; nothing was stored"
         )
     return StoreError(f"blob {path} could not be used ({error}): check its folder")
 
 
 LARGE_BYTES = 32 * 1024
-"""A body whose JSON is longer is stored as a blob."""
+"""A body with longer JSON is stored as a blob."""
 
 
 class BlobStore(Protocol):
-    """Bytes by their sha256 in hexadecimal. It may block, so it is called from threads.
+    """A store of bytes by their sha256 in hexadecimal. Its methods may block, so they are called from threads.
 
-    Promised: once `put` has returned, the bytes survive a loss of power, if the store outlives the process; `get`
-    returns exactly the bytes that were put. Not promised: that a blob stays when nothing referred to it for a day.
+    Promised: after `put` has returned, the bytes survive a power loss, unless they are in memory; `get` returns exactly
+    the bytes that were put. Not promised: that a blob stays if no row has referenced it for a day.
     """
 
     def put(self, data: bytes) -> str:
-        """Store the bytes and return their name; bytes that are there already count as put again.
+        """Store the bytes and return their name; if they are stored already, only their time is updated.
 
         Raises:
-            StoreFull: there is no room; nothing was stored.
+            StoreFull: the disk is full; nothing was stored.
         """
         ...
 
@@ -181,24 +182,24 @@ class BlobStore(Protocol):
         """Return the bytes that were put.
 
         Raises:
-            StoreError: they are missing or damaged; the message names them.
+            StoreError: the blob is missing or damaged; the message has its name.
         """
         ...
 
     def discard(self, names: Collection[str]) -> None:
-        """Remove these blobs, however young; missing ones are ignored."""
+        """Remove these blobs regardless of their age; missing blobs are ignored."""
         ...
 
     def collect(self, referenced: Callable[[], Collection[str]], older_than: datetime) -> int:
-        """Remove the unreferenced blobs that were last put before that time, and return their number.
+        """Remove unreferenced blobs that were last put before `older_than`, and return their number.
 
-        A blob that is put at the same time stays.
+        `referenced` returns the names of all referenced blobs. A blob that is put during the collection stays.
         """
         ...
 
 
 class MemoryBlobs:
-    """A blob store in memory: the specification of the others."""
+    """A blob store in memory: the specification of the other stores."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
@@ -222,7 +223,7 @@ class MemoryBlobs:
             self._blobs.pop(name, None)
 
     def collect(self, referenced: Callable[[], Collection[str]], older_than: datetime) -> int:
-        """Remove the unreferenced blobs that were last put before that time."""
+        """Remove unreferenced blobs that were last put before `older_than`; return their number."""
         referenced_names = set(referenced())
         unreferenced = [
             name

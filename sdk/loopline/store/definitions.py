@@ -1,7 +1,8 @@
 """The tables of the store, and every SQL statement, as SQLAlchemy Core constructs that a dialect compiles.
 
-They are compiled into the module `statements`, from which the store takes them: to import SQLAlchemy takes longer than
-to read a conversation. `json_each`, which turns a JSON array into rows, is the one function here that only SQLite has.
+They are compiled into the module `statements`, which the store imports, because importing SQLAlchemy takes longer than
+reading a conversation. `json_each`, which turns a JSON array into rows, is the only function here that is specific to
+SQLite.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ tables: MetaData = MetaData()
 
 
 def _make_columns(kind: type[Integer | Text], *names: str) -> list[Column[Any]]:
-    """Return columns of that type that are never null."""
+    """Return columns of that type that cannot be null."""
     return [Column(name, kind, nullable=False) for name in names]
 
 
@@ -62,10 +63,9 @@ conversations: Table = Table(
     CheckConstraint("id > 0"),
 )
 
-# Times are milliseconds since 1970 in UTC. The primary key is the rowid: with rows of 1 KB a table
-# without one is three times as large. `digest` is that of `timeline.chain`, `bytes` the size of all
-# bodies of the conversation up to here. An id below 1 is refused because a trigger sees -1 as the id of
-# a row that has none yet.
+# Times are milliseconds since 1970 in UTC. The primary key is the rowid: with rows of 1 KB a table WITHOUT ROWID is
+# three times as large. `digest` is the digest in the chain (`timeline.chain`), `bytes` the size of all bodies of the
+# conversation up to this row. Ids below 1 are refused, because a trigger sees -1 as the id of a new row.
 blocks: Table = Table(
     "blocks",
     tables,
@@ -93,7 +93,7 @@ appends: Table = Table(
     sqlite_with_rowid=False,
 )
 
-# The blocks that a fork inherits: of each owner those from `first` to `last`.
+# The blocks that a fork inherits: the blocks from `first` to `last` of each owner.
 segments: Table = Table(
     "segments",
     tables,
@@ -112,10 +112,10 @@ tombstones: Table = Table(
     *_make_columns(Integer, "at"),
 )
 
-# The blobs of forgotten conversations, until they have been removed.
+# The blobs of forgotten conversations that have not been removed yet.
 purges: Table = Table("purges", tables, Column("blob", Text, primary_key=True))
 
-# Until when a runner holds a conversation: milliseconds since the machine was started.
+# The leases of runners. `ends` is in milliseconds since the boot of the machine.
 leases: Table = Table(
     "leases",
     tables,
@@ -128,11 +128,11 @@ leases: Table = Table(
 
 Query = Select[*tuple[Any, ...]]
 
-# The store's own values.
+# Values about the store itself.
 
 
 def _select_listed(name: str) -> Query:
-    """Return the query for the numbers in the parameter of that name, a JSON array."""
+    """Return a query for the numbers in the parameter with that name, a JSON array."""
     return select(func.json_each(bindparam(name)).table_valued("value").c.value)
 
 
@@ -149,7 +149,7 @@ _KEY = (
     conversations.c.name,
 )
 _IS_NAMED = and_(*(column == bindparam(column.name) for column in _KEY))
-"""The row is the conversation of this key."""
+"""The condition that the row is the conversation with this key."""
 
 _newest = blocks.alias("newest")
 _newest_own = (
@@ -173,7 +173,7 @@ _newest_inherited = (
     .scalar_subquery()
 )
 _NEWEST_BLOCK = func.coalesce(_newest_own, _newest_inherited)
-"""The id of the last block of a conversation, which may be a block of the one it was forked from."""
+"""The id of the last block of a conversation, which may be an inherited block."""
 
 _head = (
     select(func.max(blocks.c.seq))
@@ -248,7 +248,7 @@ _counted_types = select(blocks.c.turn, blocks.c.type, func.count()).group_by(
     blocks.c.turn, blocks.c.type
 )
 COUNT_TYPES = _counted_types.where(blocks.c.conversation == bindparam("conversation"), _in_turns)
-# A statement of its own: SQLite finds these rows by seq, and would look for the others by seq too.
+# A separate statement, so that SQLite searches these rows by seq and those of the statement above by turn.
 COUNT_TYPES_SINCE = COUNT_TYPES.where(blocks.c.seq > bindparam("head"))
 COUNT_INHERITED_TYPES = _counted_types.join_from(
     segments, blocks, segments.c.owner == blocks.c.conversation
@@ -269,21 +269,21 @@ _POSITION = (
     blocks.c.term,
 )
 _BODY_BYTES = cast(blocks.c.body, LargeBinary).label("body")
-"""The stored text as it is in the file: a digest and a decoder take it without making a string of it."""
+"""The stored text as bytes: the digest and the decoder use the bytes, which saves creating a string."""
 _IS_OWN_AFTER = and_(blocks.c.conversation == bindparam("owner"), blocks.c.seq > bindparam("after"))
 _IS_IN_PART = and_(_IS_OWN_AFTER, blocks.c.seq <= bindparam("until"))
-# With bare columns SQLite would go through the whole part, instead of looking up each of the positions.
+# `+ 0` hides the columns from the planner, which would otherwise scan the segment instead of looking up positions.
 _IS_AT_POSITION = and_(
     blocks.c.conversation == bindparam("owner"),
     (blocks.c.seq + 0) > bindparam("after"),
     (blocks.c.seq + 0) <= bindparam("until"),
     blocks.c.seq.in_(_select_listed("positions")),
 )
-"""The block is in the part, and at one of these `positions`, a JSON array."""
+"""The condition that the block is in the segment, and its seq in `positions`, a JSON array."""
 
 
-# The types of the parameter of that name, a JSON array, and the names between which their subtypes are. Names are
-# compared by code points, and `/` follows the dot.
+# The types in the parameter `types`, a JSON array, with the range of names of their subtypes: names are compared by
+# code points, and `/` follows `.`.
 _listed_types = func.json_each(bindparam("types")).table_valued("value").c.value
 _types = (
     select(
@@ -303,7 +303,7 @@ _HAS_TYPE = or_(
         )
     ),
 )
-"""The block has one of the `types` or a type below one of them; null is no condition."""
+"""The condition that the block has one of the `types` or a type below one; null matches every block."""
 _IS_IN_TURN = blocks.c.turn == bindparam("turn")
 
 
@@ -313,7 +313,7 @@ _IS_CHILD = and_(
     func.length(_trimmed_name) > len("~c"),
     func.substr(_trimmed_name, func.length(_trimmed_name) - 1) == "~c",
 )
-"""As in `parent_name`: the text before the last digits and dots ends in `~c`."""
+"""The same condition as in `parent_name`: the name without its last digits and dots ends in `~c`."""
 
 _exits = blocks.alias("ends")
 _last_exit_turn = (
@@ -330,7 +330,7 @@ _WAS_ACTIVE = (
 
 
 def _matches_parameter(column: Column[Any]) -> ColumnElement[bool]:
-    """Return the condition that the column has the value of the parameter of its name, if that is not null."""
+    """Return the condition that the column equals the parameter with its name; null matches every value."""
     return or_(bindparam(column.name, type_=Text).is_(None), column == bindparam(column.name))
 
 
@@ -397,7 +397,7 @@ _first_own_seq = (
     .where(segments.c.conversation == bindparam("row"))
     .scalar_subquery()
 )
-# The segments that a conversation inherits up to a seq, then its own blocks up to it (owner 0).
+# The segments that a conversation inherits up to a seq, then its own blocks up to that seq (as owner 0).
 SELECT_SHOWN = union_all(
     _inherited.where(segments.c.first <= bindparam("seq")),
     select(
@@ -407,7 +407,7 @@ SELECT_SHOWN = union_all(
     ).where(_first_own_seq <= bindparam("seq")),
 )
 INSERT_SEGMENT = segments.insert()
-# The ids of a conversation's rows rise with their seq, so the index by turn finds this without reading rows.
+# The ids of a conversation's rows rise with their seq, so the index by turn answers this without reading rows.
 _last_block = (
     select(blocks.c.id)
     .where(blocks.c.conversation == bindparam("owner"), blocks.c.seq == bindparam("last"))
@@ -432,7 +432,7 @@ SELECT_FORKS = (
     .order_by(_last_inherited_seq.desc(), conversations.c.id.desc())
 )
 SELECT_KEY: Query = select(*_KEY).where(conversations.c.id == bindparam("row"))
-# Names that begin alike are neighbours in the index of names: `~c…` comes before `~d`.
+# Names with the same beginning are neighbours in the index: all `~c…` are between `~c` and `~d`.
 SELECT_NAMED_BETWEEN = (
     select(conversations.c.id, conversations.c.name)
     .where(
@@ -464,7 +464,7 @@ DELETE_CONTENT = tuple(
 CLEAR_CONVERSATION = _update_conversation(title="", started_at=0, term=conversations.c.term + 1)
 SELECT_PURGEABLE = select(purges.c.blob).where(~exists().where(blocks.c.blob == purges.c.blob))
 DELETE_PURGES = purges.delete()
-# A forgotten conversation is named in `meta` until its traces are removed elsewhere too.
+# A forgotten conversation is listed in `meta` until its traces outside of the store are removed too.
 SELECT_FORGETTING: Query = (
     select(*_KEY)
     .select_from(meta.join(conversations, conversations.c.id == cast(meta.c.value, Integer)))

@@ -1,4 +1,4 @@
-"""Group commit: the writes of a process that wait at the same time share a transaction, and a wait for the disk."""
+"""Group commit: waiting writes of a process share a transaction and a sync of the log."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ from loopline.timeline import Block, ConversationKey
 T = TypeVar("T")
 
 GROUP_LIMIT = 256
-"""The most writes that share a transaction; other processes wait for the store meanwhile."""
+"""The most writes in one transaction; other processes wait for the store during it."""
 DRAIN_SECONDS = 10.0
 TOGETHER_SECONDS = 0.01
-"""Writes to different conversations within so long can share a commit."""
+"""The time in which writes to different conversations are collected for one commit."""
 PATIENCE_SECONDS = 0.05
-"""How long the event loop itself tries again while another process writes; then the thread waits."""
+"""How long the event loop retries while another process writes; after that the thread waits."""
 
 
 @dataclass(slots=True, eq=False)
 class _PendingWrite(Generic[T]):
-    """A write, what came of it, and the future of its caller where it has to wait; `finished` at its end.
+    """A write with its result or its refusal.
 
-    It is `quick` if the event loop may do it.
+    `outcome` is the future of a caller that waits, and `finished` says whether the outcome is known. A write is `quick`
+    if the event loop may run it itself.
     """
 
     conversation: ConversationKey
@@ -46,24 +47,24 @@ class _PendingWrite(Generic[T]):
     finished: bool = False
 
     def attempt(self, connection: Connection) -> None:
-        """Do the work, and note its result or why it was refused."""
+        """Run the work, and store its result or its refusal."""
         try:
             self.results.append(self.work(connection))
         except LooplineError as refusal:
             self.refusal = refusal
 
     def result(self) -> T:
-        """Return the result, or raise the refusal."""
+        """Return the result, or raise the refusal as a LooplineError."""
         if self.refusal is not None:
             raise self.refusal
         return self.results[0]
 
     def finish(self, failure: BaseException | None = None) -> None:
-        """Tell the caller; a failure of the transaction is that of all its writes."""
+        """Resolve the caller's future; `failure` is an error of the transaction, which all its writes share."""
         self.finished = True
         outcome = self.outcome
         error = failure or self.refusal
-        if outcome is None or outcome.done():  # it was cancelled just now
+        if outcome is None or outcome.done():  # the caller was cancelled
             return
         if error is None:
             outcome.set_result(self.results[0])
@@ -71,13 +72,13 @@ class _PendingWrite(Generic[T]):
             outcome.set_exception(error)
 
     async def wait_for_outcome(self) -> T:
-        """Return the result once it is there; a cancellation is raised only then."""
+        """Wait for the result and return it; a cancellation is raised after the result is known."""
         loop = asyncio.get_running_loop()
         self.outcome = loop.create_future()
         try:
             return await self.outcome
         except asyncio.CancelledError:
-            if not self.finished:  # the future was cancelled too: wait for another one
+            if not self.finished:  # the cancellation reached the future too, so wait for a new one
                 self.outcome = loop.create_future()
                 await wait_until_done(self.outcome)
             raise
@@ -85,10 +86,10 @@ class _PendingWrite(Generic[T]):
 
 @dataclass(slots=True)
 class GroupCommit:
-    """Commits writes on the event loop: at once if they are alone, else together with those of the same tick.
+    """Commits writes on the event loop: a single write at once, and several of the same tick together.
 
-    What may take long is committed by the thread, as is everything while it is at work or the disk is slow. What must
-    survive the loss of power is acknowledged once the disk has it.
+    The thread commits writes that may take long, and all writes while it has a job or the disk is slow. A write that must
+    survive a power loss is acknowledged after the log was synced.
     """
 
     thread: WriterThread
@@ -103,7 +104,7 @@ class GroupCommit:
     _runs: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
 
     async def append(self, request: AppendRequest) -> list[Block]:
-        """Append and return every block after `seen`; a cancellation is raised once the outcome is known."""
+        """Append and return every block after `seen`; a cancellation is raised after the outcome is known."""
         return await self.write(
             request.conversation,
             partial(self.writer.append, request=request),
@@ -119,12 +120,13 @@ class GroupCommit:
         survives_power_loss: bool = False,
         quick: bool = True,
     ) -> T:
-        """Do a write of that conversation, and return its result; a cancellation is raised once the outcome is known.
+        """Run `work` as a write of that conversation, and return its result.
 
-        It is `quick` if it has little to read and waits for no file.
+        A write is `quick` if it reads little and does not wait for files. A cancellation is raised after the outcome is
+        known.
 
         Raises:
-            StoreError: it should survive the loss of power, and the disk cannot be asked to have it; nothing was stored.
+            StoreError: the write must survive a power loss and the log cannot be synced; nothing was stored.
         """
         if survives_power_loss:
             self.sync.check()
@@ -144,12 +146,12 @@ class GroupCommit:
     async def run(
         self, work: Callable[[Connection], None], then: Callable[[], None] | None = None
     ) -> None:
-        """Do a long write in a transaction of its own, on the thread, and return once the disk has it.
+        """Run a long write in a separate transaction on the thread, and return after the log was synced.
 
-        Behind that the thread does what comes `then`. A cancellation is raised once all is done.
+        After the sync the thread runs `then`. A cancellation is raised after all of it has ended.
 
         Raises:
-            StoreError: the disk cannot be asked to have it; nothing was stored.
+            StoreError: the log cannot be synced; nothing was stored.
         """
         self.sync.check()
         run = asyncio.create_task(self._run(work, then))
@@ -166,7 +168,7 @@ class GroupCommit:
             await self.thread.do(then)
 
     def has_little_after(self, conversation: ConversationKey, seq: int) -> bool:
-        """Return whether there probably is little to read after that seq, as far as that is known without waiting."""
+        """Return whether probably few blocks follow that seq; False if that is not known without waiting."""
         has_little = self.writer.states.has_little_after(conversation, seq)
         if has_little is not None:
             return has_little
@@ -175,27 +177,27 @@ class GroupCommit:
         )
 
     def has_nothing_after(self, conversation: ConversationKey, seq: int) -> bool:
-        """Return whether the conversation ends at that seq, as far as that is known without waiting."""
+        """Return whether the conversation ends at that seq; False if that is not known without waiting."""
         return self.thread.check_at_once(
             partial(self.writer.states.is_head, conversation=conversation, seq=seq)
         )
 
     async def drain(self) -> None:
-        """Wait for the writes under way, and refuse those that do not start within `DRAIN_SECONDS`."""
+        """Wait for running and queued writes; refuse writes that do not start within `DRAIN_SECONDS`."""
         deadline = asyncio.get_running_loop().time() + DRAIN_SECONDS
         while self._queue or self._busy or self._runs or self.sync.running:
             under_way = [*self._runs, *filter(None, (self._busy, self.sync.running))]
-            if under_way:  # if they fail, those who wait for them are told
+            if under_way:  # their errors reach their own callers
                 await asyncio.wait(under_way)
             else:
                 await asyncio.sleep(RETRY_SECONDS)
             if asyncio.get_running_loop().time() > deadline:
                 while self._queue:
-                    error = StoreError("the log was closed before this could be kept")
+                    error = StoreError("the log was closed before this could be stored")
                     self._queue.popleft().finish(error)
 
     def _is_alone(self, conversation: ConversationKey) -> bool:
-        """Return whether no other write can share the commit of this one, or must precede it."""
+        """Return whether the write can be committed at once: there are no queued or recent writes to other conversations."""
         now = time.monotonic()
         newest = self._newest
         newest_at = self._newest_at
@@ -205,10 +207,10 @@ class GroupCommit:
         return is_alone and self._busy is None and not self._queue
 
     def _commit_at_once(self, batch: Sequence[_PendingWrite[Any]]) -> bool:
-        """Commit the writes, all of which are quick, if nothing is in the way; return whether they were.
+        """Commit quick writes on the event loop if the thread is idle and the lock is free; return whether it did.
 
         Raises:
-            StoreError: the transaction failed; nothing was kept.
+            StoreError: the transaction failed; nothing was stored.
         """
         work = partial(self.writer.write, batch=batch)
         return self.thread.is_idle and bool(self.thread.commit_at_once(work))
@@ -238,7 +240,7 @@ class GroupCommit:
             self.thread.submit(by_thread, partial(self._finish, batch, self._busy))
 
     def _next_batch(self) -> Sequence[_PendingWrite[Any]]:
-        """Take writes from the queue; refuse those that must survive the loss of power if the disk cannot have them."""
+        """Take the next writes from the queue; refuse writes that must survive a power loss if the log cannot be synced."""
         batch: list[_PendingWrite[Any]] = []
         while self._queue and len(batch) < GROUP_LIMIT:
             pending = self._queue.popleft()
@@ -252,7 +254,7 @@ class GroupCommit:
         return batch
 
     def _is_patient(self, batch: Sequence[_PendingWrite[Any]]) -> bool:
-        """Return whether the event loop tries again soon, because another process is writing just now."""
+        """Return whether the event loop should retry soon, because another process is writing."""
         if not (_is_quick(batch) and self.thread.is_idle):
             return False
         now = time.monotonic()
@@ -273,7 +275,7 @@ class GroupCommit:
             self._commit_next()
 
     def _tell(self, batch: Sequence[_PendingWrite[Any]], failure: BaseException | None) -> None:
-        """Tell the callers what came of their writes; those that must survive the loss of power hear it later."""
+        """Resolve the callers' futures; for writes that must survive a power loss after a sync."""
         synced: list[_PendingWrite[Any]] = []
         for pending in batch:
             if failure is None and pending.survives_power_loss and pending.refusal is None:

@@ -1,4 +1,7 @@
-"""Leases: who may run a conversation, and which harnesses are present. A dead owner loses its lock, a silent owner's lease ends."""
+"""Leases, which give one runner the right to run a conversation, and locks that show which harnesses are present.
+
+The lock of a dead owner is free at once; the lease of an owner that does not renew it expires.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ FIRST_POLL_SECONDS = 0.005
 LAST_POLL_SECONDS = 0.05
 OWNER_CHECK_SECONDS = 0.5
 HANG_SECONDS = 300.0
-"""An event loop that has been blocked for so long hangs: its leases are renewed no more."""
+"""The seconds after which a blocked event loop counts as hanging, and its leases are not renewed any more."""
 
 _Term = tuple[ConversationKey, int]
 
@@ -40,17 +43,17 @@ logger: logging.Logger = logging.getLogger("loopline")
 
 @dataclass(slots=True)
 class _Lease:
-    """A lease held by this process; `ends` is milliseconds since boot."""
+    """A lease of this process; it expires at `ends`, in milliseconds since boot."""
 
     term: int
     ends: int
 
 
 class Leases:
-    """The leases of a process: a term and a lock for each, renewed until they are given up.
+    """The leases of a process, each with a term and a lock, renewed by a heartbeat until they are given up.
 
-    A process that is stopped for longer than a lease, or whose loop hangs, may find that another
-    has taken over: it learns that from its next append.
+    If the process is stopped for longer than a lease, or its event loop hangs, another process may take over; the next
+    append with the old term raises LeaseLost.
     """
 
     def __init__(
@@ -70,10 +73,10 @@ class Leases:
         self._heartbeat: Heartbeat | None = None
 
     def prepare(self) -> None:
-        """Do what blocks before the first lease: make the folder of the locks, and read the id of the boot.
+        """Create the folder of the locks and read the boot id, so that the first lease does not block on it.
 
         Raises:
-            StoreError: the folder cannot be made, or the id cannot be read now.
+            StoreError: the folder cannot be created, or the id cannot be read.
         """
         try:
             make_private_folder(self._folder)
@@ -82,17 +85,17 @@ class Leases:
             raise store_error(self._folder, error) from error
 
     def hold(self, conversation: ConversationKey, *, wait: bool) -> HeldLease:
-        """Return a context that holds the right to run the conversation, as a new term, until it is left.
+        """Return a context that holds the lease of the conversation, with a new term, until the context is left.
 
-        It raises a ConflictError if `wait` is False and another runner holds the right.
+        Entering raises ConflictError if `wait` is False and another runner has the lease.
         """
         return HeldLease(self, _ConversationLock(self._folder, conversation), wait=wait)
 
     async def take(self, lock: _ConversationLock, *, wait: bool) -> _Lease:
-        """Take the lease of a conversation, and renew it from now on.
+        """Acquire the lease of a conversation, and renew it until `give_up`.
 
         Raises:
-            ConflictError: `wait` is False and another runner holds it.
+            ConflictError: `wait` is False and another runner has the lease.
         """
         lease = await self._acquire(lock, wait=wait)
         if self._heartbeat is None:
@@ -102,7 +105,7 @@ class Leases:
         return lease
 
     def give_up(self, conversation: ConversationKey, lease: _Lease) -> None:
-        """Renew the lease no more."""
+        """Stop to renew the lease."""
         if self._leases.get(conversation) is lease:
             del self._leases[conversation]
 
@@ -119,12 +122,12 @@ class Leases:
                 return lease
             if not wait:
                 raise ConflictError(f"conversation {lock.conversation.name!r} is being run already")
-            # Not by the port's clock: the other process lives in the time of this machine.
+            # Not the port's clock: the other process uses the time of this machine.
             await asyncio.sleep(pause)
             pause = min(2 * pause, LAST_POLL_SECONDS)
 
     async def renew_if_ended(self, conversation: ConversationKey, term: int) -> bool:
-        """Return whether the lease of that term renew_if_ended; once it may have ended, only if it can be renewed."""
+        """Return whether the lease of that term is valid; if it may have expired, renew it if no other runner has taken over."""
         lease = self._leases.get(conversation)
         if lease is not None and lease.term == term and since_boot() <= lease.ends:
             return True
@@ -132,12 +135,14 @@ class Leases:
         return bool(await group.thread.do(partial(self._renew, group, [(conversation, term)])))
 
     async def _take_over(self, lock: _ConversationLock) -> _Lease | None:
-        """Return a lease if the owner of the lock has been silent until its own ended."""
+        """Take over the lease if its owner has not renewed it in time; return None if the owner is alive."""
         owner = await self._owner(lock)
         lock.switch_to(owner.generation)
         if lock.conversation in self._leases or not owner.is_silent(boot_id(), since_boot()):
             return None
-        await asyncio.sleep(LAST_POLL_SECONDS)  # another may have the lock and be about to say so
+        await asyncio.sleep(
+            LAST_POLL_SECONDS
+        )  # a new owner may have the lock and not have written its lease yet
         if owner != await self._owner(lock):
             return None
         lock.switch_to(owner.generation + 1)
@@ -148,7 +153,7 @@ class Leases:
         return await self._readers.read(partial(self._reader.owner, conversation=lock.conversation))
 
     async def _claim(self, lock: _ConversationLock, *, takes_over: bool = False) -> _Lease | None:
-        """Return a lease if nobody has the lock of the newest generation; to take over is tried only once."""
+        """Return a lease if the lock of the newest generation is free, else None; with `takes_over` only one attempt is made."""
         group = self._group_commit()  # it may have been closed meanwhile
         while await _take(lock):
             claim = LeaseClaim(
@@ -168,14 +173,14 @@ class Leases:
         return None
 
     def _beat(self, group: GroupCommit) -> None:
-        """Renew every lease; on the heartbeat's thread."""
+        """Renew every lease; runs on the heartbeat's thread."""
         terms = [(conversation, lease.term) for conversation, lease in self._leases.copy().items()]
         if terms:
-            with suppress(StoreError):  # the next append reports it to a caller that can answer
+            with suppress(StoreError):  # the next append raises it to a caller that can handle it
                 group.thread.wait_for(partial(self._renew, group, terms))
 
     def _renew(self, group: GroupCommit, terms: Sequence[_Term]) -> Sequence[_Term]:
-        """Renew the leases of these terms, on the writer's thread; return those that stand."""
+        """Renew the leases of these terms, on the writer's thread; return the terms that are still the newest."""
         ends = since_boot() + round(self._seconds * 1000)
         current = group.thread.transact(partial(group.writer.renew, terms=terms, ends=ends))
         for conversation, term in current:
@@ -185,7 +190,7 @@ class Leases:
         return current
 
     async def close(self) -> None:
-        """Stop renewing, so that every lease ends."""
+        """Stop the heartbeat, so that the leases expire."""
         heartbeat = self._heartbeat
         self._heartbeat = None
         if heartbeat is not None:
@@ -193,7 +198,7 @@ class Leases:
 
 
 class HeldLease:
-    """The lease of a conversation while the context lasts; it gives the term."""
+    """A context that holds the lease of a conversation; entering it returns the term."""
 
     def __init__(self, leases: Leases, lock: _ConversationLock, *, wait: bool) -> None:
         self._leases = leases
@@ -218,10 +223,11 @@ class HeldLease:
 
 
 class _ConversationLock:
-    """The lock of a conversation: files in a folder beside the store, one for each generation.
+    """The lock of a conversation: a file for each generation, in a folder next to the store.
 
-    The next generation is begun when the owner of a lock is alive and silent, for such a lock cannot
-    be taken away. Two tasks of a process exclude each other too, for each opens the file anew.
+    A lock cannot be taken from a living process. If its owner is alive but has stopped renewing its lease, the next
+    generation starts, with a new file. Two tasks of one process exclude each other too, because each opens the file
+    itself.
     """
 
     def __init__(self, folder: Path, conversation: ConversationKey) -> None:
@@ -231,7 +237,7 @@ class _ConversationLock:
         self.generation: int = 0
 
     def take(self) -> bool:
-        """Take the lock if nobody has it; return whether it is taken. It blocks while a file is opened."""
+        """Take the lock if it is free; return whether it was taken. Opening the file blocks."""
         if self.generation not in self._files:
             self._files[self.generation] = self._open()
         try:
@@ -248,7 +254,7 @@ class _ConversationLock:
             self._files.popitem()[1].close()
 
     def switch_to(self, generation: int) -> None:
-        """Release the lock, and use that of another generation from now on."""
+        """Release the lock, and use the file of another generation from now on."""
         if generation != self.generation and self.generation in self._files:
             fcntl.flock(self._files[self.generation], fcntl.LOCK_UN)
         self.generation = generation
@@ -265,7 +271,10 @@ class _ConversationLock:
 
 
 async def _take(lock: _ConversationLock) -> bool:
-    """Take the lock if nobody has it; return whether it is taken. While too many files are open, try again for a while."""
+    """Take the lock if it is free; return whether it was taken.
+
+    If too many files are open, retry for `OPEN_SECONDS`, then raise StoreBusy.
+    """
     deadline = time.monotonic() + OPEN_SECONDS
     while True:
         try:
@@ -277,17 +286,17 @@ async def _take(lock: _ConversationLock) -> bool:
 
 
 class PresentHarnesses:
-    """The harnesses that are present on a store, by number; the lock of a dead process is free."""
+    """The harnesses that are present on a store: each holds the lock of a file named after its number."""
 
     def __init__(self, store: Path) -> None:
         self._folder = store.with_name(f"{store.name}-locks") / "harnesses"
 
     @asynccontextmanager
     async def enter(self, number: int) -> AsyncGenerator[None, None]:
-        """Count the harness of that number as present until the context is left.
+        """Mark the harness with that number as present until the context is left.
 
         Raises:
-            StoreError: the file of the lock cannot be made.
+            StoreError: the lock file cannot be created.
         """
         descriptor = await asyncio.to_thread(self._lock, f"{number}")
         try:
@@ -296,11 +305,11 @@ class PresentHarnesses:
             await asyncio.to_thread(self._release, f"{number}", descriptor)
 
     async def has(self, number: int) -> bool:
-        """Return whether the harness of that number is present."""
+        """Return whether the harness with that number is present."""
         return await asyncio.to_thread(self._is_locked, f"{number}")
 
     def _lock(self, name: str) -> int:
-        """Lock a new file and return its descriptor; remove the files of processes that have died."""
+        """Create and lock a file and return its descriptor; remove the files of dead processes."""
         try:
             make_private_folder(self._folder.parent)
             make_private_folder(self._folder)
@@ -311,7 +320,7 @@ class PresentHarnesses:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
                 if (self._folder / name).exists():
                     return descriptor
-                os.close(descriptor)  # another process removed the file before it was locked
+                os.close(descriptor)  # another process removed the file before the lock was taken
         except OSError as error:
             raise store_error(self._folder, error) from error
 
@@ -320,7 +329,7 @@ class PresentHarnesses:
         os.close(descriptor)
 
     def _is_locked(self, name: str) -> bool:
-        """Return whether a process holds the lock of the file; remove the file if none does."""
+        """Return whether a process has the lock of the file; if not, remove the file."""
         file = self._folder / name
         try:
             descriptor = os.open(file, os.O_RDONLY)
@@ -341,10 +350,10 @@ class PresentHarnesses:
 
 
 class Heartbeat:
-    """Calls `beat` on a thread, again and again, until it is stopped or the event loop hangs.
+    """Calls `beat` on a thread at an interval, until it is stopped or the event loop hangs.
 
-    It beats for a loop that is blocked, for that one goes on; it beats again once a loop that hung
-    has gone on. A stopped process has no heartbeat, for its threads are stopped too.
+    It continues while the event loop is blocked for less than `hang_seconds`, and starts again when a hanging loop
+    continues. In a stopped process (SIGSTOP) the thread is stopped too.
     """
 
     def __init__(
@@ -362,7 +371,7 @@ class Heartbeat:
         self._thread.start()
 
     async def stop(self) -> None:
-        """Stop, after a beat that has begun."""
+        """Stop the thread, after a running beat."""
         self._stopped.set()
         await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
 
@@ -372,7 +381,7 @@ class Heartbeat:
                 self._beat()
 
     def _request_tick(self) -> bool:
-        """Have the loop tick, unless it has yet to answer; return whether the loop is open."""
+        """Request a tick of the event loop if the last request was answered; return False if the loop is closed."""
         if not self._tick_requested:
             self._tick_requested = True
             try:
@@ -394,6 +403,6 @@ class Heartbeat:
 
 
 def since_boot() -> int:
-    """Return the milliseconds since the machine was started, those it slept through included."""
+    """Return the milliseconds since the machine was started, including the time that it was suspended."""
     clock: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     return time.clock_gettime_ns(clock) // 1_000_000

@@ -1,4 +1,4 @@
-"""The store's rows: bodies encoded into them, blocks and summaries read from them, and their audit."""
+"""The rows of the store: encoding bodies and blocks, reading blocks and summaries, and auditing the chain."""
 
 from __future__ import annotations
 
@@ -52,27 +52,27 @@ SURVIVE_POWER_LOSS = {
     "assistant.completion",
 }
 PART_OF_A_CALL = {"user.prompt", "assistant.completion"}
-"""Of a child run these are no words of a user: what is lost is done again by the call, which the disk has."""
+"""Types that need not survive a power loss in a child run: the call, which does survive it, starts the run again."""
 BATCH = 1_000
-"""How many rows are held at once while blocks are made of them."""
+"""The most rows that are read before they are converted to blocks."""
 SCHEMA_VERSION = 3
-"""Migrations may only add to the schema, so that older versions of Loopline can still read the store."""
+"""A new version may only add to the schema, so that older versions of Loopline can still read the store."""
 VERSION_KEY = "schema_version"
 _Rows = Sequence[tuple[int, int, int, int, int, int, str, int, bytes, str | None, bytes]]
-"""Rows of blocks, with the columns of `SELECT_BLOCKS`."""
+"""Rows with the columns of `SELECT_BLOCKS`."""
 _LAST_SEQ = 2**62
 _LINKS_PER_QUERY = 1_000
 _Part = tuple[int, int, int]
-"""Blocks of a conversation: the id of its row, the seq after which they begin, and their last seq."""
+"""A segment of blocks: the id of the conversation's row, the seq before the first block, and the last seq."""
 
 
 # Encoding.
 
 
 class EncodedBody(Struct, frozen=True):
-    """A body as its row holds it. One that is too large for a row is in `large`, and `blob` is its name, else empty.
+    """A body as it is stored in a row. If it is stored as a blob, `blob` is the blob's name and `large` its bytes.
 
-    `size` and `sha256` are those of the JSON text.
+    `size` and `sha256` are those of the JSON.
     """
 
     kind: str
@@ -85,10 +85,10 @@ class EncodedBody(Struct, frozen=True):
 
     @classmethod
     def encode(cls, body: Body, *, has_blobs: bool) -> Self:
-        """Encode the body.
+        """Encode the body; with `has_blobs` JSON of more than 32 KiB becomes a blob.
 
         Raises:
-            UnsoundBody: it could not be read again.
+            UnsoundBody: the JSON would not decode to the same body.
         """
         kind, version, text = encode_checked(body)
         data = text.encode()
@@ -99,7 +99,7 @@ class EncodedBody(Struct, frozen=True):
 
 
 class AppendRequest(Struct, frozen=True, kw_only=True):
-    """The arguments of an append, its bodies encoded already; `large` are those to keep as blobs."""
+    """The arguments of an append with its encoded bodies; `large` are the bytes of the bodies that become blobs."""
 
     conversation: ConversationKey
     entries: Sequence[Entry]
@@ -127,8 +127,8 @@ class AppendRequest(Struct, frozen=True, kw_only=True):
         """Encode the bodies of an append.
 
         Raises:
-            UnsoundBody: a body could not be read again.
-            UnicodeEncodeError: a database cannot hold a name or the key.
+            UnsoundBody: the JSON of a body would not decode to the same body.
+            UnicodeEncodeError: a name or the key is not valid Unicode, so that a database cannot store it.
         """
         "".join((*structs.astuple(conversation), key)).encode()
         bodies: list[EncodedBody] = []
@@ -152,7 +152,7 @@ class AppendRequest(Struct, frozen=True, kw_only=True):
 
     @property
     def survives_power_loss(self) -> bool:
-        """Whether to wait until the disk has it, and not only the operating system."""
+        """Whether the append is acknowledged only after the log was synced to the disk."""
         for body in self.bodies:
             if body.kind in SURVIVE_POWER_LOSS and (
                 body.kind not in PART_OF_A_CALL or parent_name(self.conversation.name) is None
@@ -161,26 +161,26 @@ class AppendRequest(Struct, frozen=True, kw_only=True):
         return False
 
     def put_large(self, blobs: BlobStore) -> None:
-        """Put the bodies that are kept as blobs; this blocks."""
+        """Store the bodies that become blobs; this blocks."""
         for data in self.large:
             blobs.put(data)
 
 
 class ChainPoint(Struct, frozen=True):
-    """What a row records of all blocks up to it: the digest of the chain and the size of the bodies."""
+    """The chain up to a block: its digest, and the size of all bodies up to it."""
 
     digest: bytes = START
     bytes: int = 0
 
 
 BlockRow = tuple[int | str | bytearray, ...]
-"""The values of `INSERT_BLOCK`, in its order."""
+"""The values of `INSERT_BLOCK`, in the order of its columns."""
 
 
 def encode_block(
     conversation: int, ts: int, block: Block, body: EncodedBody, previous: ChainPoint
 ) -> tuple[BlockRow, ChainPoint]:
-    """Return the block as a row of the conversation, and the chain up to it; `ts` is the block's, in milliseconds."""
+    """Return the row of a block, and the chain up to it; `ts` is the time of the block in milliseconds since 1970."""
     digest = row_digest(
         previous.digest,
         body.sha256,
@@ -206,14 +206,14 @@ def encode_block(
         body.version,
         body.text,
         body.blob,
-        bytearray(digest),  # for bytes, and for None, the driver looks for an adapter each time
+        bytearray(digest),  # for bytes and None the driver searches for an adapter each time
         point.bytes,
     )
     return row, point
 
 
 def key_parameters(conversation: ConversationKey) -> dict[str, str]:
-    """Return the parameters that find a conversation's row."""
+    """Return the parameters of a statement that selects the conversation by its key."""
     return {
         "tenant": conversation.tenant,
         "project": conversation.project,
@@ -224,7 +224,7 @@ def key_parameters(conversation: ConversationKey) -> dict[str, str]:
 
 @lru_cache(maxsize=1024)  # the blocks of an append share one time
 def from_milliseconds(milliseconds: int) -> datetime:
-    """Return the time so many milliseconds after 1970 began in UTC."""
+    """Return the UTC time of a number of milliseconds since 1970."""
     return EPOCH + milliseconds * MILLISECOND
 
 
@@ -233,9 +233,9 @@ def from_milliseconds(milliseconds: int) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class LeaseOwner:
-    """The runner that held a conversation last.
+    """The last runner with the lease of a conversation.
 
-    It locks the file of that generation, and its lease ends so many milliseconds after that boot.
+    It locks the file of `generation`. Its lease ends `ends` milliseconds after the boot with the id `boot`.
     """
 
     generation: int = 0
@@ -243,7 +243,10 @@ class LeaseOwner:
     ends: int = 0
 
     def is_silent(self, boot: str, now: int) -> bool:
-        """Return whether the lease has ended. An owner of another boot has lost its lock, which is enough."""
+        """Return whether the lease has expired without being renewed, in the present boot.
+
+        After a reboot the lock of the owner is free, so expiry does not matter.
+        """
         return self.ends > 0 and self.boot == boot and self.ends < now
 
 
@@ -260,7 +263,7 @@ class StoreReader:
         """Return the blocks that match the filter, in order.
 
         Raises:
-            StoreError: a row is damaged, or its blob is.
+            StoreError: a row or its blob is damaged.
         """
         parts = _parts(connection, conversation)
         blocks: list[Block] = []
@@ -272,7 +275,7 @@ class StoreReader:
     def summary(
         self, connection: Connection, conversation: ConversationKey
     ) -> ConversationSummary | None:
-        """Return the conversation's summary, or None when it has no blocks."""
+        """Return the conversation's summary, or None if it has no blocks."""
         key = key_parameters(conversation)
         row = execute(connection, statements.SELECT_SUMMARY, key).fetchone()
         return None if row is None else _summary(row)
@@ -285,7 +288,7 @@ class StoreReader:
         return [_summary(row) for row in rows]
 
     def unfinished(self, connection: Connection) -> list[ConversationSummary]:
-        """Return the conversations that had a runner and whose last turn has not ended; no child runs."""
+        """Return the conversations that had a runner in this store and whose last turn has not ended, without child runs."""
         return [_summary(row) for row in execute(connection, statements.SELECT_UNFINISHED)]
 
     def forgotten(self, connection: Connection, conversation: ConversationKey) -> datetime | None:
@@ -295,7 +298,7 @@ class StoreReader:
         return None if row is None else from_milliseconds(row[0])
 
     def owner(self, connection: Connection, conversation: ConversationKey) -> LeaseOwner:
-        """Return the runner that held the conversation last."""
+        """Return the last runner with the lease of the conversation; the default if it never had one."""
         key = key_parameters(conversation)
         row = execute(connection, statements.SELECT_ID, key).fetchone()
         owner = None if row is None else lease_owner(connection, row[0])
@@ -307,7 +310,10 @@ class StoreReader:
         heads: Mapping[ConversationKey, Head],
         only: ConversationKey | None,
     ) -> list[Audit]:
-        """Compare every conversation, or only one, with its chain and with heads kept elsewhere."""
+        """Audit every conversation, or only `only`, against its chain and against the saved `heads`.
+
+        A conversation in `heads` that the store does not have is reported as removed.
+        """
         audits = list[Audit]()
         stored = set[ConversationKey]()
         rows = execute(connection, statements.SELECT_CONVERSATIONS).fetchall()
@@ -329,17 +335,17 @@ class StoreReader:
     def _check_digests(
         self, rows: _Rows, before: Mapping[int, bytes], conversation: ConversationKey
     ) -> None:
-        """Compare each row with its digest; `before` are the digests before those that follow no other row."""
+        """Check the digest of each row; `before` has the digests, by seq, before rows whose previous row was not read."""
         seq = _find_damage(rows, before)
         if seq is not None:
             raise StoreError(
-                f"block {seq} of {conversation.name!r} is not what its digest says, so it or the "
-                f"one before it was changed or removed in {self._path}: loopline audit says more; "
-                "put a backup in its place"
+                f"block {seq} of {conversation.name!r} does not match its digest, so it or the block "
+                f"before it was changed or removed in {self._path}: run loopline audit for details, "
+                "and restore a backup"
             )
 
     def _blocks(self, rows: _Rows, conversation: ConversationKey) -> Iterator[Block]:
-        """Yield the rows as blocks."""
+        """Convert the rows to blocks."""
         moment = EPOCH
         at = 0
         for seq, turn, round_number, n, ts, term, kind, version, stored, blob, _ in rows:
@@ -352,7 +358,7 @@ class StoreReader:
                 body = body_reader(kind, version)(stored)
             except DECODE_ERRORS as error:
                 raise StoreError(
-                    f"block {seq} of {conversation.name!r} is not stored as a {kind} should be: {error}"
+                    f"block {seq} of {conversation.name!r} is not a valid {kind}: {error}"
                 ) from error
             yield Block(
                 seq=seq,
@@ -373,12 +379,12 @@ class StoreReader:
 
 
 def versions_key(bundle: str) -> str:
-    """Return the key under which the store keeps the versions of a bundle."""
+    """Return the key in `meta` of the versions of a bundle."""
     return f"versions of {bundle}"
 
 
 def bundle_versions(connection: Connection, bundle: str) -> Sequence[str]:
-    """Return the versions of the bundle that the store has met, oldest first."""
+    """Return the versions of the bundle that were registered in the store, oldest first."""
     parameters = {"key": versions_key(bundle)}
     row = execute(connection, statements.SELECT_META, parameters).fetchone()
     return () if row is None else decode_json(row[0], type=tuple[str, ...])
@@ -388,35 +394,37 @@ def schema_version(connection: Connection, path: Path) -> int:
     """Return the version of the store's schema.
 
     Raises:
-        StoreError: the store has none.
+        StoreError: the store has lost its version.
     """
     version = read_version(connection)
     if version is None:
-        raise StoreError(f"{path} has lost its schema version: put a backup in its place")
+        raise StoreError(f"{path} has lost its schema version: restore a backup")
     return int(version)
 
 
 def read_version(connection: Connection) -> str | None:
-    """Return the version of the schema as it is stored, or None."""
+    """Return the stored version of the schema, or None."""
     row = execute(connection, statements.SELECT_META, {"key": VERSION_KEY}).fetchone()
     return None if row is None else row[0]
 
 
 def lease_owner(connection: Connection, row: int) -> LeaseOwner | None:
-    """Return the runner that held the conversation of this row last, or None if it never had one."""
+    """Return the last runner with the lease of the conversation with this row, or None if it never had one."""
     owner = execute(connection, statements.SELECT_LEASE, {"row": row}).fetchone()
     return None if owner is None else LeaseOwner(*owner)
 
 
 def _find_damage(rows: _Rows, before: Mapping[int, bytes]) -> int | None:
-    """Return the seq of the first row that does not have the digest that it had when it was written, or None."""
+    """Return the seq of the first row that does not match its digest, or None."""
     last = 0
     previous = START
     for seq, turn, round_number, n, ts, term, kind, version, stored, blob, digest in rows:
         if seq != last + 1:
             previous = before.get(seq - 1, b"")
         try:
-            chained = sha256(previous)  # as in `row_digest`, in steps: a thousand rows at once
+            chained = sha256(
+                previous
+            )  # as in `row_digest`, without a call for each of a thousand rows
             chained.update(sha256(stored).digest() if blob is None else bytes.fromhex(blob))
         except (TypeError, ValueError):  # a damaged row may hold values of any type
             return seq
@@ -432,7 +440,7 @@ def _find_damage(rows: _Rows, before: Mapping[int, bytes]) -> int | None:
 def _digests_before(
     connection: Connection, parts: Iterable[_Part], rows: _Rows
 ) -> dict[int, bytes]:
-    """Return by seq the digests directly before those rows that do not follow the row before them."""
+    """Read the digests before the rows whose previous row is not in `rows`, by seq."""
     digests = {0: START}
     seqs = [row[0] for row in rows]
     missing = [seq - 1 for last, seq in pairwise([0, *seqs]) if seq != last + 1]
@@ -446,7 +454,7 @@ def _digests_before(
 def _select_rows(
     connection: Connection, parts: Sequence[_Part], selection: BlockFilter
 ) -> Iterator[_Rows]:
-    """Yield the rows that match the filter, in order, in batches as the database gives them."""
+    """Yield the rows that match the filter, in order, in batches."""
     if selection.also:
         positions = {"positions": dumps(list(selection.also)), "limit": NO_LIMIT}
         for owner, after, until in parts:
@@ -484,7 +492,7 @@ def _batches(
 
 
 def _parts(connection: Connection, conversation: ConversationKey) -> list[_Part]:
-    """Return the parts that a conversation consists of; its own blocks come last."""
+    """Return the segments of a conversation: inherited segments, then its own blocks; empty if it does not exist."""
     key = key_parameters(conversation)
     rows = execute(connection, statements.SELECT_SEGMENTS, key).fetchall()
     if not rows:
@@ -508,18 +516,18 @@ def _summary(row: Sequence[Any]) -> ConversationSummary:
     )
 
 
-# The chain: rows read as they are, whatever they hold.
+# The audit, which reads rows as they are stored, since damaged rows may have values of any type.
 
-_GONE = Fault(seq=1, kind="removed", text="there is no such conversation, nor a tombstone of one")
+_GONE = Fault(seq=1, kind="removed", text="the conversation does not exist, and was not forgotten")
 
 
 def select_inherited(connection: Connection, row: int) -> list[tuple[int, int, int]]:
-    """Return the segments that a conversation inherits: their owner, first and last seq."""
+    """Return the segments that a conversation inherits, each as owner, first and last seq."""
     return execute(connection, statements.SELECT_INHERITED, {"row": row}).fetchall()
 
 
 class LinkRow(NamedTuple):
-    """The row of a block as it is stored, its text as bytes; the columns of `SELECT_LINKS`."""
+    """The stored row of a block with its texts as bytes; the columns of `SELECT_LINKS`."""
 
     id: int
     seq: int
@@ -536,7 +544,7 @@ class LinkRow(NamedTuple):
 
 
 def select_own_rows(connection: Connection, row: int, after: int = 0) -> Iterator[LinkRow]:
-    """Yield the rows of a conversation's own blocks, in order, as they are stored."""
+    """Yield the stored rows of a conversation's own blocks after the seq `after`, in order."""
     part = {"owner": row, "limit": _LINKS_PER_QUERY}
     query = statements.SELECT_LINKS
     while rows := execute(connection, query, {**part, "after": after}).fetchall():
@@ -545,7 +553,7 @@ def select_own_rows(connection: Connection, row: int, after: int = 0) -> Iterato
 
 
 def create_link(row: LinkRow) -> Link:
-    """Return a row as a link of the chain. A damaged row gives a link that its digest does not fit."""
+    """Convert a row to a link of the chain; a damaged row becomes a link that does not match its digest."""
     kind = bytes(row.type or b"")
     if row.blob is None:
         body = sha256(bytes(row.body or b"")).digest()
@@ -580,7 +588,7 @@ def _audit(
                 try:
                     blobs.get(str(block.blob))
                 except StoreError as error:
-                    text = f"block {block.seq} lacks its text: {error}"
+                    text = f"the text of block {block.seq} cannot be read: {error}"
                     missing.append(Fault(seq=block.seq, kind="removed", text=text))
     result = audit(conversation, links, head)
     return replace(result, faults=(*result.faults, *missing))

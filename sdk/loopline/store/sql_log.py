@@ -42,14 +42,14 @@ logger: logging.Logger = logging.getLogger("loopline")
 
 ORPHANS_STAY = timedelta(days=1)
 READERS = 4
-"""How many reads a process runs at once."""
+"""The number of reader threads of a process."""
 
 
 class SqlLog:
-    """A timeline log that outlives its process. `SqlLog.open` makes one, for one event loop.
+    """A timeline log in a SQLite file. `SqlLog.open` creates one, for one event loop.
 
-    What is acknowledged survives the death of the process; what the user says, answers, and starts
-    of calls that may change something survive the loss of power too.
+    Acknowledged blocks survive the end of the process. Messages of users, answers, and starts of calls with effects also
+    survive a power loss.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class SqlLog:
         *,
         read_only: bool,
     ) -> None:
-        """Open the file, which blocks: use `open`."""
+        """Open the file; this blocks, so use `open`."""
         self._path = path
         self._clock = clock
         self._blobs = blobs
@@ -96,11 +96,11 @@ class SqlLog:
         lease_seconds: float = LEASE_SECONDS,
         limits: ConversationLimits = DEFAULT_LIMITS,
     ) -> Self:
-        """Open the log at `sqlite:///relative.db` or `sqlite:////absolute.db`; create it if there is none.
+        """Open the log at `sqlite:///relative.db` or `sqlite:////absolute.db`; create it if it does not exist.
 
-        Read-only it must exist, and nothing is written to it. Large bodies are kept in `blobs`;
-        without any they stay in their rows, and those that are blobs already cannot be read. A runner
-        that is silent for `lease_seconds` may be taken over. A conversation beyond the `limits` takes nothing new.
+        With `read_only` it must exist, and is never written to. Large bodies are stored in `blobs`; without `blobs` they
+        are stored in rows, and existing blobs cannot be read. Another runner may take over a lease that was not renewed
+        for `lease_seconds`. A conversation that reaches the `limits` accepts no new messages and rounds.
 
         Raises:
             StoreError: the store cannot be opened; the message says why.
@@ -150,7 +150,7 @@ class SqlLog:
         )
         if self._blobs is not None and request.large:
             await _in_thread(partial(request.put_large, self._blobs))
-            group = self._group_commit()  # it may have been closed meanwhile
+            group = self._group_commit()  # it may have been closed during the wait
         return await group.append(request)
 
     async def read(
@@ -164,7 +164,7 @@ class SqlLog:
         last: int | None = None,
         also: Sequence[int] = (),
     ) -> Sequence[Block]:
-        """Return the blocks after `after` that match; if there are few, no thread is asked."""
+        """Return the blocks after `after` that match; few blocks are read on the event loop."""
         self._check_usable()
         group = self._group
         if group is not None and not also and group.has_nothing_after(conversation, after):
@@ -176,12 +176,12 @@ class SqlLog:
         return await self._read(work)
 
     def lease(self, conversation: ConversationKey, *, wait: bool = True) -> HeldLease:
-        """Return a context that holds the right to run the conversation."""
+        """Return a context that holds the lease of the conversation."""
         self._group_commit()
         return self._leases.hold(conversation, wait=wait)
 
     async def find(self, conversation: ConversationKey) -> ConversationSummary | None:
-        """Return the conversation's summary, or None when it has no blocks."""
+        """Return the conversation's summary, or None if it has no blocks."""
         return await self._read_little(partial(self._reader.summary, conversation=conversation))
 
     async def conversations(
@@ -199,17 +199,17 @@ class SqlLog:
         return await self._read(partial(self._reader.summaries, selection=selection))
 
     async def unfinished(self) -> Sequence[ConversationSummary]:
-        """Return the conversations that may have an unfinished turn without a runner."""
+        """Return the conversations that may have an unfinished turn, the most recently active first."""
         self._group_commit()
         return await self._read(self._reader.unfinished)
 
     async def holds(self, conversation: ConversationKey, term: int) -> bool:
-        """Return whether the lease of that term renew_if_ended."""
+        """Return whether the lease of that term is valid, and renew it if it may have expired."""
         return await self._leases.renew_if_ended(conversation, term)
 
     @asynccontextmanager
     async def present(self, bundle: str, version: str) -> AsyncGenerator[Sender, None]:
-        """Register a version of a bundle, and count a harness with it as present until the context is left."""
+        """Register a version of a bundle and a harness that runs it, present until the context is left."""
         group = self._group_commit()
         register = partial(group.writer.register, bundle=bundle, version=version)
         number = await group.thread.run(register)
@@ -225,7 +225,7 @@ class SqlLog:
         return await self._read(partial(bundle_versions, bundle=bundle))
 
     async def restore(self, conversation: ConversationKey, blocks: Sequence[Block]) -> None:
-        """Begin a conversation with blocks that were kept elsewhere; if cancelled in time, with none."""
+        """Create a conversation from blocks of another log; a cancellation before the commit stores no blocks."""
         group = self._group_commit()
         has_blobs = self._blobs is not None
         encoded = [(block, EncodedBody.encode(block.body, has_blobs=has_blobs)) for block in blocks]
@@ -234,7 +234,9 @@ class SqlLog:
         def restore(connection: Connection) -> None:
             group.writer.restore(connection, conversation, encoded)
             if cancelled.is_set():
-                raise StoreError(f"restoring {conversation.name!r} was cancelled: nothing was kept")
+                raise StoreError(
+                    f"restoring {conversation.name!r} was cancelled: nothing was stored"
+                )
 
         outcome = asyncio.ensure_future(group.run(restore))
         try:
@@ -245,30 +247,30 @@ class SqlLog:
                 await finish(outcome)
 
     async def fork(self, conversation: ConversationKey, fork: ConversationKey, seq: int) -> None:
-        """Begin another conversation with the blocks up to `seq`."""
+        """Create a fork with the blocks up to `seq`."""
         group = self._group_commit()
         work = partial(group.writer.fork, conversation=conversation, fork=fork, seq=seq)
         await group.run(work)
 
     async def forget(self, conversation: ConversationKey, *, cascade: bool = False) -> None:
-        """Remove a conversation for good, and its traces in the files."""
+        """Remove a conversation and its child runs permanently, and their traces in the files."""
         group = self._group_commit()
         forget = partial(group.writer.forget, conversation=conversation, cascade=cascade)
         await group.run(forget, then=self._remove_traces)
 
     def _remove_traces(self) -> None:
-        """Remove the blobs of forgotten conversations and their bytes in the log; only inside a job of the thread."""
+        """Remove the blobs of forgotten conversations, and truncate the write-ahead log; only inside a job of the thread."""
         group = self._group_commit()
         if self._blobs is not None:
             group.thread.transact(partial(purge, blobs=self._blobs))
         group.thread.truncate_log()
 
     async def forgetting(self) -> Sequence[ConversationKey]:
-        """Return the forgotten conversations of which traces may be left."""
+        """Return the forgotten conversations that may have left traces."""
         return await self._read_little(forgetting)
 
     async def finish_forgetting(self, conversations: Sequence[ConversationKey]) -> None:
-        """Remove what is left of these forgotten conversations in the files, and their marks."""
+        """Remove the remains of these forgotten conversations from the files, and their marks."""
         group = self._group_commit()
         await group.thread.do(self._remove_traces)
         await group.thread.run(partial(group.writer.finish_forgetting, conversations=conversations))
@@ -278,13 +280,13 @@ class SqlLog:
         return await self._read_little(partial(self._reader.forgotten, conversation=conversation))
 
     async def appended(self, conversation: ConversationKey, key: str) -> int | None:
-        """Return the last seq of the append that used the key, or None."""
+        """Return the seq of the last block of the append that used the key, or None."""
         if not key:
             return None
         return await self._read(partial(_find_append, conversation=conversation, key=key))
 
     async def collect(self) -> int:
-        """Remove the blobs that nothing has referenced for a day; return how many there were."""
+        """Remove the blobs that no row has referenced for a day; return their number."""
         thread = self._group_commit().thread
         blobs = self._blobs
         if blobs is None:
@@ -295,9 +297,9 @@ class SqlLog:
         return await _in_thread(partial(blobs.collect, referenced, older_than))
 
     def collect_daily(self) -> None:
-        """Start to collect in the background, unless some process has collected within a day.
+        """Start a collection of blobs in the background, if no process has made one within a day.
 
-        The result is logged, and `close` waits for it.
+        The result is logged, and `close` waits for the end.
         """
         if self._blobs is not None and self._collection is None:
             self._collection = asyncio.create_task(self._collect_daily())
@@ -307,34 +309,34 @@ class SqlLog:
         try:
             if await group.thread.run(group.writer.starts_collection):
                 count = await self.collect()
-                logger.info("blobs of %s that nothing refers to, removed: %d", self._path, count)
+                logger.info("removed unreferenced blobs of %s: %d", self._path, count)
         except (StoreError, OSError) as error:
             logger.warning("the blobs of %s were not collected: %s", self._path, error)
 
     async def audit(
         self, heads: Mapping[ConversationKey, Head], only: ConversationKey | None = None
     ) -> Sequence[Audit]:
-        """Compare every conversation, or only one, with its chain, and with heads kept elsewhere."""
+        """Audit every conversation, or only `only`, against its chain and against the saved `heads`."""
         return await self._read(partial(self._reader.audits, heads=heads, only=only))
 
     async def backup(self, target: Path, blobs: BlobStore | None) -> None:
-        """Copy the store to a new file, and the blobs that its rows name into `blobs`.
+        """Copy the store to a new file, and the blobs that its rows reference to `blobs`.
 
         Raises:
-            StoreError: the target exists already, or it cannot be written.
+            StoreError: the target exists, or it cannot be written.
         """
         self._check_usable()
         await _in_thread(partial(back_up, self._path, self._blobs, target, blobs))
 
     async def check(self) -> None:
-        """Check that the file is there, that its disk has not failed, and that there is a free descriptor."""
+        """Check that the file exists, that its disk has not failed, and that another file can be opened."""
         group = self._group_commit()
         check_descriptors(self._path)
         group.thread.check_file()
         group.sync.check()
 
     async def close(self) -> None:
-        """Finish the work under way and close the file; in a forked child, do nothing."""
+        """Wait for running work and close the file; does nothing in a forked child."""
         if os.getpid() != self._process:
             return
         if self._collection is not None:
@@ -349,14 +351,14 @@ class SqlLog:
         self._readers.close()
         if self._group is not None:
             self._group.sync.close()
-            self._group.thread.close()  # the last to close moves the write-ahead log into the file
+            self._group.thread.close()  # closing the last connection moves the write-ahead log into the file
 
     async def _read(self, work: Callable[[Connection], T]) -> T:
         self._check_usable()
         return await self._readers.read(work)
 
     async def _read_little(self, work: Callable[[Connection], T]) -> T:
-        """Return what is read at once by the event loop, or by a thread if that could have to wait."""
+        """Run a small read on the event loop, or on a thread if the event loop would have to wait."""
         self._check_usable()
         for result in () if self._group is None else self._group.thread.read_at_once(work):
             return result
@@ -378,12 +380,12 @@ class SqlLog:
 
 
 async def _in_thread(work: Callable[[], T]) -> T:
-    """Return the result of work that may block; a cancellation waits for it to end."""
+    """Run `work`, which may block, in a thread and return its result; a cancellation waits for its end."""
     return await finish(asyncio.get_running_loop().run_in_executor(None, work))
 
 
 def _find_append(connection: Connection, conversation: ConversationKey, key: str) -> int | None:
-    """Return the last seq of the append that used the key, or None."""
+    """Return the seq of the last block of the append that used the key, or None."""
     owner = execute(connection, statements.SELECT_ID, key_parameters(conversation)).fetchone()
     if owner is None:
         return None

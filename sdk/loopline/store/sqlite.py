@@ -1,4 +1,4 @@
-"""SQLite: how statements reach its driver, how a file is opened, and what its errors mean."""
+"""SQLite: running statements, opening files and connections, and explaining errors."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ SCHEME = "sqlite:///"
 BUSY_SECONDS = 5.0
 WAL_LIMIT_BYTES = 64 * 1024 * 1024
 RETRY_SECONDS = 0.000_5
-"""SQLite itself soon waits 100 ms between two attempts, in which others can take a lock hundreds of times."""
+"""The pause between two attempts to get a lock. SQLite's own pauses grow to 100 ms, too long beside short writes."""
 MOST_ROWS = 64
 """The most rows that one statement inserts."""
 FEW_ROWS = 8
-"""From here on a statement inserts a power of two, for to compile one takes three times as long as to run it."""
+"""From this number on, inserts have a power of two of rows: compiling a statement takes three times its run."""
 BEGIN_WRITING = "BEGIN IMMEDIATE"
-"""A transaction that begins by reading fails when it comes to write after another has written."""
+"""Take the write lock at the start: a transaction that reads first fails if another process writes before it does."""
 UNFINISHED = ".unfinished"
 """The suffix of a backup until it is complete."""
 DATABASE_ERRORS = (sqlite3.Error, OSError)
@@ -68,28 +68,30 @@ def execute_many(connection: Connection, statement: str, rows: Iterable[Mapping[
 
 @lru_cache(maxsize=256)
 def _insertion(statement: str, rows: int) -> str:
-    """Return the statement that inserts so many rows, whose parameters have no names."""
+    """Return the INSERT statement for that number of rows, with `?` as parameters."""
     columns, values = statement.rsplit(" VALUES ", 1)
     row = _PARAMETER.sub("?", values)
     return f"{columns} VALUES {', '.join([row] * rows)}"
 
 
 def insert(connection: Connection, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Insert the rows, each the values of the statement in its order, by as few statements as may be.
+    """Insert the rows, each a tuple of the statement's values in order, with few statements.
 
-    The driver lets go of the interpreter's lock for each statement and each row of `executemany`, and a busy event
-    loop keeps it for 5 ms, while other processes wait for the store.
+    The driver releases the GIL for each statement and each row of `executemany`. A busy event loop may then keep the GIL
+    for 5 ms, during which other processes wait for the store.
     """
     start = 0
-    while left := len(rows) - start:
-        count = left if left < FEW_ROWS else min(1 << left.bit_length() - 1, MOST_ROWS)
+    while remaining := len(rows) - start:
+        count = remaining
+        if remaining >= FEW_ROWS:
+            count = min(1 << remaining.bit_length() - 1, MOST_ROWS)
         part = rows[start : start + count]
         connection.execute(_insertion(statement, count), [*chain.from_iterable(part)])
         start += count
 
 
 def set_patience(connection: Connection, seconds: float) -> float:
-    """Have SQLite itself wait so long for a lock; return how long it has waited until now."""
+    """Set the seconds that SQLite itself waits for a lock; return the value before."""
     before: int = connection.execute("PRAGMA busy_timeout").fetchone()[0]
     connection.execute(f"PRAGMA busy_timeout = {round(seconds * 1000)}")
     return before / 1000
@@ -108,35 +110,35 @@ FileId = tuple[int, int]
 
 
 def database_path(url: str) -> Path:
-    """Return the file that a URL names: absolute, with links resolved, so that every process uses one name.
+    """Return the absolute path of the file in a URL, with links resolved, so that every process uses the same path.
 
     Raises:
-        StoreError: the URL does not name a SQLite file.
+        StoreError: the URL is not that of a SQLite file.
     """
     name = url.removeprefix(SCHEME)
     if name == url or not name or name == ":memory:" or "?" in name:
         raise StoreError(
-            f"no store can be opened at {url!r}: only sqlite:///relative.db and "
+            f"a store cannot be opened at {url!r}: use sqlite:///relative.db or "
             "sqlite:////absolute.db, without options"
         )
     try:
         return Path(os.path.realpath(name))
     except ValueError as error:
-        raise StoreError(f"no store can be opened at {url!r}: {error}") from error
+        raise StoreError(f"a store cannot be opened at {url!r}: {error}") from error
 
 
 def file_id(path: Path) -> FileId:
     """Return the device and inode of the store's file.
 
     Raises:
-        StoreError: the file does not exist, or it has a second name.
+        StoreError: the file does not exist, or it has a second hard link.
     """
     try:
         stat = path.stat()
     except OSError as error:
         raise StoreError(f"{path} does not exist: put it back, or open another store") from error
     if stat.st_nlink > 1 and stat.st_nlink > 1 + _is_unfinished_backup(path):
-        # SQLite names its write-ahead log after the file, and we name locks and blobs after it.
+        # SQLite names its write-ahead log after the file; the folders of locks and blobs are named after it too.
         raise StoreError(
             f"{path} has {stat.st_nlink} names (hard links), and a process that used another name "
             "would have its own log, locks and blobs: remove the other names, or make a backup instead"
@@ -145,23 +147,23 @@ def file_id(path: Path) -> FileId:
 
 
 def _is_unfinished_backup(path: Path) -> bool:
-    """Return whether a backup that was killed just before its last step has left the file its first name."""
+    """Return whether the second hard link of the file is left from a backup that was killed before its last step."""
     unfinished = path.with_name(f"{path.name}{UNFINISHED}")
     return unfinished.exists() and unfinished.samefile(path)
 
 
 def create_private(path: Path) -> None:
-    """Create an empty file that only its owner can read, unless the file exists.
+    """Create an empty file that only its owner can read, if the file does not exist.
 
-    A file that exists is never opened: closing it would drop every lock that SQLite has on it in this process,
-    and another process would then take the write-ahead log for abandoned.
+    An existing file is not opened: closing it would release all locks that SQLite has on it in this process, and another
+    process would treat the write-ahead log as abandoned.
     """
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
 
 
 def make_private_folder(path: Path) -> None:
-    """Make the folder and its missing parents, for their owner only."""
+    """Create the folder and its missing parents, accessible to their owner only."""
     if not path.is_dir():
         make_private_folder(path.parent)
         path.mkdir(mode=0o700, exist_ok=True)
@@ -171,27 +173,27 @@ def make_private_folder(path: Path) -> None:
 
 
 on_connect: list[Callable[[Connection], object]] = []
-"""Called with every new connection to a store, to limit or trace it."""
+"""Functions that are called with every new connection to a store, to limit or trace it."""
 
 
 class ConnectionPool:
-    """The idle connections to a store's file; a thread takes one for each transaction."""
+    """The idle connections to a store's file; each transaction takes one."""
 
     def __init__(self, connect: Callable[[], Connection], *, reuses: bool = True) -> None:
-        """Without `reuses` every transaction has a connection of its own."""
+        """Without `reuses` every transaction opens and closes its own connection."""
         self._connect = connect
         self._reuses = reuses
         self._idle = deque[Connection]()
 
     def take(self) -> Connection:
-        """Return a connection that nobody else uses."""
+        """Take an idle connection out of the pool, or open one."""
         try:
             return self._idle.pop()
         except IndexError:
             return self._connect()
 
     def transact(self, work: Callable[[Connection], T], begin: str = "BEGIN") -> T:
-        """Return the result of work that is done in one transaction."""
+        """Run `work` in one transaction and return its result; after an error roll back and close the connection."""
         connection = self.take()
         try:
             connection.execute(begin)
@@ -220,15 +222,15 @@ def discard(connection: Connection) -> None:
 
 
 def read_pool(path: Path, *, read_only: bool) -> ConnectionPool:
-    """Return connections that write nothing; read-only they do not even recover an unfinished log."""
+    """Return connections that cannot write; with `read_only` they do not recover an unfinished log either."""
     mode = "ro" if read_only else "rw"
     return ConnectionPool(partial(_connect, path, mode, ("query_only = ON",)))
 
 
 def immutable_pool(path: Path) -> ConnectionPool:
-    """Return connections that create nothing beside the file; only for a file that nobody changes meanwhile.
+    """Return connections that create no files next to the database; only for a file that does not change.
 
-    Each transaction has a connection of its own, for a connection never reads a page again.
+    Each transaction opens its own connection, because such a connection never reads a page twice.
     """
     connect = partial(_connect, path, "ro&immutable=1", ("query_only = ON",))
     return ConnectionPool(connect, reuses=False)
@@ -262,7 +264,7 @@ def _connect_to_write(path: Path) -> Connection:
     pragmas = (
         "synchronous = NORMAL",
         f"journal_size_limit = {WAL_LIMIT_BYTES}",
-        "wal_autocheckpoint = 0",  # it would wait for the disk, on whatever thread commits
+        "wal_autocheckpoint = 0",  # it would make the committing thread wait for the disk
         "foreign_keys = ON",
         "secure_delete = ON",  # a forgotten conversation must not stay in free pages
     )
@@ -270,7 +272,7 @@ def _connect_to_write(path: Path) -> Connection:
     try:
         mode = retry_while_busy(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchone())
         if mode != ("wal",):
-            raise StoreError(f"{path}: no write-ahead log can be kept there: use a local disk")
+            raise StoreError(f"{path}: a write-ahead log is not possible there: use a local disk")
     except BaseException:
         connection.close()
         raise
@@ -278,7 +280,7 @@ def _connect_to_write(path: Path) -> Connection:
 
 
 def vacuum_into(path: Path, target: Path) -> None:
-    """Copy the database, as it is now, to a new file in one transaction."""
+    """Copy the present state of the database to a new file, in one transaction."""
     create_private(target)
     connection = _connect(path, "rw", ())
     try:
@@ -290,14 +292,14 @@ def vacuum_into(path: Path, target: Path) -> None:
 
 
 on_sync: list[Callable[[Path], object]] = []
-"""Called with the path of every store whose log the disk has now, to observe it."""
+"""Functions that are called with the path of a store after its log was synced, to observe it."""
 
 
 class LogFile:
-    """The write-ahead log of a store, which stays open from one sync to the next.
+    """The write-ahead log of a store, open from one sync to the next.
 
-    So a sync needs no free descriptor, and reports every error that the disk had since the sync before. The file may be
-    opened and closed, for SQLite locks the store's file and never its log.
+    An open file lets a sync work without a free descriptor, and report every error of the disk since the sync before. The
+    file may be opened and closed here, because SQLite locks only the store's file and not its log.
     """
 
     def __init__(self, store: Path) -> None:
@@ -310,7 +312,7 @@ class LogFile:
     def follow(self) -> None:
         """Open the log if it is not open, or if it was replaced.
 
-        Without a log nothing is open: the last connection was closed, and the disk has the rows in the store's file.
+        If the log does not exist, the last connection was closed and the disk has all rows in the store's file.
 
         Raises:
             OSError: the log cannot be opened; `is_followed` is False until it can.
@@ -328,19 +330,19 @@ class LogFile:
             return
         if self._file is not None and self._id == (stat.st_dev, stat.st_ino):
             return
-        self.close()  # first, for there may be no other descriptor
+        self.close()  # first, since it may be the only free descriptor
         file = FileIO(self._path)
         self._file = file
         opened = os.fstat(file.fileno())
         self._id = opened.st_dev, opened.st_ino
 
     def sync(self) -> None:
-        """Wait until the disk has the log that `follow` opened: what is committed now survives the loss of power.
+        """Sync the log that `follow` opened to the disk, so that all commits before survive a power loss.
 
-        As SQLite does at each commit with `synchronous = FULL`, but without its write lock.
+        SQLite does the same at each commit with `synchronous = FULL`, but with the write lock.
 
         Raises:
-            OSError: the disk failed; what was committed stays in the store.
+            OSError: the disk failed; the commits stay in the store.
         """
         if self._file is not None:
             _wait_for_disk(self._file.fileno())
@@ -362,7 +364,7 @@ _wait_for_disk: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 
 
 def begin_at_once(connection: Connection) -> bool:
-    """Begin a transaction with the write lock; return False if another process has the lock."""
+    """Begin a transaction with the write lock, without waiting; return False if another process has the lock."""
     try:
         connection.execute(BEGIN_WRITING)
     except DATABASE_ERRORS as error:
@@ -373,7 +375,7 @@ def begin_at_once(connection: Connection) -> bool:
 
 
 def retry_while_busy(work: Callable[[], T], seconds: float = BUSY_SECONDS) -> T:
-    """Do the work, and retry for so long while another process locks the file."""
+    """Run `work`, and retry it for at most `seconds` while another process locks the file."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -385,12 +387,12 @@ def retry_while_busy(work: Callable[[], T], seconds: float = BUSY_SECONDS) -> T:
 
 
 def store_error(path: Path, error: Exception) -> StoreError:
-    """Return the error that tells a person what a failure of the database means and what to do."""
+    """Convert an error of the database or the file to a StoreError that says what happened and what to do."""
     code = _code(error)
     if code & 0xFF in _BUSY:
         return StoreBusy(
             f"{path} was locked by another process for {BUSY_SECONDS:g} s: try again; "
-            "nothing was kept"
+            "nothing was stored"
         )
     if _is_out_of_files(path, error):
         return StoreBusy(
@@ -401,7 +403,7 @@ def store_error(path: Path, error: Exception) -> StoreError:
     ):
         return StoreFull(
             f"{path} has no room ({error}): free space on its disk, or raise the limit on its size; "
-            "nothing was kept"
+            "nothing was stored"
         )
     return StoreError(f"{path}: {_ADVICE.get(code & 0xFF, 'it could not be used')} ({error})")
 
@@ -410,7 +412,7 @@ def check_descriptors(path: Path) -> None:
     """Check that the process can open another file.
 
     Raises:
-        StoreBusy: it cannot.
+        StoreBusy: too many files are open.
     """
     try:
         os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
@@ -419,7 +421,10 @@ def check_descriptors(path: Path) -> None:
 
 
 def _is_out_of_files(path: Path, error: Exception) -> bool:
-    """Return whether a file could not be opened for want of a descriptor; SQLite does not say so, so it is tried."""
+    """Return whether the error means that too many files are open.
+
+    SQLite reports any failure to open a file in the same way, so another file is opened to find out.
+    """
     if isinstance(error, OSError):
         return error.errno in (errno.EMFILE, errno.ENFILE)
     if _code(error) & 0xFF != sqlite3.SQLITE_CANTOPEN:
@@ -432,5 +437,5 @@ def _is_out_of_files(path: Path, error: Exception) -> bool:
 
 
 def _code(error: Exception) -> int:
-    """Return SQLite's extended result code, or 0 for an error that is not SQLite's."""
+    """Return SQLite's extended result code, or 0 for another error."""
     return getattr(error, "sqlite_errorcode", 0)

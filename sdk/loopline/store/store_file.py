@@ -1,4 +1,4 @@
-"""The store's file: opened, created by one of several processes and guarded by triggers, and backed up."""
+"""The store's file: opening it, creating its tables and the triggers that protect them, and backing it up."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from loopline.store.sqlite import (
 
 _FORGOTTEN = "EXISTS (SELECT 1 FROM tombstones WHERE conversation = {})"
 
-# Name: event, condition, reason. REPLACE fires no delete trigger, so what it would replace is refused before
-# it inserts.
+# Name: event, condition, reason. REPLACE does not fire delete triggers, so rows that it would replace are checked
+# before an insert.
 _TRIGGERS = {
     "blocks_are_not_changed": ("UPDATE ON blocks", "", "a block is never changed"),
     "blocks_are_not_removed": (
@@ -164,7 +164,7 @@ def check_writable(connection: Connection, path: Path) -> None:
 
 
 COPY_ATTEMPTS = 100
-"""A backup copies the database again when conversations with blobs were forgotten meanwhile."""
+"""The most copies of the database in one backup; each copy is repeated if blobs were removed during it."""
 
 _JOURNALS = ("-wal", "-journal")
 
@@ -173,10 +173,10 @@ IdleStamp = tuple[int, int, int]
 
 
 def open_to_read(path: Path) -> ConnectionPool:
-    """Return the connections that read an existing store.
+    """Return connections that read an existing store.
 
     Raises:
-        StoreError: there is none.
+        StoreError: the store does not exist, is empty, or cannot be opened.
     """
     if not path.exists():
         raise StoreError(f"there is no store at {path}: run a bundle first, or name another store")
@@ -190,7 +190,7 @@ def open_to_read(path: Path) -> ConnectionPool:
 
 
 def open_to_write(path: Path) -> tuple[ConnectionPool, ConnectionPool]:
-    """Return the connections that read a store and those that write; create the store if there is none.
+    """Return connections that read a store, and connections that write to it; create the store if it does not exist.
 
     Raises:
         StoreError: the file cannot be opened or created, or belongs to another program.
@@ -204,7 +204,7 @@ def open_to_write(path: Path) -> tuple[ConnectionPool, ConnectionPool]:
         failed.callback(reader.close)
         writer = write_pool(path)
         failed.callback(writer.close)
-        # Another program's database is refused before anything in it is changed.
+        # Refuse the database of another program before it is changed.
         if not path.exists() or _is_empty(path, reader):
             _create(path, writer)
         failed.pop_all()
@@ -212,7 +212,7 @@ def open_to_write(path: Path) -> tuple[ConnectionPool, ConnectionPool]:
 
 
 def idle_stamp(path: Path) -> IdleStamp | None:
-    """Return a stamp that changes with the file; None if a process has it open or left a journal beside it."""
+    """Return a stamp that changes with the file; None if a process has the store open or left a journal."""
     if any(path.with_name(f"{path.name}{suffix}").exists() for suffix in _JOURNALS):
         return None
     try:
@@ -246,7 +246,7 @@ def _create(path: Path, pool: ConnectionPool) -> None:
 
 
 def back_up(path: Path, blobs: BlobStore | None, target: Path, copies: BlobStore | None) -> None:
-    """Copy the store to `target` and its blobs to `copies`; the target gets its name when all is copied.
+    """Copy the store to `target` and its blobs to `copies`; `target` exists only after everything was copied.
 
     Raises:
         StoreError: the target exists already, or it cannot be written.
@@ -260,7 +260,7 @@ def back_up(path: Path, blobs: BlobStore | None, target: Path, copies: BlobStore
         make_private_folder(target.parent)
         referenced = _copy(path, blobs, unfinished, copies, copied)
         _sync(unfinished)
-        os.link(unfinished, target)  # which, other than a rename, replaces nothing
+        os.link(unfinished, target)  # unlike a rename it does not replace a file
         copied -= referenced
     except OSError as error:
         raise store_error(target, error) from error
@@ -278,10 +278,10 @@ def _copy(
     copies: BlobStore | None,
     copied: set[str],
 ) -> set[str]:
-    """Copy the database until every blob that the copy references is copied too; return their names.
+    """Copy the database, and then the blobs that the copy references; return the names of these blobs.
 
-    A conversation that is forgotten meanwhile takes its blobs with it, while the copy still references
-    them. Each further copy has only few blobs more to fetch, those of the moment in between.
+    If a conversation is forgotten after the database was copied, its blobs may be gone while the copy references them.
+    The database is then copied again; each further copy has few additional blobs.
     """
     for _ in range(COPY_ATTEMPTS):
         unfinished.unlink(missing_ok=True)
@@ -299,7 +299,7 @@ def _copy(
 def _copy_blobs(
     names: set[str], blobs: BlobStore | None, copies: BlobStore | None, copied: set[str]
 ) -> tuple[str, StoreError] | None:
-    """Copy these blobs; return the first that cannot be read, and why."""
+    """Copy these blobs; return the name and the error of the first blob that cannot be read, or None."""
     for name in sorted(names):
         if blobs is None or copies is None:
             return name, StoreError(f"blob {name} cannot be read: open the store with its blobs")
@@ -321,7 +321,7 @@ def _read_referenced_blobs(path: Path) -> set[str]:
 
 
 def find_referenced_blobs(connection: Connection) -> set[str]:
-    """Return the names of the blobs that any row of the store names."""
+    """Return the names of all blobs that rows of the store reference."""
     return {name for (name,) in execute(connection, statements.SELECT_REFERENCED_BLOBS)}
 
 

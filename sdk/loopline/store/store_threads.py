@@ -1,4 +1,4 @@
-"""The threads that use a store: a few that read, one that writes, and one that waits for the disk."""
+"""The threads of a store: several for reading, one for writing, and one that syncs the log to the disk."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ T = TypeVar("T")
 logger: logging.Logger = logging.getLogger("loopline")
 
 LOG_ROWS = 500
-"""After so many rows the thread moves the write-ahead log into the file, which waits for the disk."""
+"""The number of new rows after which the thread checkpoints: it moves the write-ahead log into the file."""
 ROWS_MEANWHILE = 250
-"""So many rows the event loop commits while the log is moved; what comes behind them waits for the thread."""
+"""The number of rows that the event loop commits during a checkpoint; further writes wait for the thread."""
 LOG_PAGES = 4_096
-"""The end of a log of more pages is moved while nobody can write, in other processes too."""
+"""The end of a longer log is moved under the write lock, which stops writes of all processes."""
 SLOW_SECONDS = 0.02
-"""After a commit by the event loop that took longer, the thread makes those of the next `PAUSE` times as long."""
+"""If a commit on the event loop takes longer, the thread makes the commits of the next `PAUSE` times that time."""
 PAUSE = 4
 OPEN_SECONDS = 5.0
-"""How long a file is tried again that cannot be opened now, because the process has too many open files."""
+"""The seconds of retries to open a file while the process has too many open files."""
 OPEN_PAUSE_SECONDS = 0.05
-_STORED = "what was just written is in the store, and may be lost with the power"
+_STORED = "the last writes are in the store, but a power loss may remove them"
 _AFTER_A_FAILURE = "check that the disk works, then open the store again"
 
 
 class ReaderThreads:
-    """Threads with a connection each, which never keep the writer waiting."""
+    """Threads that read, each with its own connection; reads never block the writer."""
 
     def __init__(self, path: Path, pool: ConnectionPool, threads: int) -> None:
         self._path = path
@@ -64,28 +64,32 @@ class ReaderThreads:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="loopline-read")
 
     async def read(self, work: Callable[[Connection], T]) -> T:
-        """Return what the work reads, in one transaction."""
+        """Run `work` in one transaction on a reader thread, and return its result.
+
+        Raises:
+            StoreError: the database cannot be read.
+        """
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self.read_here, work)
 
     def read_here(self, work: Callable[[Connection], T]) -> T:
-        """Return what the work reads, in one transaction, on the calling thread."""
+        """Run `work` in one transaction on the calling thread, and return its result."""
         try:
             return self._pool.transact(work)
         except DATABASE_ERRORS as error:
             raise store_error(self._path, error) from error
 
     def close(self) -> None:
-        """Finish the reads under way, then close the file."""
+        """Wait for running reads, then close the file."""
         self._threads.shutdown()
         self._pool.close()
 
 
 class ImmutableReaders(ReaderThreads):
-    """Threads that read, and create no file beside a store that nobody has open.
+    """Reader threads that create no files next to a store if no process has it open.
 
-    SQLite is told that the file does not change, and afterwards the file's stamp is compared: if
-    somebody opened the store meanwhile, the result is dropped and read again the usual way.
+    SQLite is told that the file does not change, and after the read the stamp of the file is compared. If a process
+    opened the store during the read, the result is discarded and read again in the normal mode.
     """
 
     def __init__(self, path: Path, pool: ConnectionPool, threads: int) -> None:
@@ -93,7 +97,7 @@ class ImmutableReaders(ReaderThreads):
         self._immutable = ReaderThreads(path, immutable_pool(path), threads)
 
     def read_here(self, work: Callable[[Connection], T]) -> T:
-        """Return what the work reads, in one transaction, on the calling thread."""
+        """Run `work` in one transaction on the calling thread, and return its result."""
         before = idle_stamp(self._path)
         if before is None:
             return super().read_here(work)
@@ -108,24 +112,24 @@ class ImmutableReaders(ReaderThreads):
         return super().read_here(work)
 
     def close(self) -> None:
-        """Finish the reads under way, then close the file."""
+        """Wait for running reads, then close the file."""
         super().close()
         self._immutable.close()
 
 
 _Jobs = SimpleQueue[Callable[[], object] | None]
-"""What a thread is to do, one after the other, until None."""
+"""The jobs of a thread in order; None ends the thread."""
 
 
 def _work(jobs: _Jobs) -> None:
     while (job := jobs.get()) is not None:
         job()
-        del job  # it may be the last to hold a store that nobody closed
+        del job  # it may have the last reference to a store that was not closed
 
 
 @dataclass(slots=True)
 class JobOutcome(Generic[T]):
-    """A job that has ended, with its result or its error."""
+    """The result or the error of a job; the context that `with` opens catches the error."""
 
     results: list[T] = field(default_factory=list[T])
     error: BaseException | None = None
@@ -138,7 +142,7 @@ class JobOutcome(Generic[T]):
         return True
 
     def result(self) -> T:
-        """Return the result, or raise the error."""
+        """Return the result, or raise the error of the job."""
         if self.error is not None:
             raise self.error
         return self.results[0]
@@ -149,39 +153,41 @@ def _tell(
     on_done: Callable[[JobOutcome[T]], object],
     outcome: JobOutcome[T],
 ) -> None:
-    with suppress(RuntimeError):  # the loop was closed, so nobody waits
+    with suppress(RuntimeError):  # the loop was closed
         loop.call_soon_threadsafe(on_done, outcome)
 
 
 class JobThread:
-    """A thread that does one job after the other.
+    """A thread that runs one job after the other.
 
-    It has a queue of its own: the futures of an executor take as long as a small transaction.
+    It uses a queue instead of an executor, whose futures take as long as a small transaction.
     """
 
     def __init__(self, path: Path, name: str) -> None:
-        """Begin the thread with its first job; errors name the store's path."""
+        """Prepare the thread, which starts with its first job; `path` is named in errors."""
         self._path = path
         self._name = name
         self._jobs = _Jobs()
         self._thread: Thread | None = None
         self._closed = False
-        weakref.finalize(self, self._jobs.put, None)  # nobody may have closed it
+        weakref.finalize(
+            self, self._jobs.put, None
+        )  # ends the thread of a store that was not closed
 
     async def do(self, job: Callable[[], T]) -> T:
-        """Run the job on the thread and return its result; a cancellation waits for it to end."""
+        """Run the job on the thread and return its result; a cancellation is raised after the job has ended."""
         end: asyncio.Future[JobOutcome[T]] = asyncio.get_running_loop().create_future()
         self.submit(job, end.set_result)
         return (await finish(end)).result()
 
     def wait_for(self, job: Callable[[], T]) -> T:
-        """Run the job on the thread and block until it ends; never call it on the event loop's thread."""
+        """Run the job on the thread, block until it has ended, and return its result; only for other threads than the event loop's."""
         outcomes = SimpleQueue[JobOutcome[T]]()
         self._put(partial(self._attempt, job, outcomes.put))
         return outcomes.get().result()
 
     def submit(self, job: Callable[[], T], on_done: Callable[[JobOutcome[T]], object]) -> None:
-        """Run the job on the thread; `on_done` gets its outcome on the event loop, also if the job cannot be run."""
+        """Run the job on the thread; the event loop calls `on_done` with its outcome, also if the job cannot start."""
         loop = asyncio.get_running_loop()
         try:
             self._put(partial(self._attempt, job, partial(_tell, loop, on_done)))
@@ -189,23 +195,23 @@ class JobThread:
             loop.call_soon(on_done, JobOutcome[T](error=error))
 
     def close(self) -> None:
-        """Finish the jobs that were submitted, and take no more."""
+        """Wait for the submitted jobs; later jobs are refused."""
         self._closed = True
         self._jobs.put(None)
         if self._thread is not None:
             self._thread.join()
 
     def begin(self) -> None:
-        """Begin the thread unless it has begun.
+        """Start the thread if it has not started.
 
         Raises:
-            StoreBusy: the process can begin no thread now.
-            StoreError: it is closed.
+            StoreBusy: the process cannot start a thread now.
+            StoreError: the store is closed.
         """
         if self._closed:
             raise StoreError(f"{self._path} is closed: open it again")
         if self._thread is None:
-            # A daemon: a process that ends without closing the store does not wait for it.
+            # A daemon thread, so that a process that does not close the store can end.
             thread = Thread(target=_work, args=(self._jobs,), name=self._name, daemon=True)
             try:
                 thread.start()
@@ -225,15 +231,15 @@ class JobThread:
 
 
 class LogSync:
-    """Waits until the disk has the write-ahead log; those that ask while it waits share the next wait.
+    """Syncs the write-ahead log to the disk; requests that arrive during a sync share the next sync.
 
-    It waits beside the store: nobody has the write lock meanwhile, and other commits are made. After the disk has failed
-    once, every wait fails: a later success says nothing of what it lost, and what comes behind that in the log is lost too.
-    A log that cannot be opened is tried again, for that loses nothing.
+    A sync does not hold the write lock, so other commits continue. After the disk has failed once, every sync fails: a
+    later success would not show which writes were lost, and all later writes in the log would be lost with them. If the
+    log cannot be opened, opening is retried, because no writes are lost.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open the log, which blocks."""
+        """Open the log; this blocks."""
         self._path = path
         self._log = LogFile(path)
         self._thread = JobThread(path, "loopline-sync")
@@ -241,15 +247,15 @@ class LogSync:
         self._next: asyncio.Future[None] | None = None
         self._closing = Event()
         self.running: asyncio.Future[None] | None = None
-        with suppress(OSError):  # the first check tries again
+        with suppress(OSError):  # the first check retries
             self._log.follow()
 
     def check(self) -> None:
-        """Check that the disk can be asked to have what is committed next.
+        """Check, before a commit, that the log can be synced after it.
 
         Raises:
             StoreFailed: the disk has failed since the store was opened; nothing was stored.
-            StoreBusy: the log cannot be opened now, or no thread can be begun; nothing was stored.
+            StoreBusy: the log cannot be opened, or a thread cannot be started; nothing was stored.
         """
         if self._failure:
             raise StoreFailed(f"{self._failure}; nothing was stored: {_AFTER_A_FAILURE}")
@@ -264,20 +270,20 @@ class LogSync:
             ) from error
 
     def begin(self) -> asyncio.Future[None]:
-        """Return a future that is done once the disk has everything that is committed now.
+        """Request a sync, and return a future that is done when the disk has everything that is committed now.
 
-        It has a StoreFailed if the disk fails or has failed: what was committed may then be lost with the power. It has
-        a StoreError if the log cannot be opened within `OPEN_SECONDS`.
+        The future raises StoreFailed if the disk fails or has failed, and StoreError if the log cannot be opened within
+        `OPEN_SECONDS`; a power loss may then remove the last commits.
         """
         waiting = self._next
         if waiting is None:
             waiting = self._next = asyncio.get_running_loop().create_future()
-            if self.running is None:  # a wait that has begun may miss the newest commit
+            if self.running is None:  # a running sync may miss the newest commit
                 self._start()
         return waiting
 
     def close(self) -> None:
-        """Finish the wait under way."""
+        """Wait for the running sync, and close the log."""
         self._closing.set()
         self._thread.close()
         self._log.close()
@@ -294,12 +300,14 @@ class LogSync:
                 self._log.sync()
             except OSError as error:
                 self._failure = f"{self._path}: its disk failed to write the log ({error})"
-                logger.error("%s; no message is stored: %s", self._failure, _AFTER_A_FAILURE)
+                logger.error(
+                    "%s; further messages are refused: %s", self._failure, _AFTER_A_FAILURE
+                )
         if self._failure:
             raise StoreFailed(f"{self._failure}; {_STORED}: {_AFTER_A_FAILURE}")
 
     def _open(self) -> None:
-        """Open the log if it was replaced, and try again for a while if that fails."""
+        """Open the log if it was replaced; retry for `OPEN_SECONDS` if that fails."""
         deadline = time.monotonic() + OPEN_SECONDS
         while True:
             try:
@@ -321,21 +329,21 @@ class LogSync:
             waiter.set_result(None)
         else:
             waiter.set_exception(outcome.error)
-            waiter.exception()  # whoever waited may be gone
+            waiter.exception()  # marks it as retrieved, in case the waiter was cancelled
 
 
 class WriterThread(JobThread):
-    """The thread that does the writes of a process, one transaction after another.
+    """The thread that makes the write transactions of a process, one after the other.
 
-    While it is idle, the event loop may make a small transaction by `commit_at_once`.
+    While it is idle, the event loop may make a small transaction itself, with `commit_at_once`.
     """
 
     def __init__(
         self, path: Path, file: FileId, pool: ConnectionPool, on_rollback: Callable[[], None]
     ) -> None:
-        """Use one connection; `on_rollback` is called when a transaction was not kept, or may not have been.
+        """Prepare the thread; `on_rollback` is called when a transaction was rolled back or its outcome is unknown.
 
-        `file` is the file that the path named when the store was opened.
+        `file` is the id of the store's file when it was opened.
         """
         super().__init__(path, "loopline-write")
         self._pool = pool
@@ -351,7 +359,7 @@ class WriterThread(JobThread):
         self._file = file
 
     async def run(self, work: Callable[[Connection], T]) -> T:
-        """Run the work in one transaction and return its result; a cancellation waits for it to end."""
+        """Run `work` in one transaction on the thread and return its result; a cancellation waits for the end."""
         return await self.do(partial(self.transact, work))
 
     def _attempt(self, job: Callable[[], T], report: Callable[[JobOutcome[T]], object]) -> None:
@@ -362,15 +370,15 @@ class WriterThread(JobThread):
 
     @property
     def is_idle(self) -> bool:
-        """Return whether the event loop may commit: the thread is not at work, and the disk was not slow just now."""
+        """Whether the event loop may commit: the thread has no running job, and the last commit was not slow."""
         is_paused = time.monotonic() < self._paused_until
         is_behind = self._is_moving and self._new_rows > ROWS_MEANWHILE
         return not (is_paused or is_behind or self._in_use.locked())
 
     def commit_at_once(self, work: Callable[[Connection], T]) -> list[T]:
-        """Return the result of work in one transaction, made on the calling thread; nothing if another writes meanwhile.
+        """Run `work` in one transaction on the calling thread, without waiting, if the write lock is free.
 
-        Ask whether the thread `is_idle` first.
+        Return a list with its result, or an empty list if another thread or process is writing. Check `is_idle` first.
         """
         if not self._in_use.acquire(blocking=False):
             return []
@@ -386,19 +394,22 @@ class WriterThread(JobThread):
             self._in_use.release()
 
     def check_at_once(self, check: Callable[[Connection], bool]) -> bool:
-        """Return what the check says of the store, made on the calling thread; False if that thread could have to wait."""
+        """Run `check` on the calling thread, without a transaction, and return its result; False if it would have to wait."""
         if not self._in_use.acquire(blocking=False):
             return False
         try:
             connection = self._connection
             return connection is not None and not self._closed and check(connection)
-        except DATABASE_ERRORS:  # who asks reads the store then, and is told why it cannot be read
+        except DATABASE_ERRORS:  # the caller then reads the store, which raises the error
             return False
         finally:
             self._in_use.release()
 
     def read_at_once(self, work: Callable[[Connection], T]) -> list[T]:
-        """Return what the work reads, in one transaction on the calling thread; nothing if that thread could have to wait."""
+        """Run `work` in one read transaction on the calling thread, without waiting.
+
+        Return a list with its result, or an empty list if it would have to wait or the read fails.
+        """
         results: list[T] = []
 
         def read(connection: Connection) -> bool:
@@ -412,7 +423,7 @@ class WriterThread(JobThread):
         return results if self.check_at_once(read) else []
 
     def transact(self, work: Callable[[Connection], T]) -> T:
-        """Return the result of work in one transaction with the write lock; only inside a job of the thread."""
+        """Run `work` in one transaction with the write lock and return its result; only inside a job of the thread."""
         try:
             connection = self._connect()
             retry_while_busy(partial(connection.execute, BEGIN_WRITING), self._patience)
@@ -422,10 +433,11 @@ class WriterThread(JobThread):
             raise
 
     def _move_log(self) -> None:
-        """Move the write-ahead log into the file, while the event loop goes on to commit; it waits while the end is moved.
+        """Move the write-ahead log into the file; the event loop can commit until the last part is moved.
 
-        SQLite begins the log anew once all of it is in the file. While other processes always write, it grows: the end of a
-        long one is moved with the write lock. If one reads what is to be moved, the next commit goes on with it.
+        SQLite starts the log from its beginning when all of it is in the file. If other processes write all the time, that
+        does not happen and the log grows, so the end of a long log is moved with the write lock. Pages that a process is
+        reading are left; the next commit starts another attempt.
         """
         try:
             pages, _ = self._checkpoint()
@@ -436,12 +448,12 @@ class WriterThread(JobThread):
             if moved < pages:
                 self._moved_rows = 0
         except (*DATABASE_ERRORS, StoreError):
-            pass  # everything is kept, in the log
+            pass  # the log still has everything
         finally:
             self._is_moving = False
 
     def _checkpoint(self) -> tuple[int, int]:
-        """Move what nobody reads from the log any more; return the pages of the log, and how many were moved."""
+        """Move the pages that no process is reading; return the number of pages in the log and of those moved so far."""
         if self._moving is None:
             self.check_file()
             self._moving = self._pool.take()
@@ -450,7 +462,7 @@ class WriterThread(JobThread):
 
     def _commit(self, connection: Connection, work: Callable[[Connection], T]) -> T:
         result = work(connection)
-        self.check_file()  # a write to a deleted file would be lost
+        self.check_file()  # a commit to a deleted file would be lost
         start = time.monotonic()
         connection.execute("COMMIT")
         end = time.monotonic()
@@ -463,15 +475,15 @@ class WriterThread(JobThread):
             self._is_moving = True
             try:
                 self._put(self._move_log)
-            except StoreError:  # it is being closed, which moves the log too, or has no thread now
+            except StoreError:  # closing, which moves the log too, or the thread cannot start
                 self._is_moving = False
         return result
 
     def _undo(self, error: BaseException) -> None:
-        """Drop the connection, and with it the transaction, because its work has failed.
+        """Roll back the transaction and close the connection after an error.
 
         Raises:
-            StoreError: it failed by an error of the database.
+            StoreError: `error` is an error of the database; it has the explanation.
         """
         self._on_rollback()
         self._disconnect()
@@ -479,7 +491,7 @@ class WriterThread(JobThread):
             raise store_error(self._path, error) from error
 
     def truncate_log(self) -> None:
-        """Move the write-ahead log into the file and cut it, as far as readers allow; only inside a job."""
+        """Move the write-ahead log into the file and truncate it, as far as readers allow; only inside a job."""
         try:
             connection = self._connect()
             set_patience(connection, self._patience)
@@ -492,32 +504,34 @@ class WriterThread(JobThread):
     def _connect(self) -> Connection:
         connection = self._connection
         if connection is None:
-            self.check_file()  # which SQLite would create
+            self.check_file()  # SQLite would create a missing file
             connection = self._connection = self._pool.take()
-            self._patience = set_patience(connection, 0.0)  # `transact` itself waits
+            self._patience = set_patience(
+                connection, 0.0
+            )  # `transact` waits instead, with shorter pauses
             self._moved_rows = 0
         return connection
 
     def check_file(self) -> None:
-        """Check that the path still names the file that was opened.
+        """Check that the path still leads to the file that was opened.
 
         Raises:
-            StoreError: it does not.
+            StoreError: the file was removed or replaced.
         """
         if file_id(self._path) != self._file:
             raise StoreError(
-                f"{self._path} was replaced while it was open, so nothing was kept: "
+                f"{self._path} was replaced while it was open, so nothing was stored: "
                 "open the store again"
             )
 
     def _disconnect(self) -> None:
-        """Roll back and drop the connection: the next write connects again."""
+        """Roll back and close the connection; the next write opens a new one."""
         if self._connection is not None:
             discard(self._connection)
             self._connection = None
 
     def close(self) -> None:
-        """Finish the jobs that were submitted, then close the file."""
+        """Wait for the submitted jobs, then close the file."""
         super().close()
         self._disconnect()
         if self._moving is not None:

@@ -1,7 +1,7 @@
 """Writes to the store: appends, terms, forks and tombstones.
 
-Everything here is a plain function of a connection that is already in a transaction with the write
-lock. An append is refused before it writes anything, so that several appends can share a transaction.
+All functions here take a connection that is in a transaction with the write lock. An append is refused before it writes
+anything, so that several appends can share a transaction.
 """
 
 from __future__ import annotations
@@ -62,18 +62,19 @@ from loopline.timeline.log import (
 )
 
 CACHED_CONVERSATIONS = 1024
-"""How many conversations a process caches the state and the ordinals of."""
+"""The number of conversations whose state and counts of types a process caches."""
 
 LITTLE = 64
 LITTLE_BYTES = 128 * 1024
-"""So many blocks of a conversation of so many bytes are read in a millisecond or two."""
+"""The limits of blocks and of bytes of a conversation for a read on the event loop, which takes 1 to 2 ms."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ConversationState:
-    """What a writer knows of a conversation; `id` is None when it has no row, `head` 0 when it is empty.
+    """The state of a conversation as the writer read it at the `version` of the file.
 
-    `base` is the last seq that it inherits, `tip` the chain up to its head. It is that of a `version` of the file.
+    `id` is the id of its row, None without a row; `head` is the last seq, `base` the last inherited seq, and `tip` the
+    chain up to the head.
     """
 
     id: int | None = None
@@ -87,21 +88,21 @@ class ConversationState:
 
     @property
     def size(self) -> ConversationSize:
-        """Return the number of its blocks, and of the bytes of their bodies."""
+        """The number of its blocks, and the bytes of their bodies."""
         return ConversationSize(blocks=self.head, bytes=self.tip.bytes)
 
     def has_little_after(self, seq: int) -> bool:
-        """Return whether there is little to read after that seq."""
+        """Return whether few blocks follow that seq in a conversation of few bytes."""
         unread = self.head - seq
         return unread <= 0 or (unread <= LITTLE and self.tip.bytes <= LITTLE_BYTES)
 
 
 @dataclass(slots=True)
 class ConversationStates:
-    """The states of the conversations used last; `version` is the version of the file that the writer knows.
+    """A cache of the states of the last used conversations; `version` is the version of the file known to the writer.
 
-    A state is used while the file has the version of the state. Another process's write changes it, and seldom the
-    conversation: then a comparison of its term and head makes the state one of the new version.
+    A state is valid while it has the same version as the file. A write of another process changes the version of the
+    file, but rarely the conversation: `confirm` compares term and head, and gives unchanged states the new version.
     """
 
     version: int | None = None
@@ -110,54 +111,55 @@ class ConversationStates:
     )
 
     def clear(self) -> None:
-        """Drop what was learnt in transactions that were not kept."""
+        """Drop everything that was cached in transactions that were rolled back."""
         self._cached.clear()
         self.version = None
 
     def drop(self, conversation: ConversationKey) -> None:
-        """Have the conversation's state be read again."""
+        """Drop the state of a conversation, so that it is read again."""
         self._cached.pop(conversation)
 
     def drop_all(self) -> None:
-        """Have every state be read again."""
+        """Drop all states, so that they are read again."""
         self._cached.clear()
 
     def has_little_after(self, conversation: ConversationKey, seq: int) -> bool | None:
-        """Return whether there probably is little to read after that seq, None if unknown; any thread may ask."""
+        """Return whether probably few blocks follow that seq, None if the conversation is not cached; for any thread."""
         state = self._cached.get(conversation)
         return None if state is None else state.has_little_after(seq)
 
     def finds_little_after(
         self, connection: Connection, conversation: ConversationKey, seq: int
     ) -> bool:
-        """Read whether there is little to read after that seq; outside of a transaction too."""
-        if data_version(connection) == self.version:  # which a later write of others changes
+        """Return whether few blocks follow that seq, and read the state if necessary; needs no transaction."""
+        if data_version(connection) == self.version:  # a write of another process would change it
             return self.current(connection, conversation).has_little_after(seq)
         return _read_state(connection, conversation, None).has_little_after(seq)
 
     def is_head(self, connection: Connection, conversation: ConversationKey, seq: int) -> bool:
-        """Return whether the conversation is known to end there; outside of a transaction too."""
+        """Return whether the cached state shows that the conversation ends at that seq; needs no transaction."""
         state = self._cached.get(conversation)
         if state is None or state.head != seq or state.version != self.version:
             return False
         return data_version(connection) == self.version
 
     def current(self, connection: Connection, conversation: ConversationKey) -> ConversationState:
-        """Return the conversation's state in the version of the file that the writer knows."""
+        """Return the conversation's state at the present version of the file, from the cache or read and cached."""
         state = self._cached.get(conversation)
         if state is None or state.version != self.version:
             state = _read_state(connection, conversation, self.version)
             self._cached[conversation] = state
             if len(self._cached) > CACHED_CONVERSATIONS:
                 self._cached.popitem(last=False)
-        # A transaction never evicts what it has used, for not all of it is written yet.
+        # Moved to the end, so that a transaction never evicts a state that it has used: its rows may not be written yet.
         self._cached.move_to_end(conversation)
         return state
 
     def confirm(self, connection: Connection, conversations: Iterable[ConversationKey]) -> None:
-        """Make the states of these conversations current that others have not changed, by one query for all.
+        """Give the states of these conversations the present version if other processes have not changed them.
 
-        Whatever changes a conversation changes its term or its head: one that was forgotten has another term.
+        One query compares the terms and heads of all. Every change of a conversation changes its term or head; forgetting
+        changes the term.
         """
         old: dict[int, ConversationState] = {}
         for conversation in conversations:
@@ -193,7 +195,7 @@ def _read_state(
 
 
 _HARNESSES = "harnesses"
-"""How many harnesses have been opened on the store."""
+"""The key in `meta` of the number of harnesses that were opened on the store."""
 _COLLECTED_AT = "collected_at"
 _FORGETTING = "forgetting:"
 _DAY = timedelta(days=1) // timedelta(milliseconds=1)
@@ -201,12 +203,12 @@ _DAY = timedelta(days=1) // timedelta(milliseconds=1)
 _Parameters = dict[str, int | str]
 
 TypeCounts = dict[int, Counter[str]]
-"""How many blocks of each type a turn has, by turn."""
+"""The number of blocks of each type, by turn."""
 
 
 @dataclass(slots=True)
 class _PendingRows:
-    """Rows that are decided upon and not yet written."""
+    """Rows of accepted appends that are not written yet, so that a batch needs few statements."""
 
     blocks: list[BlockRow] = field(default_factory=list[BlockRow])
     starts: list[_Parameters] = field(default_factory=list[_Parameters])
@@ -229,14 +231,14 @@ class _PendingRows:
 
 @dataclass(slots=True)
 class _Ordinals:
-    """The type counts of the turns last written to, by conversation: they number each block within its turn."""
+    """A cache of type counts of the last written turns, by conversation. The counts give each block its number `n`."""
 
     _cached: OrderedDict[int, tuple[int, TypeCounts]] = field(
         default_factory=OrderedDict[int, tuple[int, TypeCounts]]
     )
 
     def find_cached(self, row: int, state: ConversationState, turns: set[int]) -> TypeCounts | None:
-        """Return the counts of these turns up to the head, and perhaps of others; None if some must be read."""
+        """Return the counts up to the head of at least these turns, or None if some are not cached."""
         if not state.head:
             return {turn: Counter() for turn in turns}
         cached_head, cached = self._cached.get(row, _NOTHING_CACHED)
@@ -245,7 +247,7 @@ class _Ordinals:
     def read(
         self, connection: Connection, row: int, state: ConversationState, turns: set[int]
     ) -> TypeCounts:
-        """Return the counts of these turns up to the head; only what is not cached is read."""
+        """Return the counts of these turns up to the head; only blocks that are not in cached counts are read."""
         cached_head, cached = self._cached.get(row, _NOTHING_CACHED)
         counts = {turn: cached[turn] for turn in turns & cached.keys()}
         uncached: TypeCounts = {turn: Counter() for turn in turns - counts.keys()}
@@ -279,7 +281,7 @@ def _add(counts: TypeCounts, rows: Iterable[Sequence[Any]]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseClaim:
-    """A claim of the runner that locks the file of that generation; `takes_over` if the generation is new."""
+    """A claim to a lease by a runner that has locked the file of `generation`; `takes_over` if the generation is new."""
 
     generation: int
     takes_over: bool
@@ -289,11 +291,11 @@ class LeaseClaim:
 
     @property
     def ends(self) -> int:
-        """When the claimed lease ends, in milliseconds since boot."""
+        """The end of the claimed lease in milliseconds since boot."""
         return self.now + round(self.seconds * 1000)
 
     def prevails(self, owner: LeaseOwner) -> bool:
-        """Return whether the claimed generation is the one to hold."""
+        """Return whether the claim is valid against the last owner: the same generation, or the next if the owner expired."""
         if self.takes_over:
             is_next = self.generation == owner.generation + 1
             return is_next and owner.is_silent(self.boot, self.now)
@@ -301,20 +303,20 @@ class LeaseClaim:
 
 
 class Write(Protocol):
-    """One of the writes of a transaction."""
+    """A write in a transaction."""
 
     @property
     def conversation(self) -> ConversationKey:
-        """Return what is written to."""
+        """The conversation that the write changes."""
         ...
 
     def attempt(self, connection: Connection) -> None:
-        """Do it, and note its result or why it was refused."""
+        """Run the write, and store its result or its refusal."""
         ...
 
 
 class StoreWriter:
-    """Writes to the store of one file, on one thread at a time."""
+    """The writes to a store, used by one thread at a time."""
 
     def __init__(
         self,
@@ -333,13 +335,13 @@ class StoreWriter:
         self.states: ConversationStates = ConversationStates()
 
     def clear_cache(self) -> None:
-        """Drop what was learnt in transactions that were not kept."""
+        """Drop everything that was cached in transactions that were rolled back."""
         self._ordinals.clear()
         self._pending = _PendingRows()
         self.states.clear()
 
     def write(self, connection: Connection, batch: Sequence[Write]) -> None:
-        """Do these writes in the transaction, each of which notes itself what it is refused for."""
+        """Run these writes in the transaction; each stores its own result or refusal."""
         self._refresh(connection, [write.conversation for write in batch])
         for write in batch:
             write.attempt(connection)
@@ -348,7 +350,10 @@ class StoreWriter:
     def take_term(
         self, connection: Connection, conversation: ConversationKey, claim: LeaseClaim
     ) -> int | LeaseOwner:
-        """Begin and return the conversation's next term, or return the owner if it prevails; only within `write`."""
+        """Start the next term of the conversation and return it, or return the owner if the claim is not valid.
+
+        Only for a write inside `write`.
+        """
         state = self.states.current(connection, conversation)
         check_not_forgotten(conversation, state.forgotten)
         row = self._row(connection, conversation, state)
@@ -368,7 +373,7 @@ class StoreWriter:
     def renew(
         self, connection: Connection, terms: Sequence[tuple[ConversationKey, int]], ends: int
     ) -> list[tuple[ConversationKey, int]]:
-        """Let the leases of these terms end later; return the terms that no newer one has ended."""
+        """Extend the leases of these terms to `ends`; return the terms that are still the newest."""
         self._refresh(connection, [conversation for conversation, _ in terms])
         current = list[tuple[ConversationKey, int]]()
         changes = list[dict[str, int]]()
@@ -384,7 +389,7 @@ class StoreWriter:
     def fork(
         self, connection: Connection, conversation: ConversationKey, fork: ConversationKey, seq: int
     ) -> None:
-        """Begin the fork with the conversation's blocks up to `seq`."""
+        """Create the fork with the conversation's blocks up to `seq`, and repeat marks of imports after it."""
         self._refresh(connection)
         parent = self.states.current(connection, conversation)
         state = self.states.current(connection, fork)
@@ -414,7 +419,10 @@ class StoreWriter:
     def forget(
         self, connection: Connection, conversation: ConversationKey, *, cascade: bool
     ) -> None:
-        """Remove a conversation and its child runs, with `cascade` their forks too; tombstones and marks remain."""
+        """Remove a conversation and its child runs, with `cascade` also their forks.
+
+        Tombstones remain, and marks until `finish_forgetting`.
+        """
         self._refresh(connection)
         state = self.states.current(connection, conversation)
         if state.id is None or not state.head:
@@ -436,16 +444,16 @@ class StoreWriter:
     def finish_forgetting(
         self, connection: Connection, conversations: Sequence[ConversationKey]
     ) -> None:
-        """Record that nothing is left of these forgotten conversations."""
+        """Remove the marks of these forgotten conversations."""
         for conversation in conversations:
             key = key_parameters(conversation)
             for row in execute(connection, statements.SELECT_ID, key).fetchall():
                 execute(connection, statements.DELETE_META, {"name": f"{_FORGETTING}{row[0]}"})
 
     def starts_collection(self, connection: Connection) -> bool:
-        """Return whether blobs were not collected for a day; then record that the caller collects them.
+        """Return whether blobs were not collected for a day, and if so record that the caller collects them now.
 
-        A store of another schema version is left to versions that know it.
+        It is False for a store of a newer schema version.
         """
         if schema_version(connection, self._path) != SCHEMA_VERSION:
             return False
@@ -457,9 +465,9 @@ class StoreWriter:
         return True
 
     def register(self, connection: Connection, bundle: str, version: str) -> int:
-        """Record that a harness with a version of a bundle was opened; return its number, from 1.
+        """Record a harness with a version of a bundle; return the number of the harness, from 1.
 
-        A store of a newer schema version is left as it is, and the number is 0.
+        A store of a newer schema version is not changed, and the number is 0.
         """
         if schema_version(connection, self._path) > SCHEMA_VERSION:
             return 0
@@ -481,10 +489,10 @@ class StoreWriter:
         conversation: ConversationKey,
         blocks: Sequence[tuple[Block, EncodedBody]],
     ) -> None:
-        """Begin a conversation with these blocks, within the transaction.
+        """Create a conversation with these blocks and encoded bodies.
 
         Raises:
-            ConflictError: the conversation has blocks already.
+            ConflictError: the conversation has blocks.
             StoreError: the blocks exceed the limits.
         """
         self._refresh(connection)
@@ -519,7 +527,11 @@ class StoreWriter:
     def _refresh(
         self, connection: Connection, conversations: Iterable[ConversationKey] = ()
     ) -> None:
-        """Check the schema, and the states of these conversations, if another connection has written since."""
+        """Update the caches if another connection has written: check the schema, and confirm these states.
+
+        Raises:
+            StoreVersion: a newer version of Loopline has upgraded the store.
+        """
         version = data_version(connection)
         if version != self.states.version:
             check_writable(connection, self._path)
@@ -527,9 +539,9 @@ class StoreWriter:
         self.states.confirm(connection, conversations)
 
     def append(self, connection: Connection, request: AppendRequest) -> list[Block]:
-        """Append the entries, and return every block after `seen`; only within `write`.
+        """Append the entries, and return every block after `seen`; only for a write inside `write`.
 
-        A refusal changes nothing, so that the writes beside it are not affected.
+        A refusal changes nothing, so that the other writes of the transaction are not affected.
         """
         state = self.states.current(connection, request.conversation)
         check_not_forgotten(request.conversation, state.forgotten, request.term)
@@ -537,7 +549,7 @@ class StoreWriter:
         if request.at_head:
             check_head(seen=request.seen, head=state.head)
         if self._blobs is not None and request.large:
-            # Put again: with the write lock, nobody can remove a blob before its row names it.
+            # Put again: a collection may have removed the blobs before this transaction had the write lock.
             request.put_large(self._blobs)
         repeated = self._is_repeated(connection, state, request.key)
         unseen: list[Block] = []
@@ -565,7 +577,7 @@ class StoreWriter:
     def _row(
         self, connection: Connection, conversation: ConversationKey, state: ConversationState
     ) -> int:
-        """Return the id of the conversation's row, which is created if there is none."""
+        """Return the id of the conversation's row, and create the row if it does not exist."""
         if state.id is None:
             columns = {**key_parameters(conversation), "uid": self._clock.new_id()}
             inserted = execute(connection, statements.INSERT_CONVERSATION, columns)
@@ -577,7 +589,7 @@ class StoreWriter:
     def _write(
         self, connection: Connection, state: ConversationState, request: AppendRequest
     ) -> list[Block]:
-        """Give the entries their seqs and queue their rows; return them as blocks."""
+        """Give the entries their positions, queue their rows, update the state, and return the blocks."""
         row = self._row(connection, request.conversation, state)
         written_to = {entry.turn for entry in request.entries}
         turns = state.turns
@@ -628,7 +640,7 @@ class StoreWriter:
 
 
 def _inherit(connection: Connection, fork: int, parent: int, seq: int) -> None:
-    """Let the fork inherit the parent's blocks up to `seq`, the parent's own and those it inherits."""
+    """Let the fork inherit the parent's blocks up to `seq`, including inherited ones."""
     shown = execute(connection, statements.SELECT_SHOWN, {"row": parent, "seq": seq})
     parts = [
         {"conversation": fork, "owner": owner or parent, "first": first, "last": min(last, seq)}
@@ -643,14 +655,14 @@ def _inherit(connection: Connection, fork: int, parent: int, seq: int) -> None:
 
 
 def _start_values(row: int, turns: int, title: str, started: int) -> _Parameters:
-    """Return what the row of a conversation records when its first block is written."""
+    """Return the values that a conversation's row gets with its first block."""
     return {"row": row, "turns": turns, "title": title, "started": started}
 
 
 def _cascade(connection: Connection, row: int) -> tuple[Sequence[int], Sequence[str]]:
-    """Return the rows to forget with a conversation, each before what it inherits from; and the forks' names.
+    """Return the rows to forget with a conversation, each before the rows it inherits from, and the names of forks.
 
-    Those are its child runs, the forks of any of them, and the children of these.
+    They are its child runs, and recursively the forks and child runs of all these.
     """
     order = list[int]()
     names = dict[int, str]()
@@ -671,7 +683,7 @@ def _cascade(connection: Connection, row: int) -> tuple[Sequence[int], Sequence[
 
 
 def _children(connection: Connection, parent: int) -> Sequence[int]:
-    """Return the child runs of a conversation that are not forgotten."""
+    """Return the rows of a conversation's child runs that are not forgotten."""
     columns = execute(connection, statements.SELECT_KEY, {"row": parent}).fetchone()
     tenant, project, user, name = columns
     key = key_parameters(ConversationKey(name=name, user=user, tenant=tenant, project=project))
@@ -681,7 +693,7 @@ def _children(connection: Connection, parent: int) -> Sequence[int]:
 
 
 def forgetting(connection: Connection) -> Sequence[ConversationKey]:
-    """Return the forgotten conversations that are marked because traces may be left."""
+    """Return the forgotten conversations whose marks were not removed by `finish_forgetting`."""
     marked = {"first": _FORGETTING, "last": f"{_FORGETTING}~"}
     rows = execute(connection, statements.SELECT_FORGETTING, marked)
     return [
@@ -691,9 +703,9 @@ def forgetting(connection: Connection) -> Sequence[ConversationKey]:
 
 
 def purge(connection: Connection, blobs: BlobStore) -> None:
-    """Remove the blobs of forgotten conversations that nothing else references.
+    """Remove the blobs of forgotten conversations that no row references.
 
-    The caller has the write lock, so nobody can reference them meanwhile.
+    The caller has the write lock, so that no row can reference them during the removal.
     """
     blobs.discard([name for (name,) in execute(connection, statements.SELECT_PURGEABLE)])
     execute(connection, statements.DELETE_PURGES)
