@@ -143,14 +143,14 @@ def test_in_one_go_equals_in_steps(scenario: Scenario) -> None:
         whole_view, stepped = View(protocol, blocks), View(protocol)
         for at in range(0, len(blocks), stride):
             stepped.extend(blocks[at : at + stride])
-            stepped.under(stepped.window)
+            stepped.render_under(stepped.window)
         assert stepped.messages == whole_view.messages
         assert stepped.rendering.sha256 == whole_view.rendering.sha256
         assert stepped.rendering.tokens == whole_view.rendering.tokens
         assert stepped.state.factor == whole_view.state.factor
         assert seen_of(stepped.rendering) == seen_of(whole_view.rendering)
         assert points_of(stepped, blocks) == points_of(whole_view, blocks)
-        again = whole_view.under(whole_view.window)
+        again = whole_view.render_under(whole_view.window)
         assert again.messages == whole_view.messages
     timeline, steps = Timeline(blocks), Timeline()
     for at in range(0, len(blocks), stride):
@@ -181,12 +181,12 @@ def seen_of(now: Rendering) -> list[object]:
 
 def points_of(view: View, blocks: Sequence[Block]) -> object:
     turn = max(block.turn for block in blocks)
-    unchanged_messages = view.state.unchanged_messages(turn)
+    count_unchanged_messages = view.state.count_unchanged_messages(turn)
     return cache_points(
         view.rendering,
         turn,
         NO_INPUTS,
-        CachePolicy(kept_messages=unchanged_messages, factor=view.state.factor),
+        CachePolicy(kept_messages=count_unchanged_messages, factor=view.state.factor),
     )
 
 

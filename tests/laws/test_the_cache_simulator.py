@@ -100,7 +100,7 @@ def test_no_more_parts_are_stable_than_there_are() -> None:
 
 def test_anthropic_takes_four_markers_and_refuses_a_fifth() -> None:
     assert simulate([sent(blocks(5), 1, 2, 3, 4)], AnthropicCache()).written == 4_000
-    with pytest.raises(LooplineError, match=r"5 cache points .* refuses more than 4 cache_control"):
+    with pytest.raises(LooplineError, match=r"5 cache points .* rejects more than 4 cache_control"):
         simulate([sent(blocks(5), 1, 2, 3, 4, 5)], AnthropicCache())
 
 

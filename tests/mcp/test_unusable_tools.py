@@ -27,7 +27,10 @@ def listed(name: str, schema: Json = OBJECT, **fields: Json) -> JsonObject:
 
 WRONG: dict[str, tuple[Json, str]] = {
     **{name: (listed(name, schema), reason) for name, (schema, reason) in UNUSABLE.items()},
-    "output": (listed("output", outputSchema=UNUSABLE["remote"][0]), "leads nowhere in it"),
+    "output": (
+        listed("output", outputSchema=UNUSABLE["remote"][0]),
+        "does not have a target in it",
+    ),
     "described": (
         listed("described", description=5),
         "description: Input should be a valid string",

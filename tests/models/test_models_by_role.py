@@ -76,13 +76,13 @@ def test_a_choice_of_what_is_no_model_is_refused(value: Any) -> None:
 
 @pytest.mark.parametrize("value", ["offline", ("offline",), ONE, 5])
 def test_a_registry_of_what_is_no_chain_is_refused(value: Any) -> None:
-    with pytest.raises(ModelError, match="is no chain of models for the role 'general'"):
+    with pytest.raises(ModelError, match="is not a chain of models for the role 'general'"):
         ModelRegistry({"general": value})
 
 
 def test_a_workflow_that_wants_what_is_no_model_is_refused() -> None:
     stray: Any = 5
-    with pytest.raises(ModelError, match="is no chain of models"):
+    with pytest.raises(ModelError, match="is not a chain of models"):
         REGISTRY.chain(stray)
 
 

@@ -231,7 +231,9 @@ async def test_a_reply_that_does_not_fit_is_corrected_in_the_same_run() -> None:
     assert "The goal is reached\nAll of it." in outcome.text
     assert set(outcome.ends) == {"c~c1", "c~c1.4", "c~c1.3"}
     corrected = [prompt for prompt in model.requests if asker(prompt) == "planner"][-1]
-    assert "Your last reply cannot be used: it holds no JSON object" in str(corrected.messages[-1])
+    assert "Your last reply cannot be used: it does not contain a JSON object" in str(
+        corrected.messages[-1]
+    )
     recorded = [block.body for block in bodies(outcome.children["c~c1"], Decision)]
     texts = [body.raw for body in recorded if isinstance(body, Decision)]
     assert texts == ["Let me think.", "{", ""]
@@ -303,7 +305,7 @@ async def test_a_planner_of_which_nothing_fits_is_an_error_with_the_reason() -> 
     ]
     actors = Actors([Raw(json.dumps({"steps": circle}))])
     outcome = await run(actors.model())
-    assert "no plan that can be run: scripted gave nothing usable in 3 requests" in outcome.text
+    assert "no plan that can be run: scripted gave no usable reply in 3 requests" in outcome.text
     assert "the steps 1, 2 need each other in a circle" in outcome.text
     assert actors.asked["planner"] == 3
     [notice] = bodies(outcome.children["c~c1"], Notice)

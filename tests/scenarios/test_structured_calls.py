@@ -226,7 +226,10 @@ async def test_the_error_names_all_that_was_tried_and_quotes_a_little() -> None:
         result.required()
     text = str(caught.value)
     assert isinstance(caught.value, StructuredCallError)
-    assert "json_mode: it holds no JSON object; json_mode: the model refused; plain_text: " in text
+    assert (
+        "json_mode: it does not contain a JSON object; json_mode: the model refused; plain_text: "
+        in text
+    )
     assert "x" * 200 in text
     assert "x" * 201 not in text
 

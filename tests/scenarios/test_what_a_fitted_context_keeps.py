@@ -186,7 +186,7 @@ async def test_a_name_for_a_cleared_result_is_the_same_whenever_it_is_made(until
     assert [window.old_before for window in windows] == [1, 2]
     for protocol in (Native(), JsonAction()):
         whole_view, stepped = View(protocol, blocks), View(protocol, blocks[: until * 2])
-        stepped.under(whole_view.window)
+        stepped.render_under(whole_view.window)
         stepped.extend(blocks[until * 2 :])
         assert stepped.messages == whole_view.messages
 

@@ -18,7 +18,7 @@ from loopline.prompt import (
     choose_cut_point,
     summarize,
 )
-from loopline.prompt.range_summary import LedgerEntry, carried_lines
+from loopline.prompt.range_summary import LedgerEntry, find_carried_lines
 from loopline.prompt.truncation import old_text
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
@@ -123,13 +123,13 @@ async def test_a_turns_beginning_is_the_cut_unless_less_than_half_would_stay(
     blocks = await lived([*looks(4, 2_000), "One.", *looks(later, 2_000), "Two."], turns=2)
     now = View(Native(), blocks).rendering
     room = now.tokens - now.cost(now.cuts[2].messages)
-    cut = choose_cut_point(now, room, lambda _: 0, covers_something=now.cuts[0].messages)
+    cut = choose_cut_point(now, room, lambda _: 0, after=now.cuts[0].messages)
     assert cut is not None
     assert cut.opens_turn is opens_turn
 
 
 def test_what_the_summary_says_is_not_carried_beside_it() -> None:
     covered = [LedgerEntry(1, REF, "the gate code is 4711 and the depot is 8800")]
-    lines = carried_lines("The gate code is 4711.", covered, ["use 4711 at 8800"])
+    lines = find_carried_lines("The gate code is 4711.", covered, ["use 4711 at 8800"])
     assert [line.words for line in lines] == ["the gate code is 4711 and the depot is 8800"]
-    assert carried_lines("4711 and 8800", covered, ["use 4711 at 8800"]) == []
+    assert find_carried_lines("4711 and 8800", covered, ["use 4711 at 8800"]) == []

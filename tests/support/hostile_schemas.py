@@ -41,21 +41,21 @@ def _doubled(number: int) -> JsonObject:
 
 _DOUBLED: JsonObject = {f"d{number}": _doubled(number) for number in range(30)}
 UNUSABLE: Mapping[str, tuple[JsonObject, str]] = {
-    "remote": (arguments(a={"$ref": "https://example.com/a"}), "leads nowhere in it"),
-    "missing": (arguments(a={"$ref": "#/$defs/a"}), "leads nowhere in it"),
-    "broken": (arguments(a={"$ref": "http://[/a"}), "leads nowhere in it"),
+    "remote": (arguments(a={"$ref": "https://example.com/a"}), "does not have a target in it"),
+    "missing": (arguments(a={"$ref": "#/$defs/a"}), "does not have a target in it"),
+    "broken": (arguments(a={"$ref": "http://[/a"}), "does not have a target in it"),
     "metaschema": (
         arguments(a={"$ref": "https://json-schema.org/draft/2020-12/schema"}),
-        "leads nowhere in it",
+        "does not have a target in it",
     ),
-    "text": (arguments({"$defs": {"a": "b"}}, a={"$ref": "#/$defs/a"}), "no JSON Schema"),
-    "itself": ({"type": "object", "$ref": "#"}, "leads back to itself"),
+    "text": (arguments({"$defs": {"a": "b"}}, a={"$ref": "#/$defs/a"}), "not a JSON Schema"),
+    "itself": ({"type": "object", "$ref": "#"}, "is circular"),
     "circle": (
         arguments(
             {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"allOf": [{"$ref": "#/$defs/a"}]}}},
             a={"$ref": "#/$defs/a"},
         ),
-        "leads back to itself",
+        "is circular",
     ),
     "laughs": (
         arguments({"$defs": {**_DOUBLED, "d30": {}}}, a={"$ref": "#/$defs/d0"}),
@@ -64,11 +64,11 @@ UNUSABLE: Mapping[str, tuple[JsonObject, str]] = {
     "deep": (_nested(60), "more than 40 levels deep"),
     "draft": (
         arguments(a={"$schema": "http://json-schema.org/draft-07/schema#", "pattern": "^(a+)+$"}),
-        "a $schema of its own",
+        "has its own $schema",
     ),
     "names": (
         {"type": "object", "patternProperties": {"(?=a)b": {}}, "additionalProperties": False},
-        "no regular expression of RE2",
+        "not a regular expression of RE2",
     ),
     "unevaluated": (
         {"type": "object", "patternProperties": {"a": {}}, "unevaluatedProperties": False},
@@ -76,8 +76,8 @@ UNUSABLE: Mapping[str, tuple[JsonObject, str]] = {
     ),
     "elsewhere": (
         arguments({"x": {"a": {"type": 5}}}, a={"$ref": "#/x/a"}),
-        "no JSON Schema",
+        "not a JSON Schema",
     ),
-    "type": (arguments(a={"type": "tea"}), "no JSON Schema"),
+    "type": (arguments(a={"type": "tea"}), "not a JSON Schema"),
 }
 """Schemas that cannot be used, and a part of the reason."""

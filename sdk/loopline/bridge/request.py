@@ -42,7 +42,7 @@ from loopline.models import (
     UserMessage,
     dumps,
 )
-from loopline.models.prompt import breaks_off, echo_for, sent_id
+from loopline.models.prompt import breaks_off, choose_call_id, echo_for
 from loopline.tools import ProviderNames, provider_names
 
 FAMILY = "pydantic-ai"
@@ -189,7 +189,7 @@ def _assistant_parts(
         return parts
     texts: list[ModelResponsePart] = [TextPart(message.text)] if message.text.strip() else []
     calls = [
-        ToolCallPart(names.provider_name(call.name), call.arguments, sent_id(call, family))
+        ToolCallPart(names.provider_name(call.name), call.arguments, choose_call_id(call, family))
         for call in message.calls
     ]
     return [*texts, *calls]
@@ -218,7 +218,7 @@ class RequestBuilder:
                 self.add_user_content(_user_content(message), point=point)
             case ToolMessage():
                 name = self._names.provider_name(message.name)
-                call_id = sent_id(message, self._family)
+                call_id = choose_call_id(message, self._family)
                 outcome: Literal["success", "failed"] = "success" if message.ok else "failed"
                 part = ToolReturnPart(name, message.text, call_id, outcome=outcome)
                 self._request().append(part)

@@ -1,6 +1,6 @@
-"""JSON Schemas from outside: refused if they cannot be used, else checked with patterns of RE2 and in bounded work.
+"""JSON Schemas from outside, checked before use; values are validated in a bounded number of steps, with RE2.
 
-`jsonschema` searches with `re`, whose time may grow exponentially, and follows references without an end.
+`jsonschema` alone is not safe: its patterns use `re`, which may take exponential time, and it follows circular references.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from loopline.errors import LooplineError
-from loopline.models.json import Json, JsonObject, dumps
+from loopline.models.json import Json, JsonObject, dumps, text_in
 from loopline.models.patterns import Expression, compile_pattern
 
 if TYPE_CHECKING:
@@ -24,42 +24,46 @@ if TYPE_CHECKING:
     from referencing._core import Resolver
 
 MAX_DEPTH = 40
-"""Schemas inside each other."""
-SCHEMA_STEPS, VALUE_STEPS, STEP_CHARACTERS = 3_000, 8, 100
-"""Steps that a check may take: for the schema, more for each value in the arguments, and one for so many characters. A
-step is one keyword applied to one value and takes 6 µs (`python -m tests.bench.stalls --only schema`)."""
+"""The most levels of nested schemas."""
+SCHEMA_STEPS = 3_000
+"""The steps that a validation may take for any value. A step is one keyword applied to one value, and takes 6 µs
+(`python -m tests.bench.stalls --only schema`)."""
+VALUE_STEPS = 8
+"""The additional steps for each value inside the validated value."""
+STEP_CHARACTERS = 100
+"""The characters of texts in the validated value that allow one additional step."""
 CHECKED_BYTES = 1_000_000
-"""Bytes of schemas that references name at places of their own."""
+"""The most bytes of schemas that only references name, because no keyword does."""
 _SEARCH_STEP = 2_000
-"""Instructions times bytes of a search that count as a step."""
+"""The instructions times bytes of a search that count as a step."""
 _COMPILE_STEP = 20
-"""Instructions that are compiled within a step."""
+"""The instructions of a compiled pattern that count as a step."""
 _COMPARED = 16
-"""Values that are compared within a step."""
+"""The compared values that count as a step."""
 _MESSAGE_STEP = 512
-"""Characters of an error message that are written within a step."""
+"""The characters of an error message that count as a step."""
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _IN_PLACE_LISTS = ("allOf", "anyOf", "oneOf")
 _IN_PLACE = ("not", "if", "then", "else")
 _IN_PLACE_OBJECTS = ("dependentSchemas", "dependencies")
 
 REASON_CHARACTERS = 200
-"""Characters of a schema that an error shows."""
+"""The most characters of a schema in an error message."""
 
 _Keyword = Callable[[Any, Any, Any, Any], "Iterator[ValidationError] | None"]
 _Extend = Callable[["type[Validator]", Mapping[str, _Keyword]], "type[Validator]"]
 
 
 class UnusableSchema(LooplineError):
-    """A schema cannot be used to check values; the message says why."""
+    """A schema cannot be used to validate values; the message has the reason."""
 
 
 class TooManySteps(LooplineError):
-    """A value was not checked to its end, because its schema makes that too much work."""
+    """The validation of a value was stopped, because it takes too many steps."""
 
 
 class _Work:
-    """The steps that are left for the value that is checked now, and the patterns of its schema."""
+    """The remaining steps of one validation, and the compiled patterns of its schema."""
 
     def __init__(self, patterns: dict[str, Expression | None], steps: int) -> None:
         self._patterns = patterns
@@ -71,9 +75,9 @@ class _Work:
             raise TooManySteps(f"the schema takes more than {self._steps:,} steps to check it")
 
     def fits(self, pattern: str, text: str) -> bool:
-        """Return whether a pattern is found in a text; one that RE2 cannot read is found in every text."""
+        """Return whether a pattern matches in a text; a pattern that RE2 does not support matches in every text."""
         if pattern not in self._patterns:
-            self._patterns[pattern] = expression = _readable(pattern)
+            self._patterns[pattern] = expression = _try_compile(pattern)
             self.spend(expression.programsize // _COMPILE_STEP if expression else 0)
         expression = self._patterns[pattern]
         if expression is None:
@@ -87,13 +91,14 @@ _work: ContextVar[_Work] = ContextVar("_work")
 
 
 def check_schema(schema: JsonObject, *, skip_unreadable: bool = False) -> None:
-    """Check that values can be checked against a schema. This may take a second for 100 KB: do it in a thread.
+    """Check that a schema can be used to validate values. This may take a second for 100 KB, so call it in a thread.
 
-    With `skip_unreadable` a `pattern` that RE2 cannot read, such as one with look-around, is allowed and not checked later.
+    With `skip_unreadable`, a `pattern` that RE2 does not support, such as one with look-around, is allowed, and ignored in
+    validations.
 
     Raises:
-        UnusableSchema: it is no JSON Schema, it is nested too deeply, one of its references leads out of it, nowhere or
-            back to itself, or one of its patterns is no regular expression of RE2.
+        UnusableSchema: the schema is not a valid JSON Schema; it is nested too deeply; a reference is remote, circular or
+            without a target; or RE2 does not support a pattern.
     """
     try:
         _check_form(_draft(schema), schema)
@@ -103,16 +108,16 @@ def check_schema(schema: JsonObject, *, skip_unreadable: bool = False) -> None:
 
 
 def find_errors(schema: JsonObject) -> Callable[[Json, int], list[ValidationError]]:
-    """Return a function of a value that finds its first errors, at most as many as its second argument says.
+    """Return a function that validates a value and returns its first errors; its second argument is their maximum number.
 
-    The schema has passed `check_schema`. The function raises `TooManySteps`, and `RecursionError` for a value that is
+    The schema must have passed `check_schema`. The function raises `TooManySteps`, and `RecursionError` for a value that is
     nested too deeply.
     """
     from referencing import Registry
 
-    # A schema that names its draft would be given to the validator of jsonschema that searches with `re`.
-    unnamed = {name: value for name, value in schema.items() if name != "$schema"}
-    validator = _bounded(_draft(schema))(unnamed, registry=Registry[Any]())
+    # For a schema with `$schema`, jsonschema would choose its own validator, which searches with `re`.
+    without_draft = {name: value for name, value in schema.items() if name != "$schema"}
+    validator = _bound_validator(_draft(schema))(without_draft, registry=Registry[Any]())
     patterns: dict[str, Expression | None] = {}
 
     def find(value: Json, limit: int) -> list[ValidationError]:
@@ -127,7 +132,7 @@ def find_errors(schema: JsonObject) -> Callable[[Json, int], list[ValidationErro
     return find
 
 
-def _readable(pattern: str) -> Expression | None:
+def _try_compile(pattern: str) -> Expression | None:
     try:
         return compile_pattern(pattern)
     except LooplineError:
@@ -138,23 +143,23 @@ def _draft(schema: JsonObject) -> type[Validator]:
     from jsonschema.validators import Draft202012Validator, validator_for
 
     if not isinstance(schema.get("$schema", ""), str):
-        raise UnusableSchema("its $schema is no text")
+        raise UnusableSchema("its $schema is not a text")
     return validator_for(schema, default=Draft202012Validator)
 
 
 def _check_form(draft: type[Validator], schema: Json) -> None:
-    """Check that a schema is one of its draft; jsonschema's own check would compile its patterns with `re`."""
+    """Check that a schema is valid in its draft, without jsonschema's own check, which compiles patterns with `re`."""
     from referencing import Registry
 
     validator = draft(draft.META_SCHEMA, registry=Registry[Any]())
     error = next(iter(validator.iter_errors(schema)), None)
     if error is not None:
-        raise UnusableSchema(f"it is no JSON Schema: {error.message[:REASON_CHARACTERS]}")
+        raise UnusableSchema(f"it is not a JSON Schema: {error.message[:REASON_CHARACTERS]}")
 
 
 @cache
-def _bounded(draft: type[Validator]) -> type[Validator]:
-    """Return the validator of a draft with every keyword counted, and without `re`."""
+def _bound_validator(draft: type[Validator]) -> type[Validator]:
+    """Return the validator of a draft that counts the steps of every keyword, and uses RE2 for patterns."""
     extend: _Extend = import_module("jsonschema.validators").extend
     keywords: dict[str, _Keyword] = {**draft.VALIDATORS}
     own: dict[str, _Keyword] = {
@@ -164,11 +169,10 @@ def _bounded(draft: type[Validator]) -> type[Validator]:
         "uniqueItems": _unique_items,
     }
     keywords |= {name: keyword for name, keyword in own.items() if name in keywords}
-    counted = {name: _counted(name, keyword) for name, keyword in keywords.items()}
-    return extend(draft, counted)
+    return extend(draft, {name: _count_steps(name, keyword) for name, keyword in keywords.items()})
 
 
-def _counted(name: str, keyword: _Keyword) -> _Keyword:
+def _count_steps(name: str, keyword: _Keyword) -> _Keyword:
     def count(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
         work = _work.get()
         work.spend(1 + _cost(name, value, instance))
@@ -180,18 +184,18 @@ def _counted(name: str, keyword: _Keyword) -> _Keyword:
 
 
 def _cost(name: str, value: Json, instance: Json) -> int:
-    """Return the steps that a keyword takes beside those of the schemas in it."""
+    """Return the steps of a keyword, without those of the schemas in it."""
     if name in {"enum", "const"}:
         return _size(value)[0] // _COMPARED
     if name == "uniqueItems":
         return _size(instance)[0] // _COMPARED
     if name in {"unevaluatedItems", "unevaluatedProperties"} and isinstance(instance, list | dict):
-        return len(instance) ** 2 // _COMPARED  # jsonschema looks for each item in a list of items
+        return len(instance) ** 2 // _COMPARED  # jsonschema searches a list for each item
     return len(value) // _COMPARED if isinstance(value, list | dict) else 0
 
 
 def _size(value: Json) -> tuple[int, int]:
-    """Return the number of values in a value, itself among them, and of characters in its texts."""
+    """Return the number of values in a value, including itself, and the number of characters in its texts."""
     values = characters = 0
     waiting: list[Json] = [value]
     while waiting:
@@ -234,10 +238,12 @@ def _additional_properties(
 
     if not isinstance(instance, dict):
         return
-    work, unexpected = _work.get(), list[str]()
-    named, patterns = schema.get("properties"), schema.get("patternProperties")
+    work = _work.get()
+    unexpected: list[str] = []
+    properties = schema.get("properties")
+    patterns = schema.get("patternProperties")
     for name, value in instance.items():
-        if isinstance(named, dict) and name in named:
+        if isinstance(properties, dict) and name in properties:
             continue
         if isinstance(patterns, dict) and any(work.fits(pattern, name) for pattern in patterns):
             continue
@@ -262,17 +268,18 @@ def _unique_items(_: Any, unique: bool, instance: Json, schema: Any) -> Iterator
 
 
 class _SchemaWalk:
-    """A walk through every schema in a document that is applied to a value, those that it refers to among them."""
+    """A walk through every schema in a document that may apply to a value, including the targets of references.
+
+    `_in_place` maps the id of each visited schema to the schemas that apply to the same value.
+    """
 
     def __init__(self, schema: JsonObject, *, skip_unreadable: bool) -> None:
         from referencing import Registry
         from referencing.jsonschema import DRAFT202012, specification_with
 
         self._draft = _draft(schema)
-        named = schema.get("$schema")
-        self._specification = specification_with(
-            named if isinstance(named, str) else "", default=DRAFT202012
-        )
+        draft_name = text_in(schema, "$schema")
+        self._specification = specification_with(draft_name, default=DRAFT202012)
         self._root = self._specification.create_resource(schema)
         self._resolver = Registry[Any]().resolver_with_root(self._root)
         self._skip_unreadable = skip_unreadable
@@ -285,7 +292,7 @@ class _SchemaWalk:
         """Check every schema.
 
         Raises:
-            UnusableSchema: one cannot be used.
+            UnusableSchema: a schema cannot be used.
         """
         waiting = [(self._root, self._resolver, 0)]
         self._remember_schemas(self._root)
@@ -300,9 +307,9 @@ class _SchemaWalk:
             self._in_place[id(schema)] = in_place = list(_schemas_in_place(schema))
             for reference in _REFERENCES:
                 if isinstance(name := schema.get(reference), str):
-                    target, schema_id = self._look_up(name, resolver)
+                    target, target_resolver = self._look_up(name, resolver)
                     in_place.append(target.contents)
-                    waiting.append((target, schema_id, depth))
+                    waiting.append((target, target_resolver, depth))
             for inner in resource.subresources():
                 waiting.append((inner, resolver.in_subresource(inner), depth + 1))
         if self._is_unevaluated and self._has_patterns:
@@ -310,7 +317,7 @@ class _SchemaWalk:
         self._check_steps()
 
     def _remember_schemas(self, resource: Resource[Any]) -> None:
-        """Remember the schemas that were checked with the one that they are in."""
+        """Store the ids of a schema and the schemas in it, because the check of its form covered them."""
         waiting = [(resource, 0)]
         while waiting:
             inner, depth = waiting.pop()
@@ -321,7 +328,7 @@ class _SchemaWalk:
 
     def _check_one(self, schema: JsonObject) -> None:
         if "$schema" in schema and schema is not self._root.contents:
-            raise UnusableSchema("a schema inside it has a $schema of its own")
+            raise UnusableSchema("a schema inside it has its own $schema")
         self._is_unevaluated |= "unevaluatedProperties" in schema
         patterns = schema.get("patternProperties")
         self._has_patterns |= patterns is not None
@@ -346,23 +353,27 @@ class _SchemaWalk:
             target = self._specification.create_resource(contents)
         except (Unresolvable, ValueError, TypeError, LookupError, AttributeError) as error:
             raise UnusableSchema(
-                f"its reference {reference[:REASON_CHARACTERS]!r} leads nowhere in it"
+                f"its reference {reference[:REASON_CHARACTERS]!r} does not have a target in it"
             ) from error
         if not isinstance(contents, dict | bool):
-            raise UnusableSchema(f"its reference {reference[:REASON_CHARACTERS]!r} names no schema")
-        if id(contents) not in self._known:  # at a place that no keyword names
+            raise UnusableSchema(
+                f"the target of its reference {reference[:REASON_CHARACTERS]!r} is not a schema"
+            )
+        if id(contents) not in self._known:  # it is in a field that is not a keyword for schemas
             self._check_again(target)
         return target, found.resolver
 
     def _check_again(self, target: Resource[Any]) -> None:
         self._checked += len(dumps(target.contents))
         if self._checked > CHECKED_BYTES:
-            raise UnusableSchema("too many of its references name schemas at places of their own")
+            raise UnusableSchema(
+                "too many of its references have targets outside of its definitions"
+            )
         _check_form(self._draft, target.contents)
         self._remember_schemas(target)
 
     def _check_steps(self) -> None:
-        """Check that no reference leads back to itself, and how many schemas apply to the same value."""
+        """Check that references are not circular, and limit the number of schemas that apply to the same value."""
         steps: dict[int, int] = {}
 
         def count(schema_id: int) -> int:
@@ -375,7 +386,7 @@ class _SchemaWalk:
                         f"it applies more than {SCHEMA_STEPS:,} schemas to one value"
                     )
             if not steps[schema_id]:
-                raise UnusableSchema("one of its references leads back to itself")
+                raise UnusableSchema("one of its references is circular")
             return steps[schema_id]
 
         for schema_id in self._in_place:
@@ -383,7 +394,7 @@ class _SchemaWalk:
 
 
 def _schemas_in_place(schema: JsonObject) -> Iterator[Json]:
-    """Yield the schemas in a schema that are applied to the same value as itself."""
+    """Yield the schemas in a schema that apply to the same value as the schema itself."""
     for name in _IN_PLACE_LISTS:
         if isinstance(listed := schema.get(name), list):
             yield from listed

@@ -1,4 +1,4 @@
-"""JSON as types, and JSON found in the text of a model."""
+"""JSON types, and JSON extracted from the text of a model."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ JsonObject: TypeAlias = dict[str, Json]
 
 
 MAX_BROKEN_OBJECTS = 1_000
-"""The broken objects in a text after which the search for valid ones ends."""
+"""The number of invalid objects in a text after which the search for valid ones ends."""
 MAX_INTEGER_DIGITS = 4_000
-"""The digits beyond which a whole number is read as infinity: the cost of reading grows with their square."""
+"""The digits above which an integer is read as infinity, because the time to read it grows with their square."""
 
 MAX_VALUES = 50_000
-"""The values beyond which a text is not read: no other thread runs while the interpreter reads it."""
+"""The number of values above which a text is not parsed, because parsing blocks all other threads."""
 
 _STRING = r'"(?:[^"\\]|\\.)*+"'
 _OBJECT = re.compile(rf"\{{\s*+(?:\}}|{_STRING}\s*+:)", re.DOTALL)
-"""The beginning of an object: words in braces are none and are skipped."""
+"""The start of an object; words in braces do not match."""
 _ESCAPE = re.compile(r'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|)')
 _TOKEN = re.compile(rf"{_STRING}?|[\[{{}}\]]", re.DOTALL)
 """A string, or a bracket outside of one. An unclosed string extends to the end of the text."""
@@ -37,14 +37,14 @@ _FENCE_CHARACTERS = 40
 
 @dataclass(frozen=True, slots=True)
 class BrokenJson:
-    """A text that begins like an object and is none: its text up to the fault, and the fault with its position."""
+    """Invalid JSON: its text up to the error, and a description of the error with its position."""
 
     text: str
     problem: str
 
 
-NO_JSON = BrokenJson("", "it holds no JSON")
-"""The problem of a text without JSON."""
+NO_JSON = BrokenJson("", "it does not contain JSON")
+"""The error of a text without JSON."""
 
 
 def dumps(value: Json) -> str:
@@ -53,22 +53,21 @@ def dumps(value: Json) -> str:
 
 
 def scan_json(text: str) -> list[JsonObject | BrokenJson]:
-    """Return every outermost JSON object in free text: bare, in fences, or between words.
+    """Find every outermost JSON object in free text: alone, in fences, or between words.
 
-    Line breaks and tabs inside strings are allowed, and so are backslashes that escape nothing. An object inside a
-    broken object is not returned.
+    Line breaks, tabs and unnecessary backslashes in strings are allowed. An object inside a broken object is not returned.
     """
-    return [item for item, _ in _objects(_repaired(text))]
+    return [item for item, _ in _objects(_repair(text))]
 
 
 def json_objects(text: str) -> list[JsonObject]:
-    """Return the objects of `scan_json` that are valid."""
+    """Return the valid objects of `scan_json`."""
     return [item for item in scan_json(text) if not isinstance(item, BrokenJson)]
 
 
 def extract_json(text: str) -> JsonObject | None:
-    """Return the first JSON object in a fence of a free text, else the first one, None without any."""
-    repaired = _repaired(text)
+    """Return the first valid JSON object in a fence; without fences, the first one in the text, or None."""
+    repaired = _repair(text)
     items = [(item, at) for item, at in _objects(repaired) if not isinstance(item, BrokenJson)]
     fenced = (
         item for item, at in items if _FENCED.search(repaired[max(0, at - _FENCE_CHARACTERS) : at])
@@ -77,10 +76,10 @@ def extract_json(text: str) -> JsonObject | None:
 
 
 def extract_value(text: str) -> tuple[Json, bool] | BrokenJson:
-    """Return the JSON value in a text, and whether the text holds nothing else.
+    """Extract the JSON value from a text; return it, and whether it is the complete text.
 
-    It is the complete text, else the first fenced block that is JSON, else the object of `extract_json`, else
-    the list that begins at the first bracket.
+    These are tried in order: the complete text, the fenced blocks, the object of `extract_json`, and the list at the first
+    bracket.
     """
     if has_many_values(text):
         return BrokenJson("", f"it has more than {MAX_VALUES:,} values")
@@ -97,43 +96,42 @@ def extract_value(text: str) -> tuple[Json, bool] | BrokenJson:
     at = text.find("[")
     with suppress(ValueError, RecursionError):
         if at >= 0:
-            return _raw(_repaired(text[at:]), 0)[0], False
+            return _decode(_repair(text[at:]), 0)[0], False
     broken = next((item for item in scan_json(text) if isinstance(item, BrokenJson)), complete)
     return broken if text.lstrip().startswith(("{", "[")) or broken is not complete else NO_JSON
 
 
 def _parse_value(text: str) -> tuple[Json, int] | BrokenJson:
-    """Return the value that a complete text is, and where it ends."""
-    repaired = _repaired(text.strip())
+    """Parse a complete text as one value; return it and the position of its end."""
+    repaired = _repair(text.strip())
     try:
-        value, end = _raw(repaired, 0)
+        value, end = _decode(repaired, 0)
     except (ValueError, RecursionError) as error:
         return _broken(repaired, 0, error)
     tail = repaired[end:].strip()
-    return (
-        BrokenJson(tail, f"there is more text behind its JSON at {end}") if tail else (value, end)
-    )
+    return BrokenJson(tail, f"there is more text after its JSON at {end}") if tail else (value, end)
 
 
 def parse_object_at(text: str, at: int) -> tuple[JsonObject, int] | BrokenJson:
-    """Return the object that begins at a position, and where it ends; as tolerant as `scan_json`."""
+    """Parse the object at a position; return it and the position of its end. It is as tolerant as `scan_json`."""
     try:
-        value, end = _raw(text, at)
+        value, end = _decode(text, at)
     except RecursionError as error:
         return _broken(text, at, error)
     except ValueError as error:
-        closing = _closing(text, at)
+        closing = _find_closing(text, at)
         if closing is None:
             return _broken(text, at, error)
         try:
-            (value, _), end = _raw(_repaired(text[at:closing]), 0), closing
+            value, _ = _decode(_repair(text[at:closing]), 0)
         except (ValueError, RecursionError) as final:
             return _broken(text, at, final)
+        end = closing
     return (value, end) if isinstance(value, dict) else _broken(text, at, None)
 
 
 def parse_object(text: str) -> JsonObject | BrokenJson:
-    """Return the object that a complete text is; a blank text is an empty object."""
+    """Parse a complete text as one object; a blank text is an empty object."""
     stripped = text.strip()
     if not stripped:
         return {}
@@ -144,14 +142,14 @@ def parse_object(text: str) -> JsonObject | BrokenJson:
         return parsed
     value, end = parsed
     tail = stripped[end:].strip()
-    return BrokenJson(tail, f"more text behind the object at {end}") if tail else value
+    return BrokenJson(tail, f"more text after the object at {end}") if tail else value
 
 
 def has_many_values(text: str) -> bool:
-    """Return whether a JSON text has about `MAX_VALUES` values or more, without reading them all."""
+    """Return whether a JSON text has more than about `MAX_VALUES` values, by counting commas outside of strings."""
     if text.count(",") < MAX_VALUES:
         return False
-    values, at = 0, 0
+    values = at = 0
     for string in _TEXT.finditer(text):
         values += text.count(",", at, string.start()) + 1
         at = string.end()
@@ -161,14 +159,14 @@ def has_many_values(text: str) -> bool:
 
 
 def well_formed(text: str) -> str:
-    """Return the text with lone surrogates, which UTF-8 cannot hold, as escapes."""
+    """Return the text with lone surrogates, which UTF-8 cannot encode, as escapes."""
     if text.isascii():
         return text
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def well_formed_json(value: Json) -> Json:
-    """Return the value with every string `well_formed`, and numbers unknown to JSON as text."""
+    """Return the value with `well_formed` strings, and with NaN and infinities as text."""
     match value:
         case str():
             return well_formed(value)
@@ -183,31 +181,33 @@ def well_formed_json(value: Json) -> Json:
 
 
 def well_formed_object(value: JsonObject) -> JsonObject:
-    """Return the object with `well_formed_json` values, an empty one if it is nested too deep."""
+    """Return the object with `well_formed_json` values; {} if it is nested too deeply."""
     try:
         return {well_formed(key): well_formed_json(item) for key, item in value.items()}
     except RecursionError:
         return {}
 
 
-def _raw(text: str, at: int) -> tuple[Json, int]:
+def _decode(text: str, at: int) -> tuple[Json, int]:
     return cast("tuple[Json, int]", _DECODER.raw_decode(text, at))
 
 
 def _objects(text: str) -> list[tuple[JsonObject | BrokenJson, int]]:
-    """Return what begins like an object, and where. Each character is read once, whatever the text holds."""
-    items, tries = list[tuple[JsonObject | BrokenJson, int]](), MAX_BROKEN_OBJECTS
+    """Return each object and broken object with its position. Each character is read once."""
+    items: list[tuple[JsonObject | BrokenJson, int]] = []
+    tries = MAX_BROKEN_OBJECTS
     opening = _OBJECT.search(text)
     while opening is not None and tries > 0:
         at = opening.start()
         try:
-            value, end = _raw(text, at)
+            value, end = _decode(text, at)
         except RecursionError as error:
             items.append((_broken(text, at, error), at))
             break
         except json.JSONDecodeError as error:
             items.append((_broken(text, at, error), at))
-            end, tries = max(opening.end(), error.pos), tries - 1
+            end = max(opening.end(), error.pos)
+            tries -= 1
         else:
             items.append((cast("JsonObject", value), at))
         opening = _OBJECT.search(text, end)
@@ -221,13 +221,13 @@ def _broken(text: str, at: int, error: ValueError | RecursionError | None) -> Br
             column = pos - text.rfind(chr(10), 0, pos)
             return BrokenJson(text[at:pos], f"{message} at line {line}, column {column}")
         case RecursionError():
-            return BrokenJson(text[at:], "it is nested too deep")
+            return BrokenJson(text[at:], "it is nested too deeply")
         case _:
-            return BrokenJson(text[at:], "it is no JSON object")
+            return BrokenJson(text[at:], "it is not a JSON object")
 
 
-def _closing(text: str, at: int) -> int | None:
-    """Return where the bracket that opens here is closed, skipping strings; None if it is not."""
+def _find_closing(text: str, at: int) -> int | None:
+    """Return the position after the bracket that closes the one at `at`, ignoring strings; None if it is not closed."""
     depth = 0
     for token in _TOKEN.finditer(text, at):
         match token[0]:
@@ -242,8 +242,8 @@ def _closing(text: str, at: int) -> int | None:
     return None
 
 
-def _repaired(text: str) -> str:
-    """Return the text with every backslash doubled that escapes nothing in JSON."""
+def _repair(text: str) -> str:
+    """Double each backslash that is not part of a valid JSON escape."""
     if "\\" not in text:
         return text
     return _ESCAPE.sub(lambda match: match[0] if match[1] else r"\\", text)
@@ -272,22 +272,21 @@ def as_count(value: Json) -> int:
 
 
 def object_in(fields: JsonObject, name: str) -> JsonObject:
-    """Return the object in a field, an empty one if there is none."""
-    value = fields.get(name)
-    return value if isinstance(value, dict) else {}
+    """Return the object in a field, else an empty one."""
+    return as_object(fields.get(name))
 
 
 def objects_in(fields: JsonObject, name: str) -> list[JsonObject]:
-    """Return the items of the list in a field; an item that is no object is read as an empty one."""
+    """Return the items of the list in a field; items that are not objects become empty objects."""
     return [as_object(item) for item in as_list(fields.get(name))]
 
 
 def text_in(fields: JsonObject, name: str) -> str:
-    """Return the text in a field, an empty one if there is none."""
+    """Return the text in a field, else an empty one."""
     value = fields.get(name)
     return value if isinstance(value, str) else ""
 
 
 def count_in(fields: JsonObject, name: str) -> int:
-    """Return the whole number in a field, 0 if there is none."""
+    """Return the whole number in a field, else 0."""
     return as_count(fields.get(name))

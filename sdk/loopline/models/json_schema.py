@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from loopline.errors import LooplineError
-from loopline.models.json import Json, JsonObject, dumps
+from loopline.models.json import Json, JsonObject, as_object, dumps
 from loopline.models.prompt import JsonForm
 
 if TYPE_CHECKING:
@@ -17,32 +18,30 @@ T = TypeVar("T")
 
 _MAX_COMPLAINTS = 3
 _COMPLAINT_CHARACTERS = 200
-
-
-_OF_VALIDATORS = ("Value error, ", "Assertion failed, ")
-"""With these pydantic begins what a validator of a type's author has raised."""
+_VALIDATOR_PREFIXES = ("Value error, ", "Assertion failed, ")
+"""The prefixes that pydantic adds to the error of a validator in a type."""
 
 
 class SchemaMismatch(LooplineError):
-    """A value does not fit its schema; the message names each field that is wrong."""
+    """A value does not fit its schema; the message names each field with an error."""
 
 
 @contextmanager
-def mismatches() -> Generator[None, None, None]:
-    """Raise as `SchemaMismatch` whatever the code of a type raises."""
+def raise_mismatches() -> Generator[None, None, None]:
+    """Convert every exception in the block to a `SchemaMismatch`, because the code of a type may raise anything."""
     try:
         yield
     except SchemaMismatch:
         raise
-    except Exception as error:  # the type's own code may raise anything
+    except Exception as error:
         raise SchemaMismatch(f"{type(error).__name__}: {error}".removesuffix(": ")) from error
 
 
 def adapter_of(kind: type[T] | TypeAdapter[T]) -> tuple[TypeAdapter[T], JsonObject]:
-    """Return the adapter of a type, and its JSON Schema.
+    """Return the pydantic adapter of a type, and its JSON Schema.
 
     Raises:
-        LooplineError: it has no JSON form.
+        LooplineError: the values of the type cannot be written as JSON.
     """
     from pydantic import PydanticUserError, TypeAdapter
 
@@ -54,7 +53,7 @@ def adapter_of(kind: type[T] | TypeAdapter[T]) -> tuple[TypeAdapter[T], JsonObje
 
 
 def validator_of_adapter(adapter: TypeAdapter[T]) -> Callable[[Json], T]:
-    """Return a function that converts a JSON value, and raises `SchemaMismatch` if it does not fit."""
+    """Return a function that converts a JSON value to the type, and raises `SchemaMismatch` if it does not fit."""
     from pydantic import ValidationError
 
     def read(raw: Json) -> T:
@@ -66,23 +65,23 @@ def validator_of_adapter(adapter: TypeAdapter[T]) -> Callable[[Json], T]:
                 _complaint(".".join(map(str, detail["loc"])), validator_text(detail["msg"]))
                 for detail in details
             ]
-            raise SchemaMismatch(_joined(complaints)) from error
+            raise SchemaMismatch(_join_complaints(complaints)) from error
 
     return read
 
 
 def validator_text(message: str) -> str:
-    """Return what pydantic says of a value, or what a validator that the type's author wrote has said."""
-    for prefix in _OF_VALIDATORS:
+    """Return pydantic's message without the prefix that it adds to the error of a validator in a type."""
+    for prefix in _VALIDATOR_PREFIXES:
         message = message.removeprefix(prefix)
     return message
 
 
 def validator_of_schema(schema: JsonObject) -> Callable[[Json], Json]:
-    """Check a schema, and return its `validator_of_checked`.
+    """Check a schema, and return its validator, as `validator_of_checked` does.
 
     Raises:
-        UnusableSchema: no value can be checked against it.
+        UnusableSchema: the schema cannot be used to check values.
     """
     from loopline.models.bounded_schema import check_schema
 
@@ -91,9 +90,9 @@ def validator_of_schema(schema: JsonObject) -> Callable[[Json], Json]:
 
 
 def validator_of_checked(schema: JsonObject) -> Callable[[Json], Json]:
-    """Return a function that returns a JSON value that fits the schema, and else raises `SchemaMismatch`.
+    """Return a function that returns a JSON value unchanged if it fits the schema, and raises `SchemaMismatch` if not.
 
-    The schema has passed `check_schema`. A value that takes too many steps to check is refused.
+    The schema must have passed `check_schema`. A value that takes too many steps to check is rejected too.
     """
     from loopline.models.bounded_schema import TooManySteps, find_errors
 
@@ -111,36 +110,32 @@ def validator_of_checked(schema: JsonObject) -> Callable[[Json], Json]:
             for error in errors
         ]
         if complaints:
-            raise SchemaMismatch(_joined(complaints))
+            raise SchemaMismatch(_join_complaints(complaints))
         return raw
 
     return read
 
 
 def object_schema(schema: JsonObject) -> JsonObject:
-    """Return the schema of an object with its `type` at the top, as providers want it.
+    """Return the schema with its outermost reference resolved, because providers require `type` at the top.
 
     Raises:
-        LooplineError: it is not one of an object.
+        LooplineError: the values of the schema are not objects.
     """
-    schema = resolved(schema)
+    schema = resolve(schema)
     if not is_object_schema(schema):
-        kind = {"type": "none", **schema}["type"]
+        kind = schema.get("type", "none")
         raise LooplineError(f"a structured reply has the type 'object', and this schema {kind!r}")
     return schema
 
 
 def is_object_schema(schema: JsonObject) -> bool:
-    """Return whether the values of a schema are objects."""
-    match schema:
-        case {"type": "object"}:
-            return True
-        case _:
-            return False
+    """Return whether the schema has the type `object`."""
+    return schema.get("type") == "object"
 
 
-def resolved(schema: JsonObject) -> JsonObject:
-    """Return the schema with its outermost reference replaced: a recursive type refers to itself."""
+def resolve(schema: JsonObject) -> JsonObject:
+    """Return the schema with its outermost `$ref` replaced by its target; the schema of a recursive type is a `$ref`."""
     match schema:
         case {"$ref": str(reference), **fields} if reference.startswith("#/"):
             target: Json = schema
@@ -160,7 +155,7 @@ def _complaint(path: str, message: str) -> str:
     return f"{complaint[:_COMPLAINT_CHARACTERS]}…"
 
 
-def _joined(complaints: list[str]) -> str:
+def _join_complaints(complaints: list[str]) -> str:
     omitted = len(complaints) - _MAX_COMPLAINTS
     return "; ".join(complaints[:_MAX_COMPLAINTS]) + (
         f"; and {omitted} more" if omitted > 0 else ""
@@ -174,26 +169,26 @@ _UNSUPPORTED = frozenset(
         "prefixItems",
     }
 )
-"""Keywords that no provider takes in a strict schema (OpenAI, Anthropic: "Structured outputs", 2026-11-20)."""
+"""Keywords that providers do not support in a strict schema (OpenAI, Anthropic: "Structured outputs", 2026-11-20)."""
 _DEFINITIONS = ("properties", "$defs", "definitions")
 _DESCRIBED = (
     *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "pattern"),
     *("minLength", "maxLength", "minItems", "maxItems", "uniqueItems", "maxProperties"),
     *("contains", "minContains", "maxContains", "format"),
 )
-"""Keywords that some provider refuses in a strict schema; the description says them instead."""
+"""Keywords that some providers reject in a strict schema; they are moved to the description."""
 _TYPED = ("type", "anyOf", "enum", "const")
 
 
 class _NotStrictError(Exception):
-    """The schema leaves something open that no strict one can express."""
+    """The schema allows values that a strict schema cannot describe."""
 
 
 def json_form(name: str, schema: JsonObject) -> JsonForm:
-    """Return the form of a schema: strict if each of its objects names all its properties, else unchanged.
+    """Return the form of a schema: strict if each of its objects lists its properties, and unchanged if not.
 
-    A strict form requires every property, also optional ones, because a model must write them all. Its descriptions
-    contain the bounds of numbers and texts.
+    A strict form requires every property, even optional ones, because providers demand it. Its descriptions contain the
+    bounds of numbers, texts and lists.
     """
     try:
         if _refers_to_itself(schema) or not is_object_schema(schema):
@@ -206,7 +201,7 @@ def json_form(name: str, schema: JsonObject) -> JsonForm:
 def _strict(schema: JsonObject) -> JsonObject:
     if _UNSUPPORTED & schema.keys():
         raise _NotStrictError
-    if "$ref" in schema:  # no other keyword may stand beside it
+    if "$ref" in schema:  # providers reject other keywords next to it
         return {"$ref": schema["$ref"]}
     if not any(name in schema for name in _TYPED):
         raise _NotStrictError
@@ -242,24 +237,18 @@ def _strict_value(name: str, value: Json) -> Json:
 
 
 def _refers_to_itself(schema: JsonObject) -> bool:
-    """Return whether a definition refers to itself, in however many steps: its values have no bounded depth."""
-    match schema:
-        case {"$defs": dict(definitions)}:
-            references = {name: _references(value) for name, value in definitions.items()}
-        case _:
-            return False
-    for name in references:
-        reached, added = set[str](), set(references[name])
-        while added:
-            reached |= added
-            added = {inner for outer in added for inner in references.get(outer, ())} - reached
-        if name in reached:
-            return True
+    """Return whether a definition refers to itself, directly or not; the depth of its values is then unlimited."""
+    definitions = as_object(schema.get("$defs"))
+    references = {name: _references(value) for name, value in definitions.items()}
+    try:
+        TopologicalSorter(references).prepare()
+    except CycleError:
+        return True
     return False
 
 
 def _references(schema: Json) -> set[str]:
-    """Return the names of the definitions that a schema refers to."""
+    """Return the names of the definitions to which a schema refers."""
     match schema:
         case {"$ref": str(reference)}:
             return {reference.removeprefix("#/$defs/")}

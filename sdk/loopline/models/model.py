@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol, runtime_checkable
 
 from typing_extensions import TypeIs
@@ -24,7 +23,7 @@ from loopline.models.request_limits import (
 class Price:
     """The price of a model, in US dollars for a million tokens.
 
-    A request with a long prompt costs `long` instead, None if it costs no more.
+    `long` is the price of a request with a long prompt, None if it is the same.
     """
 
     input: float
@@ -34,7 +33,7 @@ class Price:
     long: LongPrice | None = None
 
     def of(self, usage: Usage) -> float:
-        """Return the cost of a request in US dollars."""
+        """Return the cost of one request with this usage, in US dollars."""
         if self.long is not None and usage.input_tokens > self.long.over:
             return self.long.price.of(usage)
         uncached = usage.input_tokens - usage.cache_read_tokens - usage.cache_write_tokens
@@ -57,14 +56,14 @@ class LongPrice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What a model can do. Sizes are in tokens.
+    """The capabilities, limits and price of a model. Sizes are in tokens.
 
-    With `tool_choice` it can be forced to call a tool. `json_mode` holds its text to any JSON object,
-    `json_schema` to a schema; with `schema_beside_tools` it still calls tools then.
+    With `tool_choice` the model can be forced to call a tool. `json_mode` restricts its text to a JSON object,
+    `json_schema` to a JSON Schema; with `schema_beside_tools` it can still call tools then. Without `write_decisions` it
+    decides only by calls, never by text.
 
-    `tail` is where the volatile end of a prompt may stand, and what becomes of it. Without
-    `write_decisions` it decides by calls only, never by text. With `vision` it is given images, with `pdf`
-    PDFs, within the limits of `attachments`.
+    `tail` is the position of the changing end of a prompt, and its treatment in later requests. With `vision` the model
+    gets images, with `pdf` PDFs, up to the limits in `attachments`.
     """
 
     tool_call: bool = True
@@ -94,13 +93,13 @@ class Capabilities:
         )
 
     def cost(self, usage: Usage) -> float | None:
-        """Return the cost of a request in US dollars; None if its price or its tokens are unknown."""
+        """Return the cost of one request in US dollars; None if the price or the usage is unknown."""
         return None if self.price is None or usage.unreported else self.price.of(usage)
 
 
 @runtime_checkable
 class Model(Protocol):
-    """A model: it replies to prompts."""
+    """The port to a model, which replies to prompts."""
 
     @property
     def name(self) -> str:
@@ -109,14 +108,14 @@ class Model(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the model can do."""
+        """The model's capabilities, limits and price."""
         ...
 
     def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        """Yield deltas while the model writes, then exactly one Reply, last.
+        """Yield deltas while the model writes, and at the end exactly one Reply.
 
         Raises:
-            ModelError: the model cannot be reached, or the reply breaks off.
+            ModelError: the model cannot be reached, or the reply is incomplete.
         """
         ...
 
@@ -135,14 +134,14 @@ class ClosingModel(Protocol):
     """A model that releases resources when its harness closes."""
 
     async def close(self, *, failed: bool) -> None:
-        """Release what is open; `failed` says that the harness closes because of an error."""
+        """Release open resources; `failed` says that the harness closes because of an error."""
         ...
 
 
 MODEL_MEMBERS = ("name", "capabilities", "stream")
 
 GENERAL = "general"
-"""The role of work that names none."""
+"""The default role."""
 FAST = "fast"
 """The role of small auxiliary work, such as choosing tools."""
 
@@ -152,10 +151,10 @@ Chain = tuple[Model, ...]
 
 @dataclass(frozen=True, slots=True)
 class ModelRegistry:
-    """Chains of models by their roles, such as `general`, `fast` and `reasoning`, in their order.
+    """Chains of models by role, such as `general`, `fast` and `reasoning`.
 
     Raises:
-        ModelError: there is no role, or one has no chain of models.
+        ModelError: `roles` is empty, or a value is not a chain of models.
     """
 
     roles: Mapping[str, Chain]
@@ -164,7 +163,7 @@ class ModelRegistry:
         if not self.roles:
             raise ModelError(f"there is no model: name one for the role {GENERAL!r}")
         for role, chain in self.roles.items():
-            _checked(chain, f" for the role {role!r}")
+            _check_chain(chain, f" for the role {role!r}")
 
     @property
     def models(self) -> list[Model]:
@@ -174,24 +173,24 @@ class ModelRegistry:
 
     @property
     def default(self) -> Chain:
-        """The chain of the role `general`, else of the first role."""
+        """The chain of the role `general`, or of the first role if there is no such role."""
         return self.roles.get(GENERAL) or next(iter(self.roles.values()))
 
     def by_role(self, role: str) -> Chain:
         """Return the chain of a role.
 
         Raises:
-            ModelError: there is no such role.
+            ModelError: the role is unknown.
         """
         if role not in self.roles:
             raise ModelError(f"no model has the role {role!r}: there are {', '.join(self.roles)}")
         return self.roles[role]
 
     def chain(self, choice: Model | Sequence[Model] | str | None = None) -> Chain:
-        """Return the chain of a choice: given models, or a role; an unknown role means the default.
+        """Return the chain for a choice: models, or the name of a role. None and an unknown role mean the default.
 
         Raises:
-            ModelError: the choice is a model string, or no model.
+            ModelError: the choice is a model string, or not a model.
         """
         if choice is None:
             return self.default
@@ -209,16 +208,16 @@ def chain_of(models: Model | Sequence[Model]) -> Chain:
     """Return the chain of one or several models.
 
     Raises:
-        ModelError: there is no model, or something else is among them.
+        ModelError: there is no model, or an item is not a model.
     """
-    return _checked(tuple(models) if isinstance(models, Sequence) else (models,))
+    return _check_chain(tuple(models) if isinstance(models, Sequence) else (models,))
 
 
-def _checked(chain: Chain, where: str = "") -> Chain:
+def _check_chain(chain: Chain, where: str = "") -> Chain:
     if not chain:
         raise ModelError(f"a chain of models needs at least one{where}")
-    if not (_is_sequence(chain) and _are_models(chain)):
-        raise ModelError(f"{chain!r} is no chain of models{where}: give models in a tuple")
+    if not (_is_sequence(chain) and all(map(is_model, chain))):
+        raise ModelError(f"{chain!r} is not a chain of models{where}: pass models in a tuple")
     return chain
 
 
@@ -226,10 +225,6 @@ def _is_sequence(value: object) -> bool:
     return isinstance(value, Sequence)
 
 
-def _are_models(items: Sequence[object]) -> bool:
-    return all(map(is_model, items))
-
-
 def is_model(value: object) -> TypeIs[Model]:
-    """Return whether it has what a model has; before Python 3.12 `isinstance` looks that up anew each time."""
-    return all(map(partial(hasattr, value), MODEL_MEMBERS))
+    """Return whether a value has the members of a model. Before Python 3.12, `isinstance` is slow for a protocol."""
+    return all(hasattr(value, name) for name in MODEL_MEMBERS)

@@ -1,35 +1,35 @@
-"""The catalogue of models: what each family can do and costs, by what its name begins with.
+"""The catalogue of models: capabilities and prices of each family, by the prefix of the model's name.
 
-Every row was read on 2026-11-20, in copies of the pages below that were stored up to that day.
+Every row was read on 2026-11-20, in copies of the pages below that were stored until that day.
 Prices are those of standard processing.
 
 OpenAI: the pages of the models, "Pricing", "Compare models", "Deprecations", "Model guidance" and
-"Deployment checklist" at developers.openai.com/api/docs. What was shut down by that day is left
-out; GPT-5 and o3 go on 2026-12-11, GPT-4o and GPT-4.1 on 2027-01-14, GPT-5.1 on 2027-04-01. From
-GPT-5.4 on, Chat Completions refuses tools unless thinking is off (issues openai-openapi 541 and
-litellm 34569), so that Responses is named. Input and caches cost twice, output 1.5 times as much
-in a prompt of more than 272,000 tokens. Of GPT-5.3 and before, sizes and efforts are those of the
-catalogue models.dev of 2026-07-02, which quotes the same pages. The cache prices of GPT-6.2 Astra
-follow from what OpenAI says of GPT-6 Astra and from the common factor for writing.
+"Deployment checklist" at developers.openai.com/api/docs. Models that were shut down by that day are left
+out; GPT-5 and o3 will be on 2026-12-11, GPT-4o and GPT-4.1 on 2027-01-14, GPT-5.1 on 2027-04-01. From
+GPT-5.4 on, Chat Completions rejects tools if thinking is on (issues openai-openapi 541 and litellm
+34569), so these rows use Responses. Input and caches cost twice, and output 1.5 times as much for a
+prompt of more than 272,000 tokens. For GPT-5.3 and earlier, sizes and efforts are those of the catalogue
+models.dev of 2026-07-02, which quotes the same pages. The cache prices of GPT-6.2 Astra follow from
+those of GPT-6 Astra and the common factor for writing.
 
 Anthropic: "Models overview", the overview and "What's new" of each model, "Effort" and "Pricing" at
-platform.claude.com/docs; which take a JSON Schema, by the pages of Google Cloud and Amazon Bedrock. Writing costs 1.25 or 2 times the input. The price
-of reading Sonnet 5.5 is that of 2026-10-07 on. Claude Haiku 5.5 costs five times as much in a
-prompt of more than 100,000 tokens. From Claude Opus 4.7 on, sampling parameters are refused, and
-the text of thinking comes only where `display` asks for it; from the models 5 on, thinking is on
-by default. Up to Claude Opus 4.7 it excludes a forced call (langchain-aws 1141), and 4.8
-is spared the two at once as well. In the 5.1, 5.2 and 5.5 models, thinking is bound to the
-conversation before it, and so it may be in models that are not known; all of them but Haiku refuse
-a forced call. Models that only other platforms still offer stay listed.
+platform.claude.com/docs; the support of a JSON Schema, by the pages of Google Cloud and Amazon Bedrock.
+Writing to the cache costs 1.25 or 2 times the input. The price of reading Sonnet 5.5 from the cache is
+that from 2026-10-07 on. Claude Haiku 5.5 costs five times as much for a prompt of more than 100,000
+tokens. From Claude Opus 4.7 on, sampling parameters are rejected, and the text of thinking is sent only
+if `display` asks for it; from the models 5 on, thinking is on by default. Up to Claude Opus 4.7 a call
+cannot be forced while thinking is on (langchain-aws 1141), and 4.8 is treated the same. In the 5.1, 5.2
+and 5.5 models, thinking is bound to the conversation before it, and this is assumed for unknown models;
+all of these except Haiku reject a forced call. Models that are only available on other platforms stay
+listed.
 
 Groq: console.groq.com/docs/models. DeepSeek: "Models & Pricing" and "Thinking Mode" at
-api-docs.deepseek.com; the price is that of peak hours, half of it at others, and `minimal` counts as
-`low`, `medium` and `xhigh` as `high`. OpenRouter: the pages of the models, "Model migrations" and
-"Reasoning tokens" at openrouter.ai; a model costs what its maker asks, and plain thinking is taken
-back as `reasoning_content`. Ollama:
-"Context length" and "OpenAI compatibility" at docs.ollama.com; the window is the server's default
-below 24 GiB of video memory, whatever the model could do, for what is longer is cut silently.
-Which of its models think is said by Spring AI's reference.
+api-docs.deepseek.com; the price is that of peak hours, and half of it at other times; `minimal` counts
+as `low`, and `medium` and `xhigh` as `high`. OpenRouter: the pages of the models, "Model migrations" and
+"Reasoning tokens" at openrouter.ai; a model has the price of its maker, and plain thinking is accepted
+as `reasoning_content`. Ollama: "Context length" and "OpenAI compatibility" at docs.ollama.com; the window
+is the server's default below 24 GiB of video memory, even if the model supports more, because the server
+truncates longer prompts without an error. The list of its thinking models is from Spring AI's reference.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ Api = Literal["chat", "responses", "messages"]
 """OpenAI's Chat Completions or Responses, or Anthropic's Messages."""
 
 Thinking = Literal["none", "plain", "summarized", "signed"]
-"""How thinking comes back: not at all, as text, as a summary with the complete text encrypted, or
-signed. Signed or encrypted thinking goes back unchanged with the results of the calls behind it."""
+"""The form of thinking in a reply: missing, text, a summary with the complete text encrypted, or signed.
+Signed or encrypted thinking must be sent back unchanged together with the results of its calls."""
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
@@ -60,9 +60,8 @@ OutputParameter = Literal["max_tokens", "max_completion_tokens", "max_output_tok
 class Rates:
     """The rates of a model, in US dollars for a million tokens.
 
-    `cache_write` is for the shorter life of a cache entry (Anthropic: 5 minutes, OpenAI: 30) and
-    `cache_write_long` for the longer (an hour, 12 hours), None if there is no other. A provider that
-    charges nothing extra for writing has the price of input there.
+    `cache_write` is for the shorter lifetime of a cache entry (Anthropic: 5 minutes, OpenAI: 30) and `cache_write_long` for
+    the longer one (an hour, 12 hours), None if there is only one. If writing is free, it has the price of input.
     """
 
     input: float
@@ -72,7 +71,7 @@ class Rates:
     cache_write_long: float | None = None
 
     def price(self, *, long: bool = False) -> Price:
-        """Return the price of a request whose cache entries have the shorter or the longer life."""
+        """Return the price of a request with cache entries of the shorter or, with `long`, the longer lifetime."""
         write = self.cache_write_long if long else self.cache_write
         return Price(
             input=self.input,
@@ -82,7 +81,7 @@ class Rates:
         )
 
     def times(self, of_input: float, of_output: float) -> Rates:
-        """Return these rates multiplied; caches are multiplied like input."""
+        """Return the rates multiplied by a factor for input and caches, and one for output."""
         long = self.cache_write_long
         return Rates(
             input=round(self.input * of_input, 6),
@@ -95,7 +94,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LongPrompt:
-    """The rates of a request whose prompt has more tokens than `over`."""
+    """The rates of a request with a prompt of more than `over` tokens."""
 
     over: int
     rates: Rates
@@ -103,37 +102,36 @@ class LongPrompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """The facts known about a model. Sizes are in tokens.
+    """The known facts about a model. Sizes are in tokens.
 
-    The defaults are what can be relied on when nothing is known.
+    The defaults are safe for a model that is not known.
 
     Attributes:
-        window: What prompt and output may have together. OpenAI takes no more as a prompt than
-            the window less the output limit.
-        tool_choice: It can be forced to call a tool. Thinking by a budget or `adaptive` is turned
-            off for that.
-        json_mode: It can be held to some JSON object.
-        json_schema: It can be held to a JSON Schema.
-        schema_beside_tools: It still calls tools while its text is held to a JSON Schema.
-        thinking_by: How thinking is requested: a budget in tokens, `adaptive`, an effort, or nothing.
-            `unasked` is adaptive too, and on by default.
-        thinking_off: The value that turns thinking off: the effort `none`, or a `thinking.type`.
-            Empty where it cannot be turned off, or there is none.
-        efforts: The efforts that are taken, from the least. Any other is refused.
-        temperature: Whether temperature and top_p are taken: `always`, `never`, or only while it
-            is `unthinking`.
-        api: The API on which it thinks and calls tools in one request.
-        output_parameter: How a request names the most that may be written.
-        thinking_field: What plain thinking is called in a message that takes it back; empty where
-            none does, or where it comes back otherwise.
-        thinking_display: What asks for the text of its thinking where that is left out; empty where it
-            comes by itself, or cannot be had.
-        tail: Where the volatile end of a prompt may stand. `kept` and `cleared` mean that a later
-            request must repeat it: thinking is bound to everything before it.
-        stop: It takes texts before which a reply is to end.
-        cache_key: It takes a key that requests with the same beginning share.
-        rates: None where nobody says, or nobody is paid.
-        long_prompt: None where a long prompt costs no more.
+        window: The limit for prompt and output together. OpenAI limits the prompt to the window minus the
+            output limit.
+        tool_choice: A call can be forced. Thinking with a budget or `adaptive` is turned off for such a
+            request.
+        json_mode: The text can be restricted to a JSON object.
+        json_schema: The text can be restricted to a JSON Schema.
+        schema_beside_tools: The model can still call tools while its text is restricted to a JSON Schema.
+        thinking_by: The parameter that requests thinking: a budget in tokens, `adaptive`, an effort, or
+            nothing. `unasked` is adaptive too, and on by default.
+        thinking_off: The value that turns thinking off: the effort `none`, or a `thinking.type`. Empty if it
+            cannot be turned off, or the model does not think.
+        efforts: The supported efforts, the lowest first; other values are rejected.
+        temperature: When temperature and top_p are supported: `always`, `never`, or only if thinking is off.
+        api: The API that supports thinking and tool calls in one request.
+        output_parameter: The name of the parameter for the output limit.
+        thinking_field: The field of a message in which plain thinking is sent back; empty if it is not sent
+            back, or in another form.
+        thinking_display: The value that requests the text of thinking; empty if the text is always sent, or
+            never.
+        tail: The position of a prompt's changing end. `kept` and `cleared` mean that later requests must
+            repeat it, because thinking is bound to everything before it.
+        stop: Stop texts are supported.
+        cache_key: A key for requests with a common prefix is supported.
+        rates: None if they are unknown, or the model is free.
+        long_prompt: The rates for long prompts, None if they are the same.
     """
 
     window: int = 32_000
@@ -162,7 +160,7 @@ class ModelFacts:
 
     @property
     def price(self) -> Price | None:
-        """The price of requests, long prompts included, with the shorter life of cache entries."""
+        """The price of requests, including long prompts, with the shorter lifetime of cache entries; None if unknown."""
         if self.rates is None:
             return None
         long = self.long_prompt
@@ -172,7 +170,7 @@ class ModelFacts:
         )
 
     def capabilities(self, attachments: AttachmentLimits) -> Capabilities:
-        """Return what the loop may rely on, with attachments within these limits."""
+        """Return the capabilities of the model, with these limits for attachments."""
         return Capabilities(
             tool_call=self.tool_call,
             tool_choice=self.tool_choice,
@@ -194,34 +192,37 @@ UNKNOWN = ModelFacts()
 """A model of a provider that is not in the catalogue."""
 
 _SAME_MODEL = re.compile(r"$|[:@\[]|-(\d{4}-\d\d-\d\d|\d{8}|\d{4}|latest)($|[:@\[])", re.ASCII)
-"""What may follow a family in the name of one of its models: a date, `-latest`, a tag. A version such
-as `-6` or `.1`, or a kind such as `-mini`, names another model, about which nothing is known."""
+"""The text that may follow a family in the name of one of its models: a date, `-latest`, a tag. A version such as `-6`
+or `.1`, or a kind such as `-mini`, is another model, which is unknown."""
 
 
 def belongs(name: str, family: str) -> bool:
     """Return whether a model belongs to a family of the catalogue.
 
-    A provider alone, such as `openai:`, is the family of all its models; a name that ends with a slash, of
-    all models of a maker.
+    A provider such as `openai:` is the family of all its models; a family with a slash at its end is that of all models
+    of a maker.
     """
-    suffix, is_open = name.removeprefix(family), family.endswith((":", "/"))
+    suffix = name.removeprefix(family)
+    is_open = family.endswith((":", "/"))
     return name.startswith(family) and (is_open or _SAME_MODEL.match(suffix) is not None)
 
 
 def _rates(fresh: float, output: float, cached: float, *, long: float | None = None) -> Rates:
-    """Return rates of a provider that charges nothing extra for cache writes."""
+    """Return rates of a provider with free cache writes."""
     return Rates(
         input=fresh, output=output, cache_read=cached, cache_write=fresh, cache_write_long=long
     )
 
 
-def _written(fresh: float, output: float, cached: float, *, long: float | None = None) -> Rates:
-    """Return rates of OpenAI since GPT-5.6: cache writes cost a quarter more than input."""
+def _openai_rates(
+    fresh: float, output: float, cached: float, *, long: float | None = None
+) -> Rates:
+    """Return rates of OpenAI since GPT-5.6: cache writes cost 1.25 times the input."""
     return replace(_rates(fresh, output, cached, long=long), cache_write=round(fresh * 1.25, 6))
 
 
 def _claude(fresh: float, output: float, read: float = 0.1) -> Rates:
-    """Return rates of Anthropic; a cache read costs the share `read` of the input price."""
+    """Return rates of Anthropic; a cache read costs `read` times the input price."""
     return Rates(
         input=fresh,
         output=output,
@@ -304,21 +305,21 @@ def _million(rates: Rates, efforts: tuple[Effort, ...], base: ModelFacts = _MILL
     )
 
 
-_GPT_5_6 = _million(_written(4, 20, 0.4), _NONE_TO_MAX)
+_GPT_5_6 = _million(_openai_rates(4, 20, 0.4), _NONE_TO_MAX)
 
 _OPENAI_ROWS: Mapping[str, ModelFacts] = {
     "": _OPENAI,
-    "gpt-6.2-astra": _million(_written(8, 40, 0.4), _TO_MAX),
-    "gpt-6.2-sol": _million(_written(2, 10, 0.1, long=5), _TO_MAX),
-    "gpt-6.1-sol": _million(_written(2, 10, 0.1), _TO_MAX),
-    "gpt-6.1-terra": _million(_written(1, 5, 0.05, long=2.5), _NONE_TO_MAX),
-    "gpt-6-astra": _million(_written(10, 50, 1), _TO_MAX),
-    "gpt-6-sol": _million(_written(2, 10, 0.2), _NONE_TO_MAX),
-    "gpt-6-luna": _million(_written(0.1, 0.5, 0.01), _NONE_TO_MAX),
+    "gpt-6.2-astra": _million(_openai_rates(8, 40, 0.4), _TO_MAX),
+    "gpt-6.2-sol": _million(_openai_rates(2, 10, 0.1, long=5), _TO_MAX),
+    "gpt-6.1-sol": _million(_openai_rates(2, 10, 0.1), _TO_MAX),
+    "gpt-6.1-terra": _million(_openai_rates(1, 5, 0.05, long=2.5), _NONE_TO_MAX),
+    "gpt-6-astra": _million(_openai_rates(10, 50, 1), _TO_MAX),
+    "gpt-6-sol": _million(_openai_rates(2, 10, 0.2), _NONE_TO_MAX),
+    "gpt-6-luna": _million(_openai_rates(0.1, 0.5, 0.01), _NONE_TO_MAX),
     "gpt-5.6": _GPT_5_6,
     "gpt-5.6-sol": _GPT_5_6,
-    "gpt-5.6-terra": _million(_written(2, 12, 0.2), _NONE_TO_MAX),
-    "gpt-5.6-luna": _million(_written(0.2, 1.2, 0.02), _NONE_TO_MAX),
+    "gpt-5.6-terra": _million(_openai_rates(2, 12, 0.2), _NONE_TO_MAX),
+    "gpt-5.6-luna": _million(_openai_rates(0.2, 1.2, 0.02), _NONE_TO_MAX),
     "gpt-5.5": _million(_rates(5, 30, 0.5), ("none", *_TO_XHIGH)),
     "gpt-5.5-pro": _million(_rates(30, 180, 30), _MEDIUM_TO_XHIGH, _PRO_MILLION),
     "gpt-5.4": _million(_rates(2.5, 15, 0.25), ("none", *_TO_XHIGH)),
@@ -445,7 +446,7 @@ _LOCAL_THINKING = replace(_LOCAL, thinking="plain", thinking_field="reasoning")
 
 
 def _routed(facts: ModelFacts) -> ModelFacts:
-    """Return the facts of a model by way of OpenRouter, which takes Chat Completions for every maker."""
+    """Return the facts of a model on OpenRouter, which offers all models over Chat Completions."""
     return replace(
         facts,
         api="chat",
@@ -458,15 +459,15 @@ def _routed(facts: ModelFacts) -> ModelFacts:
     )
 
 
-def _by_chat(facts: ModelFacts) -> ModelFacts:
-    """Return the facts of an OpenAI model by way of Chat Completions, whichever API it prefers."""
+def _over_chat(facts: ModelFacts) -> ModelFacts:
+    """Return the facts of an OpenAI model over Chat Completions."""
     if facts.api == "chat":
         return facts
     return replace(facts, api="chat", output_parameter="max_completion_tokens", tail="dropped")
 
 
 _OTHER_ROWS: Mapping[str, Mapping[str, ModelFacts]] = {
-    "openai-chat": {"": _by_chat(_OPENAI)},
+    "openai-chat": {"": _over_chat(_OPENAI)},
     "groq": {
         "": _OPEN,
         "openai/gpt-oss-120b": replace(_GPT_OSS, rates=_rates(0.15, 0.6, 0.075)),
@@ -507,25 +508,25 @@ FAMILIES: Mapping[str, ModelFacts] = MappingProxyType(
         for family, facts in families.items()
     }
 )
-"""Every row by what the model strings of its family begin with. `openai:` alone is the row of OpenAI's
-remaining models."""
+"""Every row by the prefix of its family's model strings. The row `openai:` is for the remaining models of OpenAI."""
 
 
-_OPENAI_PREFIX, _TUNED_PREFIX, _CHAT_PREFIX = "openai:", "openai:ft:", "openai-chat:"
+_OPENAI_PREFIX = "openai:"
+_TUNED_PREFIX = "openai:ft:"
+_CHAT_PREFIX = "openai-chat:"
 
 
 def find_model_facts(name: str) -> ModelFacts:
-    """Return the facts of a model by its model string, such as `anthropic:claude-opus-5-5`.
+    """Return the facts of a model by its model string, such as `anthropic:claude-opus-5-5`; `UNKNOWN` if it is unknown.
 
-    The longest family that the name begins with decides, so that a dated id has the facts of its family. A
-    tuned model (`openai:ft:gpt-4o:…`) has those of its base, without a price; one of `openai-chat:` those
-    of `openai:`, by another API. It never raises: a model that is not in the catalogue has the least that
-    can be relied on. Change facts with `dataclasses.replace`.
+    The row with the longest matching prefix counts, so a dated id has the facts of its family. A tuned model
+    (`openai:ft:gpt-4o:…`) has the facts of its base model without a price. A model of `openai-chat:` has the facts of
+    `openai:` with another API. To change facts, use `dataclasses.replace`.
     """
     if name.startswith(_CHAT_PREFIX):
         facts = find_model_facts(_OPENAI_PREFIX + name.removeprefix(_CHAT_PREFIX))
         is_listed = facts is not FAMILIES[_OPENAI_PREFIX]
-        return _by_chat(facts) if is_listed else FAMILIES[_CHAT_PREFIX]
+        return _over_chat(facts) if is_listed else FAMILIES[_CHAT_PREFIX]
     tuned = name.removeprefix(_TUNED_PREFIX)
     base = name if tuned == name else _OPENAI_PREFIX + tuned
     families = [family for family in FAMILIES if belongs(base, family)]

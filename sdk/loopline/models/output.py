@@ -1,4 +1,4 @@
-"""Output types: the type of an answer, its JSON Schema, and answers read as values, also while they stream."""
+"""Output types: the type of an answer, its JSON Schema, and answers parsed as values, also while they are streamed."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from loopline.models.json_schema import (
     adapter_of,
     is_object_schema,
     json_form,
-    mismatches,
-    resolved,
+    raise_mismatches,
+    resolve,
     validator_of_adapter,
     validator_of_schema,
 )
@@ -41,36 +41,36 @@ if TYPE_CHECKING:
 T_co = TypeVar("T_co", covariant=True)
 
 VALUE = "value"
-"""The field of the object that holds a value which is no object."""
+"""The field of the object around a value that is not an object."""
 
 
 class OutputSchema(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The JSON Schema of an answer, as a log keeps it, and the name of its type for people."""
+    """The JSON Schema of an answer, as it is stored in the log, and a readable name of its type."""
 
     name: str
     schema: JsonObject
 
     @property
     def sha256(self) -> str:
-        """The hexadecimal digest of the schema, whatever the order of its fields."""
+        """The sha256 of the schema in hexadecimal, independent of the order of its fields."""
         text = json.dumps(self.schema, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
         return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
     @property
     def is_wrapped(self) -> bool:
-        """Whether its values are no objects and travel in one where an object is required."""
-        return not is_object_schema(resolved(self.schema))
+        """Whether its values are not objects, and so are wrapped in an object if an object is required."""
+        return not is_object_schema(resolve(self.schema))
 
     @property
     def form(self) -> JsonForm:
-        """The form by which a provider holds a model to the type."""
+        """The form with which a provider restricts the model's text to the type."""
         return json_form("answer", self.as_object)
 
     @property
     def as_object(self) -> JsonObject:
-        """The schema as that of an object: its own, or that of `{"value": …}`."""
+        """The schema of an object: the schema itself, or that of `{"value": …}` if its values are not objects."""
         if not self.is_wrapped:
-            return resolved(self.schema)
+            return resolve(self.schema)
         inner = {name: value for name, value in self.schema.items() if name not in _DEFINITIONS}
         definitions = {name: self.schema[name] for name in _DEFINITIONS if name in self.schema}
         return {
@@ -86,13 +86,13 @@ _DEFINITIONS = ("$defs", "definitions")
 
 
 class OutputType(Generic[T_co]):
-    """A type whose values are JSON, for the answer of a turn.
+    """The type of a turn's answer.
 
-    `kind` is anything with a JSON form: a pydantic model, a dataclass, a `TypedDict`, `list[int]`,
-    `Literal["yes", "no"]`.
+    `kind` is any type with values that can be written as JSON: a pydantic model, a dataclass, a `TypedDict`,
+    `list[int]`, `Literal["yes", "no"]`.
 
     Raises:
-        LooplineError: it has no JSON form.
+        LooplineError: the values of `kind` cannot be written as JSON.
     """
 
     def __init__(self, kind: TypeForm[T_co]) -> None:
@@ -103,10 +103,10 @@ class OutputType(Generic[T_co]):
 
     @classmethod
     def of_schema(cls, schema: OutputSchema) -> OutputType[Json]:
-        """Return the type of the JSON values that fit a schema, if its own type is not available.
+        """Create the type of all JSON values that fit a schema, if the Python type is not available.
 
         Raises:
-            LooplineError: it is no JSON Schema.
+            LooplineError: the schema is not a valid JSON Schema.
         """
         output_type = cast("OutputType[Json]", object.__new__(cls))
         output_type.schema = schema
@@ -116,38 +116,38 @@ class OutputType(Generic[T_co]):
 
     @cached_property
     def sha256(self) -> str:
-        """The hexadecimal digest of the schema."""
+        """The sha256 of the schema in hexadecimal."""
         return self.schema.sha256
 
     @cached_property
     def form(self) -> JsonForm:
-        """The form by which a provider holds a model to the type."""
+        """The form with which a provider restricts the model's text to the type."""
         return self.schema.form
 
     @property
     def is_typed(self) -> bool:
-        """Whether its values are those of a Python type, and not any JSON that fits a schema."""
+        """Whether it was made of a Python type, and not only of a schema."""
         return self._adapter is not None
 
     def __repr__(self) -> str:
         return f"<output type {self.schema.name}>"
 
     def read(self, text: str) -> T_co:
-        """Return the value that a stored answer stands for.
+        """Parse a stored answer as a value of the type.
 
         Raises:
-            SchemaMismatch: the text is no JSON, or its value does not fit; the message names the fields.
+            SchemaMismatch: the text is not JSON, or its value does not fit; the message names the fields.
         """
         if has_many_values(text):
             raise SchemaMismatch(f"it has more than {MAX_VALUES:,} values")
         try:
             value = cast("Json", json.loads(text))
         except (ValueError, RecursionError) as error:
-            raise SchemaMismatch(f"it is no JSON: {error}") from error
-        return self._validated(value)
+            raise SchemaMismatch(f"it is not JSON: {error}") from error
+        return self._convert(value)
 
     def reads(self, text: str) -> bool:
-        """Return whether a stored answer is a value of the type."""
+        """Return whether `read` accepts a stored answer."""
         try:
             self.read(text)
         except SchemaMismatch:
@@ -155,16 +155,16 @@ class OutputType(Generic[T_co]):
         return True
 
     def find(self, reply: str) -> tuple[str, bool]:
-        """Return the compact JSON of the value in a reply, and whether the reply holds nothing else.
+        """Find the value in a model's reply; return its compact JSON, and whether it is the complete reply.
 
-        A value that is no object may stand in one, as its field `value`.
+        A value that is not an object may be wrapped as `{"value": …}`, and a text may lack its quotes.
 
         Raises:
-            SchemaMismatch: there is none that fits; the message names the fields.
+            SchemaMismatch: the reply does not contain a value that fits; the message names the fields.
         """
         extracted = extract_value(reply)
         if extracted is NO_JSON and reply.strip() and self._fits(reply.strip()):
-            return dumps(reply.strip()), True  # a text without quotes
+            return dumps(reply.strip()), True  # the type is a text, and the reply lacks the quotes
         if isinstance(extracted, BrokenJson):
             raise SchemaMismatch(extracted.problem if reply.strip() else "it is empty")
         value, is_all = extracted
@@ -183,43 +183,43 @@ class OutputType(Generic[T_co]):
         """Return the compact JSON of a value of the type.
 
         Raises:
-            SchemaMismatch: it is none.
+            SchemaMismatch: the value does not fit the type.
         """
         if self._adapter is None:
             return self._text(cast("Json", value))
-        with mismatches():
+        with raise_mismatches():
             checked = self._adapter.validate_python(value)
             text = self._adapter.dump_json(checked, by_alias=True).decode()
         return self._text(cast("Json", json.loads(text)))
 
     def _text(self, value: Json) -> str:
         storable = well_formed_json(value)
-        self._validated(storable)
+        self._convert(storable)
         return dumps(storable)
 
     def _fits(self, value: Json) -> bool:
         try:
-            self._validated(value)
+            self._convert(value)
         except SchemaMismatch:
             return False
         return True
 
-    def _validated(self, value: Json) -> T_co:
-        with mismatches():
+    def _convert(self, value: Json) -> T_co:
+        with raise_mismatches():
             return self._validate(value)
 
 
 def output_type_of(kind: object) -> OutputType[Any] | None:
-    """Return the output type that a caller names, None for None.
+    """Create the output type of a Python type; None for None.
 
     Raises:
-        LooplineError: it has no JSON form.
+        LooplineError: the values of the type cannot be written as JSON.
     """
     return None if kind is None else OutputType(cast("type[Any]", kind))
 
 
 def _name(kind: object) -> str:
-    """Return the name of a type for people."""
+    """Return a readable name of a type, of at most 200 characters."""
     if isinstance(kind, type) and not hasattr(kind, "__args__"):
         return kind.__name__
     return str(kind).replace("typing.", "")[:_NAME_CHARACTERS]
@@ -238,8 +238,8 @@ _WRAPPER = f'{{"{VALUE}":'
 class JsonText:
     """Extracts the compact text of the first JSON value from a text that is still being written.
 
-    With `wrapped` the value may stand in an object as its field `value`. Once the value is complete, `is_over`
-    is set, and `rest` is the text behind it in the piece that ended it. Each character is read once.
+    With `wrapped` the value may be in an object as `{"value": …}`. When the value is complete, `is_over` is set, and
+    `remainder` is the text after the value in the same piece. Each character is read once.
     """
 
     def __init__(self, *, wrapped: bool = False) -> None:
@@ -252,15 +252,16 @@ class JsonText:
         self._pending: str | None = "" if wrapped else None
 
     def feed(self, text: str) -> str:
-        """Return what the next piece adds to the value's text."""
+        """Take the next piece; return the text that it adds to the value."""
         if self.is_over:
             return ""
         at = 0 if self._started else self._begin(text)
-        text, self._cut = self._cut + text[at:], ""
-        return self._unwrapped(self._compact(text)) if self._started else ""
+        text = self._cut + text[at:]
+        self._cut = ""
+        return self._unwrap(self._compact(text)) if self._started else ""
 
     def _begin(self, text: str) -> int:
-        """Return where the value begins: at the first character, or at the first bracket behind words."""
+        """Return the position of the value's start: the first character or, after words, the first bracket."""
         if not self._in_prose:
             stripped = text.lstrip()
             if not stripped:
@@ -274,7 +275,8 @@ class JsonText:
         return opening.start() if opening else len(text)
 
     def _compact(self, text: str) -> str:
-        pieces, at = list[str](), 0
+        pieces: list[str] = []
+        at = 0
         while at < len(text) and not self.is_over:
             at = (self._read_string if self._in_string else self._read_token)(text, at, pieces)
         self.remainder = text[at:] if self.is_over else ""
@@ -288,7 +290,7 @@ class JsonText:
         if match and match[1]:
             self._in_string = False
             self._end_value()
-        elif end < len(text):  # a backslash, and nothing yet behind it
+        elif end < len(text):  # the text ends with a backslash
             self._cut = text[end:]
             return len(text)
         return end
@@ -314,7 +316,7 @@ class JsonText:
         return at + 1
 
     def _read_outermost(self, text: str, at: int, pieces: list[str]) -> int:
-        """Read white space, or a number or word that is the complete value and ends with what follows."""
+        """Read white space, or a number or a word that is the complete value and ends at the next delimiter."""
         if not self._depth and (text[at].isspace() or text[at] in "}],:"):
             self.is_over = True
             return at
@@ -329,10 +331,11 @@ class JsonText:
     def _end_value(self) -> None:
         self.is_over = not self._depth
 
-    def _unwrapped(self, text: str) -> str:
-        """Return the text without the object around it, once it is certain whether there is one."""
+    def _unwrap(self, text: str) -> str:
+        """Return the text without the object around it; hold text back until it is certain whether there is one."""
         if self._pending is not None:
-            text, self._pending = self._pending + text, None
+            text = self._pending + text
+            self._pending = None
             if len(text) < len(_WRAPPER) and _WRAPPER.startswith(text) and not self.is_over:
                 self._pending = text
                 return ""

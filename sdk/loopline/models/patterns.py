@@ -1,4 +1,4 @@
-"""Regular expressions from outside, which RE2 reads: no text makes a search take more than linear time."""
+"""Regular expressions from outside, compiled by RE2: a search always takes linear time."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from loopline.errors import LooplineError
 
 PATTERN_CHARACTERS = 1_000
 PROGRAM_INSTRUCTIONS = 10_000
-"""Instructions of a compiled expression; `.` has nine of them, because it matches up to four bytes."""
+"""The most instructions of a compiled expression; `.` has nine, because it matches up to four bytes."""
 MEMORY_BYTES = 2**20
-"""Memory of a compiled expression. RE2 refuses what does not fit into two thirds of it, within milliseconds."""
+"""The memory limit of RE2. An expression that needs more than two thirds of it is rejected within milliseconds."""
 
 
 class Expression(Protocol):
@@ -20,11 +20,11 @@ class Expression(Protocol):
 
     @property
     def programsize(self) -> int:
-        """Return the number of its instructions: a search takes at most this times the bytes of the text."""
+        """The number of instructions; a search takes at most this number times the bytes of the text in steps."""
         ...
 
     def search(self, text: bytes | str, /) -> object | None:
-        """Return the first match in the text, None if there is none."""
+        """Return the first match in the text, or None."""
         ...
 
 
@@ -35,10 +35,10 @@ class _Options(Protocol):
 
 
 def compile_pattern(pattern: str, *, ignore_case: bool = False) -> Expression:
-    """Compile a regular expression with RE2, which has neither look-around nor back-references.
+    """Compile a regular expression with RE2, which does not support look-around and back-references.
 
     Raises:
-        LooplineError: RE2 cannot read it, or it is too long.
+        LooplineError: the expression is invalid or too long.
     """
     if len(pattern) > PATTERN_CHARACTERS:
         raise LooplineError(
@@ -57,7 +57,8 @@ def compile_pattern(pattern: str, *, ignore_case: bool = False) -> Expression:
         reason = str(error.args[0] if error.args else error)
         text = reason.removeprefix("b'").removesuffix("'")
         raise LooplineError(
-            f"{pattern!r} is no regular expression of RE2: {text}. It has no look-around and no back-references"
+            f"{pattern!r} is not a regular expression of RE2, which does not support look-around "
+            f"and back-references: {text}"
         ) from error
     if expression.programsize > PROGRAM_INSTRUCTIONS:
         raise LooplineError(f"{pattern!r} repeats too much: write smaller numbers of repetitions")

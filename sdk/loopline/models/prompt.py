@@ -15,21 +15,21 @@ from loopline.models.json import Json, JsonObject, dumps
 
 Purpose = Literal["decision", "answer", "summary", "selection", "title", "search", "lesson"]
 ProtocolName = Literal["native", "json", "tagged", "thought_action"]
-"""How decisions travel: as the provider's own calls, or as text of one of three forms."""
+"""The form of decisions: the provider's own tool calls, or text in one of three forms."""
 AnswerWay = Literal["schema", "tool", "words"]
-"""How an answer is held to a type: by the provider, as arguments of a tool, or by instructions."""
+"""How an answer is restricted to a type: by the provider, as arguments of a tool, or by instructions."""
 TailKind = Literal["dropped", "inside", "kept", "cleared"]
-"""What happens to the volatile end of a prompt in the next request.
+"""The treatment of the tail, the changing end of a prompt, in the next request.
 
-`dropped` is a last message that the next request leaves out; `inside`, the last text of the last message,
-left out too. `kept` is an ordinary message, which stays. `cleared` stays as well, and the provider itself
-hides it from the model once there is a newer message.
+`dropped` is a last message that the next request omits; `inside` is the last text of the last message, which is omitted
+too. `kept` is an ordinary message, which stays. `cleared` is a message that stays too, but the provider hides it from the
+model when there is a newer message.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolSpec:
-    """A tool as the model sees it: its id `<alias>.<function>`, its description, and a JSON Schema."""
+    """A tool as the model sees it: its id `<alias>.<function>`, its description, and the JSON Schema of its arguments."""
 
     name: str
     description: str
@@ -40,9 +40,9 @@ class ToolSpec:
 
 
 class ToolCall(Struct, frozen=True, kw_only=True):
-    """A call of a tool by the model. `call_id` is ours, `provider_id` the provider's.
+    """A call of a tool by the model. `call_id` is our id, `provider_id` the provider's.
 
-    `echoed_on` is the family to which it goes back as its provider wrote it, empty if to none.
+    `echoed_on` is the family of models to which the call is sent back unchanged, as its provider wrote it; or "".
     """
 
     name: str
@@ -52,7 +52,7 @@ class ToolCall(Struct, frozen=True, kw_only=True):
     echoed_on: str = ""
 
     def __repr__(self) -> str:
-        # Digests are made of it.
+        # Stored digests depend on this text, so its fields must not change.
         return (
             f"ToolCall(name={self.name!r}, arguments={self.arguments!r}, call_id={self.call_id!r}, "
             f"provider_id={self.provider_id!r})"
@@ -65,10 +65,10 @@ class ToolCall(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attached:
-    """A file that the user attached, or an image that a result shows, as a prompt shows it.
+    """An attached file, or an image of a result, in a prompt.
 
-    `text` is a line that names the file; it also replaces the file for a model that does not get it. `data` is the file
-    in base64, empty if the model does not get it; `tokens` is its cost.
+    `text` starts with a line that names the file, and has the file's text or a reason if the model does not get the file.
+    `data` is the file in base64, or "" if the model does not get it; `tokens` is its cost.
     """
 
     ref: str
@@ -83,27 +83,26 @@ class Attached:
         return self.text
 
 
-def _quoted(text: str) -> str:
-    """Return `repr(text)`, a long text of ASCII in a quarter of the time."""
+def _quote(text: str) -> str:
+    """Return `repr(text)`; for long ASCII texts this takes a quarter of the time."""
     if not text.isascii() or "'" in text:
         return repr(text)
     return f"'{text.encode('unicode_escape').decode()}'"
 
 
 class _SentMessage(Struct, frozen=True, kw_only=True, dict=True):
-    """What messages have in common."""
+    """The cached bytes of a message."""
 
     @cached_property
     def wire(self) -> dict[str, bytes]:
-        """The bytes of the message for each API, as far as they were made; they are no part of the content."""
+        """The encoded message by API: a cache that is filled when the message is sent, and not part of the content."""
         return {}
 
 
 class UserMessage(_SentMessage, frozen=True, kw_only=True):
     """A message of the user or of the loop to the model, with its files.
 
-    A `passing` one is shown to the model only until there is a newer message, if the provider sees to
-    that.
+    With `passing`, the provider hides the message from the model when there is a newer message.
     """
 
     text: str
@@ -111,20 +110,20 @@ class UserMessage(_SentMessage, frozen=True, kw_only=True):
     attachments: tuple[Attached, ...] = ()
 
     def __repr__(self) -> str:
-        # The digest of a message without files stays the same as before messages had files.
+        # Without files the field is omitted, because old digests are of messages without it.
         files = f", attachments={self.attachments!r}" if self.attachments else ""
-        return f"UserMessage(text={_quoted(self.text)}{files})"
+        return f"UserMessage(text={_quote(self.text)}{files})"
 
     def __str__(self) -> str:
         return "\n".join(["user: " + self.text, *map(str, self.attachments)])
 
 
 class ReasoningReplay(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A reply with thinking as its provider wrote it; the provider wants it back unchanged.
+    """A reply with thinking as its provider wrote it; later requests must repeat it unchanged.
 
-    `wire` is the family of models that it came from and may go back to. `parts` are content blocks or
-    items in their order; calls among them lack what the calls themselves say. A `bound` reply goes back
-    only behind the messages that it came behind.
+    `wire` is the family of models that wrote the reply and accepts it. `parts` are its content blocks or items in order;
+    calls in them omit the fields that the `ToolCall` has. If `bound`, the reply may only follow the messages to which it
+    replied.
     """
 
     wire: str
@@ -138,7 +137,7 @@ class ReasoningReplay(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class AssistantMessage(_SentMessage, frozen=True, kw_only=True):
     """A message of the model, with its calls.
 
-    A provider that wants its reply back gets the `echo` instead.
+    `echo` is sent instead to a provider that requires its own reply unchanged.
     """
 
     text: str
@@ -146,8 +145,8 @@ class AssistantMessage(_SentMessage, frozen=True, kw_only=True):
     echo: ReasoningReplay | None = None
 
     def __repr__(self) -> str:
-        # Digests are made of it, as of the calls.
-        return f"AssistantMessage(text={_quoted(self.text)}, calls={self.calls!r})"
+        # Stored digests depend on this text, so its fields must not change.
+        return f"AssistantMessage(text={_quote(self.text)}, calls={self.calls!r})"
 
     def __str__(self) -> str:
         lines = [*([self.text] if self.text else []), *map(str, self.calls)]
@@ -155,7 +154,7 @@ class AssistantMessage(_SentMessage, frozen=True, kw_only=True):
 
 
 class ToolMessage(_SentMessage, frozen=True, kw_only=True):
-    """The result of a call, with the images that it shows; `provider_id` and `echoed_on` are those of the call."""
+    """The result of a call with its images; `provider_id` and `echoed_on` are those of the call."""
 
     call_id: str
     name: str
@@ -166,10 +165,10 @@ class ToolMessage(_SentMessage, frozen=True, kw_only=True):
     echoed_on: str = ""
 
     def __repr__(self) -> str:
-        # The digest of a result without images stays the same as before results had images.
+        # Without images the field is omitted, because old digests are of results without it.
         images = f", attachments={self.attachments!r}" if self.attachments else ""
         return (
-            f"ToolMessage(call_id={self.call_id!r}, name={self.name!r}, text={_quoted(self.text)}, "
+            f"ToolMessage(call_id={self.call_id!r}, name={self.name!r}, text={_quote(self.text)}, "
             f"ok={self.ok!r}{images})"
         )
 
@@ -182,9 +181,9 @@ Message = UserMessage | AssistantMessage | ToolMessage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonForm:
-    """The form of a JSON object: a JSON Schema under a name of letters, digits, `_` and `-`.
+    """The form of a JSON object: a JSON Schema, and a name of letters, digits, `_` and `-`.
 
-    A `strict` one leaves nothing open, so that a provider can hold a model to it.
+    A provider can enforce a `strict` form, which lists all properties of each object.
     """
 
     name: str
@@ -194,12 +193,12 @@ class JsonForm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How the model must answer.
+    """The options of a request.
 
-    `protocol` is how a decision travels. `json_object` asks the provider for a text that is one JSON
-    object, `json_form` for one of this form. `force_tool` names the tool that must be called.
-    `output_limit` is in tokens. `reasoning_effort` is empty if the model decides. The reply ends before
-    any of the texts in `stop`, if the provider supports that.
+    `protocol` is the form of decisions. With `json_object` the provider restricts the text to a JSON object, with
+    `json_form` to an object of that form. `force_tool` names the tool that must be called. `output_limit` is in tokens. A
+    `reasoning_effort` of "" leaves the effort to the model. The reply ends before the first text of `stop`, if the provider
+    supports that.
     """
 
     allow_calls: bool = True
@@ -213,10 +212,10 @@ class Options:
 
 
 class Prompt(Struct, frozen=True, kw_only=True):
-    """One request. `tail` is its end, which changes in every round, and `tail_kind` how the next request treats it.
+    """One request. `tail` is its end, which changes in every round; `tail_kind` is its treatment in the next request.
 
-    `cache_points` are rising numbers of messages; the provider is asked to cache the prompt up to each. Requests with
-    the same `cache_key` begin alike.
+    `cache_points` are ascending numbers of messages; the provider should cache the prompt up to each of them. Requests with
+    the same `cache_key` have a common prefix.
     """
 
     system: str
@@ -231,7 +230,7 @@ class Prompt(Struct, frozen=True, kw_only=True):
 
     @property
     def last_assistant_message(self) -> AssistantMessage | None:
-        """The last message of the model."""
+        """The last message of the model, or None."""
         replies = (item for item in reversed(self.messages) if isinstance(item, AssistantMessage))
         return next(replies, None)
 
@@ -243,9 +242,8 @@ class Prompt(Struct, frozen=True, kw_only=True):
 class Usage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The tokens of requests, as the provider reported them.
 
-    `input_tokens` include those read from a cache or written into one, `output_tokens` include
-    `reasoning_tokens`. `unreported` counts the requests whose server reported nothing: their tokens are
-    in no sum.
+    `input_tokens` include those read from a cache or written to it; `output_tokens` include `reasoning_tokens`.
+    `unreported` counts the requests without a report of the server; their tokens are not included.
     """
 
     input_tokens: int = 0
@@ -272,16 +270,16 @@ class Usage(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 NO_USAGE = Usage()
-"""The usage of a reply whose tokens nobody reported, and of no request."""
+"""The usage without any request, and of a reply before its server reports tokens."""
 
 StopReason = Literal["stop", "tool_use", "length", "refusal"]
 
 
 class Reply(Struct, frozen=True, kw_only=True):
-    """A complete reply, and at which attempt it came; `problem` says what of it could not be read.
+    """A complete reply; `attempt` is the number of the request that it answers, from 1.
 
-    `echo` is set if the provider wants its thinking back. `discarded` is text that the protocol found to be
-    no part of the decision.
+    `problem` describes a part of the reply that could not be parsed. `echo` is set if later requests must repeat the reply
+    unchanged. `discarded` is text that the protocol does not count as part of the decision.
     """
 
     text: str = ""
@@ -306,40 +304,40 @@ class TextDelta(Struct, frozen=True, kw_only=True):
 
 
 def is_of_family(wire: str, family: str) -> bool:
-    """Return whether a reply of the family `wire` may go back to `family`.
+    """Return whether a reply of the family `wire` may be sent back to `family`.
 
-    A family is an API, or an API and a provider: `pydantic-ai:mistral`. A reply that names no provider, as
-    in older stores, goes back to all of its API.
+    A family is an API, or an API and a provider: `pydantic-ai:mistral`. A reply without a provider, as in older stores, may
+    be sent to all providers with its API.
     """
     return family == wire or family.startswith(f"{wire}:")
 
 
-def is_beside(echo: ReasoningReplay) -> bool:
-    """Return whether it goes back beside the text, as fields of a chat message, and not in its place."""
+def is_field_echo(echo: ReasoningReplay) -> bool:
+    """Return whether an echo is sent as additional fields of a chat message, and does not replace its text."""
     return is_of_family("openai", echo.wire)
 
 
 def count_named_calls(echo: ReasoningReplay, calls: Sequence[ToolCall]) -> int:
-    """Return how many of these calls a part of the reply names by the provider's id."""
+    """Count the calls that a part of the reply names by the provider's id."""
     return sum(any(call.provider_id in part.values() for part in echo.parts) for call in calls)
 
 
-def sent_id(call: ToolCall | ToolMessage, family: str) -> str:
-    """Return the id under which a call, or its result, is sent to this family.
+def choose_call_id(call: ToolCall | ToolMessage, family: str) -> str:
+    """Return the id of a call, or of its result, in a request to this family.
 
-    The provider's own id is sent only with the reply that it came in, and only to the family that wrote
-    both; otherwise ours.
+    It is the provider's id if the family gets the reply with the call unchanged, and our id if not.
     """
     is_echoed = bool(call.echoed_on) and is_of_family(call.echoed_on, family)
     return call.provider_id if is_echoed else call.call_id
 
 
 def echo_for(message: AssistantMessage, family: str) -> ReasoningReplay | None:
-    """Return the reply unchanged for the family that wrote it; None if its text and calls are sent instead.
+    """Return the echo if it is sent unchanged to this family; None if the text and calls are sent instead.
 
-    It contains all of the reply's calls or none: plain thinking names no call, so it is sent beside the calls.
+    An echo contains all calls of its reply, or none of them: an echo of plain thinking is sent in addition to the calls.
     """
-    echo, calls = message.echo, message.calls
+    echo = message.echo
+    calls = message.calls
     if echo is None or not is_of_family(echo.wire, family):
         return None
     if all(call.echoed_on for call in calls):
@@ -348,7 +346,7 @@ def echo_for(message: AssistantMessage, family: str) -> ReasoningReplay | None:
 
 
 def breaks_off(prompt: Prompt, family: str) -> bool:
-    """Return whether this family would have to continue behind calls whose thinking it cannot see."""
+    """Return whether the last message has calls, and their thinking cannot be sent to this family."""
     message = prompt.last_assistant_message
     return message is not None and bool(message.calls) and echo_for(message, family) is None
 
@@ -357,10 +355,10 @@ _PLAIN = (string.ascii_letters + " ").encode()
 
 
 def estimate(text: str) -> int:
-    """Return a safe estimate: four letters or spaces to a token, and two bytes of everything else.
+    """Estimate the tokens of a text, rather too high: a token for four ASCII letters or spaces, or two other bytes.
 
-    Digits, punctuation and other scripts are what tokenizers split finest; a Chinese character of
-    three bytes counts for one and a half.
+    Tokenizers split digits, punctuation and other scripts into more tokens; a Chinese character of three bytes counts as
+    one and a half.
     """
     data = text.encode("utf-8", "surrogatepass")
     dense = len(data.translate(None, _PLAIN))
@@ -368,7 +366,7 @@ def estimate(text: str) -> int:
 
 
 def fitting(entries: Sequence[str], limit: int | None) -> list[str]:
-    """Return the first entries that together cost at most `limit` tokens, each on lines of its own."""
+    """Return the first entries that have at most `limit` tokens together, with a line break after each; all for None."""
     if limit is None:
         return list(entries)
     totals = accumulate(estimate(f"{entry}\n") for entry in entries)
@@ -376,24 +374,24 @@ def fitting(entries: Sequence[str], limit: int | None) -> list[str]:
 
 
 def cost(message: Message) -> int:
-    """Return the tokens of a message as it is sent: with its files, or as its provider gets it back."""
+    """Estimate the tokens of a message as it is sent, including its files and its echo."""
     return cost_of_text(message, repr(message)) + cost_of_files(message)
 
 
 def cost_of_text(message: Message, written: str) -> int:
-    """Return the tokens of a message without its files; `written` is its repr."""
+    """Estimate the tokens of a message without its files; `written` is its repr."""
     match message:
         case UserMessage(passing=True):
-            return 0  # the provider has forgotten it
+            return 0  # the provider hides it from the model
         case AssistantMessage(text=text, calls=calls, echo=ReasoningReplay() as echo):
-            text_tokens = estimate(text) if is_beside(echo) else 0
+            text_tokens = estimate(text) if is_field_echo(echo) else 0
             return text_tokens + estimate(str(echo)) + sum(estimate(repr(call)) for call in calls)
         case _:
             return estimate(written)
 
 
 def cost_of_prompt(prompt: Prompt) -> int:
-    """Return the tokens of a request, by the same estimate."""
+    """Estimate the tokens of a complete request."""
     tools: list[Json] = [
         {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
         for tool in prompt.tools
@@ -403,7 +401,7 @@ def cost_of_prompt(prompt: Prompt) -> int:
 
 
 def cost_of_files(message: Message) -> int:
-    """Return the tokens of the files that the model is given with a message."""
+    """Return the tokens of the files that the model gets with a message."""
     match message:
         case UserMessage(attachments=attachments) | ToolMessage(attachments=attachments):
             return sum([attached.tokens for attached in attachments]) if attachments else 0

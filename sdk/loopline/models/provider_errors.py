@@ -1,24 +1,24 @@
 """The errors that model providers document: what they mean, and when to retry.
 
-Read on 2026-11-20. Where a page has changed, its latest stored text counts.
+The pages were read on 2026-11-20; if a page has changed, its latest stored text counts.
 
 Retrying. `retry-after` counts in seconds or is a date; OpenAI also sends `retry-after-ms`.
 Anthropic's `anthropic-ratelimit-{requests,tokens,input-tokens,output-tokens}-{limit,remaining,reset}`
-have a reset in RFC 3339 ("Rate limits"), OpenAI's
-`x-ratelimit-{limit,remaining,reset}-{requests,tokens}` one such as `6m0s` ("Rate limits").
-OpenRouter may send `retry-after` ("Errors and debugging", its section on that header). A 429 for money spent
-has none, and retrying does not help.
+name the reset time in RFC 3339 ("Rate limits"), OpenAI's
+`x-ratelimit-{limit,remaining,reset}-{requests,tokens}` as a duration such as `6m0s` ("Rate limits").
+OpenRouter may send `retry-after` ("Errors and debugging", its section on that header). A 429 because the credit
+is used up lacks these headers, and retrying does not help.
 
-Errors. Anthropic, "Errors"; OpenAI, "Error codes"; for `invalid_prompt`, the codes of a response that
-failed. Anthropic may send an error after a 200, as an event of the stream, and OpenRouter too, with
-the status as its code. Groq answers 413 with `rate_limit_exceeded` to a request of more tokens than
-a minute allows (ha-groq-cloud-api 27), which is a rate limit, and 400, or an event of a stream, with
-`tool_use_failed` to a call that its model wrote wrong (groq-typescript 28, OpenHands 10048). Azure's
-filter answers 400 with `content_filter`, or 200 with that and `"status": 400` (helm 3327, argo-proxy 91). DeepSeek 402 with `invalid_request_error` to an empty
-account (aider 4851).
+Errors. Anthropic, "Errors"; OpenAI, "Error codes"; for `invalid_prompt`, the codes of a failed response.
+Anthropic may send an error after a 200, as an event of the stream; OpenRouter does so too, with the status
+as its code. Groq answers 413 with `rate_limit_exceeded` to a request of more tokens than a minute allows
+(ha-groq-cloud-api 27), which is a rate limit. Groq answers 400, or sends an event of the stream, with
+`tool_use_failed` if its model wrote an invalid call (groq-typescript 28, OpenHands 10048). Azure's filter
+answers 400 with `content_filter`, or 200 with that code and `"status": 400` (helm 3327, argo-proxy 91).
+DeepSeek answers 402 with `invalid_request_error` if the account is empty (aider 4851).
 
-Anthropic's newer models write up to the end of the window and stop with
-`model_context_window_exceeded` instead.
+Anthropic's newer models do not send an error when the window is full: they stop with
+`model_context_window_exceeded`.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ ErrorMeaning = Literal[
     "call",
     "content",
 ]
-"""What an error means. `call`: the model wrote a call that its server cannot read. `content`: a filter
-withholds the prompt or the reply."""
+"""The meaning of an error. `call`: the model wrote a call that its server cannot parse. `content`: a filter
+blocked the prompt or the reply."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentedError:
     """An error as a vendor documents it.
 
-    `name` is the `error.type` of Anthropic, the `error.code` or `error.type` of OpenAI, empty if the
-    status alone decides. With `again` the same request may succeed later.
+    `name` is the `error.type` of Anthropic, or the `error.code` or `error.type` of OpenAI; "" if the status is enough.
+    With `again` the same request may succeed later.
     """
 
     wire: ApiVendor
@@ -102,17 +102,17 @@ DOCUMENTED_ERRORS = (
     _error("openai", 503, "slow_down", "busy"),
     _error("openai", 503, "server_is_overloaded", "busy"),
 )
-"""The documented errors, of each status the likeliest first. Those without a name come from other servers
-with the same API."""
+"""The documented errors; for each status, the most likely one is first. Errors without a name are those of other
+servers with the same API."""
 
 
 def find_documented_error(
     wire: ApiVendor, status: int | None, *names: str
 ) -> DocumentedError | None:
-    """Return the documented error with one of these names, else with this status, else None.
+    """Return the documented error for the names and the status of an error, or None.
 
-    An error may have two names, a code and a type. A name documented with this very status comes first; a
-    name that only says that the request is wrong comes after the status.
+    `names` are its code and type. The order of preference is: a name with this status, a name other than that of a wrong
+    request, the status, any name.
     """
     documented = [error for error in DOCUMENTED_ERRORS if error.wire == wire]
     by_name = [error for name in names if name for error in documented if error.name == name]
@@ -123,9 +123,9 @@ def find_documented_error(
 
 
 def wait_seconds(headers: Mapping[str, str], now: datetime) -> float | None:
-    """Return how long an error asks to wait before the next request, in seconds; None if it does not say.
+    """Return the seconds to wait before the next request, from the headers of an error; None if they do not tell.
 
-    Without a `retry-after` it is until all limits that are used up are reset.
+    Without a `retry-after` header, the wait lasts until all exhausted limits are reset.
     """
     sent = defaultdict(str, {name.lower(): value.strip() for name, value in headers.items()})
     exhausted = [name for name, value in sent.items() if "ratelimit" in name and value == "0"]
@@ -144,7 +144,7 @@ def _number(text: str, per_second: int) -> float | None:
 
 
 def _until(text: str, now: datetime) -> float | None:
-    """Return the seconds until a date of HTTP or of RFC 3339."""
+    """Return the seconds until a date in the format of HTTP or RFC 3339; None if the text is not a date."""
     for read in (_http_date, datetime.fromisoformat):
         with suppress(ValueError):
             date = read(text)
@@ -158,7 +158,7 @@ def _http_date(text: str) -> datetime:
 
 
 def parse_duration(text: str) -> float | None:
-    """Return the seconds of a duration such as `6m0s` or `120ms`."""
+    """Return the seconds of a duration such as `6m0s` or `120ms`; None if the text is not a duration."""
     parts = _DURATION.findall(text)
     return sum(float(count) * _SECONDS[unit] for count, unit in parts) if parts else None
 

@@ -1,15 +1,16 @@
-"""Limits of a request to a model: the files it may carry, how long it may take, and the size of its reply.
+"""Providers of models, and the limits of a request: its files, its duration, and the size of its reply.
 
-The attachment limits were read on 2026-11-20. Where a page has changed, its latest stored text counts.
+The attachment limits were read on 2026-11-20; if a page has changed, its latest stored text counts.
 
 Attachments. Anthropic, "Vision" and "PDF support" (platform.claude.com/docs): a request has at most
-32 MB; an image at most 10 MB as base64 and 8,000 pixels a side, 2,000 where there are more than 20;
-100 images and as many PDF pages for a window of 200,000 tokens, else 600; JPEG, PNG, GIF, WebP; no
-password on a PDF. OpenAI, "Images and vision" and "File inputs" (developers.openai.com/api/docs):
-512 MB and 1,500 images a request; PNG, JPEG, WebP and GIF that does not move; 50 MB of files.
+32 MB; an image has at most 10 MB as base64 and 8,000 pixels a side, or 2,000 if there are more than 20
+images; 100 images and 100 PDF pages for a window of 200,000 tokens, 600 of each for a larger one; JPEG,
+PNG, GIF and WebP; PDFs without a password. OpenAI, "Images and vision" and "File inputs"
+(developers.openai.com/api/docs): 512 MB and 1,500 images a request; PNG, JPEG, WebP, and GIF without
+animation; 50 MB of files.
 
-Markers. Anthropic refuses a request with more `cache_control` markers than its cache has; the number
-and the least that is cached stand in `loopline.prompt.caching`.
+Markers. Anthropic rejects a request with too many `cache_control` markers; `loopline.prompt.caching` has
+their number and the shortest prefix that is cached.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ ApiVendor = Literal["openai", "anthropic"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vendor:
-    """A provider of models; `key_variable` is empty if it needs no key."""
+    """A provider of models; `key_variable` is "" if it does not need a key."""
 
     name: str
     base_url: str
@@ -39,7 +40,7 @@ class Vendor:
 
 
 def _vendor(name: str, base_url: str, settings: str, *, needs_key: bool = True) -> Vendor:
-    """Return a provider with OpenAI's API, the variables of whose settings begin with `settings`."""
+    """Create a provider with OpenAI's API; `settings` is the prefix of its environment variables."""
     return Vendor(
         name=name,
         base_url=base_url,
@@ -58,17 +59,17 @@ _ALL = (
     _vendor("ollama", "http://localhost:11434/v1", "OLLAMA", needs_key=False),
 )
 VENDORS: Mapping[str, Vendor] = MappingProxyType({vendor.name: vendor for vendor in _ALL})
-"""The providers by their names."""
+"""The providers by name."""
 
 
 OFFLINE = "offline"
-"""The model string of the built-in reader, which is no language model and needs no network."""
+"""The model string of the built-in reader, which is not a language model and works without a network."""
 BRIDGED = "pydantic-ai:"
-"""The prefix of model strings that are asked by way of pydantic-ai, whoever the provider is."""
+"""The prefix of model strings for which pydantic-ai sends the requests."""
 
 
 def public_url(url: str) -> str:
-    """Return the URL without user, password and query, which may be secret."""
+    """Remove user, password and query from a URL, because they may be secret."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}" if url else ""
 
@@ -77,12 +78,14 @@ def find_vendor(name: str) -> Vendor:
     """Return the provider of a model string such as `groq:openai/gpt-oss-20b`.
 
     Raises:
-        ModelError: the string names no provider, or an unknown one.
+        ModelError: the provider is missing or unknown.
     """
     provider, colon, model = name.partition(":")
     if not colon or not model or provider not in VENDORS:
         prefixes = ", ".join(f"{vendor}:" for vendor in VENDORS)
-        raise ModelError(f"no model {name!r}: write {OFFLINE}, or begin it with {prefixes}")
+        raise ModelError(
+            f"no model {name!r}: use {OFFLINE}, or a name with one of the prefixes {prefixes}"
+        )
     return VENDORS[provider]
 
 
@@ -91,12 +94,11 @@ _MB = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachmentLimits:
-    """A provider's limits for the files of a request, in bytes, pixels a side, images and pages.
+    """A provider's limits for the files of a request, in bytes, pixels of a side, images and pages.
 
-    `images_small` and `pdf_pages_small` hold for a window of up to 200,000 tokens. None means that only
-    the limit of the request holds. More images than `crowd` may each have only `crowd_pixels` a side.
-    With `moving` an image may be an animation. `page_tokens` is the cost of the image of a PDF's page,
-    beside the page's text.
+    `images_small` and `pdf_pages_small` are the limits for a window of up to 200,000 tokens. None means that only the limit
+    for the whole request applies. If there are more images than `crowd`, each may have only `crowd_pixels` on a side. With
+    `moving` an image may be an animation. `page_tokens` is the cost of a PDF's page as an image, in addition to its text.
     """
 
     request_bytes: int
@@ -115,11 +117,11 @@ class AttachmentLimits:
 
 
 class AttachmentSupport(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The files that the requests to a model may carry; none by default.
+    """The files that a request to a model may include; by default none.
 
-    `images` and `pages` are how many of them a request may have in all; `image_bytes`, `pdf_bytes` and
-    `request_bytes` count base64, the last one over all files. No file costs more than `tokens`; the
-    image of a page costs `page_tokens`. `pixels` are those of a side, and `crowd_pixels` where there are more images than `crowd`.
+    `images` and `pages` are the limits for all files of a request together. `image_bytes` and `pdf_bytes` are the limits for
+    a file and `request_bytes` for all files, as base64. A file may cost at most `tokens`; a page as an image costs
+    `page_tokens`. `pixels` is the limit for a side of an image, or `crowd_pixels` if there are more images than `crowd`.
     """
 
     images: int = 0
@@ -137,7 +139,7 @@ class AttachmentSupport(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 NO_ATTACHMENTS: AttachmentSupport = AttachmentSupport()
-"""What a request may carry to a model that is given no files."""
+"""The support of a model that does not get files."""
 SMALL_WINDOW = 200_000
 FILES_SHARE = 0.75
 """The share of a request's bytes that files may take; the remainder is for text."""
@@ -147,7 +149,7 @@ UNLIMITED = 1 << 53
 def attachment_support(
     limits: AttachmentLimits, *, vision: bool, pdf: bool, window: int, output_limit: int
 ) -> AttachmentSupport:
-    """Return the files that the requests to a model may carry; the sizes of its window are in tokens."""
+    """Return the files that a request to a model may include; `window` and `output_limit` are in tokens."""
     if not vision and not pdf:
         return NO_ATTACHMENTS
     small = window <= SMALL_WINDOW
@@ -207,14 +209,14 @@ ATTACHMENTS: Mapping[ApiVendor, AttachmentLimits] = MappingProxyType(
         ),
     }
 )
-"""The limits of each vendor for its own models; other servers with its API may take less."""
+"""The limits of each vendor for its own models; other servers with the same API may allow less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """How long to wait, in seconds: for a connection, for each piece of a reply, for the complete reply.
+    """The timeouts of a request in seconds: for the connection, for each piece of the reply, and for the complete reply.
 
-    The first piece is no exception; a large model on a small machine may need more.
+    `read` also applies to the first piece; a large model on a slow machine may need a higher value.
     """
 
     connect: float = 10.0
@@ -224,10 +226,9 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyLimits:
-    """The size of one reply: bytes of text, thinking and arguments, and the number of calls.
+    """The limits of one reply: bytes of text, thinking and arguments together, and the number of calls.
 
-    The defaults are many times what any model writes today. A larger reply is refused while it streams, as
-    `ModelReplyTooLarge`.
+    Today's models write much less than the defaults. A larger reply raises `ModelReplyTooLarge` while it is streamed.
     """
 
     bytes: int = 16 * 2**20

@@ -1,4 +1,4 @@
-"""Text that is safe to show: foreign text on one line, and URLs without their secrets."""
+"""Text that is safe to show: text from outside on one line, URLs without secrets, and text without base64."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _BRACKET = re.compile(r"\[(?=\[)")
 
 
 def one_line(text: str, limit: int = TITLE_CHARACTERS) -> str:
-    """Return the text on one line of at most so many characters, with nothing that reads as a citation.
+    """Return the text on one line of at most `limit` characters, without control characters and citations.
 
-    Use it for titles, names, types and addresses from outside, so that they cannot begin a line of their own, reverse
-    the direction of writing, or cite a source.
+    Use it for titles, names, types and addresses from outside: they must not start a new line, reverse the writing
+    direction, or look like a citation such as `[[S:1]]`.
     """
     line = " ".join(_CONTROLS.sub(" ", well_formed(text[: 4 * limit])).split())
     line = _BRACKET.sub("[ ", line)
@@ -30,13 +30,13 @@ def one_line(text: str, limit: int = TITLE_CHARACTERS) -> str:
 
 
 MIN_SECRET_CHARACTERS: Final = 8
-"""The length from which a secret is hidden in texts; a shorter one would hide ordinary words."""
+"""The length from which a secret is removed from texts; a shorter one could be an ordinary word."""
 _HARMLESS = "api-version="
 _USER_INFO = re.compile(r"//(?P<user_info>[^/]*)@")
 
 
 def is_address(url: str) -> bool:
-    """Return whether it is the URL of an HTTP server."""
+    """Return whether the text is an `http` or `https` URL with a host and a valid port."""
     try:
         parts = urlsplit(url)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -45,7 +45,7 @@ def is_address(url: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host name or IP address means this machine, and can't mean another one."""
+    """Return whether a host is `localhost` or a loopback IP address."""
     if host == "localhost":
         return True
     try:
@@ -55,7 +55,7 @@ def is_loopback(host: str) -> bool:
 
 
 def without_secrets(url: str) -> str:
-    """Return the URL without user and password, and without the values of its query."""
+    """Remove the user, the password and the values of the query from a URL; the names of the query stay."""
     address, _, query = url.partition("?")
     names = (f"{name}{value}" if name == _HARMLESS else name for name, value in _pairs(query))
     public_query = "&".join(names)
@@ -63,7 +63,7 @@ def without_secrets(url: str) -> str:
 
 
 def secrets_in(url: str) -> tuple[str, ...]:
-    """Return the password and the query values of a URL, as they are written there and unquoted."""
+    """Return the password and the query values of a URL, both as written and decoded; short ones are left out."""
     address, _, query = url.partition("?")
     values = [value for name, value in _pairs(query) if name != _HARMLESS]
     values += [match["user_info"].partition(":")[2] for match in _USER_INFO.finditer(address)]
@@ -72,7 +72,7 @@ def secrets_in(url: str) -> tuple[str, ...]:
 
 
 def _pairs(query: str) -> Iterator[tuple[str, str]]:
-    """Yield each name with its `=`, and the value; a value alone has no name."""
+    """Yield each name of a query with its `=`, and its value; the name is "" for a value without `=`."""
     for pair in query.split("&"):
         name, equals, value = pair.partition("=")
         yield (f"{name}=", value) if equals else ("", name)
@@ -87,10 +87,11 @@ _CLASSES = (re.compile("[A-Z]"), re.compile("[a-z]"), re.compile("[0-9]"))
 
 
 def without_base64(text: str, ref: str) -> str:
-    """Return the text with a placeholder for each run of more than 4,000 characters of base64."""
+    """Return the text with a placeholder, which names `ref`, for each run of more than 4,000 characters of base64."""
     if len(text) <= BASE64_LIMIT:
         return text
-    pieces, at = list[str](), 0
+    pieces: list[str] = []
+    at = 0
     for start, end in _runs_of_64(text):
         if all(kind.search(text, start, end) for kind in _CLASSES):
             url = _DATA_URL.search(text, max(at, start - _DATA_URL_LENGTH), start)
@@ -103,9 +104,10 @@ def without_base64(text: str, ref: str) -> str:
 def _runs_of_64(text: str) -> Iterator[tuple[int, int]]:
     """Yield the start and end of each run of more than 4,000 digits of base64.
 
-    Such a run contains one of every 4,000 positions, so only these are looked at.
+    Such a run includes at least one position that is a multiple of 4,000, so only those positions are checked.
     """
-    end, step = 0, BASE64_LIMIT
+    end = 0
+    step = BASE64_LIMIT
     for position in range(step, len(text), step):
         if position < end or text[position] not in _DIGITS_OF_64:
             continue

@@ -1,7 +1,7 @@
-"""Structured calls: a reply as data, requested in the strictest form a model supports, then in looser ones.
+"""Structured calls: a reply as data, requested first in the strictest form that a model supports, then in looser ones.
 
-The levels are a forced call of a function (one request), JSON mode (two) and plain text (two), as far
-as the model has them: at most 5 requests, 4 without calls, 3 without JSON mode, 2 with neither.
+The levels are a forced call of a function (one request), JSON mode (two requests) and plain text (two). Levels that the
+model does not support are skipped.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from loopline.models.json_schema import (
     SchemaMismatch,
     adapter_of,
     json_form,
-    mismatches,
     object_schema,
+    raise_mismatches,
     validator_of_adapter,
     validator_of_schema,
 )
@@ -51,18 +51,18 @@ T = TypeVar("T")
 
 Level = Literal["native", "json_mode", "plain_text"]
 RegexFallback = Callable[[str], JsonObject | None]
-"""Extracts data from a text without JSON; None if there is none."""
+"""A function that extracts data from a text without JSON, or returns None."""
 
 _QUOTED_CHARACTERS = 200
 
 
 class StructuredCallError(ModelError, ValueError):
-    """No reply fitted the schema; the message names the attempts."""
+    """No reply matched the schema; the message lists the attempts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One request: the text of the reply (of a call, its arguments), and why it did not fit, if so."""
+    """One request: the text of the reply (for a call, its arguments), and the `problem` if it did not fit, else ""."""
 
     level: Level
     text: str = ""
@@ -74,8 +74,8 @@ class Attempt:
 class StructuredCallResult(Generic[T]):
     """The result of a structured call.
 
-    `value` is the requested value, or the default, or None; `raw` the object it was made of, empty if no
-    reply fitted, as `error` then says. `level` is the level that gave it, else the last one.
+    `value` is the value, or the default if no reply fitted; `raw` is the JSON object of the value, or empty. `error` is ""
+    if a reply fitted. `level` is the level of that reply, or the last level.
     """
 
     value: T | None
@@ -86,7 +86,7 @@ class StructuredCallResult(Generic[T]):
 
     @property
     def ok(self) -> bool:
-        """Whether a reply fitted."""
+        """Whether a reply fitted the schema."""
         return not self.error
 
     @property
@@ -103,7 +103,7 @@ class StructuredCallResult(Generic[T]):
         """Return the value.
 
         Raises:
-            StructuredCallError: there is neither a value nor a default.
+            StructuredCallError: no reply fitted, and there is no default.
         """
         if self.value is None:
             raise StructuredCallError(self.error)
@@ -159,16 +159,23 @@ async def structured_llm_call(
     regex_fallback: RegexFallback | None = None,
     timeout_seconds: float | None = None,
 ) -> StructuredCallResult[Any]:
-    """Ask for a JSON object that fits a schema, or a type that has one, until a reply does.
+    """Ask a model for a JSON object, at most five times, until a reply fits a schema or a type.
 
-    The prompt brings system text, messages and purpose; its tools are not offered. `name` and
-    `description` are those of the function that a model with calls is made to call. What fits goes
-    through `parse_fn`; None from it, or an error, is a reply that does not fit. `regex_fallback` is
-    asked about plain texts without JSON. `timeout_seconds` bounds each request. Whatever the model
-    does is a result, never an exception.
+    An error of the model, or a reply that does not fit, is reported in the result and does not raise.
+
+    Args:
+        model: The model to ask.
+        prompt: The system text, the messages and the purpose; its tools are not offered.
+        schema: A type, a pydantic adapter or a JSON Schema.
+        parse_fn: Converts an object that fits; if it returns None or raises, the reply does not fit.
+        name: The name of the function that a model with tool calls is forced to call.
+        description: The description of that function.
+        default_value: The value of the result if no reply fits.
+        regex_fallback: Extracts an object from a plain text without JSON.
+        timeout_seconds: The limit for each request.
 
     Raises:
-        LooplineError: the schema is none, or its JSON form is no object.
+        LooplineError: the schema is not a valid JSON Schema, or its values are not objects.
     """
     validate: Callable[[Json], object]
     if isinstance(schema, dict):
@@ -189,12 +196,12 @@ async def structured_llm_call(
 
 
 _Fit = tuple[object, JsonObject]
-"""The value that an object stands for, and the object."""
+"""The converted value, and its JSON object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _StructuredCall:
-    """One structured call: the model, the prompt, and the type of the value."""
+    """The parameters of one structured call; `validate` converts an object to the value."""
 
     model: Model
     prompt: Prompt
@@ -205,7 +212,7 @@ class _StructuredCall:
     timeout_seconds: float | None
 
     async def run(self, default_value: object) -> StructuredCallResult[object]:
-        """Return the value that fitted at last, with every attempt."""
+        """Send requests until a reply fits, and return the result with all attempts."""
         attempts: list[Attempt] = []
         for level, tries in _levels(self.model.capabilities):
             last: Attempt | None = None
@@ -218,7 +225,7 @@ class _StructuredCall:
                         value=value, raw=raw, level=level, attempts=tuple(attempts)
                     )
                 if not last.text.strip():
-                    break  # there is nothing to correct, and repeating the request does not help
+                    break  # without a text to correct, the same request would be repeated
         return StructuredCallResult(
             value=default_value,
             raw={},
@@ -250,7 +257,7 @@ class _StructuredCall:
         return Attempt(level=level, text=text, usage=reply.usage), fit
 
     def _read(self, raw: JsonObject) -> object:
-        with mismatches():
+        with raise_mismatches():
             value = self.validate(raw)
             if self.parse_fn is not None:
                 value = self.parse_fn(raw)
@@ -272,7 +279,9 @@ class _StructuredCall:
         return well_formed_object(extracted)
 
     def _request(self, level: Level, last: Attempt | None) -> Prompt:
-        prompt, forced, wants_json = self.prompt, level == "native", level == "json_mode"
+        prompt = self.prompt
+        forced = level == "native"
+        wants_json = level == "json_mode"
         by_schema = wants_json and self.model.capabilities.json_schema
         tail = (UserMessage(text=prompt.tail),) if prompt.tail else ()
         instructions = "" if forced else _INSTRUCTIONS + dumps(self.spec.parameters)
@@ -297,7 +306,7 @@ _INSTRUCTIONS = "Reply with one JSON object and nothing else. It must fit this J
 
 
 def _levels(capabilities: Capabilities) -> list[tuple[Level, int]]:
-    """Return the levels a model supports, and the number of requests for each."""
+    """Return the levels that a model supports, and the number of requests for each."""
     levels: list[tuple[Level, int]] = []
     if capabilities.tool_call and capabilities.tool_choice:
         levels.append(("native", 1))
@@ -317,11 +326,16 @@ def _problem_without_json(text: str) -> str:
     broken = [item for item in scan_json(text) if isinstance(item, BrokenJson)]
     if broken:
         return f"its JSON is broken: {broken[0].problem}"
-    return "it holds no JSON object" if text.strip() else "it is empty"
+    return "it does not contain a JSON object" if text.strip() else "it is empty"
 
 
 async def complete_reply(model: Model, prompt: Prompt, timeout_seconds: float | None) -> Reply:
-    """Return the model's complete reply; any error but that of a store or cassette is a ModelError."""
+    """Return the model's complete reply, without streaming it.
+
+    Raises:
+        ModelError: the model fails, or does not reply within `timeout_seconds`; any other error of the model becomes a
+            ModelError, except errors of a store or a cassette.
+    """
     reply: Reply | None = None
     try:
         async with asyncio.timeout(timeout_seconds):
@@ -340,8 +354,8 @@ async def complete_reply(model: Model, prompt: Prompt, timeout_seconds: float | 
 
 
 def _failure(model: Model, attempts: list[Attempt]) -> str:
-    """Return the text of an error: the attempts, and how the last text began."""
+    """Return the text of an error with the problem of each attempt, and the start of the last text."""
     problems = "; ".join(f"{attempt.level}: {attempt.problem}" for attempt in attempts)
     last = next((attempt.text for attempt in reversed(attempts) if attempt.text.strip()), "")
     quoted = f"; the last text was {last[:_QUOTED_CHARACTERS]!r}" if last else ""
-    return f"{model.name} gave nothing usable in {len(attempts)} requests: {problems}{quoted}"
+    return f"{model.name} gave no usable reply in {len(attempts)} requests: {problems}{quoted}"

@@ -1,7 +1,7 @@
 """Errors about the number of tokens in a request: too many for the model's window, or for a minute.
 
-No provider has a common error for either, only texts. Each wording below is a row with the server that
-sends it and a public issue that quotes it. Issues were read on 2026-11-23.
+Providers report them only as texts. Each wording below is a row with the server that sends it and a public issue that
+quotes it. Issues were read on 2026-11-23.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from loopline.errors import ModelOverflow, ModelRateLimited
 from loopline.models.provider_errors import parse_duration
 
 _OTHER_STATUSES = frozenset({401, 402, 403, 404, 408, 409, 429, 529})
-"""Statuses that are never about the window, however the message is worded."""
+"""Statuses that are never about the window, even if the message looks like it."""
 _TOO_MANY_BYTES = 413
 
 
@@ -23,9 +23,8 @@ _TOO_MANY_BYTES = 413
 class Overflow:
     """A request was too long for the model's window. Each number is in tokens, None if the message does not name it.
 
-    `window` is the named limit; OpenAI, Gemini and xAI may name that of the prompt, which is less than the window.
-    `tokens` is the size of the request and may include the requested output. `prompt` is the server's count of the
-    prompt alone.
+    `window` is the named limit; OpenAI, Gemini and xAI may name the limit of the prompt, which is less than the window.
+    `tokens` is the size of the request, and may include the requested output. `prompt` is the size of the prompt.
     """
 
     window: int | None = None
@@ -35,10 +34,10 @@ class Overflow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRate:
-    """A request has more tokens than its account may use in a period, at once or together with earlier requests.
+    """A request exceeds the tokens that its account may use in a period, alone or together with earlier requests.
 
-    `excess` is by how many tokens the request alone exceeds the limit: 0 if it fits once time has passed.
-    `wait` is how many seconds the message asks to wait, None if it does not say.
+    `excess` is the number of tokens by which the request alone exceeds the limit; 0 if it fits after a wait. `wait` is the
+    wait in seconds that the message names, or None.
     """
 
     excess: int = 0
@@ -46,7 +45,7 @@ class TokenRate:
 
 
 class _Wording(NamedTuple):
-    """A text of a server; `source` is the issue that quotes it."""
+    """The text of a server's error as a regular expression; `source` is the issue that quotes it."""
 
     server: str
     source: str
@@ -57,7 +56,7 @@ _NAMES = {"W": "window", "T": "tokens", "P": "prompt", "L": "limit", "R": "reque
 
 
 def _wording(server: str, source: str, pattern: str) -> _Wording:
-    """Make a wording; `<W>` and the other letters of `_NAMES` stand for a number with that name."""
+    """Create a wording; in `pattern`, `<W>` and the other letters of `_NAMES` match a number with that name."""
     for letter, name in _NAMES.items():
         pattern = pattern.replace(f"<{letter}>", rf"(?P<{name}>\d[\d,]{{0,11}})")
     return _Wording(server, source, pattern)
@@ -82,7 +81,7 @@ _OVERFLOWS: Sequence[_Wording] = (
         r"maximum context length is <W> tokens.{1,20}?your messages resulted in <P> tokens",
     ),
     _wording(
-        "vLLM: the prompt, beside what is reserved for the output",
+        "vLLM: the prompt, and the tokens reserved for the output",
         "vllm-project/vllm 33418 and 33425",
         r"maximum context length is <W> tokens.{1,20}?your request has <P> (?:input )?tokens",
     ),
@@ -119,7 +118,7 @@ _OVERFLOWS: Sequence[_Wording] = (
         "docker/docker-agent 569, anthropics/claude-code 228",
         r"exceed context limit: <P> \+ \d+ > <W>",
     ),
-    _wording("Anthropic by way of others", "claude-code 12186", r"prompt is too long"),
+    _wording("Anthropic through proxies", "claude-code 12186", r"prompt is too long"),
     _wording("Anthropic, in a reply", "its docs", r"\bmodel_context_window_exceeded\b"),
     _wording(
         "vLLM, before the model is asked",
@@ -195,7 +194,7 @@ _OVERFLOWS: Sequence[_Wording] = (
         r"input token count (?:\(<P>\) )?exceeds the maximum number of tokens allowed(?: \(<W>\))?",
     ),
 )
-"""The wordings of an overflow. Of two that match, the one that names more numbers counts, else the first."""
+"""The wordings of an overflow. If several match, the one with the most numbers counts, or the first of them."""
 
 _TOKEN_RATES: Sequence[_Wording] = (
     _wording(
@@ -212,8 +211,8 @@ _TOKEN_RATES: Sequence[_Wording] = (
     ),
     _wording("xAI", "cline/cline 4826", r"tokens per minute \(actual/limit\): <R>/<L>"),
 )
-"""The wordings of a limit for the tokens of a period. Groq sends it with 413 if the request alone exceeds it, and counts
-the requested output (zeeyado/koassistant 106)."""
+"""The wordings of a limit for the tokens of a period. Groq sends it with the status 413 if the request alone exceeds the
+limit, and counts the requested output (zeeyado/koassistant 106)."""
 
 
 _FLAGS = re.ASCII | re.IGNORECASE | re.DOTALL
@@ -222,9 +221,9 @@ _RATE_PATTERNS = tuple(re.compile(wording.pattern, _FLAGS) for wording in _TOKEN
 
 
 def find_overflow(status: int | None, message: str) -> Overflow | None:
-    """Return the overflow that an error reports, None if the error is not about too long a request.
+    """Parse an error message about a request that is too long; return None for other errors.
 
-    `status` is None for an error within a stream; `message` may be the full body.
+    `status` is None for an error in a stream; `message` may be the complete body.
     """
     if status in _OTHER_STATUSES or find_token_rate(message) is not None:
         return None
@@ -243,7 +242,7 @@ def find_overflow(status: int | None, message: str) -> Overflow | None:
 
 
 def find_token_rate(message: str) -> TokenRate | None:
-    """Return the limit for the tokens of a period that an error reports, None if it reports none."""
+    """Parse an error message about a limit for the tokens of a period; return None for other errors."""
     for pattern in _RATE_PATTERNS:
         match = pattern.search(message)
         if match is not None:
@@ -274,7 +273,7 @@ def rate_error(words: str, rate: TokenRate | None, wait: float | None) -> ModelR
 
 
 def _numbers(match: re.Match[str]) -> dict[str, int]:
-    """Return the numbers that a message names, by name."""
+    """Return the numbers in a message, by the names in its wording."""
     return {
         name: int(text.replace(",", ""))
         for name, text in match.groupdict().items()
@@ -283,5 +282,5 @@ def _numbers(match: re.Match[str]) -> dict[str, int]:
 
 
 def _named_numbers(overflow: Overflow) -> int:
-    """Return how many numbers an overflow has; the window counts most."""
+    """Return a sort key: an overflow with the window comes after one with only the size of the prompt."""
     return 2 * (overflow.window is not None) + (overflow.prompt is not None)

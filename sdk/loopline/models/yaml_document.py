@@ -17,7 +17,7 @@ _TAG = "tag:yaml.org,2002:"
 
 
 class YamlError(ValueError):
-    """The text is not such a document; `line` counts from 1."""
+    """The text is not a valid document; `line` is the line of the error, from 1."""
 
     def __init__(self, line: int, problem: str) -> None:
         super().__init__(problem)
@@ -27,25 +27,28 @@ class YamlError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class YamlDocument:
-    """A value, and the line of each key by its path; positions in a list are no part of a path to what is in an item."""
+    """A value, and the line of each key by its path.
+
+    The path of an item in a list ends with its index; the path of a key inside an item omits the index.
+    """
 
     value: Json
     lines: Mapping[KeyPath, int]
 
     def line(self, *path: str) -> int:
-        """Return the line of that key, or of the nearest one around it."""
+        """Return the line of the key at `path`; if it is unknown, that of the nearest enclosing key."""
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path, 1)
 
 
 def read_yaml(text: str, *, first_line: int = 1, plain: bool = False) -> YamlDocument:
-    """Return the one document in the text; dates stay text, and no key occurs twice.
+    """Parse a text with one YAML document; dates stay text. `first_line` is the number of its first line for errors.
 
-    A `plain` document has texts alone, in mappings and lists that are written out: no flow style, anchors or tags.
+    In a `plain` document all scalars are texts, and flow style, anchors and tags are errors.
 
     Raises:
-        YamlError: it is no YAML, or no JSON value.
+        YamlError: the text is not valid YAML, is not a JSON value, or repeats a key.
     """
     import yaml
 
@@ -88,21 +91,21 @@ def _check_plain(text: str, first_line: int) -> None:
 
 @dataclass(slots=True)
 class _Walk:
-    """A conversion of nodes to values; `within` holds the nodes around the current one."""
+    """A converter of nodes to values; `ancestors` are the nodes around the current one."""
 
     loader: SafeLoader
     first_line: int
     plain: bool = False
     lines: dict[KeyPath, int] = field(default_factory=dict[KeyPath, int])
-    within: list[Node] = field(default_factory=list["Node"])
+    ancestors: list[Node] = field(default_factory=list["Node"])
 
     def value(self, node: Node, path: KeyPath) -> Json:
         self.lines.setdefault(path, self._line(node))
-        if node in self.within:
-            raise YamlError(self._line(node), "a value holds itself")
-        self.within.append(node)
+        if node in self.ancestors:
+            raise YamlError(self._line(node), "a value contains itself")
+        self.ancestors.append(node)
         value = self._value(node, path)
-        self.within.pop()
+        self.ancestors.pop()
         return value
 
     def _value(self, node: Node, path: KeyPath) -> Json:
@@ -123,7 +126,7 @@ class _Walk:
             case "str" | "timestamp":
                 return str(node.value)
             case _:
-                raise YamlError(self._line(node), f"{kind} is not a kind of value used here")
+                raise YamlError(self._line(node), f"values of the type {kind} are not supported")
 
     def _scalar(self, node: ScalarNode, kind: Literal["bool", "int", "float"]) -> Json:
         try:
@@ -135,7 +138,7 @@ class _Walk:
                 case "float":
                     return self.loader.construct_yaml_float(node)
         except (KeyError, ValueError) as error:
-            raise YamlError(self._line(node), f"{node.value!r} is no {kind}") from error
+            raise YamlError(self._line(node), f"{node.value!r} is not a valid {kind}") from error
 
     def _mapping(self, node: Node, path: KeyPath) -> Json:
         values: dict[str, Json] = {}

@@ -1,4 +1,4 @@
-"""ANNOUNCE, the tail of a prompt: what changes from round to round."""
+"""ANNOUNCE, the tail of a prompt: the text that changes from round to round."""
 
 from __future__ import annotations
 
@@ -20,26 +20,29 @@ SOURCES_SHOWN = 6
 WAITING_SHOWN = 4
 FEEDBACK_SHOWN = 8
 SOURCES_CHECKED = 200
-"""The newest sources, which are checked one by one; the older ones share one range."""
+"""The number of newest sources that are checked one by one; the older ones are one range."""
 PATHS_SHOWN = 8
 PATH_LIMIT = 60
-"""Characters of a path in the line of the workspace."""
+"""The most characters of a path in the line of the workspace."""
 MAX_RANGES = 12
-"""Ranges of source numbers at most."""
+"""The most ranges of source numbers."""
 NAME_LIMIT = 160
-"""Characters of a source's name."""
+"""The most characters of a source's name."""
 TAIL_SHARE = 0.15
 """The share of a request's tokens that plans, feedback and sources may have in its tail."""
 MIN_TAIL_TOKENS = 240
-"""The tokens that they may have in any request."""
-PLANS_SHARE, FEEDBACK_SHARE = 0.6, 0.2
+"""The tokens that plans, feedback and sources may have in any request."""
+PLANS_SHARE = 0.6
+"""The share of these tokens for plans."""
+FEEDBACK_SHARE = 0.2
+"""The share of these tokens for feedback; the remainder is for sources."""
 
 PLAN_SIZES: tuple[tuple[int, int], ...] = ((24, 160), (12, 100), (7, 70), (4, 50), (2, 40), (1, 30))
-"""The steps of a plan that are shown if not all fit, and the characters of each, tried in this order."""
+"""The number of steps of a shortened plan, and the characters of each, tried in this order until the plans fit."""
 
 
 class UnseenSources(Struct, frozen=True):
-    """Sources that no message of the prompt names: the newest with names, the older ones as ranges of numbers."""
+    """Sources that the messages of a prompt do not name: the newest as number and name, the older ones as ranges."""
 
     newest: Sequence[tuple[int, str]] = ()
     older: Sequence[tuple[int, int]] = ()
@@ -49,7 +52,7 @@ NO_SOURCES = UnseenSources()
 
 
 def tail_limit(room: float) -> int:
-    """Return the tokens that plans, feedback and sources may have in a request of `room` tokens."""
+    """Return the tokens that plans, feedback and sources may have together in a request of `room` tokens."""
     return max(int(room * TAIL_SHARE), MIN_TAIL_TOKENS)
 
 
@@ -66,13 +69,19 @@ def announce(
     waiting: Sequence[str] = (),
     room: int | None = None,
 ) -> str:
-    """Return the tail of the prompt for round `iteration` of `limit`.
+    """Write the tail of the prompt for the round `iteration`, from 1, of `limit` rounds.
 
-    `limit` is 0 where only `tokens` limits the rounds; iteration 0 is left out. `now` is written in UTC, and in its own
-    time zone if that is another one. `turn_id` may include how long the turn has run. `plans` are the open plans, the one
-    changed last at the end; the last four are shown. `feedback` has a line for each reaction that no turn shows in its
-    place. `unseen` are the sources that no message names: the newest get a line, the others share a ref. `waiting` are
-    the refs of prompts that wait for turns of their own. Plans, feedback and sources share `room` tokens, if any is given.
+    Args:
+        iteration: 0 omits the line about rounds.
+        limit: 0 if the rounds are limited only by `tokens`.
+        tokens: The tokens that are left for the turn.
+        now: Written in UTC and, if it has another time zone, in that zone too.
+        turn_id: May include the time that the turn has run.
+        plans: The open plans in the order of their last change; the last four are shown.
+        feedback: A line for each reaction that the messages do not show.
+        unseen: Sources that the messages do not name; the newest get a line, the older ones share a ref.
+        waiting: The refs of prompts that wait for their turns.
+        room: The tokens for plans, feedback and sources together; None for unlimited.
     """
     lines = [
         f"ANNOUNCE — iteration {iteration}{_remaining_rounds(iteration, limit, tokens)}"
@@ -95,17 +104,18 @@ def announce(
 
 
 def _shares(room: int | None) -> tuple[int | None, int | None, int | None]:
-    """Return the tokens of `room` that plans, feedback and sources may have."""
+    """Divide `room` into the tokens for plans, feedback and sources."""
     if room is None:
         return None, None, None
-    for_plans, for_feedback = int(room * PLANS_SHARE), int(room * FEEDBACK_SHARE)
+    for_plans = int(room * PLANS_SHARE)
+    for_feedback = int(room * FEEDBACK_SHARE)
     return for_plans, for_feedback, room - for_plans - for_feedback
 
 
 def workspace_line(paths: Sequence[str], count: int, size: int) -> str:
-    """Return the line of the tail that counts the files of the turn and names those changed last, which come last.
+    """Write the line of the tail about the workspace: the number and size of its files, and the newest paths.
 
-    Only the last `PATHS_SHOWN` paths are needed.
+    `paths` are in the order of their last change; only the last `PATHS_SHOWN` are needed. `size` is in bytes.
     """
     if not paths:
         return "[WORKSPACE] empty"
@@ -116,10 +126,9 @@ def workspace_line(paths: Sequence[str], count: int, size: int) -> str:
 
 
 def unseen_sources(sources: dict[int, Source], marked: Collection[int]) -> UnseenSources:
-    """Return the sources that are not `marked`.
+    """Return the sources with a number that is not in `marked`.
 
-    Only the newest `SOURCES_CHECKED` are looked at, so that it costs the same in every round; all before them count
-    as not marked.
+    Only the newest `SOURCES_CHECKED` are checked, which keeps the cost of a round constant; all older ones are returned.
     """
     if not sources:
         return NO_SOURCES
@@ -142,7 +151,7 @@ def _local_time(now: datetime) -> str:
 
 @lru_cache(8)
 def _utc_minute(minutes: int) -> str:
-    """Return the time that is so many minutes after 1970, in UTC."""
+    """Format the time in UTC that is `minutes` after the start of 1970. The cache saves this in rounds of one minute."""
     return _minute(datetime.fromtimestamp(60 * minutes, UTC))
 
 
@@ -159,19 +168,17 @@ def _remaining_rounds(iteration: int, limit: int, tokens: int | None) -> str:
 
 
 def _plan_lines(plans: Sequence[PlanSnapshot], room: int | None) -> list[str]:
-    """Return the plans within `room` tokens, if any is given: fewer, shorter steps, the current plan cut last."""
+    """Write the plans; if they exceed `room` tokens, with fewer and shorter steps. The current plan is shortened last."""
     lines = [line for plan in plans for line in (_plan_title(plan), *plan.lines())]
-    for step_index in range(len(PLAN_SIZES) + 2):
+    for step in range(len(PLAN_SIZES) + 2):
         if room is None or estimate("\n".join(lines)) <= room:
             break
-        others_size, current_size = (
-            PLAN_SIZES[min(step_index, len(PLAN_SIZES) - 1)],
-            PLAN_SIZES[max(step_index - 2, 0)],
-        )
+        current_size = PLAN_SIZES[max(step - 2, 0)]
+        size = PLAN_SIZES[min(step, len(PLAN_SIZES) - 1)]
         lines = [
             line
             for plan in plans
-            for line in _shortened_plan(plan, *(current_size if plan.current else others_size))
+            for line in _short_plan_lines(plan, *(current_size if plan.current else size))
         ]
     return lines
 
@@ -180,8 +187,8 @@ def _plan_title(plan: PlanSnapshot) -> str:
     return f"plan_id={plan.plan_id}{' (current)' if plan.current else ''}"
 
 
-def _shortened_plan(plan: PlanSnapshot, count_limit: int, width: int) -> list[str]:
-    """Return the steps around the next one, and a count of the steps before and after them."""
+def _short_plan_lines(plan: PlanSnapshot, count_limit: int, width: int) -> list[str]:
+    """Write `count_limit` steps around the next one, in `width` characters each, and count the other steps."""
     count = len(plan.steps)
     statuses = [plan.at(number) for number in range(1, count + 1)]
     upcoming = [n for n, status in enumerate(statuses) if status in ("in_progress", "pending")]
@@ -202,7 +209,7 @@ def _status_counts(statuses: Sequence[str]) -> str:
 
 
 def _feedback_lines(feedback: Sequence[str], room: int | None) -> list[str]:
-    """Return the newest lines, and a count of the others."""
+    """Return the newest lines that fit `room` tokens, in order, after a line that counts the other ones."""
     shown = fitting(list(reversed(feedback))[:FEEDBACK_SHOWN], room)
     hidden_count = len(feedback) - len(shown)
     count_line = (
@@ -212,16 +219,16 @@ def _feedback_lines(feedback: Sequence[str], room: int | None) -> list[str]:
 
 
 def _source_lines(unseen: UnseenSources, room: int | None) -> list[str]:
-    """Return the newest sources by name, as far as there is room, and a ref to the others."""
+    """Return the lines of the newest sources that fit `room` tokens, after a ref to the other ones."""
     names = [f"[[S:{sid}]] {name}" for sid, name in reversed(unseen.newest)]
     shown = fitting(names, room)
     unnamed = [(sid, sid) for sid, _ in unseen.newest[: len(names) - len(shown)]]
-    ranges = _merged_ranges([*unseen.older, *unnamed])
+    ranges = _merge_ranges([*unseen.older, *unnamed])
     return [*([str(SourcesRef(ranges=ranges))] if ranges else []), *reversed(shown)]
 
 
-def _merged_ranges(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Merge ranges that touch; where there are more than `MAX_RANGES`, merge the first ones into one."""
+def _merge_ranges(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Merge adjacent ranges; if more than `MAX_RANGES` remain, merge the first ones into one range."""
     joined: list[tuple[int, int]] = []
     for first, last in ranges:
         if joined and joined[-1][1] == first - 1:

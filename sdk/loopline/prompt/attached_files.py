@@ -1,12 +1,12 @@
 """Attached files and images of results in a prompt: sent to the model, or described in text.
 
-Files are decided in order, each by what came before it, so that a later file never changes an earlier one.
+Files are decided in order, and each decision depends only on earlier files, so a later file never changes an earlier one.
 
-The cost of images is the highest of what vendors say, as read on 2026-11-20. Anthropic, "Vision"
+The cost of an image is the highest among the vendors, as read on 2026-11-20. Anthropic, "Vision"
 (platform.claude.com/docs): a token for each patch of 28 by 28 pixels, at most 4,784. OpenAI, "Images and
 vision" (developers.openai.com/api/docs), at high detail: patches of 32 by 32 pixels, at most 2,500 at 1.2 tokens
-or 1,536 at up to 2.46, or tiles of 512 pixels a side, no image less than 255 tokens. A page of a PDF costs as
-an image, and its text besides; Anthropic's "PDF support" says 1,500 to 3,000 tokens for that.
+or 1,536 at up to 2.46, or tiles of 512 pixels a side, and at least 255 tokens. A page of a PDF costs as much as an
+image, plus its text; Anthropic's "PDF support" names 1,500 to 3,000 tokens for the text.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from loopline.timeline import Block, Projection, ShownImage, UserAttachment, att
 
 _PATCH = 28
 _PATCH_TOKENS = 2
-_MIN_TOKENS, _MAX_TOKENS = 300, 4_800
+_MIN_TOKENS = 300
+_MAX_TOKENS = 4_800
 _PAGE_TOKENS = 3_000
-"""The minimum estimate of a page, since its text may be unknown."""
+"""The minimum estimate of a page, because its text may be unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileLoad:
-    """The files that a request has so far; `pixels` is the largest side, `size` counts base64."""
+    """The files that a request has so far: their number, largest side in pixels, PDF pages, and size as base64 in bytes."""
 
     images: int = 0
     pixels: int = 0
@@ -47,12 +48,12 @@ class FileLoad:
 
 
 def is_image_or_pdf(file: UserAttachment) -> bool:
-    """Return whether some models take the file itself: an image or a PDF."""
+    """Return whether the file is an image or a PDF, which some models accept."""
     return attachments.is_image(file) or file.pages > 0
 
 
 def tokens_of(file: UserAttachment, allowed: AttachmentSupport) -> int:
-    """Return what an image or a PDF costs a model that gets it, in tokens."""
+    """Estimate the tokens of an image or a PDF that is sent to a model."""
     if attachments.is_image(file):
         patches = -(-file.width // _PATCH) * -(-file.height // _PATCH)
         return min(max(patches * _PATCH_TOKENS, _MIN_TOKENS), _MAX_TOKENS)
@@ -63,9 +64,9 @@ def tokens_of(file: UserAttachment, allowed: AttachmentSupport) -> int:
 def show_file(
     block: Block, file: UserAttachment, window: Projection, load: FileLoad
 ) -> tuple[Attached, FileLoad]:
-    """Return the file as this epoch shows it, and the load with it."""
-    reason = _why_not(block, file, window, load)
-    is_given = is_image_or_pdf(file) and not reason
+    """Return the attached file under a window, with its data if the model gets it, and the load including the file."""
+    reason = _omission_reason(block, file, window, load)
+    is_sent = is_image_or_pdf(file) and not reason
     line = f"[ATTACHED {block.ref}] {attachments.describe(file)}"
     attached = Attached(
         ref=block.ref,
@@ -73,16 +74,16 @@ def show_file(
         mime=file.mime,
         sha256=file.sha256,
         text="\n".join([line, *_explanation(block, file, window, reason)]),
-        tokens=tokens_of(file, window.carrying) if is_given else 0,
-        data=file.data if is_given else "",
+        tokens=tokens_of(file, window.carrying) if is_sent else 0,
+        data=file.data if is_sent else "",
     )
-    return attached, load.plus(file) if is_given else load
+    return attached, load.plus(file) if is_sent else load
 
 
 def show_image(
     block: Block, image: ShownImage, window: Projection, load: FileLoad
 ) -> tuple[Attached, FileLoad]:
-    """Return an image of a result as this epoch shows it, and the load with it."""
+    """Return an image of a result under a window, with its data if the model gets it, and the load including the image."""
     file = UserAttachment(
         name=image.ref,
         mime=image.mime,
@@ -97,8 +98,7 @@ def show_image(
     if block.seq <= window.images_cleared or _is_old(block, file, window):
         reason = "room was needed, or it came some turns ago; react.read shows it again"
     else:
-        objections = _objections(file, window.carrying, load)
-        reason = next((objection for holds, objection in objections if holds), "")
+        reason = _refusal(file, window.carrying, load)
     attached = Attached(
         ref=image.ref,
         name=image.ref,
@@ -112,7 +112,7 @@ def show_image(
 
 
 def is_shown_in_full(file: UserAttachment, attached: Attached) -> bool:
-    """Return whether the file is a text and all of it is shown."""
+    """Return whether the file is a text file and `attached` has its complete text."""
     return (
         bool(file.text) and not file.data and attached.text.endswith(f"\n{escape_frame(file.text)}")
     )
@@ -121,10 +121,10 @@ def is_shown_in_full(file: UserAttachment, attached: Attached) -> bool:
 def _explanation(
     block: Block, file: UserAttachment, window: Projection, reason: str
 ) -> Iterator[str]:
-    """Yield why the model does not get the file, and its text."""
+    """Yield a line with the reason why the model does not get the file, and the file's text, if it has one."""
     if not is_image_or_pdf(file):
-        named = "Not shown: files of this type are only named."
-        yield _text(block, file.text, window) if file.text else named
+        only_named = "Not shown: files of this type are only named."
+        yield _text(block, file.text, window) if file.text else only_named
     elif _is_old(block, file, window):
         again = "react.read gives its text." if file.text else "It can be attached again."
         yield f"Not shown any more: {reason}. {again}"
@@ -143,26 +143,22 @@ def _text(block: Block, text: str, window: Projection) -> str:
 
 
 def _is_old(block: Block, file: UserAttachment, window: Projection) -> bool:
-    """Return whether an image or a PDF is so old that only its name is shown."""
+    """Return whether the file is an image or a PDF of which only the name is shown, by its age or to save tokens."""
     old = block.turn < window.spent_before or block.seq <= window.files_cleared
     return old and is_image_or_pdf(file)
 
 
-def _why_not(block: Block, file: UserAttachment, window: Projection, load: FileLoad) -> str:
-    """Return why this model does not get the file, or "" if it does or if no model takes such files."""
+def _omission_reason(block: Block, file: UserAttachment, window: Projection, load: FileLoad) -> str:
+    """Return the reason why the model does not get an image or a PDF, "" if it does; "" for other files."""
     if _is_old(block, file, window):
         return "it came some turns ago, or room was needed"
-    if not is_image_or_pdf(file):
-        return ""
-    objections = _objections(file, window.carrying, load)
-    return next((reason for holds, reason in objections if holds), "")
+    return _refusal(file, window.carrying, load) if is_image_or_pdf(file) else ""
 
 
-def _objections(
-    file: UserAttachment, allowed: AttachmentSupport, load: FileLoad
-) -> list[tuple[bool, str]]:
-    """Return what may speak against giving the file, each with whether it does."""
-    after, tokens = load.plus(file), tokens_of(file, allowed)
+def _refusal(file: UserAttachment, allowed: AttachmentSupport, load: FileLoad) -> str:
+    """Return the first limit of the model that an image or a PDF exceeds, as a sentence; "" if it exceeds none."""
+    after = load.plus(file)
+    tokens = tokens_of(file, allowed)
     side = allowed.crowd_pixels if after.images > allowed.crowd else allowed.pixels
     crowded = f"with so many images each has at most {side} pixels a side"
     too_large = crowded if side < allowed.pixels else f"an image has at most {side} pixels a side"
@@ -181,11 +177,12 @@ def _objections(
     ]
     too_many = _too_large("all files of a request", allowed.request_bytes)
     no_room = f"it would cost about {tokens} tokens, and there is room for {allowed.tokens}"
-    return [
+    checks = [
         *(image if attachments.is_image(file) else pdf),
         (after.size > allowed.request_bytes, too_many),
         (tokens > allowed.tokens, no_room),
     ]
+    return next((reason for exceeds, reason in checks if exceeds), "")
 
 
 def _too_large(subject: str, limit: int) -> str:

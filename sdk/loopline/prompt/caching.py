@@ -1,38 +1,38 @@
-"""A simulator of providers' prompt caches: what they would have read of past requests, and why not more.
+"""Cache points of requests, and a simulator of providers' prompt caches that explains cache misses.
 
-It asks no provider: the rules are those of the vendors' pages, each cited with the day it was read.
+The simulator does not send requests: its rules are those of the vendors' pages, each cited with the day it was read.
 
 Anthropic. Source: Anthropic, "Prompt caching", platform.claude.com/docs/en/build-with-claude/prompt-caching,
 as stored and quoted up to October 2026, read on 2026-11-20. It says:
 
-- A request carries at most four `cache_control` markers; with more it is refused.
-- A prefix runs through tools, system and messages, in this order. A change of one part is a change
-  of every prefix that holds it, so that changed tools leave nothing to read.
-- A marker writes one entry, for the prefix that ends there, and no other.
-- From each marker 20 places are looked at, itself the first, each one block further back, for an
-  entry that an earlier request wrote. A run of tool calls or of their results counts as one place;
-  here each part does, so that no more is found than the provider finds.
+- A request has at most four `cache_control` markers; a request with more is rejected.
+- A prefix consists of tools, system and messages, in this order. A changed part changes all prefixes that
+  include it, so after a change of the tools the cache has no matching prefix.
+- A marker writes one entry, for the prefix that ends there.
+- The provider searches for an entry of an earlier request at 20 positions: the marker, and then always one
+  block further back. Consecutive tool calls, or results, count as one position; here each part counts, so
+  the simulator does not find more than the provider.
 - A prefix below the model's minimum is neither written nor read, without an error.
-- An entry lives for five minutes or an hour and begins anew with each use, counted from the start
-  of the request. What is at hand when exactly that much has passed is not said; here it is.
+- An entry lives for five minutes or an hour after its last use, counted from the start of the request. The
+  page does not say whether it is still there after exactly that time; here it is.
 - A read costs 0.1 of an input token, 0.05 on Claude Opus 5.5 and Sonnet 5.5, 0.025 on Claude Fable
-  5.1 and Mythos 5.1; a write 1.25, or 2 where it is to live for an hour.
+  5.1 and Mythos 5.1; a write costs 1.25, or 2 for an entry that lives for an hour.
 
 OpenAI. Source: OpenAI, "Prompt caching", developers.openai.com/api/docs/guides/prompt-caching, and the API
 reference of `prompt_cache_options`, as stored and quoted up to September 2026, read on 2026-11-20.
 
-- Models before GPT-5.6: caching needs no marker. What a request has in common with an earlier one,
-  from its beginning, is read once that is 1,024 tokens, counted in steps of 128. (The latest text
-  calls the minimum model-dependent, its summary 2,048: `minimum` can be given.) Writing is free. A
-  prefix stays for 5 to 10 minutes after its last use, an hour at most, or up to 24 hours with
-  `prompt_cache_retention`. A read costs 0.1 to 0.5 of an input token.
-- GPT-5.6 and later: a prefix is written and found at breakpoints alone. The provider places one at
-  the end of the latest message and writes it with the latest three that a request marks; in the
-  mode `explicit` it places none and writes the latest four. It looks at the marked places and,
-  unless `explicit`, at up to 20 earlier ends of messages; here each part ends one. The minimum is
-  1,024 tokens, without steps. An entry lives for 30 minutes after each use. A write costs 1.25 of
-  an input token, a read 0.1.
-- A request may reach a machine that has not seen the prefix. This is not modelled.
+- Models before GPT-5.6: caching works without markers. The common prefix of a request and an earlier one
+  is read if it has at least 1,024 tokens, in steps of 128. (The latest text calls the minimum
+  model-dependent, and its summary says 2,048: set `minimum`.) Writing is free. A prefix is cached for 5 to
+  10 minutes after its last use, an hour at most, or up to 24 hours with `prompt_cache_retention`. A read
+  costs 0.1 to 0.5 of an input token.
+- GPT-5.6 and later: a prefix is written and found only at breakpoints. The provider adds a breakpoint at
+  the end of the latest message, and writes it and the latest three that a request marks; in the mode
+  `explicit` it does not add one, and writes the latest four. It searches at the marked positions and, if
+  not `explicit`, at up to 20 earlier ends of messages; here each part ends a message. The minimum is 1,024
+  tokens, without steps. An entry lives for 30 minutes after each use. A write costs 1.25 of an input
+  token, a read 0.1.
+- A request may be served by a machine that has not cached the prefix. This is not simulated.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import accumulate, pairwise
 from math import ceil
-from typing import Literal, Protocol, Self
+from typing import Literal, Self
 
 from msgspec import Struct
 
@@ -61,7 +61,7 @@ PART_ORDER: tuple[PartKind, ...] = ("tools", "system", "message")
 class Part:
     """A piece of a request: tools, system text, or a content block of a message.
 
-    `digest` is the sha256 of its content in hexadecimal; `tokens` an estimate; `ref` the block it was made of, or "".
+    `digest` is the sha256 of its content in hexadecimal; `tokens` is an estimate; `ref` is the ref of its block, or "".
     """
 
     kind: PartKind
@@ -70,7 +70,7 @@ class Part:
     ref: str = ""
 
     def matches(self, part: Part) -> bool:
-        """Return whether both parts are the same to a provider, which sees neither ref nor estimate."""
+        """Return whether both parts have the same kind and content."""
         return (self.kind, self.digest) == (part.kind, part.digest)
 
 
@@ -78,12 +78,12 @@ class Part:
 class SentRequest:
     """A request as it was sent.
 
-    The first `stable` of `parts` stay in the next request; the others are the tail. `points` are the cache points: the
-    number of parts before each, ascending. `seq` is the block that began the round, `cause` what opened a prompt epoch
-    here, or "".
+    The first `stable` parts stay in the next request; the other parts are the tail. `points` are the cache points, each as
+    the number of parts before it, ascending. `seq` is the seq of the block that started the round. `cause` is the reason if
+    the request opens a prompt epoch, else "".
 
     Raises:
-        LooplineError: The parts, the points or the number of stable parts are inconsistent.
+        LooplineError: the order of the parts, the points or the number of stable parts is invalid.
     """
 
     parts: tuple[Part, ...]
@@ -112,13 +112,13 @@ class SentRequest:
 
     @property
     def tokens(self) -> int:
-        """Return the tokens of all parts."""
+        """The tokens of all parts."""
         return sum(part.tokens for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """The first part at which a request differs from the one before; `after` is None where the request ends."""
+    """The first part in which a request differs from the previous one; `after` is None if the request has fewer parts."""
 
     index: int
     before: Part
@@ -126,12 +126,12 @@ class Difference:
 
     @property
     def ref(self) -> str:
-        """Return the ref of the block that caused the difference: of the new part or, without a ref, the old one."""
+        """The ref of the block that caused the difference: that of the new part, or if it is "", of the old part."""
         return (self.after.ref if self.after else "") or self.before.ref
 
 
 def first_difference(before: SentRequest, after: SentRequest) -> Difference | None:
-    """Return the first stable part of `before` that `after` does not have at the same position, or None."""
+    """Return the first stable part of `before` that `after` lacks at the same position, or None."""
     for index, previous in enumerate(before.parts[: before.stable]):
         current = after.parts[index] if index < len(after.parts) else None
         if current is None or not current.matches(previous):
@@ -140,44 +140,22 @@ def first_difference(before: SentRequest, after: SentRequest) -> Difference | No
 
 
 CacheLimit = Literal["expired", "look-back", "minimum"]
-"""What may keep a provider from reading a prefix that it has seen."""
+"""A rule that may prevent a provider from reading a prefix of an earlier request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheOutcome:
-    """The tokens of one request by what the cache did with them; the three add up to all."""
+    """The tokens of one request that were read from the cache, written to it, and neither."""
 
     read: int
     written: int
     uncached: int
 
 
-class CacheRules(Protocol):
-    """A provider's cache for one conversation; it remembers the requests it was sent."""
-
-    @property
-    def read_price(self) -> float:
-        """Return what reading a token costs, in input tokens."""
-        ...
-
-    @property
-    def write_price(self) -> float:
-        """Return what writing a token costs, in input tokens."""
-        ...
-
-    def send(self, sent: SentRequest) -> CacheOutcome:
-        """Take the next request; requests come in the order in which they were sent."""
-        ...
-
-    def without(self, *limits: CacheLimit) -> Self:
-        """Return the same rules without these limits, and with an empty cache."""
-        ...
-
-
 class CachedPrefixes:
-    """The prefixes that a provider keeps, and when each was last used.
+    """The prefixes in a provider's cache, and the time of the last use of each.
 
-    An entry is still there when exactly `ttl` has passed; None keeps it for ever. A lifetime begins when a request is sent.
+    An entry expires when more than `ttl` has passed since a request used it; with None it never expires.
     """
 
     def __init__(self, ttl: timedelta | None) -> None:
@@ -186,7 +164,7 @@ class CachedPrefixes:
         self._used: dict[int, datetime] = {}
 
     def prefixes(self, sent: SentRequest) -> list[int]:
-        """Return a number for the prefix of 0, 1, 2, … parts; equal prefixes have the same number."""
+        """Return a number for each prefix of the request, from 0 parts to all; equal prefixes have the same number."""
         numbers = [0]
         for part in sent.parts:
             longer = (numbers[-1], part.kind, part.digest)
@@ -204,16 +182,16 @@ class CachedPrefixes:
 
 
 def totals(sent: SentRequest) -> list[int]:
-    """Return the tokens of the first 0, 1, 2, … parts."""
+    """Return the tokens of each prefix of the request, from 0 parts to all."""
     return list(accumulate((part.tokens for part in sent.parts), initial=0))
 
 
 def read_and_write(
     entries: CachedPrefixes, sent: SentRequest, look: Iterable[int], write: Sequence[int]
 ) -> CacheOutcome:
-    """Read the longest cached prefix among those in `look`, then write those in `write`.
+    """Read the longest cached prefix of those in `look`, then write those in `write`; return the tokens of each.
 
-    Both hold numbers of parts; `write` ascends, and no prefix that is read is longer than its last.
+    Prefixes are given by their number of parts. `write` must ascend, and its last prefix must be the longest of all.
     """
     prefixes = entries.prefixes(sent)
     tokens = totals(sent)
@@ -230,14 +208,14 @@ def read_and_write(
 
 
 NOT_RECORDED = "not recorded"
-"""The cause of a broken prefix if the request names none."""
+"""The cause of a broken prefix if the request does not name a cause."""
 
 MissReason = Literal[CacheLimit, "broken", "unmarked"]
-"""Why held tokens were not read.
+"""The reason why stable tokens of the previous request were not read.
 
-broken: the request no longer begins with them, or with all that was written together with them.
-expired: they had left the cache. look-back: they were too far behind the next cache point.
-minimum: they were too few, or less than a step. unmarked: no cache point led to them.
+broken: a part of the prefix has changed. expired: the entry has expired. look-back: the entry was too far before the next
+cache point. minimum: there were too few tokens, or less than a step. unmarked: the provider searched at no position of an
+entry.
 """
 
 _LIMITS: tuple[CacheLimit, ...] = ("expired", "look-back", "minimum")
@@ -245,9 +223,9 @@ _LIMITS: tuple[CacheLimit, ...] = ("expired", "look-back", "minimum")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Miss:
-    """Tokens that the previous request held as stable and this one did not read.
+    """Stable tokens of the previous request that this request did not read from the cache.
 
-    `difference` and `cause` are of a broken prefix alone.
+    `difference` and `cause` are set only for the reason `broken`.
     """
 
     reason: MissReason
@@ -258,9 +236,9 @@ class Miss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheRow:
-    """One request, in tokens: read, written and neither.
+    """The tokens of one request that were read, written, and neither (`fresh`).
 
-    `held` is what the request before had as stable; `misses` say why some of that was not read, each reason at most once.
+    `held` are the stable tokens of the previous request. `misses` are those that were not read, by reason.
     """
 
     seq: int
@@ -273,12 +251,12 @@ class CacheRow:
 
     @property
     def missed(self) -> int:
-        """Return the held tokens that were not read."""
+        """The held tokens that were not read."""
         return sum(miss.tokens for miss in self.misses)
 
     @property
     def usage(self) -> Usage:
-        """Return the usage that the provider would report for the prompt."""
+        """The usage that the provider would report for the prompt."""
         return Usage(
             input_tokens=self.read + self.written + self.fresh,
             cache_read_tokens=self.read,
@@ -288,7 +266,7 @@ class CacheRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheReport:
-    """The rows of all requests, in order, and their totals; a share of nothing is 1."""
+    """The rows of all requests, in order, and their totals; a share of 0 tokens is 1."""
 
     rows: tuple[CacheRow, ...]
     read_price: float
@@ -296,27 +274,27 @@ class CacheReport:
 
     @property
     def read(self) -> int:
-        """Return the tokens that were read."""
+        """The tokens that were read."""
         return sum(row.read for row in self.rows)
 
     @property
     def written(self) -> int:
-        """Return the tokens that were written."""
+        """The tokens that were written."""
         return sum(row.written for row in self.rows)
 
     @property
     def fresh(self) -> int:
-        """Return the tokens that were neither read nor written."""
+        """The tokens that were neither read nor written."""
         return sum(row.fresh for row in self.rows)
 
     @property
     def held(self) -> int:
-        """Return the tokens that the previous request of each row held as stable."""
+        """The stable tokens of the previous request, over all rows."""
         return sum(row.held for row in self.rows)
 
     @property
     def missed(self) -> int:
-        """Return the held tokens that were not read."""
+        """The held tokens that were not read."""
         return sum(row.missed for row in self.rows)
 
     def missed_for(self, reason: MissReason) -> int:
@@ -326,28 +304,28 @@ class CacheReport:
 
     @property
     def read_of_held(self) -> float:
-        """Return the share of the held tokens that was read; tokens too few to be cached are not counted."""
+        """The share of the held tokens that was read, without those that were too few to be cached."""
         return _share(self.held - self.missed, self.held - self.missed_for("minimum"))
 
     @property
     def read_of_all(self) -> float:
-        """Return the share of all prompt tokens that was read."""
+        """The share of all prompt tokens that was read."""
         return _share(self.read, self.read + self.written + self.fresh)
 
     @property
     def cost_factor(self) -> float:
-        """Return the cost of the prompts relative to their cost without a cache."""
+        """The cost of the prompts relative to their cost without a cache."""
         cost = self.read * self.read_price + self.written * self.write_price + self.fresh
         return _share(cost, self.read + self.written + self.fresh)
 
 
 def simulate(requests: Iterable[SentRequest], rules: CacheRules) -> CacheReport:
-    """Play the requests of one conversation, in order, through an empty cache with these rules.
+    """Simulate the requests of one conversation, in order, with an empty cache and these rules.
 
-    All are taken to be sent to one model, since no model reads what another has written.
+    All requests count as sent to the same model, because models do not share cache entries.
 
     Raises:
-        ModelError: The provider would refuse a request.
+        ModelError: the provider would reject a request.
     """
     return CacheReport(
         rows=tuple(_rows(requests, rules)),
@@ -357,7 +335,8 @@ def simulate(requests: Iterable[SentRequest], rules: CacheRules) -> CacheReport:
 
 
 def _rows(requests: Iterable[SentRequest], rules: CacheRules) -> Iterator[CacheRow]:
-    # What a limit costs is what is read once it, too, is lifted: so each is blamed for no more.
+    # The cost of a limit is the difference between a cache with this limit and one without it. Each cache has one limit
+    # less than the one before, so no token is counted for two limits.
     caches = [rules.without(*_LIMITS[:lifted]) for lifted in range(len(_LIMITS) + 1)]
     before: SentRequest | None = None
     for sent in requests:
@@ -379,10 +358,10 @@ def _rows(requests: Iterable[SentRequest], rules: CacheRules) -> Iterator[CacheR
 def _compare(
     before: SentRequest, sent: SentRequest, reads: list[int]
 ) -> tuple[int, tuple[Miss, ...]]:
-    """Return the tokens held, and the misses; `reads` are by all rules, then with one more limit lifted each."""
+    """Return the held tokens and the misses; `reads` are the tokens read with all limits, then with one less each time."""
     difference = first_difference(before, sent)
     intact = difference.index if difference else before.stable
-    # Parts in both are counted by the later estimate, which is the one that was read.
+    # Parts in both requests count with the later estimate, because that request was read.
     reachable = sum(part.tokens for part in sent.parts[:intact])
     held_tokens = reachable + sum(part.tokens for part in before.parts[intact : before.stable])
     within = [min(read, reachable) for read in reads]
@@ -420,23 +399,27 @@ MINIMUM_TOKENS = {
     "claude-haiku-4-5": 4_096,
     "claude-3-5-haiku": 2_048,
 }
-"""The shortest prefix that is cached, in tokens, by what a model's id begins with."""
+"""The shortest prefix that is cached, in tokens, by the prefix of a model's id."""
 
 _TTL = {"5m": timedelta(minutes=5), "1h": timedelta(hours=1)}
 _WRITE_PRICE = {"5m": 1.25, "1h": 2.0}
 
 
 def minimum_tokens(model: str) -> int:
-    """Return the shortest prefix that this model caches, in tokens; for an unknown model, the largest minimum."""
+    """Return the shortest prefix that this model caches, in tokens; for an unknown model, the largest known minimum."""
     families = [family for family in MINIMUM_TOKENS if model.startswith(family)]
     return MINIMUM_TOKENS[max(families, key=len)] if families else max(MINIMUM_TOKENS.values())
 
 
 @dataclass(slots=True, kw_only=True)
-class _VendorCache(ABC):
-    """A cache by one vendor's rules, of which some limits may be lifted."""
+class CacheRules(ABC):
+    """A provider's cache for one conversation. `lifted` are limits that are not applied.
+
+    `read_price` is the price of a token that is read, in input tokens.
+    """
 
     lifted: frozenset[CacheLimit] = frozenset()
+    read_price: float = 0.1
     _entries: CachedPrefixes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -445,42 +428,51 @@ class _VendorCache(ABC):
     @abstractmethod
     def _lifetime(self) -> timedelta: ...
 
+    @property
+    @abstractmethod
+    def write_price(self) -> float:
+        """The price of a token that is written, in input tokens."""
+
+    @abstractmethod
+    def send(self, sent: SentRequest) -> CacheOutcome:
+        """Simulate sending the next request, and return its cache usage.
+
+        Raises:
+            ModelError: the provider would reject the request.
+        """
+
     def without(self, *limits: CacheLimit) -> Self:
-        """Return the same rules without these limits, and with an empty cache."""
+        """Return the same rules without these limits, with an empty cache."""
         return replace(self, lifted=frozenset(limits))
 
 
 @dataclass(slots=True, kw_only=True)
-class AnthropicCache(_VendorCache):
-    """Anthropic's cache: prefixes that end at a marker.
-
-    `minimum` is in tokens, `look_back` in parts, `read_price` in input tokens.
-    """
+class AnthropicCache(CacheRules):
+    """Anthropic's cache of prefixes that end at a marker. `minimum` is in tokens, `look_back` in parts."""
 
     minimum: int = 1_024
     ttl: Literal["5m", "1h"] = "5m"
     markers: int = 4
     look_back: int = 20
-    read_price: float = 0.1
 
     def _lifetime(self) -> timedelta:
         return _TTL[self.ttl]
 
     @property
     def write_price(self) -> float:
-        """Return what writing a token costs, in input tokens."""
+        """The price of a token that is written, in input tokens."""
         return _WRITE_PRICE[self.ttl]
 
     def send(self, sent: SentRequest) -> CacheOutcome:
-        """Take the next request.
+        """Simulate sending the next request, and return its cache usage.
 
         Raises:
-            ModelError: It has more cache points than the provider takes markers.
+            ModelError: the request has more cache points than the provider allows markers.
         """
         if len(sent.points) > self.markers:
             raise ModelError(
                 f"request {sent.seq} has {len(sent.points)} cache points at {sent.points}:"
-                f" Anthropic refuses more than {self.markers} cache_control markers"
+                f" Anthropic rejects more than {self.markers} cache_control markers"
             )
         tokens = totals(sent)
         minimum = 0 if "minimum" in self.lifted else self.minimum
@@ -494,28 +486,27 @@ class AnthropicCache(_VendorCache):
 
 
 @dataclass(slots=True, kw_only=True)
-class OpenAICache(_VendorCache):
-    """The cache of models before GPT-5.6, which reads the common beginning with any earlier request.
+class OpenAICache(CacheRules):
+    """The cache of OpenAI's models before GPT-5.6, which reads the common prefix with any earlier request.
 
-    `minimum` and `step` are in tokens; the default lifetime is the shortest documented one. It ignores cache points,
-    and reports nothing as written. A part that differs counts as different from its first token on.
+    `minimum` and `step` are in tokens; the default `ttl` is the shortest documented one. It ignores cache points, and does
+    not report written tokens. A part that differs counts as different from its first token on.
     """
 
     minimum: int = 1_024
     step: int = 128
     ttl: timedelta = timedelta(minutes=5)
-    read_price: float = 0.1
 
     def _lifetime(self) -> timedelta:
         return self.ttl
 
     @property
     def write_price(self) -> float:
-        """Return what writing a token costs, in input tokens."""
+        """The price of a token that is written, in input tokens."""
         return 1.0
 
     def send(self, sent: SentRequest) -> CacheOutcome:
-        """Take the next request."""
+        """Simulate sending the next request, and return its cache usage."""
         prefixes = self._entries.prefixes(sent)
         tokens = totals(sent)
         lengths = (
@@ -531,11 +522,11 @@ class OpenAICache(_VendorCache):
 
 
 @dataclass(slots=True, kw_only=True)
-class OpenAIBreakpointCache(_VendorCache):
+class OpenAIBreakpointCache(CacheRules):
     """The cache of GPT-5.6 and later: prefixes that end at a breakpoint.
 
-    `explicit` takes the cache points alone, as the mode of that name does. `minimum` is in tokens,
-    `endings` the number of earlier ends of messages that are looked at.
+    With `explicit`, as in the mode of that name, only cache points are breakpoints. `minimum` is in tokens. `endings` is
+    the number of earlier ends of messages at which the provider searches.
     """
 
     explicit: bool = False
@@ -543,25 +534,28 @@ class OpenAIBreakpointCache(_VendorCache):
     writes: int = 4
     endings: int = 20
     ttl: timedelta = timedelta(minutes=30)
-    read_price: float = 0.1
-    write_price: float = 1.25
 
     def _lifetime(self) -> timedelta:
         return self.ttl
 
+    @property
+    def write_price(self) -> float:
+        """The price of a token that is written, in input tokens."""
+        return 1.25
+
     def send(self, sent: SentRequest) -> CacheOutcome:
-        """Take the next request."""
+        """Simulate sending the next request, and return its cache usage."""
         end = len(sent.parts)
         marked = set(sent.points) if self.explicit else {*sent.points, end}
         tokens = totals(sent)
         minimum = 0 if "minimum" in self.lifted else self.minimum
-        written = [
+        cacheable = [
             position for position in sorted(marked) if position and tokens[position] >= minimum
         ]
-        look = self._looked_at(marked, end)
-        return read_and_write(self._entries, sent, look, written[-self.writes :])
+        look = self._search_positions(marked, end)
+        return read_and_write(self._entries, sent, look, cacheable[-self.writes :])
 
-    def _looked_at(self, marked: set[int], end: int) -> set[int]:
+    def _search_positions(self, marked: set[int], end: int) -> set[int]:
         if "look-back" in self.lifted:
             return set(range(1, max(marked, default=0) + 1))
         if self.explicit:
@@ -570,20 +564,20 @@ class OpenAIBreakpointCache(_VendorCache):
 
 
 MIN_ROUNDS = 2
-"""Rounds that must be over before there is a point before the tail."""
+"""The number of rounds from which a request has the cache point `pre_tail`."""
 OFFSET_ROUNDS = 4
-"""Rounds between that point and the tail."""
+"""The number of rounds between the point `pre_tail` and the tail."""
 REACH = 18
-"""Parts that a provider surely looks back from the tail to find the last point written."""
+"""The parts before the tail in which every provider finds the last written point."""
 
 Name = Literal["prev_turn", "pre_tail", "tail"]
 
 
 class CachePolicy(Struct, frozen=True, kw_only=True):
-    """The rules by which the cache points of a request are placed.
+    """The settings for placing the cache points of a request.
 
-    `fixed` are the tokens of system text and tools; `factor` corrects estimates for the model. With `opens_epoch` no point
-    written before counts. `kept_messages` is how many messages the turn left unchanged when it hid something.
+    `fixed` are the tokens of system text and tools; `factor` corrects estimates for the model. With `opens_epoch`, earlier
+    cache points are ignored. `kept_messages` is the number of messages before the first one that the turn has hidden.
     """
 
     fixed: int = 0
@@ -597,11 +591,11 @@ class CachePolicy(Struct, frozen=True, kw_only=True):
 def cache_points(
     rendering: Rendering, turn: int, inputs: InputMessages, policy: CachePolicy
 ) -> tuple[CachePoint, ...]:
-    """Return the cache points of the request that shows `rendering`, begins a round of this turn and takes these inputs.
+    """Return the cache points for a request of a new round in `turn`, with the rendered messages and then `inputs`.
 
-    They are the end of the previous turn, a place some rounds back, and the end of the stable messages. If a provider
-    would no longer find the last point written when it looks back from the tail, that point replaces the one some rounds
-    back. If the turn has hidden something, the first point moves to the unchanged place before the tail.
+    They are `prev_turn`, the end of the previous turn; `pre_tail`, some rounds before the tail; and `tail`, the end of the
+    stable messages. If the last written point is too far before the tail to be found there, it replaces `pre_tail`. If the
+    turn has hidden a message, `prev_turn` moves to the end of the unchanged messages.
     """
     messages = len(rendering.messages)
     tail = messages + len(inputs.messages)
@@ -630,15 +624,15 @@ def cache_points(
 
 
 def message_counts(points: Sequence[CachePoint], messages: int) -> tuple[int, ...]:
-    """Return how many messages stand before each point, at most `messages`.
+    """Return the number of messages before each cache point, at most `messages`.
 
-    If input is recalled just as the round begins, there are fewer messages than when the points were made.
+    A point may have more than `messages`, if input was recalled just when the round started.
     """
     return tuple(dict.fromkeys([min(point.messages, messages) for point in points]))
 
 
 def _pre_tail(rendering: Rendering, policy: CachePolicy) -> int:
-    """Return the number of messages before the cut `offset_rounds` back, or 0 if there are too few rounds."""
+    """Return the number of messages before the point `pre_tail`; 0 if there are too few rounds."""
     cuts = rendering.cuts
     if len(cuts) < policy.min_rounds:
         return 0

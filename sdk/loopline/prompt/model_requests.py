@@ -1,4 +1,4 @@
-"""Model requests of past rounds, rendered again from the log and compared with what it recorded."""
+"""Model requests of past rounds, rendered again from the log and compared with the digests in it."""
 
 from __future__ import annotations
 
@@ -51,8 +51,9 @@ from loopline.timeline import (
 )
 
 TRACE_LIMIT = 2_000
-"""Characters of a result in a trace."""
+"""The most characters of a result in a trace."""
 SHORTEST_TRACE = 100
+"""The characters of each result to which a trace may be shortened."""
 
 TRACE_SYSTEM = """You write the answer to the user's question from the trace of the work that was done for it. \
 Write it whole and in order, in the language of the question, for somebody who has not seen the trace. Use only \
@@ -68,12 +69,14 @@ _INPUTS = BodyUnion[InboxBody](InboxBody)
 
 
 def traced_blocks(blocks: Iterable[Block], turn: int, takes: Iterable[int]) -> list[Block]:
-    """Return the blocks that the trace of a turn shows, for a round that takes the inputs of these seqs.
+    """Return the blocks for the trace of a turn, for a round that takes the inputs with the seqs `takes`.
 
-    Of the user's inputs these are the ones that a round of the turn has taken, whatever turn they were sent in. An
-    input that was recalled first, or that still waits, is not among them.
+    User inputs are included if a round of the turn took them, even if they were sent in an earlier turn. Inputs that were
+    recalled, or that still wait, are left out.
     """
-    candidates, taken, recalled = list[Block](), set[int](), set[int]()
+    candidates: list[Block] = []
+    taken: set[int] = set()
+    recalled: set[int] = set()
     for block in blocks:
         body = block.body
         if isinstance(body, RoundStart):
@@ -87,19 +90,20 @@ def traced_blocks(blocks: Iterable[Block], turn: int, takes: Iterable[int]) -> l
 
 
 def _is_traced(block: Block, taken: set[int]) -> bool:
-    """Return whether a block is no input, or one that was taken, or a file that came with one."""
+    """Return whether a block is an input that was taken, a file of such an input, or another type of block."""
     if isinstance(block.body, UserAttachment):
         return input_seq_of(block) in taken
     return not _INPUTS.has(block.body) or block.seq in taken
 
 
 def trace(blocks: Iterable[Block], window: Projection) -> list[Message]:
-    """Return the messages of a trace: what the user said, and each call with the beginning of its result.
+    """Return the messages of a trace: the user's inputs, notes, notices, and each call with the start of its result.
 
-    The window says how many characters of a result are shown, and which files the model gets.
+    The window sets the characters of a result, and the files that the model gets.
     """
     calls: dict[str, ToolCalled] = {}
-    messages, load = list[Message](), attached_files.FileLoad()
+    messages: list[Message] = []
+    load = attached_files.FileLoad()
     for block, body in _TRACE.among(blocks):
         match body:
             case UserPrompt(text=text) | UserFollowup(text=text) | UserSteer(text=text):
@@ -127,7 +131,11 @@ def trace(blocks: Iterable[Block], window: Projection) -> list[Message]:
 
 
 def trace_window(blocks: Sequence[Block], room: int, carrying: AttachmentSupport) -> Projection:
-    """Return the window of a trace that fits so many tokens: up to 2,000 characters a result, and what files fit."""
+    """Return the window for a trace of at most `room` tokens, with up to 2,000 characters of each result.
+
+    Results are shortened to 100 characters if necessary. If that does not suffice, files are left out; then the trace may
+    still be too long.
+    """
     window = Projection(result_limit=TRACE_LIMIT, carrying=carrying)
     while _exceeds(blocks, window, room) and window.result_limit > SHORTEST_TRACE:
         window = structs.replace(window, result_limit=window.result_limit // 2)
@@ -153,10 +161,14 @@ def _result(block: Block, result: ToolResult, call: ToolCalled | None, limit: in
 class ModelRequest:
     """The request that a round sent to a model.
 
-    `refs` names, for each message, the block it was made of. `tools` is the JSON of tools that travelled beside the text,
-    "" in a protocol that writes them into it. The digest of the first `stable` messages is `stable_sha256`; those behind
-    them are the inputs that the round takes. `marked` are the sources that the messages name; reactions up to the seq
-    `feedback_until` are among them. `inexact` says why this may not be exactly what was sent, "" if it is.
+    Attributes:
+        block: The block of the round's start, with the body `round_start`.
+        tools: The tools as JSON; "" in a protocol with the tools in the system text.
+        refs: For each message, the ref of its block.
+        stable: The number of messages before the inputs that the round takes; their digest is `stable_sha256`.
+        marked: The numbers of the sources that the messages name.
+        feedback_until: The seq up to which the messages include feedback.
+        inexact: The reason why the request may differ from the one that was sent; "" if it is exact.
     """
 
     block: Block
@@ -173,12 +185,12 @@ class ModelRequest:
 
     @property
     def cache_points(self) -> tuple[int, ...]:
-        """Return how many messages stood before each cache point."""
+        """The number of messages before each cache point."""
         return message_counts(self.round_start.points, len(self.messages))
 
     @property
     def as_sent(self) -> SentRequest:
-        """Return the request as a prompt cache sees it."""
+        """The request in parts, for the cache simulator."""
         first: list[tuple[PartKind, str]] = [("tools", self.tools), ("system", self.system)]
         parts = [_part(kind, text) for kind, text in first if text]
         ends = [len(parts)]
@@ -201,7 +213,7 @@ class ModelRequest:
 
 
 def past_requests(timeline: Timeline) -> Iterator[ModelRequest]:
-    """Yield the request of every round that asked a model by a prompt rendered from blocks, in order."""
+    """Yield the request of every round with a model and a prompt that was rendered from blocks, in order."""
     views: dict[str, View] = {}
     for block in timeline.blocks:
         start = block.body
@@ -215,10 +227,10 @@ def past_requests(timeline: Timeline) -> Iterator[ModelRequest]:
 
 
 def request_of_round(timeline: Timeline, turn: int, number: int | None) -> ModelRequest:
-    """Return the request of a round of a turn, or of its last one if `number` is None.
+    """Return the request of a round of a turn, by default of the last round.
 
     Raises:
-        LooplineError: there is no such round; the message says which there are.
+        LooplineError: the turn does not have that round, or did not ask a model; the message names the turn's rounds.
     """
     by_number = {
         request.block.round: request
@@ -226,17 +238,18 @@ def request_of_round(timeline: Timeline, turn: int, number: int | None) -> Model
         if request.block.turn == turn
     }
     if not by_number:
-        raise LooplineError(f"turn_{turn} asked no model")
+        raise LooplineError(f"turn_{turn} did not send a request to a model")
     chosen = max(by_number) if number is None else number
     if chosen not in by_number:
-        first, last = min(by_number), max(by_number)
+        first = min(by_number)
+        last = max(by_number)
         rounds = f"{first}" if first == last else f"{first} to {last}"
         raise LooplineError(f"turn_{turn} has no round {chosen}: it has {rounds}")
     return by_number[chosen]
 
 
 def tools_text(specs: Sequence[ToolSpec]) -> str:
-    """Return the tools as JSON, the form that is stored and digested."""
+    """Return the tools as JSON, in the form that is stored and digested."""
     return dumps(
         [
             {"name": spec.name, "description": spec.description, "parameters": spec.parameters}
@@ -246,19 +259,29 @@ def tools_text(specs: Sequence[ToolSpec]) -> str:
 
 
 def _request(timeline: Timeline, block: Block, start: RoundStart, view: View) -> ModelRequest:
-    """Return the request of a round, and take the round's block into the view unless it shows a trace."""
+    """Create the request of a round. If it does not show a trace, the view takes the round's block."""
     from_trace = start.shows == "trace"
     if from_trace:
         turn = traced_blocks(timeline.until(block.seq - 1), block.turn, start.takes)
         messages = tuple(trace(turn, start.window or Projection(result_limit=TRACE_LIMIT)))
-        refs, count, digest = ("",) * len(messages), len(messages), messages_digest(messages)
-        marked, feedback_until = frozenset[int](), 0
+        refs = ("",) * len(messages)
+        count = len(messages)
+        digest = messages_digest(messages)
+        marked = frozenset[int]()
+        feedback_until = 0
     else:
-        stable = view.under(start.window) if start.window and opens_epoch(start) else view.rendering
-        # The view may go on with this very rendering, so what was stable is read off it first.
-        count, digest, marked = len(stable.messages), stable.sha256, frozenset(stable.named_sources)
+        stable = (
+            view.render_under(start.window)
+            if start.window and opens_epoch(start)
+            else view.rendering
+        )
+        # `extend` may add messages to this rendering, so its state is read first.
+        count = len(stable.messages)
+        digest = stable.sha256
+        marked = frozenset(stable.named_sources)
         view.extend([block])
-        messages, refs = tuple(view.messages), tuple(view.rendering.refs)
+        messages = tuple(view.messages)
+        refs = tuple(view.rendering.refs)
         feedback_until = view.window.feedback
     system = timeline.system_texts.get(start.system_sha256)
     tools = timeline.tool_texts.get(start.tools_sha256)
@@ -279,7 +302,7 @@ def _request(timeline: Timeline, block: Block, start: RoundStart, view: View) ->
 
 
 def messages_digest(messages: Sequence[Message]) -> str:
-    """Return the sha256 of messages, in hexadecimal, as a rendering computes it."""
+    """Return the sha256 of messages in hexadecimal, equal to that of a `Rendering` with the same messages."""
     digest = sha256()
     for message in messages:
         digest.update(f"{digest_text(message)}\n".encode("utf-8", "surrogatepass"))
@@ -290,7 +313,7 @@ def _inexact(start: RoundStart, digest: str, *, has_texts: bool) -> str:
     if start.renderer != RENDERER:
         return f"it was rendered by version {start.renderer}, this loopline has {RENDERER}"
     if not has_texts:
-        return "the log keeps no text of its instructions or tools"
+        return "the log lacks the text of its instructions or tools"
     if digest != start.stable_sha256:
         return "the messages are not those whose digest was recorded"
     return ""
@@ -314,18 +337,18 @@ def _part(kind: PartKind, text: str, ref: str = "") -> Part:
 
 
 OWN_LINES = 2
-"""The first lines of a tail, its round's number and time, which are not compared."""
+"""The number of lines at the start of a tail that are not compared: those of the round's number and time."""
 
 ReplayedPart: TypeAlias = Literal["renderer", "system", "tools", "messages", "tail"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divergence:
-    """The first part of a request that differs from the record, by digest or version.
+    """The first part of a request that differs from the recorded one.
 
-    `recorded` and `rendered` are sha256 in hexadecimal, for the renderer its versions, for the tail the first line that
-    differs; "" where there is none. For messages, `first` to `last` are the positions, from 1, that no earlier round
-    confirms.
+    `recorded` and `rendered` are digests (sha256 in hexadecimal), for the renderer its versions, and for the tail the first
+    line that differs; "" if one is missing. For messages, `first` to `last` are the positions, from 1, of the messages that
+    earlier rounds do not confirm.
     """
 
     part: ReplayedPart
@@ -337,46 +360,47 @@ class Divergence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayedRound:
-    """A round's request as it renders now; without a divergence it is what was sent."""
+    """A round's request as it is rendered now; if `divergence` is None, it is equal to the request that was sent."""
 
     request: ModelRequest
     divergence: Divergence | None
 
     @property
     def suspects(self) -> tuple[str, ...]:
-        """Return the refs of the messages that may diverge."""
+        """The refs of the messages that may diverge."""
         divergence = self.divergence
-        return (
-            self.request.refs[divergence.first - 1 : divergence.last]
-            if divergence and divergence.first
-            else ()
-        )
+        if divergence is None or not divergence.first:
+            return ()
+        return self.request.refs[divergence.first - 1 : divergence.last]
 
 
 def replayed_rounds(timeline: Timeline) -> Iterator[ReplayedRound]:
-    """Yield every round that asked a model, in order.
+    """Yield every round that sent a request to a model, in order.
 
-    The tail is rendered from the log: plans, feedback and sources, but not its time. A round has one digest for all its
-    messages, so which of them differ is inferred from earlier rounds whose digests agree.
+    The tail is rendered from the log with plans, feedback and sources; its time is not compared. A round has one digest for
+    all its messages, so the messages that differ are inferred from earlier rounds with equal digests.
     """
-    agreed_messages, agreed, past = set[tuple[str, str]](), tuple[Message, ...](), Timeline()
+    agreed_messages: set[tuple[str, str]] = set()
+    agreed: tuple[Message, ...] = ()
+    past = Timeline()
     tail = ""
     for request in past_requests(timeline):
         past.extend(timeline.until(request.round_start.saw)[len(past) :])
-        divergence = _text_differs(timeline, request) or _messages_differ(request, agreed_messages)
+        divergence = _compare_texts(timeline, request) or _compare_messages(
+            request, agreed_messages
+        )
         tail = request.round_start.tail or (tail if request.round_start.tail_kind == "kept" else "")
-        divergence = divergence or _tail_differs(past, request, tail)
+        divergence = divergence or _compare_tail(past, request, tail)
         if divergence is None:
-            agreed_messages.update(_shown(request, _shared(agreed, request)))
+            agreed_messages.update(_digested_messages(request, _count_shared(agreed, request)))
             agreed = request.messages[: request.stable]
         yield ReplayedRound(request=request, divergence=divergence)
 
 
-def _text_differs(timeline: Timeline, request: ModelRequest) -> Divergence | None:
+def _compare_texts(timeline: Timeline, request: ModelRequest) -> Divergence | None:
     start = request.round_start
     if start.renderer != RENDERER:
-        recorded, rendered = str(start.renderer), str(RENDERER)
-        return Divergence(part="renderer", recorded=recorded, rendered=rendered)
+        return Divergence(part="renderer", recorded=str(start.renderer), rendered=str(RENDERER))
     system = _digest(timeline.system_texts.get(start.system_sha256))
     if system != start.system_sha256:
         return Divergence(part="system", recorded=start.system_sha256, rendered=system)
@@ -386,19 +410,20 @@ def _text_differs(timeline: Timeline, request: ModelRequest) -> Divergence | Non
     return None
 
 
-def _messages_differ(request: ModelRequest, agreed: set[tuple[str, str]]) -> Divergence | None:
-    recorded, rendered = request.round_start.stable_sha256, request.stable_sha256
+def _compare_messages(request: ModelRequest, agreed: set[tuple[str, str]]) -> Divergence | None:
+    recorded = request.round_start.stable_sha256
+    rendered = request.stable_sha256
     if recorded == rendered:
         return None
-    shown = _shown(request)
+    shown = _digested_messages(request)
     wrong = [n for n, part in enumerate(shown, 1) if part not in agreed] or [1, len(shown)]
     return Divergence(
         part="messages", recorded=recorded, rendered=rendered, first=wrong[0], last=wrong[-1]
     )
 
 
-def _tail_differs(past: Timeline, request: ModelRequest, tail: str) -> Divergence | None:
-    """Return how the recorded tail differs from the plans, reactions and sources of the log up to then."""
+def _compare_tail(past: Timeline, request: ModelRequest, tail: str) -> Divergence | None:
+    """Compare the recorded tail with one that is written for the plans, feedback and sources in `past`."""
     if request.round_start.shows == "trace":
         return None
     rendered = announce(
@@ -419,14 +444,14 @@ def _tail_differs(past: Timeline, request: ModelRequest, tail: str) -> Divergenc
     return None
 
 
-def _shown(request: ModelRequest, start: int = 0) -> list[tuple[str, str]]:
-    """Return the messages that the digest covers, with their refs."""
+def _digested_messages(request: ModelRequest, start: int = 0) -> list[tuple[str, str]]:
+    """Return the ref and content of each message that the digest covers, from the index `start` on."""
     indexes = range(start, request.stable)
     return [(request.refs[n], digest_text(request.messages[n])) for n in indexes]
 
 
-def _shared(previous: tuple[Message, ...], request: ModelRequest) -> int:
-    """Return how many messages are those of the previous round: all of them, or none in a new epoch."""
+def _count_shared(previous: tuple[Message, ...], request: ModelRequest) -> int:
+    """Count the messages of the previous round that the request repeats: all of them, or 0 in a new epoch."""
     count = len(previous)
     grown = 0 < count <= request.stable and request.messages[count - 1] is previous[-1]
     return count if grown else 0

@@ -1,4 +1,4 @@
-"""Summaries of a range of blocks: the request to a model, its text, and the ledger that stands beside it."""
+"""Summaries of a range of blocks: the instructions for a model, its text, and the ledger of facts added to it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from loopline.prompt.truncation import (
     TEXT_LIMIT,
     is_strong,
     keywords,
-    normalized,
+    normalize_word,
     rarity,
     short_arguments,
 )
@@ -60,7 +60,7 @@ WIDTHS: tuple[tuple[int, Rank], ...] = (
     (42, 2),
     (36, 2),
 )
-"""Characters of a line's words, and the lowest rank of a line, tried in this order until all lines fit."""
+"""The most characters of a line's words, and the lowest rank of a line, tried in this order until all lines fit."""
 
 
 LedgerBody = (
@@ -79,10 +79,10 @@ _LEDGER = BodyUnion[LedgerBody](LedgerBody)
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """A block that a ledger has to name.
+    """A block that a ledger must name.
 
-    Rank 2: words of users, and whatever has numbers, names or paths of its own. Rank 1: other results. Rank 0: other
-    words of the model. `about` says which call a result is of.
+    Rank 2: texts of users, and texts with new numbers, names or paths. Rank 1: other results. Rank 0: other texts of the
+    model. `about` is the call of a result.
     """
 
     seq: int
@@ -93,29 +93,30 @@ class LedgerEntry:
 
     @property
     def full_text(self) -> str:
-        """Return all the text that a line is made from."""
+        """The text from which the words of a line are chosen."""
         return f"{self.about} {self.text}" if self.about else self.text
 
 
 def ledger_entries(blocks: Iterable[Block]) -> list[LedgerEntry]:
-    """Return what these blocks say that does not follow from the others, in order."""
+    """Return an entry for each block with enough words that earlier blocks of its turn do not have, in order."""
     calls: dict[str, ToolCalled] = {}
     known_words: set[str] = set()
     turn = 0
     entries: list[LedgerEntry] = []
     for block, body in _LEDGER.among(blocks):
         if block.turn != turn:
-            turn, known_words = block.turn, set[str]()
+            turn = block.turn
+            known_words = set()
         if isinstance(body, ToolCalled):
             calls[body.call_id] = body
             arguments = body.arguments.items()
             values = " ".join(f"{name}={value} {value}" for name, value in arguments)
-            known_words |= set(map(normalized, values.split()))
+            known_words |= set(map(normalize_word, values.split()))
         entry = _entry(block, body, calls)
         words = entry.text.split()
-        new = {normalized(token) for token in words} - known_words
+        new = {normalize_word(token) for token in words} - known_words
         strong = any(
-            normalized(token) in new and is_strong(token, first=index == 0)
+            normalize_word(token) in new and is_strong(token, first=index == 0)
             for index, token in enumerate(words)
         )
         if strong or entry.rank or 3 * len(new) > len(words):
@@ -125,7 +126,7 @@ def ledger_entries(blocks: Iterable[Block]) -> list[LedgerEntry]:
 
 
 def _entry(block: Block, body: LedgerBody, calls: Mapping[str, ToolCalled]) -> LedgerEntry:
-    """Return the block's entry; one of rank 0 without a text is not listed."""
+    """Create the entry of a block; an entry of rank 0 without a text is dropped by the caller."""
     rank: Rank = 2
     text = about = ""
     match body:
@@ -150,19 +151,20 @@ def _entry(block: Block, body: LedgerBody, calls: Mapping[str, ToolCalled]) -> L
         case Completion(text=text) | Draft(text=text) | BackgroundResult(text=text):
             rank = 1 if isinstance(body, BackgroundResult) else 0
         case Notes():
-            text, rank = _other_lines(body.text), 0
+            text = _other_lines(body.text)
+            rank = 0
     return LedgerEntry(block.seq, block.ref, text, rank, about)
 
 
 def _other_lines(notes: str) -> str:
-    """Return the lines that are neither marks of a plan nor memory notes, which are kept anyway."""
+    """Return the lines that are neither plan marks nor memory notes, which are stored separately."""
     lines = [line for line in notes.splitlines() if not memory_notes.read(line)]
     return " ".join(line for line in lines if not plan.read_mark(line)).strip()
 
 
 @dataclass(frozen=True, slots=True)
 class FittedLines:
-    """Lines that fit, and the number of those that did not."""
+    """The lines that fit, and the number of dropped lines."""
 
     lines: tuple[LedgerLine, ...]
     dropped: int = 0
@@ -171,7 +173,8 @@ class FittedLines:
 def fit_ledger(before: Sequence[LedgerLine], new: Sequence[LedgerEntry], room: int) -> FittedLines:
     """Return the lines of an earlier ledger and of new entries, shortened to fit `room` tokens.
 
-    If the fewest words are still too many, lines of a low rank go first, then those that say least of their own.
+    Lines get fewer words, and lines of a low rank are dropped, in the steps of `WIDTHS`. If they still do not fit, the lines
+    with the most common words are dropped.
     """
     entries = [LedgerEntry(0, line.ref, line.words, line.rank) for line in before] + list(new)
     rare = rarity([entry.full_text for entry in entries])
@@ -184,7 +187,8 @@ def fit_ledger(before: Sequence[LedgerLine], new: Sequence[LedgerEntry], room: i
         ]
         if cost(lines) <= room:
             return FittedLines(tuple(lines))
-    retained, total = set(range(len(lines))), cost(lines)
+    retained = set(range(len(lines)))
+    total = cost(lines)
     for index in sorted(retained, key=lambda index: (_novelty(lines[index].words, rare), index)):
         if total <= room:
             break
@@ -196,18 +200,19 @@ def fit_ledger(before: Sequence[LedgerLine], new: Sequence[LedgerEntry], room: i
 
 
 def _novelty(words: str, rare: Mapping[str, float]) -> float:
-    """Return how much a line says that others do not."""
-    return sum(rare.get(token, 1.0) for token in set(map(normalized, words.split())))
+    """Return the sum of the rarity of a line's words."""
+    return sum(rare.get(token, 1.0) for token in set(map(normalize_word, words.split())))
 
 
 def cost(lines: Sequence[LedgerLine]) -> int:
-    """Return what these lines cost in a prompt, in tokens."""
+    """Estimate the tokens of these lines in a prompt."""
     return sum(estimate(f"{line.ref} {line.words}") + 1 for line in lines)
 
 
 MAX_CARRIED_LINES = 24
-"""Lines at most that are carried for what a summary leaves out."""
+"""The most lines for terms that a summary leaves out."""
 _CONTEXT = 70
+"""The characters before and after a term in its line."""
 
 _TERM = re.compile(
     r"""
@@ -221,22 +226,23 @@ _TERM = re.compile(
     re.X,
 )
 _NO_NAME = re.compile(r"(?<![\w.-])[\w.-]{201,}+|-{2,}+")
-"""Words too long to be a name, and rules of dashes."""
+"""Words that are too long for a name, and lines of dashes."""
 _OWN_REFS = re.compile(r"turn_\d+.*|c\d+|sources_pool")
 
 
 def terms(text: str) -> set[str]:
-    """Return the paths, numbers and names in a text, without those of our own refs."""
-    named = _TERM.findall(_NO_NAME.sub(" ", text))
-    return {term for term in named if not _OWN_REFS.fullmatch(term)}
+    """Return the paths, numbers and names in a text, except parts of our own refs."""
+    candidates = _TERM.findall(_NO_NAME.sub(" ", text))
+    return {term for term in candidates if not _OWN_REFS.fullmatch(term)}
 
 
-def carried_lines(
+def find_carried_lines(
     summary: str, covered: Sequence[LedgerEntry], later: Iterable[str]
 ) -> list[LedgerLine]:
-    """Return a line for each term that later text uses, covered blocks explain and the summary lacks.
+    """Return a line for each term that is in later text and in a covered block, but not in the summary.
 
-    The line has the ref of the newest block that holds the term, and the words around it.
+    The line has the ref of the newest block with the term, and the words around the term there. There are at most
+    `MAX_CARRIED_LINES` lines.
     """
     missing = set[str]().union(*(terms(text) for text in later))
     lines: list[LedgerLine] = []
@@ -253,24 +259,23 @@ def carried_lines(
 
 def _context(text: str, term: str) -> str:
     at = text.index(term)
-    start, end = max(at - _CONTEXT, 0), at + len(term) + _CONTEXT
-    return " ".join(text[start:end].split())
+    return " ".join(text[max(at - _CONTEXT, 0) : at + len(term) + _CONTEXT].split())
 
 
 TEXT_TOKENS = 800
-"""The tokens of a model's text at most."""
+"""The tokens of a model's text that are planned for; the text may have twice as many."""
 LEDGER_SHARE = 0.75
-"""The share of the room for messages that a summary may take, with the plan history."""
+"""The share of the tokens for messages that a summary may have, including the plan history."""
 HISTORY_SHARE = 0.1
-"""The share of that for the plan history."""
+"""The share of a summary for the plan history."""
 NOTES_SHARE = 0.2
-"""The share of that for memory notes."""
+"""The share of a summary for memory notes."""
 SOURCES_SHARE = 0.1
-"""The share of that for cited sources."""
+"""The share of a summary for cited sources."""
 CARRIED_SHARE = 0.15
-"""The share of that for what later rounds refer to."""
+"""The share of a summary for terms that later rounds use."""
 NOTE_LIMIT = 400
-"""Characters of a memory note in a summary; its ref has all of it."""
+"""The most characters of a memory note in a summary; its ref reads the complete note."""
 _TOKENS_PER_LINE = 30
 
 _ASK = """Everything above, up to here, is about to be replaced by your summary. Write it for whoever carries \
@@ -304,15 +309,15 @@ def summary_instructions(hint: SummaryHint) -> str:
 
 
 def summary_hint(name: str) -> SummaryHint:
-    """Return the hint of that name, or `general` if there is none."""
+    """Return the hint with this name; `general` if the name is unknown."""
     return _HINTS.get(name, "general")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryReply:
-    """A model's text for a summary, and what it cost; `why` says why there is none.
+    """A model's text for a summary, and its usage; `why` is the reason if there is no text.
 
-    `model` is "" if no model was asked; `cost` is in US dollars.
+    `model` is "" if no model was asked; `cost` is in US dollars, None if unknown.
     """
 
     text: str = ""
@@ -325,10 +330,10 @@ class SummaryReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryRange:
-    """What a summary replaces: blocks up to a cut point, after an earlier summary.
+    """The range that a summary replaces: the blocks up to a cut point, and the previous summary, if there is one.
 
-    `later` is the text that stays after it, `room` the tokens that messages may cost, and `history` the text about plans
-    that stands beside the summary.
+    `later` are the texts that remain after the range, `room` the tokens for all messages, and `history` the text about
+    plans that is shown after the summary.
     """
 
     blocks: Sequence[Block]
@@ -341,16 +346,16 @@ class SummaryRange:
 
     @property
     def limit(self) -> int:
-        """Return the tokens that the summary may have, with the plan history."""
+        """The tokens that the summary may have, including the plan history."""
         return int(self.room * LEDGER_SHARE)
 
 
 def summary_tokens(
     blocks: Sequence[Block], before: RangeSummary | None, room: int
 ) -> Callable[[CutPoint], int]:
-    """Return a function from a cut point to the tokens of the summary of everything before it.
+    """Return a function that estimates the tokens of the summary of everything before a cut point.
 
-    A summary gets what its lines need, within its share of the room.
+    `before` is the previous summary. The estimate is at most the summary's share of `room`.
     """
     seqs = [entry.seq for entry in ledger_entries(blocks)]
     previous_lines = len(before.ledger) if before else 0
@@ -365,20 +370,24 @@ def summary_tokens(
 def summarize(
     covered: SummaryRange, written: SummaryReply, hint: SummaryHint, timeline: Timeline
 ) -> RangeSummary:
-    """Return the summary: the model's text if it is usable, and beside it what must not be lost.
+    """Build the summary: the model's text if it is usable, with memory notes, cited sources and a ledger.
 
-    A text longer than its share, or than what it covers, is dropped in favour of the previous summary's text. Terms that
-    later rounds use and the text leaves out are carried as lines of their own.
+    If the text is longer than its share, or than the range itself, the previous summary's text is used instead. Terms that
+    later rounds use and the text leaves out get lines with their context.
     """
-    before, new = covered.previous, ledger_entries(covered.blocks)
-    text, why = written.text.strip(), written.why
-    notes, sources = _notes(covered), _sources(covered, timeline)
+    before = covered.previous
+    new = ledger_entries(covered.blocks)
+    text = written.text.strip()
+    why = written.why
+    notes = _notes(covered)
+    sources = _sources(covered, timeline)
     reserved = cost(notes.lines) + cost(sources.lines) + estimate(covered.history)
     limit = min(
         2 * TEXT_TOKENS, sum(estimate(entry.text) for entry in new), covered.limit - reserved
     )
     if text and estimate(text) > limit:
-        text, why = "", f"the model's summary was longer than {limit} tokens"
+        text = ""
+        why = f"the model's summary was longer than {limit} tokens"
     if not text and before and 2 * estimate(before.text) <= covered.limit:
         text = before.text
     first = before.first_turn if before else covered.blocks[0].turn
@@ -403,21 +412,23 @@ def summarize(
     plain = summary_text(summary)
     old = (*before.carried, *before.ledger) if before else ()
     room = covered.limit - estimate(plain) - estimate(covered.history)
-    lines = fit_ledger(_distinct(old), new, max(room, 0))
-    older = covered.previous_ref if lines.dropped else (before.older if before else "")
+    lines = fit_ledger(_merge_by_ref(old), new, max(room, 0))
+    older = before.older if before else ""
+    if lines.dropped:
+        older = covered.previous_ref
     full_text = f"{plain}\n" + "\n".join(line.words for line in lines.lines)
-    carried = carried_lines(full_text, new, covered.later)
+    carried = find_carried_lines(full_text, new, covered.later)
     return structs.replace(
         summary,
-        carried=tuple(carried[: _fitting(carried, covered.limit * CARRIED_SHARE)]),
+        carried=tuple(carried[: _count_fitting(carried, covered.limit * CARRIED_SHARE)]),
         ledger=lines.lines,
         dropped=lines.dropped + (before.dropped if before else 0),
         older=older,
     )
 
 
-def _distinct(lines: Sequence[LedgerLine]) -> list[LedgerLine]:
-    """Return one line for each ref, its longest."""
+def _merge_by_ref(lines: Sequence[LedgerLine]) -> list[LedgerLine]:
+    """Return the longest line of each ref."""
     longest: dict[str, LedgerLine] = {}
     for line in lines:
         existing = longest.get(line.ref)
@@ -426,19 +437,19 @@ def _distinct(lines: Sequence[LedgerLine]) -> list[LedgerLine]:
     return list(longest.values())
 
 
-def _fitting(lines: Iterable[LedgerLine], limit: float) -> int:
-    """Return how many of the lines, from the first, cost at most `limit` tokens."""
+def _count_fitting(lines: Iterable[LedgerLine], limit: float) -> int:
+    """Count the lines, from the first, that have at most `limit` tokens together."""
     return len(fitting([f"{line.ref} {line.words}" for line in lines], int(limit)))
 
 
 def _newest(lines: Sequence[LedgerLine], limit: float) -> FittedLines:
-    """Return the last lines that cost at most `limit` tokens, in order, and how many had no room."""
-    dropped = len(lines) - _fitting(reversed(lines), limit)
+    """Return the last lines that have at most `limit` tokens together, in order, and the number of dropped ones."""
+    dropped = len(lines) - _count_fitting(reversed(lines), limit)
     return FittedLines(tuple(lines[dropped:]), dropped)
 
 
 def _notes(covered: SummaryRange) -> FittedLines:
-    """Return the memory notes so far, each once, the one said last at the end."""
+    """Return the memory notes of the range and the previous summary, each once, the newest last."""
     notes = {line.words: line for line in covered.previous.notes} if covered.previous else {}
     folded = memory_notes.fold(block for block in covered.blocks if isinstance(block.body, Notes))
     for note in folded.notes:
@@ -449,7 +460,7 @@ def _notes(covered: SummaryRange) -> FittedLines:
 
 
 def _sources(covered: SummaryRange, timeline: Timeline) -> FittedLines:
-    """Return the sources that answers cited, the one cited last at the end."""
+    """Return the sources that answers cited, each once, the last cited one last."""
     lines = {line.ref: line for line in covered.previous.sources} if covered.previous else {}
     answers = [block.body for block in covered.blocks if isinstance(block.body, Completion)]
     for sid in [sid for answer in answers for sid in answer.sources_used]:

@@ -1,4 +1,4 @@
-"""The render state: what rendering any stretch of a conversation needs to know of all of it."""
+"""The render state: the facts about all blocks of a conversation that rendering any range of them needs."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from loopline.timeline import (
 )
 
 REPORTS_KEPT = 8
-"""The newest reports of a model that correct its estimates."""
+"""The number of newest usage reports of a model that correct its estimates."""
 
 MAX_FACTOR = 4.0
-"""A token has at least a byte, and an estimate is at least a quarter of a token a byte."""
+"""The largest correction: a token has at least one byte, and an estimate is at least a quarter of a token for a byte."""
 
 
 RenderStateBody = (
@@ -56,9 +56,11 @@ _RENDER_STATE = BodyUnion[RenderStateBody](RenderStateBody)
 
 
 class RenderState:
-    """Inputs with files and their rounds, effects of calls, hides, summaries, feedback, and reports of usage.
+    """A fold of all blocks: inputs with files and their rounds, started calls, hides, summaries, feedback, and usage.
 
-    `learned` are the ratios of reported to estimated tokens known before the first block, by model.
+    `inputs`, `attached`, `summaries` and `histories` have the seq of an input or of a summary as key. `taken_at` maps the
+    seq of an input to that of the round that took it; `taken_by` maps a turn to the inputs that its rounds took.
+    `learned` are ratios of reported to estimated tokens, by model, from before the first block.
     """
 
     def __init__(self, learned: Mapping[str, tuple[float, ...]] | None = None) -> None:
@@ -73,7 +75,7 @@ class RenderState:
         self.histories: dict[int, tuple[Block, PlanHistory]] = {}
         self.feedback: list[Block] = []
         self._recalled: set[int] = set()
-        self._reactions = 0, Reactions()
+        self._reactions = (0, Reactions())
         self._cache_points: tuple[CachePoint, ...] = ()
         self._unchanged = (0, 0)
         self._cleared: dict[int, str] = {}
@@ -87,11 +89,11 @@ class RenderState:
 
     @property
     def learned(self) -> dict[str, tuple[float, ...]]:
-        """Return, for each model, its latest ratios of reported to estimated tokens."""
+        """The newest ratios of reported to estimated tokens, by model."""
         return {model: tuple(ratios) for model, ratios in self._ratios.items() if ratios}
 
     def take(self, block: Block) -> None:
-        """Fold in one more block."""
+        """Take the next block."""
         fold = self._folds.get(type(block.body))
         if fold is not None:
             fold(self, block, block.body)
@@ -135,46 +137,46 @@ class RenderState:
             case Feedback():
                 self.feedback.append(block)
 
-    def with_attachments(self, input_block: Block) -> list[Block]:
-        """Return an input and the files that came with it."""
+    def list_input_blocks(self, input_block: Block) -> list[Block]:
+        """Return an input and the blocks of its attached files."""
         return [input_block, *(block for block, _ in self.attached.get(input_block.seq, ()))]
 
-    def hidden(self, ref: str, until: int) -> Hide | None:
-        """Return the newest hide of that block up to a seq, or None."""
+    def find_hide(self, ref: str, until: int) -> Hide | None:
+        """Return the newest hide of the block with this ref, among those up to the seq `until`, or None."""
         hides = self._hides.get(ref)
         if hides is None:
             return None
         return next((hide for seq, hide in reversed(hides) if seq <= until), None)
 
-    def unchanged_messages(self, turn: int) -> int:
-        """Return how many messages stand before the first one that this turn has hidden, 0 if it has hidden nothing."""
+    def count_unchanged_messages(self, turn: int) -> int:
+        """Return the number of messages before the first one that was hidden in this turn; 0 without a hide."""
         return self._unchanged[1] if self._unchanged[0] == turn else 0
 
     def reactions(self, until: int) -> Reactions:
-        """Return the reactions to the turns as known at that seq."""
+        """Return the reactions to turns that were stored up to the seq `until`; the last result is cached."""
         if self._reactions[0] != until:
             count = bisect_right(self.feedback, until, key=lambda block: block.seq)
-            self._reactions = until, feedback.fold(self.feedback[:count])
+            self._reactions = (until, feedback.fold(self.feedback[:count]))
         return self._reactions[1]
 
-    def cleared_text(self, seq: int, name: Callable[[], str]) -> str:
-        """Return the text for a cleared result, made by `name` on first use."""
+    def describe_cleared(self, seq: int, name: Callable[[], str]) -> str:
+        """Return the text that replaces the cleared result at `seq`; `name` creates it at the first call."""
         if seq not in self._cleared:
             self._cleared[seq] = name()
         return self._cleared[seq]
 
     @property
     def newest_summary(self) -> tuple[Block, RangeSummary] | None:
-        """Return the latest summary, or None."""
+        """The newest summary with its block, or None."""
         return self.summaries.get(self._summary)
 
     @property
     def factor(self) -> float:
-        """Return the correction factor of the model that was asked last."""
+        """The correction factor for estimates of the model that had the last request."""
         return self.factor_of(self._model)
 
     def factor_of(self, model: str) -> float:
-        """Return by how much that model counts more than is estimated: at least 1."""
+        """Return the factor from 1 to `MAX_FACTOR` that corrects estimates for a model; 1 without reports."""
         ratios = self._ratios.get(model)
         return min(max(1.0, *ratios), MAX_FACTOR) if ratios else 1.0
 
@@ -192,7 +194,7 @@ class RenderState:
             self._unchanged = (0, 0)
 
     def _learn(self, reported: int) -> None:
-        """Compare what a provider counted as text with what was estimated before any learning."""
+        """Store the ratio of the reported tokens of text to their uncorrected estimate."""
         text = reported - self._files
         if text > 0 and self._estimated > 0:
             ratios = self._ratios.setdefault(self._model, deque(maxlen=REPORTS_KEPT))

@@ -1,7 +1,7 @@
-"""Blocks rendered as messages, under one window: a fold that only grows.
+"""Blocks rendered as messages under one window: a fold that only adds messages.
 
-User input is rendered where a round takes it. A round with calls is rendered once every call has its result, so that no
-call is ever shown without one.
+User input is rendered at the round that takes it. A round with calls is rendered when every call has its result, because
+providers reject a call without a result.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _TEXT = BodyUnion[TextBody](TextBody)
 
 
 class MessageSize(Struct, frozen=True):
-    """The full content of a message, its tokens with those of its files, the latter alone, and its parts."""
+    """The full content of a message, its tokens including files, the tokens of its files, and the number of its parts."""
 
     content: str
     tokens: int
@@ -78,13 +78,14 @@ def measure(message: Message) -> MessageSize:
             content = repr(message)
             return MessageSize(content, estimate(content), 0, bool(text) + len(calls))
         case _:
-            content, files = digest_text(message), cost_of_files(message)
+            content = digest_text(message)
+            files = cost_of_files(message)
             tokens = cost_of_text(message, content) + files
             return MessageSize(content, tokens, files, parts_of_message(message))
 
 
 def digest_text(message: Message) -> str:
-    """Return the full content of a message, for a digest."""
+    """Return the full content of a message as text, for a digest."""
     match message:
         case AssistantMessage(echo=ReasoningReplay() as echo):
             return f"{message!r}{echo}"
@@ -93,7 +94,7 @@ def digest_text(message: Message) -> str:
 
 
 def parts_of_message(message: Message) -> int:
-    """Return how many parts a message has, as providers count them: a text, a call, a result, a file."""
+    """Count the parts of a message as providers do: each text, call, result and file is a part."""
     match message:
         case AssistantMessage(echo=ReasoningReplay(parts=parts)):
             return len(parts)
@@ -104,20 +105,23 @@ def parts_of_message(message: Message) -> int:
 
 
 RENDERER = 8
-"""The version of what this module makes of the blocks; another one opens an epoch."""
+"""The version of the rendering; it is stored, and another version opens an epoch."""
 
 _OWN_CALL_ID = re.compile(r"c\d+", re.ASCII)
-"""The form of our own call ids; a provider's id of this form could be confused with one of them."""
+"""The form of our own call ids, which a provider's id must not have."""
 
 FEEDBACK_SHOWN = 8
-"""The reactions that are shown about a turn, or about all turns that a summary replaces."""
+"""The number of newest reactions that are shown for a turn, or for all turns that a summary replaces."""
 
 PLAN_TOOL = "react.plan"
 """The tool whose calls are never clipped by age."""
 
 
 class CutPoint(Struct, frozen=True, kw_only=True):
-    """A position between rounds: the last seq before it, the messages before it, the turn after it."""
+    """A position between rounds: the last seq and the number of messages before it, and the turn of the next round.
+
+    `opens_turn` says that the next round is the first one of its turn.
+    """
 
     seq: int
     messages: int
@@ -126,7 +130,7 @@ class CutPoint(Struct, frozen=True, kw_only=True):
 
 
 class _Round(Struct):
-    """A decision with calls whose results are still coming in."""
+    """A decision with `expected` calls, while some of their results are missing."""
 
     expected: int
     notes: str = ""
@@ -135,7 +139,10 @@ class _Round(Struct):
 
 
 class InputMessages(Struct, frozen=True, kw_only=True):
-    """User inputs as the messages of the round that takes them, and the tokens of these, with their files and of those alone."""
+    """User inputs as messages of the round that takes them.
+
+    `tokens` are those of the messages including files, `file_tokens` those of the files.
+    """
 
     messages: Sequence[UserMessage] = ()
     tokens: int = 0
@@ -146,12 +153,20 @@ NO_INPUTS = InputMessages()
 
 
 class Rendering:
-    """The messages of the blocks so far.
+    """The messages of the blocks taken so far, under one window.
 
-    `tokens` is their estimated cost before any learning, `file_tokens` that of the model's files; `shown_texts` maps a ref to the sha256 of the text that a result
-    shows in full; `shown_in_full` are the refs of blocks whose own text is shown; `named_sources` are the numbers of the
-    sources that some message names; it `has_images` if a result shows some; `refs` names, for each message, the block it was made of; `kept_tail` is the last
-    tail that stayed.
+    Attributes:
+        refs: For each message, the ref of its block.
+        tokens: The estimate for all messages, before the correction by reported usage.
+        file_tokens: The part of `tokens` for files that the model gets.
+        shown_texts: The sha256 of each text that a result shows in full, by the text's ref.
+        shown_in_full: The refs of blocks with their own complete text in a message.
+        named_sources: The numbers of the sources that a message names.
+        has_images: Whether a result shows images.
+        cuts: The cut points, in order.
+        last_tail: The number of messages before the last cache point of the newest round.
+        kept_tail: The newest tail that became a message.
+        turn: The turn of the newest round, and `turn_start` the number of messages before it.
     """
 
     def __init__(self, protocol: DecisionProtocol, state: RenderState, window: Projection) -> None:
@@ -174,7 +189,7 @@ class Rendering:
         self._round_start: Block | None = None
         self._echo: ReasoningReplay | None = None
         self._provider_ids: set[str] = set()
-        self._answered = False
+        self._is_answered = False
         self._load = attached_files.FileLoad()
         self.file_tokens: int = 0
         self._digest = sha256()
@@ -186,27 +201,27 @@ class Rendering:
 
     @property
     def sha256(self) -> str:
-        """Return the digest of all messages, in hexadecimal."""
+        """The digest of all messages, in hexadecimal."""
         return self._digest.hexdigest()
 
     def cost(self, messages: int, inputs: InputMessages = NO_INPUTS) -> int:
-        """Return the tokens of the first so many messages; beyond the last come the inputs."""
+        """Return the tokens of the first `messages` messages; if there are fewer, those of all messages and the inputs."""
         if messages < len(self._costs):
             return self._costs[messages]
         return self.tokens + inputs.tokens
 
     def part_count(self, messages: int) -> int:
-        """Return how many parts, as providers count them, the first so many messages have."""
+        """Return the number of parts, as providers count them, of the first `messages` messages."""
         return self._parts[messages]
 
     def position(self, ref: str) -> int | None:
-        """Return how many messages stand before the one that shows this block, or None if none does."""
+        """Return the index of the message that shows the block with this ref, or None."""
         return self._positions.get(ref)
 
     def take(self, block: Block) -> None:
         """Render one more block.
 
-        Blocks of most types add nothing here. User input is rendered where a round takes it; summaries, hides, plan
+        Blocks of most types add no message. User input is rendered at the round that takes it; summaries, hides, plan
         histories and feedback are part of the render state.
         """
         fold = self._folds.get(type(block.body))
@@ -214,9 +229,9 @@ class Rendering:
             fold(self, block, block.body)
 
     def inputs(self, blocks: Sequence[Block]) -> InputMessages:
-        """Return the user's inputs as a round would take them now.
+        """Return the messages that a round which takes these inputs now would add.
 
-        Everything said into a running turn comes in one message.
+        All inputs to a running turn, such as followups and steers, become one message.
         """
         if not blocks:
             return NO_INPUTS
@@ -230,12 +245,13 @@ class Rendering:
     def _input_messages(
         self, blocks: Sequence[Block]
     ) -> tuple[list[tuple[UserMessage, list[Block]]], attached_files.FileLoad]:
-        """Return the user's inputs as messages, and the load of files with them."""
+        """Return each message with the inputs that it shows, and the file load including their files."""
         messages: list[tuple[UserMessage, list[Block]]] = []
         if not blocks:
             return messages, self._load
         interrupts: list[tuple[str, Block]] = []
-        files, load = list[Attached](), self._load
+        files: list[Attached] = []
+        load = self._load
         for block in blocks:
             attached: list[Attached] = []
             for file_block, file in self._state.attached.get(block.seq, ()):
@@ -262,19 +278,19 @@ class Rendering:
         return messages, load
 
     def _add_summary(self) -> None:
-        """Add the messages that stand for the blocks before the window."""
+        """Add the messages that replace the blocks before the window: summary, plan history, feedback and inputs."""
         recorded = self._state.summaries.get(self.window.summary)
         if recorded is None:
             return
         block, summary = recorded
-        text = self._limited(
+        text = self._limit_text(
             block, summary_text(structs.replace(summary, text=escape_frame(summary.text)))
         )
         self.named_sources.update(truncation.source_numbers(text))
         self._add(UserMessage(text=f"[{block.ref}]\n{text}"), block.ref)
         if block.seq in self._state.histories:
             history_block, history = self._state.histories[block.seq]
-            text = self._limited(history_block, history.text)
+            text = self._limit_text(history_block, history.text)
             self._add(UserMessage(text=f"[{history_block.ref}]\n{text}"), history_block.ref)
         if self._reactions is not None:
             last = summary.last_turn - summary.split
@@ -283,7 +299,7 @@ class Rendering:
         if summary.split:
             self.turn = summary.last_turn
             self.turn_start = len(self.messages)
-            state = self._state  # the turn's inputs are repeated, word for word
+            state = self._state  # the summary splits this turn, so its inputs are repeated in full
             self._add_inputs(
                 [
                     state.inputs[seq]
@@ -293,7 +309,8 @@ class Rendering:
             )
 
     def _begin_decision(self, block: Block, decision: Decision) -> None:
-        start, self._round_start = self._round_start, None
+        start = self._round_start
+        self._round_start = None
         is_new = block.seq > self.window.unbound
         if start is not None and is_new:
             self._keep_tail(start)
@@ -302,11 +319,13 @@ class Rendering:
         self._round = _Round(decision.calls) if decision.calls else None
         if decision.raw:
             message = AssistantMessage(text=self._text(block, decision.raw))
-            self.shown_in_full.discard(block.ref)  # of a decision react.read gives more than that
-            self._add(self._with_echo(message), block.ref)
+            self.shown_in_full.discard(
+                block.ref
+            )  # react.read shows more of a decision than this text
+            self._add(self._attach_echo(message), block.ref)
 
     def _keep_tail(self, opener: Block) -> None:
-        """Add the tail of the answered request, if it stays behind its messages."""
+        """Add the tail of the answered request as a message, if its kind is kept or cleared."""
         start = opener.body
         if isinstance(start, RoundStart) and start.tail and start.tail_kind in ("kept", "cleared"):
             self.kept_tail = start.tail
@@ -314,9 +333,10 @@ class Rendering:
                 UserMessage(text=start.tail, passing=start.tail_kind == "cleared"), opener.ref
             )
 
-    def _with_echo(self, message: AssistantMessage) -> AssistantMessage:
-        """Return the decision as its provider wants it back."""
-        echo, self._echo = self._echo, None
+    def _attach_echo(self, message: AssistantMessage) -> AssistantMessage:
+        """Return the message with the pending echo of its reply, if there is one."""
+        echo = self._echo
+        self._echo = None
         return message if echo is None else structs.replace(message, echo=echo)
 
     def _begin_round(self, block: Block, start: RoundStart) -> None:
@@ -324,20 +344,22 @@ class Rendering:
         if is_trace and not start.takes:
             self._round_start = None
             return
-        self._answered, self._round_start = False, None if is_trace else block
+        self._is_answered = False
+        self._round_start = None if is_trace else block
         opens_turn = block.turn != self.turn
         if opens_turn:
-            self.turn, self.turn_start = block.turn, len(self.messages)
+            self.turn = block.turn
+            self.turn_start = len(self.messages)
         cut = CutPoint(
             seq=block.seq - 1,
             messages=len(self.messages),
             turn=block.turn,
             opens_turn=opens_turn,
         )
-        if self._round is None:  # no place between calls and their results
+        if self._round is None:  # calls and their results must not be separated
             self.cuts.append(cut)
         if start.takes:
-            taken = self._state.taken_at  # what was recalled before it was taken is not there
+            taken = self._state.taken_at  # inputs that were recalled first are missing in it
             self._add_inputs(
                 [self._state.inputs[seq] for seq in start.takes if taken.get(seq) == block.seq]
             )
@@ -364,7 +386,9 @@ class Rendering:
             case ToolCalled(call_id=call_id):
                 current.calls[call_id] = (block, body)
             case ToolResult(call_id=call_id):
-                if call_id in current.calls:  # an old log may have that of an earlier round here
+                if (
+                    call_id in current.calls
+                ):  # an old log may have a result of an earlier round here
                     current.results[call_id] = (block, body)
             case Notes(text=text):
                 current.notes = self._notes_text(block, text)
@@ -372,7 +396,7 @@ class Rendering:
             self._close_round(current)
 
     def _close_round(self, current: _Round) -> None:
-        """Render a round whose calls all have their results."""
+        """Render a round after all its calls have their results."""
         refs = [block.ref for block, _ in current.calls.values()]
         calls = [
             ToolCall(
@@ -384,10 +408,10 @@ class Rendering:
             for ref, (block, call) in zip(refs, current.calls.values(), strict=True)
         ]
         if self._echo is not None:
-            calls = self._with_provider_ids(self._echo, calls)
+            calls = self._mark_echoed(self._echo, calls)
         for ref in refs:
             self._positions.setdefault(ref, len(self.messages))
-        message = self._with_echo(self._protocol.render_calls(current.notes, calls))
+        message = self._attach_echo(self._protocol.render_calls(current.notes, calls))
         self._add(message, refs[0])
         for call, (_, call_body) in zip(calls, current.calls.values(), strict=True):
             block, result = current.results[call.call_id]
@@ -407,10 +431,14 @@ class Rendering:
         self._round = None
 
     def _result_images(self, block: Block, result: ToolResult) -> tuple[Attached, ...]:
-        """Return the images of a result whose text is shown; one that the model does not get can be read again."""
+        """Return the images of a result, if its text is shown in full.
+
+        An image that the model does not get is not counted as shown, so it can be read again.
+        """
         if block.ref not in self.shown_in_full:
             return ()
-        digests, shown = dict(result.shows), list[Attached]()
+        digests = dict(result.shows)
+        shown: list[Attached] = []
         for image in result.images:
             attached, self._load = attached_files.show_image(block, image, self.window, self._load)
             shown.append(attached)
@@ -421,11 +449,11 @@ class Rendering:
         self.has_images = True
         return tuple(shown)
 
-    def _with_provider_ids(self, echo: ReasoningReplay, calls: list[ToolCall]) -> list[ToolCall]:
-        """Return the calls, marked if they go back under the provider's ids.
+    def _mark_echoed(self, echo: ReasoningReplay, calls: list[ToolCall]) -> list[ToolCall]:
+        """Return the calls, with `echoed_on` set if they are sent under the provider's ids.
 
-        Plain thinking names no call and goes back beside our ids. An echo is dropped if it lacks a call, or if results could
-        not be told apart.
+        An echo of plain thinking does not name calls; it is sent with calls under our ids. An echo is dropped if it lacks a
+        call, or if the provider's ids are not unique.
         """
         named = count_named_calls(echo, calls)
         if not named and not echo.bound:
@@ -445,15 +473,15 @@ class Rendering:
     def _add_text(self, block: Block, body: TextBody) -> None:
         match body:
             case Completion(text=text) | Draft(text=text):
-                self._answered = True
-                shown = self._unless_hidden(block, self._text(block, text))
-                self._add(self._with_echo(self._protocol.render_answer(shown)), block.ref)
+                self._is_answered = True
+                shown = self._hide(block, self._text(block, text))
+                self._add(self._attach_echo(self._protocol.render_answer(shown)), block.ref)
             case Notice(text=text) | SystemMessage(text=text):
-                shown = self._unless_hidden(block, self._text(block, text))
+                shown = self._hide(block, self._text(block, text))
                 self._add(UserMessage(text=f"[{block.ref}]\n{escape_frame(shown)}"), block.ref)
 
     def _end_turn(self, block: Block, end: Exit) -> None:
-        if not self._answered:
+        if not self._is_answered:
             text = f"The turn ended here without an answer: {end.reason}."
             self._add(UserMessage(text=f"[{block.ref}]\n{text}"), block.ref)
         if self._reactions is not None:
@@ -469,7 +497,7 @@ class Rendering:
     }
 
     def _add_feedback(self, reactions: Sequence[FeedbackEntry]) -> None:
-        """Add the newest feedback about turns of this epoch, and a count of the older."""
+        """Add messages with the newest reactions, after one that counts the older ones."""
         older = reactions[:-FEEDBACK_SHOWN]
         if older:
             text = f"{len(older)} more reactions: {DocumentRef(name='conv:feedback')}"
@@ -478,8 +506,8 @@ class Rendering:
             text = f"[{reaction.block.ref}]\n{reaction.line()}"
             self._add(UserMessage(text=text), reaction.block.ref)
 
-    def _limited(self, block: Block, text: str) -> str:
-        """Return the text within the window's limit for all texts."""
+    def _limit_text(self, block: Block, text: str) -> str:
+        """Truncate the text to the window's limit for all texts."""
         limit = self.window.text_limit
         if limit is None or len(text) <= limit:
             self.shown_in_full.add(block.ref)
@@ -487,7 +515,8 @@ class Rendering:
         return truncation.truncate_text(text, limit, block.ref)
 
     def _text(self, block: Block, text: str) -> str:
-        limit, ref = self.window.text_limit, block.ref
+        ref = block.ref
+        limit = self.window.text_limit
         if block.turn < self.window.old_before:
             limit = min(limit or truncation.TEXT_LIMIT, truncation.TEXT_LIMIT)
         if limit is None:
@@ -499,24 +528,25 @@ class Rendering:
         return shown
 
     def _notes_text(self, block: Block, text: str) -> str:
-        """Return notes, with their memory notes in full."""
+        """Return the notes, truncated if necessary, but with all their memory notes in full."""
         shown = self._text(block, text)
         if shown == text:
             return text
         notes = memory_notes.fold([block]).notes
         return "\n".join([shown, *(note.line() for note in notes if note.line() not in shown)])
 
-    def _unless_hidden(self, block: Block, text: str) -> str:
-        hidden = self._state.hidden(block.ref, self.window.hides)
+    def _hide(self, block: Block, text: str) -> str:
+        """Return the text or, if the block is hidden, its replacement."""
+        hidden = self._state.find_hide(block.ref, self.window.hides)
         if hidden is None:
             return text
         self.shown_in_full.discard(block.ref)
-        return _replaced(hidden.replacement, block.ref)
+        return _hidden_text(hidden.replacement, block.ref)
 
     def _arguments(self, block: Block, ref: str, call: ToolCalled) -> JsonObject:
-        hidden = self._state.hidden(ref, self.window.hides)
+        hidden = self._state.find_hide(ref, self.window.hides)
         if hidden is not None:
-            return {"hidden": _replaced(hidden.replacement, ref)}
+            return {"hidden": _hidden_text(hidden.replacement, ref)}
         limit = self.window.text_limit
         if block.turn < self.window.old_before and call.tool != PLAN_TOOL:
             limit = min(limit or truncation.FIELD_LIMIT, truncation.FIELD_LIMIT)
@@ -529,17 +559,18 @@ class Rendering:
 
     def _result_text(self, block: Block, ref: str, result: ToolResult, call: ToolCalled) -> str:
         window = self.window
-        hidden = self._state.hidden(ref, window.hides)
+        hidden = self._state.find_hide(ref, window.hides)
         if hidden is not None:
-            return _replaced(hidden.replacement, ref)
+            return _hidden_text(hidden.replacement, ref)
         text = without_base64(result.text, ref)
         read = result.call_id not in self._state.started
         spent = read and block.turn < window.spent_before
         cleared = (read and block.seq <= window.reads_cleared) or (spent and result.shows)
         if block.seq <= window.results_cleared or cleared:
             named = f"of {call.tool}({truncation.short_arguments(call.arguments)})"
-            return self._state.cleared_text(
-                block.seq, lambda: truncation.cleared_result(text, ref, named, result.shows)
+            return self._state.describe_cleared(
+                block.seq,
+                lambda: truncation.describe_cleared_result(text, ref, named, result.shows),
             )
         if block.turn < window.old_before or spent:
             return truncation.old_result(text, ref, spanned=text == result.text)
@@ -561,5 +592,5 @@ class Rendering:
         self._digest.update(f"{size.content}\n".encode())
 
 
-def _replaced(replacement: str, ref: str) -> str:
+def _hidden_text(replacement: str, ref: str) -> str:
     return f'{escape_frame(replacement)}\n[HIDDEN] react.read(["{ref}"]) shows it again'

@@ -1,6 +1,6 @@
-"""Shortened text: what a prompt shows of text that is old or too long, with the ref that reads it all.
+"""Shortened text: old or long text as a prompt shows it, with the ref of the complete text.
 
-The limits are those of the table of timeline truncation limits.
+The limits are those in the table of timeline truncation limits.
 """
 
 from __future__ import annotations
@@ -17,30 +17,32 @@ from loopline.models import Json, JsonObject, dumps, one_line, well_formed
 from loopline.models.safe_text import without_base64
 
 TEXT_LIMIT = 4_000
-"""Characters of what a user or an assistant said."""
+"""The most characters of a message of the user or the assistant in an old turn."""
 RESULT_LIMIT = 400
-"""Characters of a tool result, or of each text within one that is JSON."""
+"""The most characters of a tool result in an old turn, or of each text in a JSON result."""
 FIELD_LIMIT = 1_000
-"""Characters of each text among the arguments of a call."""
+"""The most characters of each text in the arguments of an old call."""
 LIST_LIMIT = 50
+"""The most items of a list."""
 KEYS_LIMIT = 80
+"""The most keys of an object."""
 
 LONG_ARGUMENTS = 120
-"""Characters of JSON above which only the names of the arguments are shown."""
+"""The characters of JSON above which only the names of the arguments are shown."""
 NAMED_LIMIT = 240
-"""Characters of a result up to which its line would cost as much as the result."""
+"""The characters of a result up to which the result is not longer than the line that would replace it."""
 KEYWORDS_LIMIT = 120
-"""Characters of the keywords of what is not shown."""
+"""The most characters of the keywords of an omitted text."""
 _MAX_SOURCES = 12
 
 _SOURCE = re.compile(r"^(?:so:sources_pool\[[0-9]+\] )?\[\[S:([0-9]{1,9})\]\] (.{0,80})", re.M)
 
 
 def truncate_text(text: str, limit: int, ref: str, *, spanned: bool = True) -> str:
-    """Return the first `limit` characters of a text, and the ref of the rest with a few of its words.
+    """Return the first `limit` characters of a text, some keywords of the remaining text, and the ref to read it.
 
-    A text that is not longer stays as it is. If not `spanned`, the text differs from what the ref reads, and the ref is
-    that of the whole.
+    A text of at most `limit` characters is returned unchanged. `spanned` says that `text` is the exact text behind `ref`,
+    so a span of it can be named; if not, the ref of the complete text is named.
     """
     if len(text) <= limit:
         return text
@@ -51,33 +53,36 @@ def truncate_text(text: str, limit: int, ref: str, *, spanned: bool = True) -> s
 
 
 def old_text(text: str, ref: str, limit: int = TEXT_LIMIT) -> str:
-    """Return what a user or an assistant said in an old turn, truncated."""
+    """Shorten a message of an old turn: without base64, and truncated to `limit` characters."""
     bare = without_base64(text, ref)
     return truncate_text(bare, limit, ref, spanned=bare == text)
 
 
 def arguments_without_base64(arguments: JsonObject, ref: str) -> JsonObject:
-    """Return the arguments of a call with a placeholder for each long run of base64 among their texts."""
+    """Return the arguments of a call with a placeholder for each long run of base64 in their texts."""
     try:
-        return {name: _without_base64(value, ref) for name, value in arguments.items()}
+        return {name: _replace_base64(value, ref) for name, value in arguments.items()}
     except RecursionError:
         return {"truncated": ref}
 
 
-def _without_base64(value: Json, ref: str) -> Json:
+def _replace_base64(value: Json, ref: str) -> Json:
     match value:
         case str():
             return without_base64(value, ref)
         case list():
-            return [_without_base64(item, ref) for item in value]
+            return [_replace_base64(item, ref) for item in value]
         case dict():
-            return {key: _without_base64(item, ref) for key, item in value.items()}
+            return {key: _replace_base64(item, ref) for key, item in value.items()}
         case _:
             return value
 
 
 def old_result(text: str, ref: str, *, spanned: bool = True) -> str:
-    """Return a tool result of an old turn: 400 characters, or JSON with shortened texts, lists and objects."""
+    """Shorten a tool result of an old turn to 400 characters; in JSON, shorten texts, lists and objects instead.
+
+    The lines that name sources are kept. See `truncate_text` for `spanned`.
+    """
     small = _small_structure(text)
     if small is None:
         shown = truncate_text(text, RESULT_LIMIT, ref, spanned=spanned)
@@ -85,33 +90,41 @@ def old_result(text: str, ref: str, *, spanned: bool = True) -> str:
         shown = truncate_text(text, TEXT_LIMIT, ref, spanned=spanned)
     else:
         shown = f"{small[:TEXT_LIMIT]}\n[TRUNCATED] whole: {ref}"
-    return _with_sources(shown, text)
+    return _append_sources(shown, text)
 
 
 def old_arguments(arguments: JsonObject, ref: str, limit: int = FIELD_LIMIT) -> JsonObject:
-    """Return the arguments of a call of an old turn, shortened; a text that begins with `ref:` stays."""
+    """Shorten texts, lists and objects in the arguments of an old call, and add the ref of the call.
+
+    Arguments that are short enough are returned unchanged; so is a text with the prefix `ref:`.
+    """
     try:
-        small = cast("JsonObject", _smaller(arguments, limit))
+        small = cast("JsonObject", _shorten(arguments, limit))
     except RecursionError:
         return {"truncated": ref}
     return arguments if small == arguments else {**small, "truncated": ref}
 
 
-def cleared_result(text: str, ref: str, call: str, shows: tuple[tuple[str, str], ...]) -> str:
-    """Return the line for a result that is not shown: its call, a few of its words, and its ref."""
+def describe_cleared_result(
+    text: str, ref: str, call: str, shows: tuple[tuple[str, str], ...]
+) -> str:
+    """Return the lines that replace a result: its ref, its call, some keywords, and its sources.
+
+    A result of at most 240 characters is returned unchanged. `shows` are refs and digests of the texts in the result.
+    """
     if len(text) <= NAMED_LIMIT:
         return text
-    showed = ", ".join(dict.fromkeys(name for name, _ in shows))
+    shown_refs = ", ".join(dict.fromkeys(name for name, _ in shows))
     lines = [
         f"[CLEARED] {ref} {call}, {len(text)} characters, such as: {keywords(text, KEYWORDS_LIMIT)}"
     ]
-    if showed:
-        lines.append(f"it showed, and react.read shows again: {showed}")
-    return _with_sources("\n".join(lines), text)
+    if shown_refs:
+        lines.append(f"it showed, and react.read shows again: {shown_refs}")
+    return _append_sources("\n".join(lines), text)
 
 
-def _with_sources(shown: str, full_text: str) -> str:
-    """Return the shown text, with a line for each source that only the full text names."""
+def _append_sources(shown: str, full_text: str) -> str:
+    """Append a line for each source that the full text names and the shown text does not."""
     unnamed = [line for line in _SOURCE.finditer(full_text) if f"[[S:{line[1]}]]" not in shown]
     lines = [line[0] for line in unnamed[:_MAX_SOURCES]]
     if len(unnamed) > _MAX_SOURCES:
@@ -121,42 +134,42 @@ def _with_sources(shown: str, full_text: str) -> str:
 
 
 def short_arguments(arguments: JsonObject) -> str:
-    """Return the arguments of a call on one line; long ones by their names alone."""
+    """Return the arguments of a call on one line; if they are long, only their names."""
     fields = (one_line(f"{name}={value}", LONG_ARGUMENTS + 1) for name, value in arguments.items())
     shown = ", ".join(fields)
     return shown if len(shown) <= LONG_ARGUMENTS else one_line(", ".join(arguments), LONG_ARGUMENTS)
 
 
 def source_numbers(text: str) -> list[int]:
-    """Return the numbers of the sources that lines of a text name."""
+    """Return the numbers of the sources in the lines of a text, such as `[[S:3]] Tea`."""
     if "[[S:" not in text:
         return []
     return [int(line[1]) for line in _SOURCE.finditer(text)]
 
 
 def _small_structure(text: str) -> str | None:
-    """Return the text's JSON made small, "" if it is small already, None if the text is no JSON object or array."""
+    """Return the JSON of the text in a shortened form; "" if it is short enough, None if it is not an object or array."""
     if text[:1] not in ("{", "["):
         return None
     try:
         value = cast("Json", json.loads(text))
-        small = _smaller(value, RESULT_LIMIT)
+        small = _shorten(value, RESULT_LIMIT)
         return "" if small == value else well_formed(dumps(small))
     except (ValueError, RecursionError):
         return None
 
 
-def _smaller(value: Json, limit: int) -> Json:
+def _shorten(value: Json, limit: int) -> Json:
     match value:
         case str() if len(value) > limit and not value.startswith("ref:"):
             return f"{value[:limit]}… {len(value) - limit} more characters"
         case list() if len(value) > LIST_LIMIT:
-            items = [_smaller(item, limit) for item in value[:LIST_LIMIT]]
+            items = [_shorten(item, limit) for item in value[:LIST_LIMIT]]
             return [*items, f"… {len(value) - LIST_LIMIT} more items"]
         case list():
-            return [_smaller(item, limit) for item in value]
+            return [_shorten(item, limit) for item in value]
         case dict():
-            small = {key: _smaller(item, limit) for key, item in islice(value.items(), KEYS_LIMIT)}
+            small = {key: _shorten(item, limit) for key, item in islice(value.items(), KEYS_LIMIT)}
             omitted = len(value) - KEYS_LIMIT
             return {**small, "…": f"{omitted} more keys"} if omitted > 0 else small
         case _:
@@ -165,19 +178,20 @@ def _smaller(value: Json, limit: int) -> Json:
 
 NO_RARITY: Mapping[str, float] = {}
 DESCRIBING_WORDS = 7
-"""The words before a number, a name or a path that are likely to describe it."""
+"""The number of words before a number, a name or a path that probably describe it."""
 _WEAKEST = 0.5
-_BEGINNING, _ENDING = 6_000, 2_000
+_BEGINNING = 6_000
+_ENDING = 2_000
 _DIGIT = re.compile(r"[0-9]")
 _STRONG = re.compile(r"[0-9/_@]")
 _EDGES = ".,;:!?()[]{}\"'`…"
 
 
 def keywords(text: str, width: int, rare: Mapping[str, float] = NO_RARITY) -> str:
-    """Return the words that say most about a text, in their order, within about `width` characters.
+    """Return the most informative words of a text, in their order, of about `width` characters together.
 
-    Numbers, names and paths come first, then the words before them, then rare ones. `rare` weighs words by how few of the
-    neighbouring texts contain them. The middle of a very long text is ignored.
+    Numbers, names and paths are preferred, then the words before them, then rare words. `rare` is the weight of each
+    word from `rarity`. Only the first 6,000 and the last 2,000 characters are used.
     """
     if len(text) > _BEGINNING + _ENDING:
         text = f"{text[:_BEGINNING]} {text[-_ENDING:]}"
@@ -185,12 +199,14 @@ def keywords(text: str, width: int, rare: Mapping[str, float] = NO_RARITY) -> st
     joined = " ".join(words)
     if len(joined) <= width:
         return joined
-    bares = [normalized(token) for token in words]
+    bares = [normalize_word(token) for token in words]
     weights = [
         weight if 2 * len(token) <= width else weight / 2
         for token, weight in zip(words, _weights(words, bares, rare), strict=True)
     ]
-    chosen, used, room = set[int](), set[str](), width
+    chosen: set[int] = set()
+    used: set[str] = set()
+    room = width
     for index in sorted(range(len(words)), key=lambda index: (-weights[index], index)):
         if weights[index] < _WEAKEST or room <= 0:
             break
@@ -202,7 +218,7 @@ def keywords(text: str, width: int, rare: Mapping[str, float] = NO_RARITY) -> st
 
 
 def _weights(words: Sequence[str], bares: Sequence[str], rare: Mapping[str, float]) -> list[float]:
-    """Return how much each word says, in its context."""
+    """Return the weight of each word in its context; `bares` are the words from `normalize_word`."""
     weights: list[float] = []
     for index, token in enumerate(words):
         kind = 1.0 if len(bares[index]) > 3 else 0.25
@@ -223,19 +239,19 @@ def is_strong(token: str, *, first: bool = False) -> bool:
     if "[[S:" in token:
         return False
     core = token.strip(_EDGES)
-    named = core[:1].isupper() and len(core) > 1 and not first
-    return named or _STRONG.search(core) is not None
+    is_name = core[:1].isupper() and len(core) > 1 and not first
+    return is_name or _STRONG.search(core) is not None
 
 
 def rarity(texts: Sequence[str]) -> dict[str, float]:
-    """Return, for each word, the logarithm of how few of the texts contain it."""
+    """Return the inverse document frequency of each word: log((n + 1) / texts with the word) + 0.1 for n texts."""
     counts: Counter[str] = Counter()
     for text in texts:
-        counts.update({normalized(token) for token in text.split()})
+        counts.update({normalize_word(token) for token in text.split()})
     return {token: log((len(texts) + 1) / count) + 0.1 for token, count in counts.items()}
 
 
-def normalized(token: str) -> str:
+def normalize_word(token: str) -> str:
     """Return the word in lower case, without the punctuation around it."""
     return token.strip(_EDGES).casefold()
 
@@ -265,7 +281,7 @@ HEADS = (
     "WAITING",
     "WORKSPACE",
 )
-"""The words in brackets that begin the lines of a prompt's frame."""
+"""The words in brackets at the start of lines that structure a prompt."""
 
 _REFS = "ar|tc|fi|so|su|sk|ks|cv|ef|artifact"
 _FRAME = re.compile(
@@ -275,5 +291,5 @@ _FRAME = re.compile(
 
 
 def escape_frame(text: str) -> str:
-    """Return the text with a backslash before each line that looks like a line of the prompt's frame."""
+    """Return the text with a backslash before each line that looks like our own, such as `[SUMMARY]` or `[tc:…]`."""
     return _FRAME.sub(r"\1\\", text)

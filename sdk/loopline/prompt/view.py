@@ -1,4 +1,4 @@
-"""The view: a prompt's stable messages as a fold of the blocks, which only grows within an epoch."""
+"""The view: the stable messages of a prompt, as a fold of the blocks that only grows during an epoch."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from loopline.timeline import Block, Projection, RoundStart, input_seq_of
 
 
 class View:
-    """The messages of the blocks so far, in one protocol.
+    """The stable messages of a conversation's blocks, in one protocol.
 
-    The round that opens an epoch says under which window: what was before is rendered anew then, and every later block
-    is added. Each block is taken once. `learned` are the ratios of reported to estimated tokens known before the first
-    block, by model.
+    A round that opens an epoch sets the window; then the earlier blocks are rendered again, and later blocks are added.
+    `learned` are ratios of reported to estimated tokens, by model, from before the first block.
     """
 
     def __init__(
@@ -38,26 +37,29 @@ class View:
 
     @property
     def messages(self) -> list[Message]:
-        """Return the messages so far."""
+        """The stable messages of the blocks taken so far."""
         return self.rendering.messages
 
     @property
     def window(self) -> Projection:
-        """Return what the present epoch shows of the blocks before it."""
+        """The window of the current epoch."""
         return self.rendering.window
 
     def extend(self, blocks: Iterable[Block]) -> None:
-        """Take further blocks; skip those taken before."""
+        """Take more blocks, in order; skip blocks that were already taken."""
         fresh = list(blocks)
         if fresh and fresh[0].seq <= self.seq:
             fresh = [block for block in fresh if block.seq > self.seq]
         if not fresh:
             return
-        opener, start, take = None, 0, self.state.take
+        opener = None
+        start = 0
+        take = self.state.take
         for index, block in enumerate(fresh):
             take(block)
             if type(body := block.body) is RoundStart and opens_epoch(body):
-                opener, start = body, index
+                opener = body
+                start = index
         self.seq = fresh[-1].seq
         if opener is not None:
             self._blocks += fresh[:start]
@@ -69,42 +71,48 @@ class View:
         self._blocks += fresh
         self._candidate = None
 
-    def under(self, window: Projection) -> Rendering:
-        """Return the messages under another window; the last one tried is kept until it is opened."""
+    def render_under(self, window: Projection) -> Rendering:
+        """Return the rendering under another window; the newest such rendering is cached."""
         if self._candidate is None or self._candidate.window != window:
-            self._candidate = self._rendered(window)
+            self._candidate = self._render(window)
         return self._candidate
 
-    def shown(self, window: Projection) -> Rendering:
-        """Return the messages as they stand, or under another window."""
+    def find_rendering(self, window: Projection) -> Rendering:
+        """Return the current rendering if it has this window, else the rendering under the window."""
         current = self.rendering.window
-        return self.rendering if window is current or window == current else self.under(window)
+        return (
+            self.rendering if window is current or window == current else self.render_under(window)
+        )
 
-    def _rendered(self, window: Projection) -> Rendering:
+    def _render(self, window: Projection) -> Rendering:
         rendering = Rendering(self.protocol, self.state, window)
         for block in self._blocks:
             if block.seq > window.start:
                 rendering.take(block)
-        rendering.last_tail = 0  # nothing of another epoch has been written yet
+        rendering.last_tail = 0  # cache points of another epoch do not count
         return rendering
 
-    def unused_summary(self, window: Projection) -> Projection | None:
-        """Return the window with a summary newer than its own, or None if there is none."""
+    def find_unused_summary(self, window: Projection) -> Projection | None:
+        """Return the window with the newest summary, or None if the window already has it."""
         newest = self.state.newest_summary
         if newest is None or newest[0].seq <= window.summary:
             return None
         block, summary = newest
         return structs.replace(window, summary=block.seq, start=summary.covers)
 
-    def rendered_blocks(self, window: Projection, until: int) -> Sequence[Block]:
-        """Return the blocks that are rendered under a window, up to a seq, without input that waits there."""
-        inputs, taken_by = self.state.inputs, self.state.taken_at
+    def list_rendered_blocks(self, window: Projection, until: int) -> Sequence[Block]:
+        """Return the blocks up to the seq `until` that are rendered under a window.
+
+        Input that no round has taken until then is left out; earlier input that such a round took comes first.
+        """
+        inputs = self.state.inputs
+        taken_by = self.state.taken_at
         lately = takewhile(lambda item: item[1] > window.start, reversed(taken_by.items()))
         earlier = [
             block
             for seq, by in list(lately)[::-1]
             if seq <= window.start and by <= until
-            for block in self.state.with_attachments(inputs[seq])
+            for block in self.state.list_input_blocks(inputs[seq])
         ]
         return earlier + [
             block
@@ -113,19 +121,19 @@ class View:
         ]
 
     def _waits(self, block: Block, until: int) -> bool:
-        """Return whether it is input, or a file of one, that no round up to there has taken."""
-        inputs, taken_by = self.state.inputs, self.state.taken_at
-        input_seq = block.seq if block.seq in inputs else input_seq_of(block)
-        return input_seq in inputs and taken_by.get(input_seq, until + 1) > until
+        """Return whether the block is input, or a file of an input, that no round up to the seq `until` has taken."""
+        input_seq = block.seq if block.seq in self.state.inputs else input_seq_of(block)
+        taken_at = self.state.taken_at.get(input_seq, until + 1)
+        return input_seq in self.state.inputs and taken_at > until
 
     def _reopen(self, opener: RoundStart, between: Sequence[Block]) -> None:
-        """Render the blocks as the round asks; `between` came after the windows that were tried."""
+        """Render the blocks under the window of a round; `between` are the blocks that came after the cached rendering."""
         window = opener.window
         if window is None:
             return
         self._blocks = [block for block in self._blocks if block.seq > window.start]
         if self._candidate is None or self._candidate.window != window:
-            self.rendering = self._rendered(window)
+            self.rendering = self._render(window)
             return
         self.rendering = self._candidate
         for block in between:
@@ -133,5 +141,5 @@ class View:
 
 
 def opens_epoch(start: RoundStart) -> bool:
-    """Return whether the round renders the earlier blocks again."""
+    """Return whether the round opens an epoch, in which all earlier blocks are rendered again."""
     return start.window is not None and start.shows == "context"

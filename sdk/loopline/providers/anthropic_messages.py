@@ -31,7 +31,7 @@ from loopline.models import (
     parse_object,
     text_in,
 )
-from loopline.models.prompt import breaks_off, sent_id
+from loopline.models.prompt import breaks_off, choose_call_id
 from loopline.providers.failures import Credentials, parse_chunk, stream_error
 from loopline.providers.http import HttpModel
 from loopline.providers.reply_parser import CallPiece, PartialObject, ReplyParser
@@ -232,7 +232,7 @@ def _content(message: Message) -> Iterator[JsonObject]:
         case ToolMessage(text=text, ok=ok, attachments=images):
             parts = list[Json](part for image in images for part in _encode_file(image))
             content: Json = [{"type": "text", "text": text}, *parts] if parts else text
-            call_id = sent_id(message, FAMILY)
+            call_id = choose_call_id(message, FAMILY)
             result: JsonObject = {
                 "type": "tool_result",
                 "tool_use_id": call_id,

@@ -19,7 +19,7 @@ from loopline.models import (
     UserMessage,
     dumps,
 )
-from loopline.models.prompt import echo_for, sent_id
+from loopline.models.prompt import choose_call_id, echo_for
 from loopline.providers.http import HttpModel
 from loopline.providers.openai_chunks import DETAILS, FAMILY, ChatReplyParser
 from loopline.providers.reply_parser import ReplyParser
@@ -132,7 +132,7 @@ class OpenAiChat(HttpModel):
             case UserMessage():
                 yield {"role": "user", "content": [*_content(message)]}
             case ToolMessage(text=text):
-                call_id = sent_id(message, self.family)
+                call_id = choose_call_id(message, self.family)
                 yield {"role": "tool", "tool_call_id": call_id, "content": text}
             case AssistantMessage():
                 yield self._assistant(message)
@@ -151,7 +151,7 @@ class OpenAiChat(HttpModel):
         return fields
 
     def _call(self, call: ToolCall, extras: Mapping[str, JsonObject]) -> JsonObject:
-        call_id = sent_id(call, self.family)
+        call_id = choose_call_id(call, self.family)
         function: JsonObject = {
             "name": provider_name(call.name),
             "arguments": dumps(call.arguments),
@@ -170,7 +170,7 @@ class OpenAiChat(HttpModel):
                 case AssistantMessage():
                     messages.append((self._message(message), []))
                 case ToolMessage():
-                    call_id = encode_json(sent_id(message, self.family))
+                    call_id = encode_json(choose_call_id(message, self.family))
                     head = b'{"role":"tool","tool_call_id":%s,"content":[' % call_id
                     messages.append((head, [message_bytes(message, INSIDE_KEY, _content)]))
                 case UserMessage():

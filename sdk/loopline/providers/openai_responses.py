@@ -27,7 +27,7 @@ from loopline.models import (
     objects_in,
     text_in,
 )
-from loopline.models.prompt import Channel, sent_id
+from loopline.models.prompt import Channel, choose_call_id
 from loopline.providers.failures import Credentials, parse_chunk, reports_error, stream_error
 from loopline.providers.http import HttpModel
 from loopline.providers.openai_chunks import usage_in
@@ -152,7 +152,11 @@ _CALL = CallForm("function_call", "call_id", _call_fields)
 
 
 def _output(result: ToolMessage, output: Json) -> JsonObject:
-    return {"type": "function_call_output", "call_id": sent_id(result, FAMILY), "output": output}
+    return {
+        "type": "function_call_output",
+        "call_id": choose_call_id(result, FAMILY),
+        "output": output,
+    }
 
 
 def _output_parts(result: ToolMessage) -> list[Json]:

@@ -17,7 +17,7 @@ from loopline.models import (
     dumps,
     text_in,
 )
-from loopline.models.prompt import echo_for, sent_id
+from loopline.models.prompt import choose_call_id, echo_for
 from loopline.tools import provider_names
 
 
@@ -85,7 +85,7 @@ class CallForm(NamedTuple):
 
     def call(self, call: ToolCall, family: str) -> JsonObject:
         """Return a call as the API of this family expects it."""
-        return {"type": self.type, self.id: sent_id(call, family), **self.fields(call)}
+        return {"type": self.type, self.id: choose_call_id(call, family), **self.fields(call)}
 
     def replay(
         self, message: AssistantMessage, family: str, thinking_types: frozenset[str]

@@ -466,7 +466,7 @@ class Context:
         offered = timeline.last_round, self._offering, self.model.capabilities
         if planner.is_due(is_alike=all(map(is_, offered, self._offered))):
             window, causes = await self._choose_window(planner)
-        now = self.view.shown(window)
+        now = self.view.find_rendering(window)
         self.tokens = budget.cost(now)
         if causes == ["prune"] or self.tokens > TRIGGER * room:
             if await self._recorder.catch_up():  # so that a summary covers the newest blocks too
@@ -479,7 +479,7 @@ class Context:
             causes.append("overflow")
         changed = window is not self.view.window and window != self.view.window
         if causes or not additions:  # then the cost has changed
-            now = self.view.shown(window)
+            now = self.view.find_rendering(window)
             self.tokens = budget.cost(now)
         before = timeline.last_round
         shown = add_to(now)
@@ -529,7 +529,7 @@ class Context:
         """Return the rules for the cache points of a round; `causes` are those that open an epoch, empty if none does."""
         kept_messages = 0
         if not causes or causes == ["hide"]:
-            kept_messages = self.view.state.unchanged_messages(self._recorder.number)
+            kept_messages = self.view.state.count_unchanged_messages(self._recorder.number)
         return CachePolicy(
             fixed=self._offering.fixed,
             factor=factor,

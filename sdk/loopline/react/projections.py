@@ -125,7 +125,9 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
                 window, causes = pruned, ["prune"]
         window = window if causes in ([], ["start"]) else self._drop_reasoning(window)
         if window != self.view.window:
-            self.view.under(window)  # rendered here because a caller may run this in a thread
+            self.view.render_under(
+                window
+            )  # rendered here because a caller may run this in a thread
         return window, causes
 
     async def make_room(
@@ -135,7 +137,7 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
 
         This may request a summary from the model.
         """
-        if budget.over(self.view.shown(window), TRIGGER):
+        if budget.over(self.view.find_rendering(window), TRIGGER):
             smaller = await self._compact(window, budget)
             if smaller != window:
                 window, causes = smaller, [*causes, "compaction"]
@@ -143,7 +145,7 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
             await self._record_prune(window)
         if window != self.view.window:
             await compute(
-                partial(self.view.under, window)
+                partial(self.view.render_under, window)
             )  # rendered in a thread, not in the event loop
         return window, causes
 
@@ -151,7 +153,9 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
         """Record a message if old results are no longer shown; a change of feedback alone needs no message."""
         before = self.view.window
         alike = structs.replace(window, feedback=before.feedback, unbound=before.unbound)
-        if (await compute(partial(self.view.under, alike))).tokens < self.view.rendering.tokens:
+        if (
+            await compute(partial(self.view.render_under, alike))
+        ).tokens < self.view.rendering.tokens:
             text = (
                 "The provider's cache was cold, so what old turns looked up is now only named: "
                 "each line says which ref react.read restores."
@@ -207,7 +211,7 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
         """Return whether the window makes the prompt smaller, or moves feedback to its turn."""
         if pruned == self.view.window:
             return False
-        smaller = self.view.under(pruned).tokens < self.view.rendering.tokens
+        smaller = self.view.render_under(pruned).tokens < self.view.rendering.tokens
         return smaller or pruned.feedback > self.view.window.feedback
 
     async def _compact(self, current: Projection, budget: Budget) -> Projection:
@@ -241,10 +245,13 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
         )
         if (
             enough
-            and view.under(smaller).tokens == view.under(self._drop_reasoning(current)).tokens
+            and view.render_under(smaller).tokens
+            == view.render_under(self._drop_reasoning(current)).tokens
         ):
             description = "what was thought in earlier rounds is no longer shown"
-        return _Reduction(smaller, budget.cost(view.under(smaller)), description, enough=enough)
+        return _Reduction(
+            smaller, budget.cost(view.render_under(smaller)), description, enough=enough
+        )
 
     async def _summarize(
         self, window: Projection, budget: Budget, before: int
@@ -278,11 +285,11 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
     def _plan_summary(self, window: Projection, budget: Budget) -> _SummaryTask | Projection | None:
         """Return the summary to be written, or the window with an unused summary if that is enough, or None."""
         view = self.view
-        unused = view.unused_summary(window)
-        if unused is not None and not budget.over(view.under(unused), TARGET):
+        unused = view.find_unused_summary(window)
+        if unused is not None and not budget.over(view.render_under(unused), TARGET):
             return unused
         window = unused or window
-        now = view.under(window)
+        now = view.render_under(window)
         covered = self._coverage(window, now, budget)
         if covered is None:
             return unused
@@ -299,7 +306,7 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
         None if they are longer than the model's window.
         """
         thinking = structs.replace(window, unbound=self.view.window.unbound)
-        for shown in (self.view.under(thinking), self.view.under(window)):
+        for shown in (self.view.render_under(thinking), self.view.render_under(window)):
             for candidate in shown.cuts:
                 if candidate.seq == cut.seq and budget.holds(
                     shown.cost(candidate.messages) + estimate(request)
@@ -318,14 +325,16 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
         cut = choose_cut_point(
             now,
             room,
-            summary_tokens(view.rendered_blocks(window, now.cuts[-1].seq), earlier_summary, room),
-            covers_something=now.cuts[0].messages,
+            summary_tokens(
+                view.list_rendered_blocks(window, now.cuts[-1].seq), earlier_summary, room
+            ),
+            after=now.cuts[0].messages,
         )
         if cut is None:
             return None
         plans = self.runtime.recorder.timeline.plans
         return SummaryRange(
-            blocks=view.rendered_blocks(window, cut.seq),
+            blocks=view.list_rendered_blocks(window, cut.seq),
             cut=cut,
             previous=earlier_summary,
             previous_ref=earlier_block.ref if earlier_block else "",
@@ -394,11 +403,11 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
 
 def _shorten(view: View, window: Projection, budget: Budget) -> _Reduction:
     """Return the window with all results cleared, and with truncated texts if that is not enough."""
-    if budget.over(view.under(window), TRIGGER):
+    if budget.over(view.render_under(window), TRIGGER):
         window, _ = clear_results(view, window, budget)
     smaller = truncate(view, window, budget)
     description = "what calls gave is now only named, and long texts are cut: refs restore them"
-    return _Reduction(smaller, budget.cost(view.under(smaller)), description)
+    return _Reduction(smaller, budget.cost(view.render_under(smaller)), description)
 
 
 def _describe(before: int, description: str, after: int = 0) -> SystemMessage:

@@ -150,7 +150,7 @@ async def test_row_130_no_more_steps_run_at_once_than_may() -> None:
 async def test_an_analyst_that_fails_does_not_say_that_the_goal_is_reached() -> None:
     model, text, *_ = await run({"Plan how": [plan_of(step("a"))], "Your step": ["done well"]})
     assert text.startswith("Whether the goal is reached is not known. ")
-    assert "gave nothing usable" in text
+    assert "gave no usable reply" in text
     assert "done well" in text
     assert "a. completed: do a" in text
     assert len(model.requests["Plan how"]) == 1
