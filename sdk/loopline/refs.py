@@ -316,7 +316,7 @@ def parse(text: str) -> Ref:
     return ref
 
 
-def with_span(ref: SpannedRef, span: Span | None) -> SpannedRef:
+def replace_span(ref: SpannedRef, span: Span | None) -> SpannedRef:
     """Return the ref with another span."""
     return structs.replace(ref, span=span)
 

@@ -233,18 +233,17 @@ def test_a_long_prompt_makes_the_whole_request_dearer() -> None:
 def test_writing_for_a_longer_life_costs_twice_the_input() -> None:
     longer = find_model_facts("anthropic:claude-haiku-5-5").long_prompt
     assert longer is not None
-    written = Usage(cache_write_tokens=1_000_000, input_tokens=1_000_000)
-    assert longer.rates.price(long=True).of(written) == 1
+    assert longer.rates.cache_write_long == 2 * longer.rates.input == 1
 
 
 def test_who_is_not_paid_has_no_price() -> None:
     assert find_model_facts("ollama:qwen3").price is None
 
 
-def test_where_there_is_one_life_of_an_entry_it_is_both() -> None:
+def test_where_there_is_one_life_of_an_entry_no_longer_one_has_a_price() -> None:
     rates = find_model_facts("openai:gpt-5.6").rates
     assert rates is not None
-    assert rates.price(long=True) == rates.price()
+    assert rates.cache_write_long is None
 
 
 # Providers

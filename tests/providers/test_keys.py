@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from loopline.errors import ModelError
 from loopline.models import dumps
-from loopline.models.safe_text import secrets_in, without_secrets
+from loopline.models.safe_text import remove_secrets, secrets_in
 from loopline.providers.failures import Credentials, parse_chunk, response_error, stream_error
 from tests.providers.flat_request import KEY
 from tests.providers.local_model import asked, model_at
@@ -108,8 +108,8 @@ def test_a_query_of_a_base_url_that_a_server_repeats_is_in_no_error(
     ],
 )
 def test_a_url_is_kept_without_who_asks_and_what_its_query_says(url: str, bare: str) -> None:
-    assert without_secrets(url) == bare
-    assert without_secrets(without_secrets(url)) == without_secrets(url)
+    assert remove_secrets(url) == bare
+    assert remove_secrets(remove_secrets(url)) == remove_secrets(url)
 
 
 async def test_a_key_is_in_no_log_however_much_is_logged(caplog: pytest.LogCaptureFixture) -> None:

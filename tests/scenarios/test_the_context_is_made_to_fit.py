@@ -12,7 +12,7 @@ from loopline import Harness
 from loopline.conversations import Conversation
 from loopline.errors import StoreError
 from loopline.models import AssistantMessage, Prompt, ToolCall, ToolMessage, UserMessage
-from loopline.models.safe_text import without_base64
+from loopline.models.safe_text import remove_base64
 from loopline.prompt import truncation
 from loopline.react import Limits
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
@@ -437,7 +437,7 @@ def test_json_that_is_nested_too_deep_is_cut_like_any_text() -> None:
 def test_base64_of_more_than_4_000_characters_gives_way(length: int, is_replaced: bool) -> None:
     data = ("aB3" * 2_000)[:length]
     text = f"see {data} there"
-    shortened = without_base64(text, REF)
+    shortened = remove_base64(text, REF)
     assert shortened == (f"see [base64, 4001 characters: {REF}] there" if is_replaced else text)
 
 

@@ -336,7 +336,7 @@ class PreparedRun(Struct, frozen=True, kw_only=True):
             return default if is_same and not requested.is_typed else requested
         header = self.recorder.turn.header
         if default is None and header is not None and header.output is not None:
-            return OutputType.of_schema(header.output)
+            return OutputType.from_schema(header.output)
         return default
 
 

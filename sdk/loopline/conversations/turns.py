@@ -643,7 +643,7 @@ class Turns:
         request, bundle, child = pending.request, self.check_bundle(), pending.request.child
         recorder.output = None if recorder.adopted else request.output
         if recorder.output is None and schema is not None:
-            recorder.output = OutputType.of_schema(schema)
+            recorder.output = OutputType.from_schema(schema)
         recorder.resume_clock()
         recorder.on_stop = partial(_begin_to_stop, pending)
         self._subscriptions.running[request.conversation] = recorder

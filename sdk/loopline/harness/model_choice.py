@@ -34,7 +34,7 @@ from loopline.models import (
 )
 from loopline.models.model import MODEL_MEMBERS, is_model
 from loopline.models.model_catalog import FAMILIES
-from loopline.models.safe_text import is_address, secrets_in, without_secrets
+from loopline.models.safe_text import is_address, remove_secrets, secrets_in
 from loopline.timeline import ConversationKey
 
 if TYPE_CHECKING:
@@ -585,7 +585,7 @@ def _settings(named: Sequence[str], environment: Mapping[str, str]) -> dict[str,
     providers = {name.rpartition("=")[2].partition(":")[0] for name in named}
     variables = [VENDORS[variable].url_variable for variable in VENDORS if variable in providers]
     return {
-        variable: without_secrets(environment[variable])
+        variable: remove_secrets(environment[variable])
         for variable in variables
         if environment.get(variable)
     }

@@ -73,9 +73,9 @@ class ServerQuestions:
     A server of the older protocol does not say which call that is: with several open ones its question is declined.
     """
 
-    def __init__(self, server: str, without_secrets: Callable[[str], str]) -> None:
+    def __init__(self, server: str, remove_secrets: Callable[[str], str]) -> None:
         self._server = server
-        self._without_secrets = without_secrets
+        self._without_secrets = remove_secrets
         self._open: list[_AskingCall] = []
 
     @contextmanager

@@ -10,7 +10,7 @@ from hashlib import blake2b
 from typing import Literal
 
 from loopline.models import well_formed
-from loopline.refs import Characters, ConversationRef, HostedRef, PlanRef, parse, with_span
+from loopline.refs import Characters, ConversationRef, HostedRef, PlanRef, parse, replace_span
 from loopline.search import query_terms
 from loopline.search.ranking import STOP_WORDS
 from loopline.timeline import (
@@ -173,7 +173,7 @@ def _passage_ref(block: Block, start: int, end: int) -> str:
         ref, PlanRef | ConversationRef | HostedRef
     ):  # these kinds of refs cannot have a span
         return str(ref)
-    return str(with_span(ref, Characters(start + 1, end)))
+    return str(replace_span(ref, Characters(start + 1, end)))
 
 
 def _passages(text: str) -> Iterator[tuple[int, int]]:

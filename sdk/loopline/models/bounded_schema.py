@@ -117,7 +117,7 @@ def find_errors(schema: JsonObject) -> Callable[[Json, int], list[ValidationErro
 
     # For a schema with `$schema`, jsonschema would choose its own validator, which searches with `re`.
     without_draft = {name: value for name, value in schema.items() if name != "$schema"}
-    validator = _bound_validator(_draft(schema))(without_draft, registry=Registry[Any]())
+    validator = _limit_validator(_draft(schema))(without_draft, registry=Registry[Any]())
     patterns: dict[str, Expression | None] = {}
 
     def find(value: Json, limit: int) -> list[ValidationError]:
@@ -158,7 +158,7 @@ def _check_form(draft: type[Validator], schema: Json) -> None:
 
 
 @cache
-def _bound_validator(draft: type[Validator]) -> type[Validator]:
+def _limit_validator(draft: type[Validator]) -> type[Validator]:
     """Return the validator of a draft that counts the steps of every keyword, and uses RE2 for patterns."""
     extend: _Extend = import_module("jsonschema.validators").extend
     keywords: dict[str, _Keyword] = {**draft.VALIDATORS}

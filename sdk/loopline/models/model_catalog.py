@@ -70,14 +70,13 @@ class Rates:
     cache_write: float
     cache_write_long: float | None = None
 
-    def price(self, *, long: bool = False) -> Price:
-        """Return the price of a request with cache entries of the shorter or, with `long`, the longer lifetime."""
-        write = self.cache_write_long if long else self.cache_write
+    def price(self) -> Price:
+        """Return the price of a request with cache entries of the shorter lifetime."""
         return Price(
             input=self.input,
             output=self.output,
             cache_read=self.cache_read,
-            cache_write=self.cache_write if write is None else write,
+            cache_write=self.cache_write,
         )
 
     def times(self, of_input: float, of_output: float) -> Rates:
@@ -445,7 +444,7 @@ _LOCAL = replace(_OPEN, window=4_096, output_limit=1_024, json_mode=True, json_s
 _LOCAL_THINKING = replace(_LOCAL, thinking="plain", thinking_field="reasoning")
 
 
-def _routed(facts: ModelFacts) -> ModelFacts:
+def _over_openrouter(facts: ModelFacts) -> ModelFacts:
     """Return the facts of a model on OpenRouter, which offers all models over Chat Completions."""
     return replace(
         facts,
@@ -481,13 +480,13 @@ _OTHER_ROWS: Mapping[str, Mapping[str, ModelFacts]] = {
     },
     "openrouter": {
         "": _OPEN,
-        "anthropic/claude-opus-5.5": _routed(_ANTHROPIC_ROWS["claude-opus-5-5"]),
-        "anthropic/claude-sonnet-5": _routed(_ANTHROPIC_ROWS["claude-sonnet-5"]),
+        "anthropic/claude-opus-5.5": _over_openrouter(_ANTHROPIC_ROWS["claude-opus-5-5"]),
+        "anthropic/claude-sonnet-5": _over_openrouter(_ANTHROPIC_ROWS["claude-sonnet-5"]),
         "deepseek/": _OPEN_THINKING,
-        "openai/gpt-6-astra": _routed(_OPENAI_ROWS["gpt-6-astra"]),
-        "openai/gpt-6-sol": _routed(_OPENAI_ROWS["gpt-6-sol"]),
-        "openai/gpt-6-luna": _routed(_OPENAI_ROWS["gpt-6-luna"]),
-        "openai/gpt-6.1-terra": _routed(_OPENAI_ROWS["gpt-6.1-terra"]),
+        "openai/gpt-6-astra": _over_openrouter(_OPENAI_ROWS["gpt-6-astra"]),
+        "openai/gpt-6-sol": _over_openrouter(_OPENAI_ROWS["gpt-6-sol"]),
+        "openai/gpt-6-luna": _over_openrouter(_OPENAI_ROWS["gpt-6-luna"]),
+        "openai/gpt-6.1-terra": _over_openrouter(_OPENAI_ROWS["gpt-6.1-terra"]),
     },
     "ollama": {
         "": _LOCAL,

@@ -102,7 +102,7 @@ class OutputType(Generic[T_co]):
         self._adapter: TypeAdapter[Any] | None = adapter
 
     @classmethod
-    def of_schema(cls, schema: OutputSchema) -> OutputType[Json]:
+    def from_schema(cls, schema: OutputSchema) -> OutputType[Json]:
         """Create the type of all JSON values that fit a schema, if the Python type is not available.
 
         Raises:

@@ -1,4 +1,4 @@
-"""The errors that model providers document: what they mean, and when to retry.
+"""The errors that model providers document, their meaning, and the time to wait before a retry.
 
 The pages were read on 2026-11-20; if a page has changed, its latest stored text counts.
 

@@ -138,8 +138,6 @@ class AttachmentSupport(Struct, frozen=True, kw_only=True, omit_defaults=True):
     tokens: int = 0
 
 
-NO_ATTACHMENTS: AttachmentSupport = AttachmentSupport()
-"""The support of a model that does not get files."""
 SMALL_WINDOW = 200_000
 FILES_SHARE = 0.75
 """The share of a request's bytes that files may take; the remainder is for text."""
@@ -151,7 +149,7 @@ def attachment_support(
 ) -> AttachmentSupport:
     """Return the files that a request to a model may include; `window` and `output_limit` are in tokens."""
     if not vision and not pdf:
-        return NO_ATTACHMENTS
+        return AttachmentSupport()
     small = window <= SMALL_WINDOW
     total = int(limits.request_bytes * FILES_SHARE)
     pages = limits.pdf_pages_small if small else limits.pdf_pages

@@ -54,7 +54,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def without_secrets(url: str) -> str:
+def remove_secrets(url: str) -> str:
     """Remove the user, the password and the values of the query from a URL; the names of the query stay."""
     address, _, query = url.partition("?")
     names = (f"{name}{value}" if name == _HARMLESS else name for name, value in _pairs(query))
@@ -86,7 +86,7 @@ _DATA_URL_LENGTH = 120
 _CLASSES = (re.compile("[A-Z]"), re.compile("[a-z]"), re.compile("[0-9]"))
 
 
-def without_base64(text: str, ref: str) -> str:
+def remove_base64(text: str, ref: str) -> str:
     """Return the text with a placeholder, which names `ref`, for each run of more than 4,000 characters of base64."""
     if len(text) <= BASE64_LIMIT:
         return text

@@ -179,7 +179,8 @@ async def structured_llm_call(
     """
     validate: Callable[[Json], object]
     if isinstance(schema, dict):
-        document, validate = schema, validator_of_schema(schema)
+        document = schema
+        validate = validator_of_schema(schema)
     else:
         adapter, document = adapter_of(schema)
         validate = validator_of_adapter(adapter)

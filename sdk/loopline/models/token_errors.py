@@ -238,7 +238,7 @@ def find_overflow(status: int | None, message: str) -> Overflow | None:
             window=numbers.get("window"), tokens=numbers.get("tokens", prompt), prompt=prompt
         )
         overflows.append(overflow)
-    return max(overflows, key=_named_numbers, default=None)
+    return max(overflows, key=_sort_key, default=None)
 
 
 def find_token_rate(message: str) -> TokenRate | None:
@@ -281,6 +281,6 @@ def _numbers(match: re.Match[str]) -> dict[str, int]:
     }
 
 
-def _named_numbers(overflow: Overflow) -> int:
+def _sort_key(overflow: Overflow) -> int:
     """Return a sort key: an overflow with the window comes after one with only the size of the prompt."""
     return 2 * (overflow.window is not None) + (overflow.prompt is not None)

@@ -392,7 +392,7 @@ def replayed_rounds(timeline: Timeline) -> Iterator[ReplayedRound]:
         tail = request.round_start.tail or (tail if request.round_start.tail_kind == "kept" else "")
         divergence = divergence or _compare_tail(past, request, tail)
         if divergence is None:
-            agreed_messages.update(_digested_messages(request, _count_shared(agreed, request)))
+            agreed_messages.update(_list_digested(request, _count_shared(agreed, request)))
             agreed = request.messages[: request.stable]
         yield ReplayedRound(request=request, divergence=divergence)
 
@@ -415,7 +415,7 @@ def _compare_messages(request: ModelRequest, agreed: set[tuple[str, str]]) -> Di
     rendered = request.stable_sha256
     if recorded == rendered:
         return None
-    shown = _digested_messages(request)
+    shown = _list_digested(request)
     wrong = [n for n, part in enumerate(shown, 1) if part not in agreed] or [1, len(shown)]
     return Divergence(
         part="messages", recorded=recorded, rendered=rendered, first=wrong[0], last=wrong[-1]
@@ -444,7 +444,7 @@ def _compare_tail(past: Timeline, request: ModelRequest, tail: str) -> Divergenc
     return None
 
 
-def _digested_messages(request: ModelRequest, start: int = 0) -> list[tuple[str, str]]:
+def _list_digested(request: ModelRequest, start: int = 0) -> list[tuple[str, str]]:
     """Return the ref and content of each message that the digest covers, from the index `start` on."""
     indexes = range(start, request.stable)
     return [(request.refs[n], digest_text(request.messages[n])) for n in indexes]

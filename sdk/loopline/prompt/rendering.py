@@ -24,7 +24,7 @@ from loopline.models import (
     UserMessage,
 )
 from loopline.models.prompt import cost, cost_of_files, cost_of_text, count_named_calls, estimate
-from loopline.models.safe_text import without_base64
+from loopline.models.safe_text import remove_base64
 from loopline.prompt import attached_files, truncation
 from loopline.prompt.protocols.decision import DecisionProtocol
 from loopline.prompt.render_state import RenderState
@@ -519,10 +519,7 @@ class Rendering:
         limit = self.window.text_limit
         if block.turn < self.window.old_before:
             limit = min(limit or truncation.TEXT_LIMIT, truncation.TEXT_LIMIT)
-        if limit is None:
-            shown = without_base64(text, ref)
-        else:
-            shown = truncation.old_text(text, ref, limit)
+        shown = remove_base64(text, ref) if limit is None else truncation.old_text(text, ref, limit)
         if shown == text:
             self.shown_in_full.add(ref)
         return shown
@@ -550,7 +547,7 @@ class Rendering:
         limit = self.window.text_limit
         if block.turn < self.window.old_before and call.tool != PLAN_TOOL:
             limit = min(limit or truncation.FIELD_LIMIT, truncation.FIELD_LIMIT)
-        shown = truncation.arguments_without_base64(call.arguments, ref)
+        shown = truncation.remove_base64_from_arguments(call.arguments, ref)
         if limit is not None:
             shown = truncation.old_arguments(shown, ref, limit)
         if shown == call.arguments:
@@ -562,7 +559,7 @@ class Rendering:
         hidden = self._state.find_hide(ref, window.hides)
         if hidden is not None:
             return _hidden_text(hidden.replacement, ref)
-        text = without_base64(result.text, ref)
+        text = remove_base64(result.text, ref)
         read = result.call_id not in self._state.started
         spent = read and block.turn < window.spent_before
         cleared = (read and block.seq <= window.reads_cleared) or (spent and result.shows)

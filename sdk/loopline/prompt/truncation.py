@@ -14,7 +14,7 @@ from math import log
 from typing import cast
 
 from loopline.models import Json, JsonObject, dumps, one_line, well_formed
-from loopline.models.safe_text import without_base64
+from loopline.models.safe_text import remove_base64
 
 TEXT_LIMIT = 4_000
 """The most characters of a message of the user or the assistant in an old turn."""
@@ -54,11 +54,11 @@ def truncate_text(text: str, limit: int, ref: str, *, spanned: bool = True) -> s
 
 def old_text(text: str, ref: str, limit: int = TEXT_LIMIT) -> str:
     """Shorten a message of an old turn: without base64, and truncated to `limit` characters."""
-    bare = without_base64(text, ref)
+    bare = remove_base64(text, ref)
     return truncate_text(bare, limit, ref, spanned=bare == text)
 
 
-def arguments_without_base64(arguments: JsonObject, ref: str) -> JsonObject:
+def remove_base64_from_arguments(arguments: JsonObject, ref: str) -> JsonObject:
     """Return the arguments of a call with a placeholder for each long run of base64 in their texts."""
     try:
         return {name: _replace_base64(value, ref) for name, value in arguments.items()}
@@ -69,7 +69,7 @@ def arguments_without_base64(arguments: JsonObject, ref: str) -> JsonObject:
 def _replace_base64(value: Json, ref: str) -> Json:
     match value:
         case str():
-            return without_base64(value, ref)
+            return remove_base64(value, ref)
         case list():
             return [_replace_base64(item, ref) for item in value]
         case dict():

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import cast
 
 from loopline.models import Json, JsonObject
-from loopline.models.safe_text import without_base64
+from loopline.models.safe_text import remove_base64
 from loopline.timeline import (
     Block,
     BodyUnion,
@@ -101,7 +101,7 @@ def source_row(sid: int, timeline: Timeline) -> JsonObject:
     """
     source = timeline.pool.sources[sid]
     kept_text = timeline.kept_texts.get(source.url)
-    text = without_base64(kept_text.text if kept_text else source.text, source.url)
+    text = remove_base64(kept_text.text if kept_text else source.text, source.url)
     stored = encode_full(SourceAdded(sid=sid, source=source))
     fields = cast("dict[str, JsonObject]", json.loads(stored))["source"]
     return {"sid": sid, **fields, "text": text}

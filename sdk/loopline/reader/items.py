@@ -20,8 +20,8 @@ from loopline.refs import (
     Span,
     SpannedRef,
     parse,
+    replace_span,
     split_lines,
-    with_span,
 )
 from loopline.timeline import (
     ArtifactKept,
@@ -275,13 +275,13 @@ def fit_item(ref: SpannedRef, requested: str, text: str, mime: str, room: int) -
         span = Characters(first_character, max(next_character - 1, first_character))
         remaining = Characters(next_character, first_character + len(part) - 1)
     return Item(
-        ref=str(with_span(ref, span)),
+        ref=str(replace_span(ref, span)),
         requested=requested,
         status="cut",
         text=shown,
         mime=mime,
         message=f"cut: {len(part) - len(shown)} of {len(part)} characters; "
-        f"the rest is {with_span(ref, remaining)}",
+        f"the rest is {replace_span(ref, remaining)}",
     )
 
 

@@ -48,7 +48,7 @@ from loopline.refs import (
     SpannedRef,
     SummaryRef,
     parse,
-    with_span,
+    replace_span,
 )
 from loopline.timeline import (
     Block,
@@ -315,7 +315,7 @@ def _explain_missing_file(timeline: Timeline, ref: FileRef) -> str:
 def _pin(block: Block, ref: BlockRefs) -> SpannedRef:
     match block.name, ref:
         case (BlockRef() | CallRef() | ArtifactRef() | SummaryRef() | FileRef()) as name, _:
-            return with_span(name, ref.span)
+            return replace_span(name, ref.span)
         case _, BlockRef():
             return structs.replace(ref, n=block.n)
         case _:

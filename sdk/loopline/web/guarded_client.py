@@ -13,7 +13,7 @@ import httpx2
 
 from loopline.errors import LooplineError, ToolError
 from loopline.models import one_line
-from loopline.models.safe_text import without_secrets
+from loopline.models.safe_text import remove_secrets
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -184,7 +184,7 @@ class BoundedClient:
         Raises:
             ToolError: the request failed, the response is too large or too slow, or the address is not allowed.
         """
-        shown = one_line(without_secrets(url))
+        shown = one_line(remove_secrets(url))
         try:
             async with asyncio.timeout(self._seconds):
                 return await self._read(

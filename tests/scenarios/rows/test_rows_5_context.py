@@ -9,7 +9,7 @@ import pytest
 
 from loopline import Block, Delta
 from loopline.models import Prompt, ToolMessage
-from loopline.models.safe_text import without_base64
+from loopline.models.safe_text import remove_base64
 from loopline.prompt import truncation
 from loopline.prompt.range_summary import terms
 from loopline.react import Limits
@@ -193,7 +193,7 @@ def test_row_96_old_blocks_are_clipped_by_kind(kind: str, limit: int) -> None:
                 keys = ",".join(f'"{n}":1' for n in range(size))
                 return "more keys" in truncation.old_result(f"{{{keys}}}", "r")
             case _:
-                return "[base64" in without_base64(("aB3" * size)[:size], "r")
+                return "[base64" in remove_base64(("aB3" * size)[:size], "r")
 
     assert [clipped(limit), clipped(limit + 1)] == [False, True]
 

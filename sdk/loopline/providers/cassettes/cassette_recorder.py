@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from loopline.clock import Alarm, Clock
 from loopline.errors import CassetteError
-from loopline.models.safe_text import MIN_SECRET_CHARACTERS, secrets_in, without_secrets
+from loopline.models.safe_text import MIN_SECRET_CHARACTERS, remove_secrets, secrets_in
 from loopline.providers.cassettes.cassette_file import (
     ABANDONED,
     COMPLETE,
@@ -235,7 +235,7 @@ def record_request(request: httpx2.Request) -> RecordedRequest:
     (content,) = secrets.hide_in((request.content,))
     headers = request.headers.items()
     return RecordedRequest(
-        url=secrets.hide(without_secrets(str(request.url))),
+        url=secrets.hide(remove_secrets(str(request.url))),
         headers={name: value for name, value in headers if name in REQUEST_HEADERS},
         content=content,
     )
