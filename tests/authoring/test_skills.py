@@ -138,7 +138,10 @@ def test_a_folder_without_a_skill_is_warned_of(tmp_path: Path) -> None:
         ("---\n---\n", "2: the front matter must be lines like `name: …`"),
         ("---\nname: Tea\nname: Tee\n---\n", "3: the front matter: 'name' is given twice"),
         ("---\n1: Tea\n---\n", "2: the front matter: the key '1' must be text: quote it"),
-        ("---\nname: !!binary aaaa\n---\n", "2: the front matter: binary is not a kind"),
+        (
+            "---\nname: !!binary aaaa\n---\n",
+            "2: the front matter: values of the type binary are not supported",
+        ),
         ("---\nname: !!int tea\n---\n", "2: the front matter: 'tea' is not a valid int"),
         ("---\nname: &a [*a]\n---\n", "2: the front matter: a value contains itself"),
         ("---\nname: \x07\n---\n", "2: the front matter: unacceptable character"),

@@ -83,9 +83,7 @@ def find_vendor(name: str) -> Vendor:
     provider, colon, model = name.partition(":")
     if not colon or not model or provider not in VENDORS:
         prefixes = ", ".join(f"{vendor}:" for vendor in VENDORS)
-        raise ModelError(
-            f"no model {name!r}: use {OFFLINE}, or a name with one of the prefixes {prefixes}"
-        )
+        raise ModelError(f"no model {name!r}: write {OFFLINE}, or begin it with {prefixes}")
     return VENDORS[provider]
 
 
