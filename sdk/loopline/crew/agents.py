@@ -236,6 +236,7 @@ class _AgentFile:
             if key not in KEYS:
                 near = get_close_matches(key, KEYS, 1, 0.0)[0]
                 raise self._error(key, f"unknown key {key!r}, the nearest is {near!r}")
+        # Absent keys are null, so that the readers below need not look for them.
         unset: JsonObject = dict.fromkeys(KEYS, None)
         fields = {**unset, **fields}
         try:

@@ -125,6 +125,7 @@ class Crew:
             agent = self.agents.find(call.agent)
             parts = (task.instructions, call.lessons, CALLERS_REFS.format(context.conversation))
             instructions = "\n".join(part for part in parts if part)
+            # The number is part of the child's name, by which a resumed call finds the run again.
             task = replace(task, number=index + 1, instructions=instructions)
             if agent.files == "own":
                 return await context.on_spawn(task)
@@ -147,6 +148,7 @@ class Crew:
         """
 
         def dispatch(hook: int) -> RunAgent:
+            # Each hook counts its child runs in a lane of its own, so their names do not depend on other hooks.
             lanes = count(hook * HOOK_LANES + 1)
 
             def run_agent(call: AgentCall) -> Awaitable[TurnResult]:
@@ -244,6 +246,7 @@ class DelegationTool(RerunnableTool):
         reflections = dispatcher.reflections
         if self.crew.learns:
             reflections += await child_reflections(call)
+        # A single agent that could not run at all is a failed call, not a report about a failed agent.
         if len(results) == 1 and not results[0].answer and results[0].result is None:
             return Outcome(text=results[0].error, bodies=reflections, failed=True)
         merged = shared.merged

@@ -126,6 +126,7 @@ class Dispatcher:
             for index, call in enumerate(calls)
         ]
         try:
+            # Exceptions are collected, so that one failing agent does not cancel the others.
             outcomes = await asyncio.gather(*running, return_exceptions=True)
         finally:
             for task in running:

@@ -97,6 +97,7 @@ class GraphCache:
         try:
             outcome = await run()
         except BaseException:
+            # Callers that wait see the cancelled future and make the call themselves.
             del self._running[key]
             own.cancel()
             raise
@@ -168,7 +169,9 @@ class StepProgress:
 STEP_EVENT = "crew.step"
 """The name of the custom event for the progress of a step."""
 CONTEXT_CHARACTERS = 50_000
+"""The most characters of results in the prompt of a step, the analyst or the planner."""
 MOST_ATTEMPTS = 10
+# Each attempt has 30 numbers for its child runs: planners 1 and 2, the analyst 3, and up to 20 steps from 4 on.
 _STRIDE = 30
 _PLANNERS = 2
 _ANALYST = 3
@@ -272,6 +275,7 @@ class _GraphRun:
                 if replans >= self.options.max_replans:
                     break
                 replans += 1
+            # The next planner sees the results so far, because the steps of the new plan are other child runs.
             feedback = f"{self._render_report()}\n\nMissing: {analysis.missing}"
             self.attempt += 1
         return self._make_outcome(analysis)

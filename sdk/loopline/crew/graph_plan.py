@@ -48,6 +48,7 @@ def _or_null(schema: JsonObject) -> JsonObject:
     return {"anyOf": [schema, {"type": "null"}]}
 
 
+# Models write ids as numbers too, and null for fields that they leave out.
 _ID: JsonObject = {"anyOf": [{"type": "string"}, {"type": "integer"}]}
 _TEXT: JsonObject = {"type": "string"}
 _STEP: JsonObject = {

@@ -91,6 +91,7 @@ def parse_handoff(answer: str) -> Handoff:
 
     Without a block that has a summary, the whole text is the summary, the confidence is "low" and `is_raw` is set.
     """
+    # The last block counts, since a model may quote the form before it.
     blocks = list(_BLOCK.finditer(answer))
     if not blocks:
         return Handoff(summary=answer.strip(), confidence="low", is_raw=True)

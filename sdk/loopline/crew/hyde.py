@@ -99,4 +99,5 @@ class ExpandedSearch(RerunnableTool):
             reply = await complete_reply(self._model, prompt, REQUEST_SECONDS)
         except ModelError:
             return None
+        # A reply without text has cost tokens too, which are recorded with the search.
         return reply if reply.text.strip() or reply.usage.input_tokens else None

@@ -119,6 +119,7 @@ class LessonWriter:
     async def _follow(self, conversation: ConversationKey) -> None:
         head = self._heads.pop(conversation, 0)
         blocks = await self.log.read(conversation, after=head, types=_TYPES)
+        # The newest turn is read again next time, because blocks may still be added to it.
         headers = [block.seq for block in blocks if isinstance(block.body, TurnHeader)]
         self._heads[conversation] = headers[-1] - 1 if headers else head
         while len(self._heads) > MOST_HEADS:
@@ -195,5 +196,6 @@ def due_lessons(blocks: Sequence[Block], bundle: str) -> list[tuple[Block, Refle
 
 
 def _delay(attempt: int) -> float:
+    # The jitter keeps lessons that failed together from being requested together again.
     seconds = min(FIRST_WAIT_SECONDS * 2.0 ** (attempt - 1), LONGEST_WAIT_SECONDS)
     return seconds * random.uniform(1 - JITTER, 1 + JITTER)

@@ -25,6 +25,7 @@ OWN = "main"
 PREPARE = "crew.prepare"
 REVIEW = "crew.review"
 _NUMBER = 1
+"""The number of the user's own turn among the runs that hooks are called for."""
 
 
 def own_turn_hooks(quality: Quality, task: str) -> Sequence[RoundHook]:

@@ -239,6 +239,7 @@ class QualityPipeline:
         for entry in entries:
             match await self._isolate(entry, entry.hook.before, call, dispatch, recall):
                 case NewCall(call=changed):
+                    # An empty task could not be run, so it is a mistake of the hook.
                     call = changed if changed.task.strip() else call
                 case SkipRun(answer=answer):
                     return call, answer
@@ -291,7 +292,7 @@ class QualityPipeline:
         try:
             outcome = await time.limit(work(run), entry.hook)
         except StoreError:
-            raise
+            raise  # without its store the run cannot go on
         except Exception:
             logger.exception("%r failed, and the run goes on without it", entry.hook)
             entry.circuit.record_failure()

@@ -164,7 +164,7 @@ class PlanFirst:
             reply = await run.dispatch(AgentCall(agent=PLANNER, task=self._request(run.call)))
             plan = parse_work_plan(reply.answer)
         except LooplineError:
-            return None
+            return None  # the agent starts without a plan
         outputs = await run_work_plan(plan, run)
         report = render_report(plan, outputs)
         context = "\n\n".join(part for part in (run.call.context, report) if part)

@@ -26,6 +26,7 @@ from loopline.search import SharedEmbedder
 
 T = TypeVar("T")
 
+# Priorities of the built-in hooks; hooks of a bundle have 100 by default and are called between.
 EARLY = 50
 LATE = 200
 CHATCLI = "chatcli"

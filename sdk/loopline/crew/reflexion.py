@@ -105,6 +105,7 @@ def reflection_due(
     task = well_formed(task).strip()
     attempt = well_formed(attempt).strip()[:ATTEMPT_CHARACTERS]
     outcome = well_formed(outcome).strip()[:OUTCOME_CHARACTERS]
+    # The id ignores case and spacing of the task, so that a repeated failure has one lesson.
     parts = (" ".join(task.lower().split()), trigger, attempt, outcome)
     return ReflectionDue(
         lesson_id=sha256("\0".join(parts).encode()).hexdigest()[:ID_DIGITS],

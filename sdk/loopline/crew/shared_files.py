@@ -124,7 +124,7 @@ class MergedFiles:
             current = self.tree.get(path)
             if _same(before, changed) or _same(current, changed):
                 continue
-            if not _same(before, current):
+            if not _same(before, current):  # another agent has changed it since this run began
                 ref = FileRef(turn_id=turn_id(1), area="files", path=path)
                 self.conflicts.append(
                     f"files/{path} was also changed by {files.agent}, and stays without that change: "

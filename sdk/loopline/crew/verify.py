@@ -157,6 +157,7 @@ async def _run_verifier(run: HookedRun, task: str) -> str:
 
 def tag(text: str, name: str) -> str:
     """Return the content of the last tag of that name; empty without one. A tag that is not closed ends with the text."""
+    # The last tag counts, since a model may quote the form of the reply before it.
     _, opening, body = text.rpartition(f"<{name}>")
     return body.partition(f"</{name}>")[0] if opening else ""
 

@@ -76,7 +76,7 @@ class LoopEnd:
 
 
 def find_end(turn: Turn, answers: int) -> LoopEnd | None:
-    """Return the end of the loop if the turn already has its `answers`-th completion, else None."""
+    """Return the end of the loop if the turn already has its `answers`-th completion, or None."""
     if len(turn.completions) < answers:
         return None
     answer = turn.completions[answers - 1]
@@ -186,6 +186,7 @@ class Journal:
         """
         size = len(bodies[-1].text) if isinstance(bodies[-1], Completion) else 0
         if size >= LONG_TEXT:
+            # Resolving citations of a long text runs in a thread, where a cancellation could lose the answer.
             await finish(asyncio.ensure_future(self._settle(bodies, size)))
         else:
             await self._settle(bodies, size)
@@ -240,7 +241,7 @@ class Journal:
         await self.runtime.recorder.record(decision, *thinking, notice)
 
     async def remind(self, code: str, text: str) -> None:
-        """Record a notice for the model, unless one with this code was recorded since the last decision."""
+        """Record a notice for the model if none with this code was recorded since the last decision."""
         recorder = self.runtime.recorder
         notices = notice_bodies(code, text)
         if notices and code not in recorder.turn.notice_codes:
@@ -360,10 +361,12 @@ class ModelChain:
             except OutOfBudget as error:
                 raise RequestSkipped("budget") from error
             except ModelError as error:
+                # A shorter request may fit the same model, so this comes before the next model.
                 if isinstance(error, ModelOverflow) and refusals < MAX_REFUSALS:
                     drops_content = await context.overflow(error)
                     refusals = MAX_REFUSALS if drops_content else refusals + 1
                     continue
+                # A person must correct the request or the key; another model would hide the mistake.
                 if is_last or isinstance(error, ModelRequestError | ModelAccessError):
                     raise
                 position, refusals = position + 1, 0
@@ -378,7 +381,7 @@ class ModelChain:
         """Decode the reply of the last request: return it with its thinking, the decision, and the plan marks of the answer."""
         reading = self._reading or self._format(traces=traces)
         size = len(reading.before) + len(reply.text)
-        if size < LONG_TEXT:
+        if size < LONG_TEXT:  # most replies; a coroutine less per round
             return reading.read(reply)
         return await compute(partial(reading.read, reply))
 
@@ -543,7 +546,7 @@ class AnswerWriter:
         return await self.journal.close(reply, completion, "", purpose="answer")
 
     async def _from_draft(self, reason: ExitReason, *before: Body) -> LoopEnd | None:
-        """End the turn with the draft as its answer; return None if there is no draft."""
+        """End the turn with the draft as its answer; return None without a draft."""
         draft = self.runtime.recorder.turn.draft
         if draft is None:
             return None
@@ -551,7 +554,7 @@ class AnswerWriter:
         return await self.journal.end(completion, *before)
 
     async def _force(self, reason: ExitReason) -> LoopEnd | None:
-        """Request an answer without calls; if the reply has no answer, end the turn with a fallback answer."""
+        """Request an answer without calls, and end the turn with it, or with a fallback answer if the reply is empty."""
         traces = reason == "budget"  # the trace can be cut to the remaining budget
         request = partial(self.chain.request, "answer", traces=traces)
         try:

@@ -82,7 +82,7 @@ RoundPurpose = Literal["decision", "answer"]
 
 
 class Iteration(Struct, frozen=True, kw_only=True):
-    """The position of a round in its turn: `decisions` were made, of at most `limit`; 0 is no limit.
+    """The position of a round in its turn: `decisions` were made, of at most `limit`, where 0 means unlimited.
 
     With `traces` the round requests an answer from the trace of the turn.
     """
@@ -313,7 +313,7 @@ class Context:
         return True
 
     async def overflow(self, error: ModelOverflow) -> bool:
-        """Record a request that was refused as too long, so that the next request is shorter.
+        """Record a request that was refused as too long; the next request will be shorter.
 
         Returns True if content must be dropped, and False if a shorter reply may be enough.
         """
@@ -444,10 +444,11 @@ class Context:
         room = self._limits.room
         factor = self.view.state.factor_of(self.model.name)
         tail_room = tail_limit(room / factor)
+        # The tail depends on the rendering, and the budget asks for the cost of several renderings.
         additions: dict[Rendering, _Additions] = {}
 
         def add_to(now: Rendering) -> _Additions:
-            if now not in additions:  # the budget asks for the same rendering many times
+            if now not in additions:
                 tail = self._tail(iteration, tail_room, now)
                 shown = now.inputs(inputs)
                 additions[now] = _Additions(

@@ -118,8 +118,8 @@ class ToolExecutor:
     async def settle(self) -> None:
         """Record a result for every open call of the turn, except calls that wait for the user.
 
-        A call that had started is not started again, unless it only reads or only begins child runs, which are resumed.
-        Other calls run now.
+        A call that had started is started again only if it only begins child runs, which are resumed. Calls that had not
+        started, and calls that only read, run now.
 
         Raises:
             WrongBundle: a call must start, and another version of the bundle has removed or changed its tool.
@@ -213,6 +213,7 @@ class ToolExecutor:
             await self.skip(calls, "deadline")
             return
         judged = [self._checker.parse(call) for call in calls]
+        # Judging may be interrupted, so it ends before the first call starts.
         if self._runtime.guards:
             try:
                 judged = await self._interrupter.run(lambda: self._judge(judged))
@@ -422,7 +423,7 @@ class ToolExecutor:
     def _run_within_timeout(
         self, tool: Tool, arguments: JsonObject, call: ToolInvocation
     ) -> Coroutine[Any, Any, Outcome]:
-        """Return a coroutine that runs the tool, within `tool_timeout_seconds` if that is set."""
+        """Return a coroutine that runs the tool, for at most `tool_timeout_seconds` if that is set."""
         seconds = self._runtime.options.tool_timeout_seconds
         step = tool.run(arguments, call)
         return step if seconds is None else self._limit_time(seconds, step, tool.effect)

@@ -42,7 +42,7 @@ class GuardedCall:
 
 @dataclass(frozen=True, slots=True)
 class Allow:
-    """The call may run; `arguments` replace those of the call, unless they are None."""
+    """The call may run; if `arguments` are set, they replace those of the call."""
 
     arguments: JsonObject | None = None
 
@@ -283,7 +283,7 @@ def _retrieve_exception(working: asyncio.Future[T]) -> None:
 class CircuitBreaker:
     """Blocks calls after too many failures in a row.
 
-    After `failures` failures in a row calls are blocked for `cooldown_seconds`. Then one call is tried; the others stay
+    After `failures` failures in a row calls are blocked for `cooldown_seconds`. Then one call is tried; further calls are
     blocked for the same time again, or until that call succeeds.
     """
 
@@ -294,7 +294,7 @@ class CircuitBreaker:
     _blocked_until: float = field(default=0.0, init=False)
 
     def try_call(self) -> bool:
-        """Return whether a call may be made now; blocks further calls if this is the one that is tried."""
+        """Return whether a call may be made now; after the cooldown this blocks the calls that follow."""
         if self._failures_in_row < self.failures:
             return True
         if self.clock.elapsed() < self._blocked_until:
@@ -339,7 +339,7 @@ class Breaker:
         Raises:
             StoreError: the store failed.
         """
-        if not self._circuit.try_call():
+        if not self._circuit.try_call():  # it has failed too often lately
             return await run(payload)
         observed = _ObservedRun(run)
         try:
@@ -518,7 +518,7 @@ def _check_count(count: int, name: str, minimum: int = 1) -> None:
 
 
 def _may_decide(state: ReactStateV2) -> bool:
-    """Return whether another decision may follow, and the state has no answer."""
+    """Return whether another decision may follow, and the state is without an answer."""
     return state.answer is None and not state.exhausted
 
 
@@ -528,7 +528,7 @@ def _follows_calls(state: ReactStateV2) -> bool:
 
 
 def _reminder(state: ReactStateV2, code: str, due: int, text: str) -> Reminder | None:
-    """Return the reminder, unless the turn has already had `due` reminders with this code."""
+    """Return the reminder if the turn has had fewer than `due` reminders with this code."""
     return Reminder(code, text) if state.notices.get(code, 0) < due else None
 
 
@@ -544,7 +544,7 @@ def _repetition_text(state: ReactStateV2) -> str:
 
 
 def _failures(batch: Batch) -> list[ToolResult]:
-    """Return the results of calls that failed or were denied; interrupted calls are not among them."""
+    """Return the results of calls that failed or were denied, without interrupted calls."""
     return [result for result in batch.results.values() if result.status in ("error", "denied")]
 
 

@@ -432,12 +432,13 @@ class CallChecker:
         )
 
     def _earlier_calls(self, call: ToolCalled) -> Counter[str]:
-        """Count by tool the calls that the turn made before this one."""
+        """Count the earlier calls of the turn by tool."""
         turn = self._recorder.turn
         batch = turn.batches[-1].calls if turn.batches else []
         parent, dash, _ = call.call_id.partition("-")
         since = list(dropwhile(lambda batch_call: batch_call.call_id != parent, batch))
-        later = [*since[1:], call] if dash else since  # a program's call comes after its parent
+        # A call of a program has the id of its parent, a dash and a number, and comes after its parent.
+        later = [*since[1:], call] if dash else since
         return Counter(turn.call_counts) - Counter(later_call.tool for later_call in later)
 
     async def filter_result(self, guarded: GuardedCall, outcome: Outcome) -> Outcome:
@@ -483,6 +484,7 @@ def check_answer(pending: ToolPending, value: Json) -> None:
         raise LooplineError(f"{pending.call_id} awaits approval: answer yes or no, not {value!r}")
 
 
+# A global, because a thread that outlives its call may also outlive its harness.
 _claimed: dict[str, list[tuple[Claim, Future[object]]]] = {}
 """The claims of threads that outlived their calls, by the uid of the conversation; threads belong to the whole process."""
 

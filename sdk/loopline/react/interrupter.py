@@ -124,7 +124,7 @@ class Interrupter:
             self._step = outer
 
     def interrupt(self, why: InterruptCause) -> bool:
-        """Interrupt the current step, or the running calls if there is no step; return whether a step was interrupted."""
+        """Interrupt the current step, or the running calls between steps; return whether a step was interrupted."""
         step = self._step
         if step is None:
             if self._interrupt_calls is not None:
@@ -136,7 +136,7 @@ class Interrupter:
         return False
 
     def _take_steer(self, seq: int) -> None:
-        """Interrupt the step for a steer of this process, and remember its seq so that the poll ignores it."""
+        """Interrupt the step for a steer of this process, and store its seq, since the poll must not take it again."""
         if seq > self._newest_steer and self.interrupt("steer"):
             self._newest_steer = seq
 

@@ -332,7 +332,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
 
 
 def check_limits(limits: Limits) -> Limits:
-    """Return the limits if each is known and within its range.
+    """Return the limits after a check of their names and ranges.
 
     Raises:
         LooplineError: a limit is unknown or out of its range.
@@ -360,7 +360,9 @@ def restore_limits(stored: Mapping[str, LimitValue]) -> Limits:
 
 def choose_protocol(options: LoopOptions, model: Model) -> DecisionProtocol:
     """Return the requested protocol if the model supports it, otherwise the best protocol that the model supports."""
-    capabilities, requested, text = model.capabilities, options.protocol, options.text_protocol
+    capabilities = model.capabilities
+    requested = options.protocol
+    text = options.text_protocol
     if capabilities.write_decisions and requested != "auto" and requested != "native":
         return protocol(requested)
     if capabilities.tool_call:

@@ -92,7 +92,7 @@ class OfferedTools(Struct, frozen=True):
 
     @property
     def current(self) -> ToolOffering:
-        """The offering of the next round; cached, so that an unchanged offering is the same object."""
+        """The offering of the next round; the same object while the offered tools are the same."""
         names = self._active_names()
         if names not in self.cache:
             tools = self.tools
@@ -163,7 +163,7 @@ def _form_tokens(answer: TypedAnswer | None) -> int:
 
 
 class _SameSpecs(tuple[ToolSpec, ...]):
-    """Specifications that are equal if each is the same object, so that a cache lookup does not compare schemas."""
+    """Specifications that are equal if each is the same object; a cache lookup by them does not compare schemas."""
 
     __slots__ = ()
 

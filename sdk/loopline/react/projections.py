@@ -150,7 +150,7 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
         return window, causes
 
     async def _record_prune(self, window: Projection) -> None:
-        """Record a message if old results are no longer shown; a change of feedback alone needs no message."""
+        """Record a message if old results are no longer shown; a change of feedback alone is not reported."""
         before = self.view.window
         alike = structs.replace(window, feedback=before.feedback, unbound=before.unbound)
         if (
@@ -181,7 +181,8 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
         return [cause for cause, applies in causes.items() if applies]
 
     def _age(self, window: Projection) -> Projection:
-        recorder, options = self.runtime.recorder, self.runtime.options
+        recorder = self.runtime.recorder
+        options = self.runtime.options
         return age(
             structs.replace(
                 window, result_limit=min(window.result_limit, options.result_characters)
@@ -225,6 +226,7 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
         self.runtime.listen(
             Delta(type="compaction", channel="context", text=f"about {before} tokens")
         )
+        # From here on the layers are tried from cheap to expensive; each one renders the prompt in a thread.
         lighter = await compute(partial(self._clear_least, current, window, budget))
         if lighter.enough:
             await self._record([_describe(before, lighter.description, lighter.cost)])
@@ -276,8 +278,8 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
         )
         history = [PlanHistory(text=covered.history)] if covered.history else []
         bodies: list[Body] = [summary, *history]
-        first, last = turn_id(summary.first_turn), turn_id(summary.last_turn)
-        await self._record([*bodies, _describe(before, f"{first} to {last} are summed up")])
+        turns = f"{turn_id(summary.first_turn)} to {turn_id(summary.last_turn)}"
+        await self._record([*bodies, _describe(before, f"{turns} are summed up")])
         recorded = view.state.newest_summary
         seq = recorded[0].seq if recorded else 0
         return structs.replace(task.window, summary=seq, start=covered.cut.seq)
@@ -315,7 +317,7 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
         return None
 
     def _coverage(self, window: Projection, now: Rendering, budget: Budget) -> SummaryRange | None:
-        """Return the range that a summary must replace for the remaining messages to fit; None if there is no such range."""
+        """Return the range that a summary must replace for the remaining messages to fit; None if such a range does not exist."""
         view = self.view
         room = budget.room(now)
         if not now.cuts:

@@ -127,7 +127,7 @@ class ProxiedCalls:
         """Run a call for the program and return its result, or its error.
 
         Raises:
-            ApprovalRequired: the call needs approval, and the user did not answer within `approval_seconds`.
+            ApprovalRequired: the call needs approval, and the user did not answer in `approval_seconds` seconds.
             LooplineError: the program has ended.
         """
         if self._closed:
@@ -251,7 +251,7 @@ class ProxiedCalls:
         return await self._checker.check(parsed, guarded, is_approved=True)
 
     async def _ask_user(self, call_id: str, question: str, seconds: float) -> Json:
-        """Ask the user to approve a call, and return the answer; None if there is no answer within `seconds`."""
+        """Ask the user to approve a call, and return the answer; None if the user does not answer in `seconds` seconds."""
         recorder = self._recorder
         if not recorder.has_user or seconds <= 0:
             return None

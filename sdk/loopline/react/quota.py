@@ -162,7 +162,7 @@ class Quota(Struct, eq=False):
         """Check the time of this run and of the runs above it.
 
         Raises:
-            OutOfBudget: the time of one of them is over.
+            OutOfBudget: the time of this run, or of a run above it, is over.
         """
         if self.parent is None and self.deadline_seconds is None:
             return
@@ -228,7 +228,7 @@ class Quota(Struct, eq=False):
         self._notify()
 
     def estimate(self, usage: Usage, cost: float) -> None:
-        """Count a settled usage as estimated, so that `take_unrecorded` returns it to be recorded."""
+        """Count a settled usage as estimated; `take_unrecorded` returns it for the next record."""
         self.estimated += usage
         self.estimated_cost += cost
 
@@ -270,12 +270,15 @@ class Quota(Struct, eq=False):
             return remaining
         share = self.answer_share
         limit = self.limit
+        # Without this reserve decisions could use up the budget, and the turn would end without an answer.
         tokens = min(ANSWER_INPUT + ANSWER_OUTPUT, int((limit.tokens or 0) * share))
         return remaining.after(Amount(tokens, (limit.cost or 0.0) * share))
 
     def _notify(self) -> None:
         """Wake the requests that wait for a part of the budget."""
-        root = self._root
+        root = (
+            self._root
+        )  # requests wait at the root, because any run of the tree may release budget
         root.changed.set()
         root.changed = asyncio.Event()
 

@@ -197,7 +197,7 @@ def answer_text(value: object, type: OutputType[Any] | None) -> str | None:
     """Return the text of the answer that a tool gives; None for None.
 
     Raises:
-        ToolError: the answer is not a value of the type, or not a string if there is no type.
+        ToolError: the answer is not a value of the type, or without a type not a string.
     """
     if value is None:
         return None
@@ -299,7 +299,7 @@ def join_notes(notes: str, marks: str) -> str:
 
 
 def decision_text(decided: DecodedReply) -> str:
-    """Return the text of a decision: the answer, the notes beside calls, or the raw reply."""
+    """Return the text of a decision: the answer, the notes of calls, or the raw text of a malformed reply."""
     match decided:
         case Answer(text=text) | Calls(notes=text) | Malformed(raw=text):
             return text
@@ -393,7 +393,8 @@ class ChannelTexts:
 
     def begin(self, texts: Mapping[str, str], written: list[str], attempt: int) -> None:
         """Begin a request with the texts of an earlier reply that it continues, and align the channels with them."""
-        self.attempt, self.written = attempt, written
+        self.attempt = attempt
+        self.written = written
         self._align(texts)
 
     def settle(self, recorded: Mapping[str, str]) -> None:
@@ -422,6 +423,7 @@ class ChannelTexts:
             return
         shown = self.texts
         self._texts = {channel: [text] for channel, text in texts.items() if text}
+        # A text that continues the shown one is sent as an addition, so that clients need not redraw it.
         for channel in dict.fromkeys([*shown, *texts]):
             text = texts.get(channel, "")
             before = shown.get(channel, "")
@@ -499,7 +501,7 @@ class ReplyStream:
         self._target = self._texts
 
     def _read_before(self) -> None:
-        """Filter the text in `before` without sending it yet, so that the filters continue from its end."""
+        """Filter the text in `before` without sending it; the filters then continue from its end."""
         self._target = ChannelTexts(lambda _: None)
         filters = self._filters = self._new_filters()
         self._feed(filters, filters.splitter.feed(self._reading.before))

@@ -138,7 +138,7 @@ def source_spans(numbered: NumberedOutcome, pool: SourcePool, text: str) -> tupl
 
 
 def file_lines(files: Sequence[FileBody], turn: int) -> list[str]:
-    """Return a line for each file that a call wrote or removed, with the ref that reads what it wrote."""
+    """Return a line for each file that a call wrote or removed, with the ref of a written file."""
     lines: list[str] = []
     for body in files:
         match body:

@@ -173,7 +173,7 @@ def _unusable(raw: str, problem: str, table: Table) -> Route:
 
 
 def _route_answer(notes: str, text: str, reply: Reply, table: Table) -> Route:
-    """Accept an answer, unless pending input, `min_rounds` or a round hook holds it; the last answer is not held."""
+    """Accept an answer if neither pending input, `min_rounds` nor a round hook holds it; the last answer is not held."""
     state = table.state
     if table.waiting and not state.last:
         return Held(notes, text, NEW_INPUT)
@@ -404,7 +404,7 @@ class React(Generic[T_co]):
         return LoopEnd("paused") if turn.pending else None
 
     def _skip_cause(self) -> InterruptCause | None:
-        """Return the reason why no call may start: the budget is used up or the user has just steered the turn; else None."""
+        """Return the reason why no call may start: the budget is used up or the user has just steered the turn. None if calls may start."""
         recorder = self._recorder
         options = self._options
         usage = recorder.turn.usage

@@ -168,7 +168,7 @@ class _Rounds:
 
     @property
     def gave_no_reply(self) -> bool:
-        """Whether the model was unavailable or refused, so that the next model of the chain is used."""
+        """Whether the model was unavailable or refused; then the next model of the chain is used."""
         refused = self._reply is not None and self._reply.stop_reason == "refusal"
         return refused or isinstance(self._failure, ModelUnavailable)
 
@@ -181,7 +181,7 @@ class _Rounds:
         return LoopEnd(answer.reason)
 
     async def fail(self, error: str) -> LoopEnd:
-        """Record a fallback answer with the reason why there is no valid reply."""
+        """Record a fallback answer with the reason why a valid reply is missing."""
         turn = self._recorder.turn
         problem = str(self._failure or error)
         reason: ExitReason = "error"

@@ -247,6 +247,7 @@ class Children:
                 raise self._first_question from None
             raise
         finally:
+            # The outbox is closed last, because child runs send events until they have ended.
             for task in self._tasks:
                 task.cancel()
             if self._tasks:
@@ -274,6 +275,7 @@ class Children:
             is_new=name not in recorder.turn.children,
         )
         if child.is_new:
+            # Recorded before the run begins, so that a crash in between does not lose the link to it.
             start = RunChild(
                 call_id=self._call_id,
                 conversation=name,
