@@ -13,6 +13,7 @@ from loopline import (
     Bundle,
     Harness,
     LooplineError,
+    ToolContext,
     TurnPayload,
     TurnResult,
     tool,
@@ -328,3 +329,32 @@ async def test_at_most_so_many_run_at_once() -> None:
     assert count == 2
     with pytest.raises(LooplineError, match="at_once is 0"):
         await carried_on(log, at_once=0)
+
+
+async def test_what_was_sent_before_a_question_runs_once_a_later_message_has_ended_its_turn() -> (
+    None
+):
+    log = MemoryLog(FakeClock())
+    key = ConversationKey(name="c")
+    queued = [Entry(body=UserPrompt(text="before"), turn=NEW_TURN)]
+
+    @tool(effect="read")
+    async def ask(context: ToolContext) -> str:
+        """Ask the user."""
+        await log.append(key, queued, seen=0)
+        context.ask_user("Which tea?")
+
+    bundle = Bundle(id="asking", tools=[ask])
+    model = ScriptedModel([Call("asking.ask"), "Answer to before.", "Answer to after."])
+    async with Harness.open(bundle, store=log, model=model) as harness:
+        assert (await harness.conversation("c").say("go")).exit_reason == "paused"
+        await log.append(key, [Entry(body=UserPrompt(text="after"), turn=NEW_TURN)], seen=0)
+        assert [outcome.status for outcome in await harness.carry_on()] == ["resumed"]
+        assert await harness.carry_on() == []
+    exits = await log.read(key, types=["react.exit"])
+    reasons = [block.body.reason for block in exits if isinstance(block.body, Exit)]
+    assert [(block.turn, reason) for block, reason in zip(exits, reasons, strict=True)] == [
+        (1, "interrupted"),
+        (2, "complete"),
+        (3, "complete"),
+    ]

@@ -250,10 +250,14 @@ class Timeline:
     def next_turn(self) -> Turn | None:
         """The oldest turn to resume, else the oldest turn to start, else None.
 
-        A paused turn is skipped if a prompt was sent after its question, because that prompt ends the paused turn.
+        A paused turn is skipped if a prompt was sent after its question, because that prompt ends the paused turn. So
+        are prompts that were sent before the question: they wait until the paused turn has ended.
         """
+        asked_seq = 0
         for turn in self.open_turns:
-            if not (turn.is_paused and self.has_later_message(turn)):
+            if turn.is_paused and self.has_later_message(turn):
+                asked_seq = max(asked_seq, turn.asked_seq)
+            elif turn.header is not None or turn.prompt is None or turn.prompt.seq > asked_seq:
                 return turn
         return None
 

@@ -67,6 +67,11 @@ class Talk:
         """The seq of the first recall of each input, by the input's seq."""
         return {row.body["said"]: row.seq for row in reversed(self.of("user.recalled"))}
 
+    @cached_property
+    def times(self) -> dict[int, float]:
+        """The time at which each block was made, in seconds since 1970, by its seq."""
+        return {row.seq: row.ts / 1000 for row in self.rows}
+
     def is_recalled(self, seq: int) -> bool:
         """Return whether an input was recalled before a round took it."""
         taken = min((row.seq for row in self.takers.get(seq, [])), default=self.rows[-1].seq + 1)
@@ -275,7 +280,9 @@ def check_late(talk: Talk, line: Line, end: Row) -> Iterator[str]:
         settled += [talk.recalls[row.seq]] if talk.is_recalled(row.seq) else []
         if row.seq < end.seq and not settled and ref not in line["late_input"]:
             yield f"{ref} is late for {line['turn']}, and its result does not say so"
-        if ref in line["late_input"] and any(seq < end.seq for seq in settled):
+        # A process that has lost the conversation tells its user before the next one stores the exit.
+        before = [seq for seq in settled if seq < end.seq and talk.times[seq] <= line["at"]]
+        if ref in line["late_input"] and before:
             yield f"{ref} is said to be late for {line['turn']}, and was settled before"
 
 
