@@ -86,12 +86,12 @@ def test_tools_that_run_programs_may_have_backends_of_their_own(tmp_path: Path) 
         (
             'TOOLS_SPECS = [\n    {"ref": "tools.py", "alais": "shop"},\n]',
             "alais",
-            "the key 'alais' means nothing, nearest is 'alias'",
+            "the key 'alais' is unknown, nearest is 'alias'",
         ),
         (
             'TOOLS_SPECS = [\n    {"ref": "tools.py", "alias": "shop", "use_sk": True},\n]',
             "use_sk",
-            "the key 'use_sk' means nothing",
+            "the key 'use_sk' is unknown",
         ),
         ('TOOLS_SPECS = [\n    {"ref": "tools.py"},\n]', "ref", "is incomplete: write"),
         ('TOOLS_SPECS = [\n    {"alias": "shop"},\n]', "alias", "is incomplete: write"),
@@ -197,7 +197,7 @@ def test_a_consumer_that_is_not_here_is_warned_of(tmp_path: Path) -> None:
     loaded = bundle(tmp_path, {"skills_descriptor.py": descriptor})
     location = line_of(tmp_path / "guide" / "skills_descriptor.py", "solver")
     warnings = load_skills("guide.skills_descriptor", loaded).warnings
-    assert warnings == (f"{location}: nothing here is the consumer 'solver'",)
+    assert warnings == (f"{location}: the consumer 'solver' is unknown",)
 
 
 @pytest.mark.parametrize(

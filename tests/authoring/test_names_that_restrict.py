@@ -135,18 +135,18 @@ OPENING = [
     (
         "ATTRIBUTE",
         'guard = [ask_before(["tea.order"])]',
-        "Tea.guard means nothing, nearest is 'guards'",
+        "Tea.guard is unknown, nearest is 'guards'",
     ),
     (
         "ATTRIBUTE",
         'gaurd = [ask_before(["tea.order"])]',
-        "Tea.gaurd means nothing, nearest is 'guards'",
+        "Tea.gaurd is unknown, nearest is 'guards'",
     ),
-    ("ATTRIBUTE", "GUARDS: list = []", "Tea.GUARDS means nothing, nearest is 'guards'"),
+    ("ATTRIBUTE", "GUARDS: list = []", "Tea.GUARDS is unknown, nearest is 'guards'"),
     (
         "ATTRIBUTE",
         "guard = property(lambda self: [])",
-        "Tea.guard means nothing, nearest is 'guards'",
+        "Tea.guard is unknown, nearest is 'guards'",
     ),
     ("ATTRIBUTE", "round_hook = [cycle_warning()]", "nearest is 'round_hooks'"),
     ("ATTRIBUTE", "middlewares = []", "nearest is 'middleware'"),
@@ -250,7 +250,7 @@ FILES = [
         "skills_descriptor.py",
         'AGENTS_CONFIG = {"reactt": {"disabled": ["public.*"]}}\n',
         "reactt",
-        "nothing here is the consumer 'reactt', nearest is 'react'",
+        "the consumer 'reactt' is unknown, nearest is 'react'",
     ),
 ]
 
@@ -319,7 +319,7 @@ async def test_a_guard_may_name_a_tool_of_the_bundle_that_a_list_leaves_out(tmp_
 IN_A_TURN = [
     ('self.guards = [ask_before(["tea.ordr"])]', "ask_before" + NEAREST),
     ('self.guards = [ask_before(["tae.*"])]', "ask_before" + UNMATCHED),
-    ('self.guard = [ask_before(["tea.order"])]', "Tea.guard means nothing, nearest is 'guards'"),
+    ('self.guard = [ask_before(["tea.order"])]', "Tea.guard is unknown, nearest is 'guards'"),
     ('return await (await self.build_react(tools=list(["tea.ordr"]))).run(payload)', NEAREST),
     (
         'return await (await self.build_react(**{"max_token": 3})).run(payload)',

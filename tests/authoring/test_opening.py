@@ -276,7 +276,7 @@ def test_several_bundles_are_not_guessed_between(tmp_path: Path) -> None:
 def test_an_entry_point_that_leads_nowhere_is_told(tmp_path: Path) -> None:
     project = '[project.entry-points."loopline.bundles"]\nguide = "giude:bundle"\n'
     write(tmp_path, {"pyproject.toml": project})
-    assert "the entry point 'giude:bundle' leads nowhere" in complaint(tmp_path)
+    assert "the module of the entry point 'giude:bundle' does not exist" in complaint(tmp_path)
 
 
 def test_a_malformed_project_is_told(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_a_check_lists_what_names_nothing(tea: Loopline) -> None:
     commit(tea.folder, {"docs/more.md": "See `docs/gone.md` and [this](lost.md).\n"})
     problems = [
         "docs/more.md:1: there is no `docs/gone.md`",
-        "docs/more.md:1: the link to 'lost.md' leads nowhere",
+        "docs/more.md:1: the link to 'lost.md' is broken",
     ]
     ran = tea("knowledge", "check", "guide")
     assert (ran.code, ran.out.splitlines()) == (1, problems)

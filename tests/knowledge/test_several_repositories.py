@@ -119,7 +119,7 @@ async def test_the_state_adds_up_and_names_the_repository_of_each_warning() -> N
     assert list(state.repositories) == ["web", "api"]
     assert (state.files, state.commit) == (3, "")
     (warning,) = state.warnings
-    assert warning.startswith("web/docs/login.md:5: ks:web/docs/lost.md names nothing")
+    assert warning.startswith("web/docs/login.md:5: ks:web/docs/lost.md does not exist")
     elsewhere = f"web/docs/login.md:5: the knowledge space has no 'api/any.md' at {state.repositories['api'].short_commit}"
     listed = list(await made.check())
     assert [line.partition(";")[0] for line in listed] == [warning.partition(";")[0], elsewhere]

@@ -605,7 +605,7 @@ async def test_a_check_names_each_path_in_backticks_that_is_gone() -> None:
     assert await space.check() == [
         "docs/a.md:2: there is no `docs/coffee.md`",
         "docs/a.md:2: there is no `src/old/`",
-        "docs/a.md:3: the link to 'lost.md' leads nowhere",
+        "docs/a.md:3: the link to 'lost.md' is broken",
     ]
 
 
@@ -628,8 +628,8 @@ async def test_a_check_names_each_heading_and_line_that_a_document_lacks() -> No
     files = {"docs/a.md": LINKED, "docs/b.md": text, "src/shop.py": "def price():\n    pass\n"}
     space = await ready(dict(files))
     assert [line.partition(";")[0] for line in await space.check()] == [
-        "docs/a.md:1: the link to 'b.md#brewing' leads nowhere: no heading #brewing",
-        "docs/a.md:1: the link to '#gone' leads nowhere: no heading #gone",
+        "docs/a.md:1: the link to 'b.md#brewing' is broken: no heading #brewing",
+        "docs/a.md:1: the link to '#gone' is broken: no heading #gone",
         "docs/a.md:2: ks:docs/b.md has no heading 'brewing'",
         "docs/a.md:2: ks:docs/b.md has 7 lines, so none from 90 on",
         "docs/a.md:2: ks:src/shop.py has no heading 'cost'",
@@ -660,12 +660,12 @@ async def test_labels_of_a_document_are_no_broken_links() -> None:
     }
     space = await ready(dict(files))
     broken = [
-        "docs/a.md:4: the link to 'lost' leads nowhere",
+        "docs/a.md:4: the link to 'lost' is broken",
         "docs/a.md:5: no document has the label 'lost'",
-        "docs/a.md:5: the link to 'tray' leads nowhere",
+        "docs/a.md:5: the link to 'tray' is broken",
     ]
     assert list(space.state.warnings) == broken
-    headings = "docs/a.md:4: the link to '#lost' leads nowhere: no heading #lost"
+    headings = "docs/a.md:4: the link to '#lost' is broken: no heading #lost"
     assert await space.check() == [broken[0], headings, *broken[1:]]
 
 
@@ -699,8 +699,8 @@ async def test_a_moved_commit_reads_only_the_files_that_changed(indexes: IndexSt
     assert (state.commit, state.files, state.passages) == (commit, 59, 59)
     assert [file.path for file in state.skipped] == ["docs/logo.png"]
     assert list(state.warnings) == [
-        "docs/0.md:1: the link to 'lost.md' leads nowhere",
-        "docs/0.md:1: the link to '1.md' leads nowhere",
+        "docs/0.md:1: the link to 'lost.md' is broken",
+        "docs/0.md:1: the link to '1.md' is broken",
     ]
     assert (await space.search("coffee"))[0].path == "docs/7.md"
     await space.close()

@@ -276,7 +276,7 @@ def test_a_file_that_declares_nothing_usable_is_refused(
     [
         ("3", "MCP_TOOL_SPECS must be a list such as"),
         ("[3]", "3 is incomplete: write {"),
-        ('[{"server": "x"}]', "the key 'server' means nothing, nearest is 'server_id'"),
+        ('[{"server": "x"}]', "the key 'server' is unknown, nearest is 'server_id'"),
         ('[{"server_id": "x", "tools": "all"}]', "is incomplete: write {"),
         ('[{"server_id": "a b"}]', "'a b' cannot be an alias"),
     ],

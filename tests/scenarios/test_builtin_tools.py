@@ -340,7 +340,7 @@ async def test_a_descriptor_chooses_built_in_tools_by_name(tmp_path: Path) -> No
     ("spec", "message"),
     [
         ('{"builtin": "calcualtor"}', "no built-in tool is called 'calcualtor', nearest is 'calc"),
-        ('{"builtin": "calculator", "alias": "c"}', "the key 'alias' means nothing"),
+        ('{"builtin": "calculator", "alias": "c"}', "the key 'alias' is unknown"),
         ('{"builtin": "calculator", "port": 3}', "calculator needs no port, and was given 3"),
         ('{"builtin": "web_search"}', "web_search needs a port with `async search(query, limit)`"),
         ('{"builtin": "web_fetch", "port": 3}', "web_fetch needs a port with `async fetch(url)`"),

@@ -114,10 +114,7 @@ def load_mcp_selections(module: str, bundle: LoadedBundle) -> tuple[McpSelection
 def _mcp_selection(descriptor: _Descriptor, index: int, spec: object) -> McpSelection:
     none: Mapping[object, object] = {}
     fields = cast("Mapping[object, object]", spec) if isinstance(spec, Mapping) else none
-    for key in fields:
-        if key not in _MCP_KEYS:
-            problem = f"the key {key!r} means nothing, {nearest_hint(str(key), _MCP_KEYS)}"
-            raise descriptor.wrong(_MCP_SPECS, problem, index)
+    _check_keys(descriptor, _MCP_SPECS, index, fields, _MCP_KEYS)
     complete: Mapping[object, object] = {"alias": None, "tools": EVERYTHING, **fields}
     match complete:
         case {"server_id": str(server_id), "alias": alias, "tools": tools} if _is_list(tools):
@@ -170,7 +167,7 @@ def load_skills(
     skills = add_places(join_imports(_join_skills(listed, in_root, bundle)), places)
     config = _read_agents_config(descriptor, skills)
     warnings = tuple(
-        f"{descriptor.location('AGENTS_CONFIG', name)}: nothing here is the consumer {name!r}"
+        f"{descriptor.location('AGENTS_CONFIG', name)}: the consumer {name!r} is unknown"
         for name in config
         if name not in (REACT, consumer)
     )
@@ -263,7 +260,7 @@ class _Descriptor:
             if name in (*TOOL_NAMES, *SKILL_NAMES) or name != name.upper():
                 continue
             if near := nearest_name(name, names, _MISSPELT):
-                raise self.wrong(name, f"{name} means nothing, nearest is {near}")
+                raise self.wrong(name, f"{name} is unknown, nearest is {near}")
 
 
 def _assignments(file: Path) -> dict[str, ast.expr]:
@@ -324,17 +321,21 @@ def _bind_tools(descriptor: _Descriptor, bundle: LoadedBundle) -> Iterator[Tool]
 
 
 def _check_keys(
-    descriptor: _Descriptor, index: int, spec: Mapping[object, object], allowed: Sequence[str]
+    descriptor: _Descriptor,
+    setting: str,
+    index: int,
+    spec: Mapping[object, object],
+    allowed: Sequence[str],
 ) -> None:
     for key in spec:
         if key not in allowed:
-            problem = f"the key {key!r} means nothing, {nearest_hint(str(key), allowed)}"
-            raise descriptor.wrong("TOOLS_SPECS", problem, index)
+            problem = f"the key {key!r} is unknown, {nearest_hint(str(key), allowed)}"
+            raise descriptor.wrong(setting, problem, index)
 
 
 def _builtin(descriptor: _Descriptor, index: int, spec: Mapping[object, object]) -> Tool:
     """Return the built-in tool of an entry, with the port in the entry."""
-    _check_keys(descriptor, index, spec, _BUILTIN_KEYS)
+    _check_keys(descriptor, "TOOLS_SPECS", index, spec, _BUILTIN_KEYS)
     name = str(spec["builtin"])
     if name not in BUILTINS:
         problem = f"no built-in tool is called {name!r}, {nearest_hint(name, BUILTINS)}"
@@ -349,7 +350,7 @@ def _spec(
     descriptor: _Descriptor, index: int, spec: Mapping[object, object]
 ) -> tuple[str, str, str]:
     """Check an entry; return the kind of its source, `ref` or `module`, the name of the source, and the alias."""
-    _check_keys(descriptor, index, spec, _SPEC_KEYS)
+    _check_keys(descriptor, "TOOLS_SPECS", index, spec, _SPEC_KEYS)
     texts = {str(key): value for key, value in spec.items() if isinstance(value, str) and value}
     sources = [key for key in _SOURCES if key in spec]
     if len(sources) != 1 or sources[0] not in texts or "alias" not in texts:
@@ -437,7 +438,7 @@ def _read_agents_config(descriptor: _Descriptor, skills: Skills) -> dict[str, Sk
     for consumer, selection in config.items():
         known = (REACT, REACT_SHORT)
         if consumer not in known and (near := nearest_name(consumer, known, _ALIKE_CONSUMER)):
-            problem = f"nothing here is the consumer {consumer!r}, nearest is {near!r}"
+            problem = f"the consumer {consumer!r} is unknown, nearest is {near!r}"
             raise descriptor.wrong("AGENTS_CONFIG", problem, consumer)
         for pattern in selection.unmatched(names):
             nearest = nearest_hint(pattern, [skill.full_id for skill in skills])

@@ -299,7 +299,7 @@ def _project_site(project: Path, value: str) -> _Site:
             if path.is_file() or (path / "__init__.py").is_file():
                 return _Site(path, attribute.strip() or "bundle")
     raise BundleError(
-        f"{project / 'pyproject.toml'}: the entry point {value!r} leads nowhere: "
+        f"{project / 'pyproject.toml'}: the module of the entry point {value!r} does not exist: "
         f"no {inner}/__init__.py in {project}"
     )
 

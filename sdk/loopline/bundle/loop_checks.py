@@ -38,7 +38,7 @@ def misspelt_attributes(workflow: type) -> Iterator[tuple[str, str]]:
         own = {name: value for name, value in vars(kind).items() if name not in known}
         for name, near in misspelt_names(own):
             location = _location(kind, name)
-            yield f"{location}: {kind.__name__}.{name} means nothing, nearest is {near!r}", near
+            yield f"{location}: {kind.__name__}.{name} is unknown, nearest is {near!r}", near
 
 
 def misspelt_names(attributes: Mapping[str, object]) -> Iterator[tuple[str, str]]:
@@ -80,16 +80,15 @@ def _location(kind: type, attribute: str) -> str:
         if isinstance(node, ast.ClassDef) and node.name == kind.__name__:
             for statement in node.body:
                 match statement:
-                    case ast.Assign(targets=[ast.Name(id=written)]):
-                        is_attribute = written == attribute
-                    case ast.AnnAssign(target=ast.Name(id=written)):
-                        is_attribute = written == attribute
-                    case ast.FunctionDef(name=written) | ast.AsyncFunctionDef(name=written):
-                        is_attribute = written == attribute
+                    case (
+                        ast.Assign(targets=[ast.Name(id=written)])
+                        | ast.AnnAssign(target=ast.Name(id=written))
+                        | ast.FunctionDef(name=written)
+                        | ast.AsyncFunctionDef(name=written)
+                    ) if written == attribute:
+                        return f"{name}:{statement.lineno}"
                     case _:
-                        is_attribute = False
-                if is_attribute:
-                    return f"{name}:{statement.lineno}"
+                        pass
     return name
 
 
@@ -166,4 +165,4 @@ def check_attributes(workflow: object, known: Container[str]) -> None:
     for name, near in misspelt_names(own):
         if near in RESTRICTING:
             attribute = f"{caller_location()}: {type(workflow).__name__}.{name}"
-            raise BundleError(f"{attribute} means nothing, nearest is {near!r}")
+            raise BundleError(f"{attribute} is unknown, nearest is {near!r}")

@@ -229,6 +229,6 @@ def _oauth(name: str, file: Path, fields: McpServerFields) -> McpOAuthSettings:
             )
         case _:
             raise BundleError(
-                f"{file}: oauth of the server {name!r} has other fields than clientId, clientSecret, scope "
-                "and callbackPort, a number"
+                f"{file}: oauth of the server {name!r} may have the texts clientId, clientSecret and scope, "
+                "and the number callbackPort, and no other fields"
             )

@@ -213,5 +213,5 @@ def _check_result(result: object, loaded: LoadedBundle, answer: Completion | Non
         workflow = loaded.bundle.workflow.__name__
         raise BundleError(
             f"{loaded.folder}: {workflow}.process returned {result!r}: "
-            "return what react.run(payload) or self.answer(…) gave last"
+            "return the last result of react.run(payload) or self.answer(…)"
         )

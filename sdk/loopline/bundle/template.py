@@ -56,12 +56,10 @@ def _dependency_values(loopline: Installation) -> dict[str, str]:
 
 def _check(name: str) -> None:
     if not name.isidentifier() or not name.isascii() or name.startswith("_"):
-        raise BundleError(f"{name!r} cannot name a package: {_suggest_name(name)!r} would work")
+        raise BundleError(f"{name!r} cannot be the name of a package: use {_suggest_name(name)!r}")
     reserved = keyword.iskeyword(name) or name in sys.stdlib_module_names or name in _TAKEN
     if reserved:
-        raise BundleError(
-            f"{name!r} is taken in Python: {_suggest_name(f'{name}_bundle')!r} would work"
-        )
+        raise BundleError(f"{name!r} is taken in Python: use {_suggest_name(f'{name}_bundle')!r}")
 
 
 def _suggest_name(name: str) -> str:

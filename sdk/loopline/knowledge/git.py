@@ -120,7 +120,7 @@ class GitRepository:
         setting = repo.strip()
         if not setting.isprintable():
             raise KnowledgeError(
-                f"knowledge.repo is {_hide_password(setting)!r}: no such name exists"
+                f"knowledge.repo is {_hide_password(setting)!r}: it contains characters that cannot be printed"
             )
         if _REMOTE.match(setting):
             return _mirror(setting, ref, mirrors, timeout_seconds, fetch=fetch)
@@ -348,7 +348,7 @@ class GitRepository:
         there_is = f"; there is {', '.join(near)}" if near else ""
         reason = f" ({error.strip()})" if error.strip() else ""
         return KnowledgeError(
-            f"knowledge.ref is {ref!r}, which names no commit of {self.location}{reason}{there_is}"
+            f"knowledge.ref is {ref!r}, which is not a commit of {self.location}{reason}{there_is}"
         )
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Container, Iterable, Iterator
-from typing import Literal, Protocol
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Literal
 from urllib.parse import unquote
 
 from msgspec import Struct
@@ -41,6 +43,7 @@ _QUOTED_PATH = re.compile(
     r"(?<!`)`([\w.@~+-]++(?:/[\w.@~+-]++)++/?)(?:(?:#L?|:)\d[\d:L-]*+)?`(?!`)"
 )
 _ELSEWHERE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|//|[/#?{]|\Z")
+_LINE_ANCHOR = re.compile(r"L\d+(?:-L?\d+)?|:~:text=.*")
 _ENDINGS = ("", ".md", ".mdx", ".markdown", ".rst", "/index.md", "/README.md")
 
 
@@ -60,16 +63,29 @@ class DocumentLink(Struct, frozen=True, array_like=True):
     wrong: str = ""
 
 
-class LinkTargets(Protocol):
-    """Checks links that the tree of one repository cannot check."""
+@dataclass(frozen=True, slots=True)
+class LinkTargets:
+    """The targets of links that the tree of one repository cannot check.
 
-    def broken_ref(self, ref: KnowledgeRef) -> str:
-        """Return the reason if a ref to another repository, to lines or to a heading is broken, else an empty string."""
-        ...
+    `headings` are the anchors of each document, by path in the repository. `broken_ref` returns the reason if a ref to
+    another repository, to lines or to a heading is broken, and otherwise an empty string.
+    """
+
+    headings: Mapping[str, frozenset[str]]
+    broken_ref: Callable[[KnowledgeRef], str]
 
     def broken_heading(self, path: str, heading: str) -> str:
-        """Return the reason if a document does not have the heading; empty if it does, or the file is not a document."""
-        ...
+        """Return the reason if a document does not have the heading; empty if it does, or its headings are not known."""
+        headings = self.headings.get(path)
+        if not headings or heading.lower() in headings or _LINE_ANCHOR.fullmatch(heading):
+            return ""
+        near = get_close_matches(heading.lower(), sorted(headings), n=3, cutoff=0.4)
+        return f"no heading #{heading}" + (f"; near it: #{', #'.join(near)}" if near else "")
+
+
+def is_markdown(path: str) -> bool:
+    """Return True if the extension of the file is that of Markdown."""
+    return posixpath.splitext(path)[1].lower() in _MARKDOWN
 
 
 def is_document(path: str) -> bool:
@@ -85,11 +101,11 @@ def document_links(inside: str, text: str) -> tuple[DocumentLink, ...]:
     """
     if not is_document(inside) or not any(mark in text for mark in _MARKS):
         return ()
-    ending = posixpath.splitext(inside)[1].lower()
+    markdown = is_markdown(inside)
     return tuple(
         link
         for number, line in _lines_outside_fences(text)
-        for link in _links_of(line, number, inside, ending in _MARKDOWN)
+        for link in _links_of(line, number, inside, markdown)
     )
 
 
@@ -97,7 +113,7 @@ def document_labels(inside: str, text: str) -> tuple[str, ...]:
     """Return the labels that a document defines, normalized: `(name)=` in Markdown, `.. _name:` in other documents."""
     if not is_document(inside) or not any(mark in text for mark in _LABEL_MARKS):
         return ()
-    if posixpath.splitext(inside)[1].lower() not in _MARKDOWN:
+    if not is_markdown(inside):
         return tuple(_normalize_label(match[1] or match[2]) for match in _RST_LABEL.finditer(text))
     if not _LABEL.search(text):
         return ()
@@ -218,8 +234,8 @@ def _broken_target(link: DocumentLink, tree: Tree, targets: LinkTargets | None) 
             if targets is None or not link.heading:
                 return ""
             why = targets.broken_heading(f"{link.path}{ending}", link.heading)
-            return f"the link to {link.written!r} leads nowhere: {why}" if why else ""
-    return f"the link to {link.written!r} leads nowhere"
+            return f"the link to {link.written!r} is broken: {why}" if why else ""
+    return f"the link to {link.written!r} is broken"
 
 
 def _broken_path(link: DocumentLink, inside: str, tree: Tree) -> str:
@@ -261,4 +277,4 @@ def _broken_ref(text: str, tree: Tree, name: str, targets: LinkTargets | None) -
     if path in tree.folders:
         return ""
     near = tree.nearest(path)
-    return f"{text} names nothing" + (f"; near it: {', '.join(near[:3])}" if near else "")
+    return f"{text} does not exist" + (f"; near it: {', '.join(near[:3])}" if near else "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 import re
 import threading
 from collections import Counter, OrderedDict
@@ -15,12 +14,12 @@ from msgspec import structs
 
 from loopline.errors import KnowledgeError, RefError
 from loopline.knowledge.index_build import decode_text
+from loopline.knowledge.links import is_markdown
 from loopline.knowledge.repository import Repository, RepositoryFile
 from loopline.knowledge.tree import KnowledgeConfig, Root, Tree, read_roots, repository_path
 from loopline.refs import Characters, KnowledgeRef, Lines, Span, parse, split_lines
 from loopline.search import SEPARATOR, Explanation, chunk
 
-MARKDOWN = (".md", ".markdown", ".mdx")
 _ATX = re.compile(r" {0,3}#{1,6}[ \t]")
 _NAMED = re.compile(r"""\b(?:id|name)=["']([^"'\s>]+)["']""")
 _OWN_NAME = re.compile(r"\{[^{}]*#([\w.:-]+)[^{}]*\}")
@@ -37,7 +36,7 @@ def document_headings(path: str, text: str) -> frozenset[str]:
 
     They are the slugs of its headings, with a number if a slug repeats, and its explicit ids and names.
     """
-    if posixpath.splitext(path)[1].lower() not in MARKDOWN:
+    if not is_markdown(path):
         return frozenset()
     return frozenset(_anchors(path, text))
 

@@ -111,7 +111,7 @@ class MemoryRepository:
             return matches[0]
         near = get_close_matches(ref, self._refs, n=3, cutoff=0.4) or sorted(self._refs)
         raise KnowledgeError(
-            f"knowledge.ref is {ref!r}, which names no commit of {self.name}; there is {', '.join(near)}"
+            f"knowledge.ref is {ref!r}, which is not a commit of {self.name}; there is {', '.join(near)}"
         )
 
     def abbreviate(self, commit: str) -> str:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-import re
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from hashlib import sha256
 
 from loopline.clock import Clock
@@ -26,7 +24,13 @@ from loopline.knowledge.index_build import (
     dump_report,
     load_report,
 )
-from loopline.knowledge.links import broken_links, document_labels, document_links, is_document
+from loopline.knowledge.links import (
+    LinkTargets,
+    broken_links,
+    document_labels,
+    document_links,
+    is_document,
+)
 from loopline.knowledge.passage import Passage, PassageReader, document_headings
 from loopline.knowledge.repository import Repository
 from loopline.knowledge.tree import KnowledgeConfig, Root, read_roots
@@ -178,7 +182,6 @@ class VectorBuild:
 
 # Part of the signature: increment it when the same commit and configuration produce another index.
 SPACE_VERSION = 3
-_LINE_ANCHOR = re.compile(r"L\d+(?:-L?\d+)?|:~:text=.*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,7 +312,7 @@ class RepositorySpace:
             path: decode_text(data) or "" for (path, _), data in zip(small, contents, strict=True)
         }
         headings = {entry.path: document_headings(entry.path, texts[path]) for path, entry in small}
-        targets = _Targets(headings, broken_ref)
+        targets = LinkTargets(headings, broken_ref)
         labels = frozenset(
             label for path, entry in small for label in document_labels(entry.path, texts[path])
         )
@@ -429,28 +432,6 @@ class RepositorySpace:
             lambda notes: dump_report(build.report(notes)),
         )
         return stored, load_report(stored.notes), not build.started
-
-
-class _Targets:
-    """Checks the headings of a repository's documents and the refs to other repositories."""
-
-    def __init__(
-        self, headings: Mapping[str, frozenset[str]], broken_ref: Callable[[KnowledgeRef], str]
-    ) -> None:
-        self._headings = headings
-        self._broken_ref = broken_ref
-
-    def broken_ref(self, ref: KnowledgeRef) -> str:
-        """Return the reason if a ref does not exist, else an empty string."""
-        return self._broken_ref(ref)
-
-    def broken_heading(self, path: str, heading: str) -> str:
-        """Return the reason if a document does not have the heading; empty if it does, or its headings are not known."""
-        headings = self._headings[path] if path in self._headings else frozenset[str]()
-        if not headings or heading.lower() in headings or _LINE_ANCHOR.fullmatch(heading):
-            return ""
-        near = get_close_matches(heading.lower(), sorted(headings), n=3, cutoff=0.4)
-        return f"no heading #{heading}" + (f"; near it: #{', #'.join(near)}" if near else "")
 
 
 def index_signature(

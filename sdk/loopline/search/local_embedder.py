@@ -9,12 +9,13 @@ from hashlib import file_digest
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
-from typing import Protocol, TypedDict, cast
+from typing import Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from loopline.models import Json
 from loopline.search.embedder import EmbeddingError, Vector
 
 Matrix = NDArray[np.float32]
@@ -195,25 +196,6 @@ class _Encoder(Protocol):
     def encode(self, texts: Sequence[Sequence[int]]) -> Matrix: ...
 
 
-class _Config(TypedDict, total=False):
-    model_type: str
-    hidden_act: str
-    hidden_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    layer_norm_eps: float
-
-
-class _Pooling(TypedDict, total=False):
-    pooling_mode_cls_token: bool
-    pooling_mode_mean_tokens: bool
-
-
-class _Sentences(TypedDict, total=False):
-    max_seq_length: int
-    prompts: dict[str, str]
-
-
 @dataclass(frozen=True, slots=True)
 class Prefixes:
     """The prefixes that a model expects before a query and before a passage."""
@@ -379,15 +361,12 @@ def weights_digest(weights: Path) -> str:
 
 def read_prefixes(folder: Path) -> Prefixes:
     """Read the prefixes from the configuration of a model; empty if it has none."""
-    sentences = cast(
-        _Sentences, _read_json(folder / "config_sentence_transformers.json", default={})
-    )
-    match sentences:
-        case {"prompts": {"query": query, "document": passage}}:
+    match _read_json(folder / "config_sentence_transformers.json", default={}):
+        case {"prompts": {"query": str(query), "document": str(passage)}}:
             return Prefixes(query, passage)
-        case {"prompts": {"query": query, "passage": passage}}:
+        case {"prompts": {"query": str(query), "passage": str(passage)}}:
             return Prefixes(query, passage)
-        case {"prompts": {"query": query}}:
+        case {"prompts": {"query": str(query)}}:
             return Prefixes(query)
         case _:
             return Prefixes()
@@ -403,8 +382,7 @@ def _load_encoder(folder: Path) -> tuple[_Encoder, Path]:
     for name in _ONNX:
         if (folder / name).is_file():
             return _OnnxEncoder(folder / name, takes_first_token=first_token), folder / name
-    config = cast(_Config, _read_json(folder / "config.json"))
-    match config:
+    match _read_json(folder / "config.json"):
         case {
             "model_type": "bert",
             "hidden_act": "gelu",
@@ -433,8 +411,7 @@ def _load_encoder(folder: Path) -> tuple[_Encoder, Path]:
 
 
 def _takes_first_token(folder: Path) -> bool:
-    pooling = cast(_Pooling, _read_json(folder / "1_Pooling" / "config.json", default={}))
-    match pooling:
+    match _read_json(folder / "1_Pooling" / "config.json", default={}):
         case {"pooling_mode_cls_token": True}:
             return True
         case {"pooling_mode_mean_tokens": False}:
@@ -450,8 +427,7 @@ def _load_tokenizer(folder: Path) -> _Tokenizer:
     if not path.is_file():
         raise EmbeddingError(f"{folder} has no tokenizer.json")
     tokenizer = cast(_Tokenizer, Tokenizer.from_file(str(path)))
-    sentences = cast(_Sentences, _read_json(folder / "sentence_bert_config.json", default={}))
-    match sentences:
+    match _read_json(folder / "sentence_bert_config.json", default={}):
         case {"max_seq_length": int() as limit}:
             tokenizer.enable_truncation(limit)
         case _:
@@ -465,10 +441,11 @@ def _replace_surrogates(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def _read_json(path: Path, default: object = None) -> object:
+def _read_json(path: Path, default: Json = None) -> Json:
     if default is not None and not path.is_file():
         return default
     try:
-        return json.loads(path.read_text())
+        document: Json = json.loads(path.read_text())
+        return document
     except (OSError, ValueError) as error:
         raise EmbeddingError(f"{path} cannot be read as JSON: {error}") from error
