@@ -82,7 +82,10 @@ async def test_many_that_open_a_store_at_once_collect_once(
             await item.__aenter__()
         for item in stores:
             await item.__aexit__(None, None, None)
-    assert len([message for message in caplog.messages if "removed unreferenced blobs" in message]) == 1
+    assert (
+        len([message for message in caplog.messages if "removed unreferenced blobs" in message])
+        == 1
+    )
 
 
 async def test_a_store_that_is_held_by_another_is_used_and_the_failure_is_logged(

@@ -673,12 +673,10 @@ class Conversation(ConversationReader, Generic[T_co]):
             return await self._turns.run(request)
         except StoppedInQueue:
             check_not_forgotten(self.conversation, await self._log.forgotten(self.conversation))
-            timeline = await open_timeline(self._log, self.conversation)
-            open_turns = [turn.number for turn in timeline.open_turns]
-            stopped = chosen or next(iter(open_turns), 0)
-            if not stopped or (stopped in open_turns and timeline.turn(stopped).header is None):
-                raise  # only this request was stopped: a queued message still waits for its turn
-            return await self._turns.result_of_stopped(request, stopped)
+            open_turns = (await open_timeline(self._log, self.conversation)).open_turns
+            if not chosen and not open_turns:
+                raise
+            return await self._turns.result_of_stopped(request, chosen or open_turns[0].number)
 
     async def _stream(
         self, start: Callable[[EventSink], Awaitable[TurnResult[Any]]]

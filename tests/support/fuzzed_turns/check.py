@@ -261,6 +261,10 @@ def check_result(talk: Talk, line: Line, turn: int, end: Row) -> Iterator[str]:
     told, stored = line["exit_reason"], end.body["reason"]
     if (told, line["answer"], line["rounds"], stored) == ("stopped", "", 0, "stopped"):
         return  # the request was stopped while it waited, before the turn had ended
+    if (told, line["answer"], line["rounds"], line["text"]) == ("stopped", "", 0, ""):
+        starts = [row.ts / 1000 for row in talk.of("turn.header") if row.turn == turn]
+        if min(starts) > line["at"]:
+            return  # a request to resume was stopped while it waited, and the turn started later
     answers = {row.turn: row.body["text"] for row in talk.of("assistant.completion")}
     if (told, line["answer"]) != (stored, answers.get(turn, "")):
         yield f"the result {line} is not what is stored: {end.body}, {answers.get(turn)!r}"
