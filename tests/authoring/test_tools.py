@@ -312,7 +312,7 @@ def test_a_value_that_cannot_be_text_is_the_authors_to_change(value: object) -> 
     give = returning(value)
     with pytest.raises(ToolError) as raised:
         asyncio.run(run(give, {}))
-    assert str(raised.value).startswith("shop.give returned what it may not")
+    assert str(raised.value).startswith("shop.give returned a value that is not allowed")
     assert give.location in str(raised.value)
 
 
@@ -403,7 +403,7 @@ def test_an_unknown_effect_is_refused() -> None:
         ("file:{path}", "write", r"no parameter 'path': its parameters are \['name'\]"),
         ("file:{name.x}", "write", "no parameter 'name.x'"),
         ("file:{}", "write", "no parameter ''"),
-        ("file:{name", "write", "which is no template"),
+        ("file:{name", "write", "which is not a template"),
         ("file:{name}", "read", 'a key goes with effect="write" or "meta"'),
     ],
 )

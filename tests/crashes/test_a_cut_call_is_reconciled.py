@@ -237,7 +237,10 @@ async def test_an_answer_that_is_no_result_leaves_the_call_interrupted_and_names
     with caplog.at_level(logging.ERROR, "loopline"):
         result = await carried_on(log)
     assert result.status == "interrupted"
-    assert "cut.odd_answer returned what it may not, which its author must change" in caplog.text
+    assert (
+        "cut.odd_answer returned a value that is not allowed, which its author must change"
+        in caplog.text
+    )
 
 
 async def test_what_became_of_a_call_is_asked_with_the_arguments_that_it_ran_with(

@@ -17,7 +17,7 @@ from loopline.tools.builtin.calculator import (
     MAX_LENGTH,
     Number,
     calculate,
-    shown,
+    format_number,
 )
 
 SIGNS: dict[str, Callable[[int, int], int]] = {
@@ -56,7 +56,7 @@ def sums() -> st.SearchStrategy[Sum]:
 def test_whole_numbers_are_exact(written: Sum) -> None:
     text, value = written
     assert calculate(text) == value
-    assert shown(calculate(text)) == str(value)
+    assert format_number(calculate(text)) == str(value)
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
@@ -111,7 +111,7 @@ def test_powers_are_exact(base: int, exponent: int) -> None:
     ],
 )
 def test_a_sum_has_its_value(text: str, value: str) -> None:
-    assert shown(calculate(text)) == value
+    assert format_number(calculate(text)) == value
 
 
 @pytest.mark.parametrize(
@@ -202,10 +202,10 @@ def test_any_text_has_a_value_of_a_bounded_size_or_is_told_why_not(text: str) ->
     value = answer(text)
     if value is not None:
         assert isinstance(value, int) or math.isfinite(value)
-        assert len(shown(value)) <= MAX_DIGITS + 1
+        assert len(format_number(value)) <= MAX_DIGITS + 1
 
 
 @given(st.lists(st.sampled_from(["9" * 9, "**", "*", "(", ")", "-"]), max_size=100).map("".join))
 def test_towers_of_powers_are_refused_before_they_are_worked_out(text: str) -> None:
     value = answer(text)
-    assert value is None or len(shown(value)) <= MAX_DIGITS + 1
+    assert value is None or len(format_number(value)) <= MAX_DIGITS + 1

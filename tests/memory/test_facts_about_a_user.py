@@ -93,7 +93,7 @@ async def test_a_fact_cannot_rest_on_what_was_only_recalled() -> None:
         ]
         assert await harness.memory.facts.facts(ANN) == []
     assert "is remembered text" in recalled
-    assert "names nothing here" in unknown
+    assert "does not exist in this conversation" in unknown
 
 
 async def test_facts_are_no_texts_of_turns() -> None:
@@ -105,13 +105,13 @@ async def test_facts_are_no_texts_of_turns() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (memory("write"), "text: a text that is not empty"),
+        (memory("write"), "text must be a string that is not empty"),
         (memory("write", text="x" * 301), "may have 300"),
-        (memory("write", text="x", scope="world"), "scope: one of user, conversation"),
+        (memory("write", text="x", scope="world"), "scope must be one of user, conversation"),
         (memory("write", text="x", refs=["nonsense"]), "refs:"),
-        (memory("write", text="x", refs="ar:turn_1.user.prompt"), "refs: a list"),
+        (memory("write", text="x", refs="ar:turn_1.user.prompt"), "refs must be a list"),
         (memory("supersede", id="f9", text="x"), "no fact 'f9'"),
-        (memory("drop"), "id: a text"),
+        (memory("drop"), "id must be a string"),
         (memory("burn"), "react.memory knows list, write, supersede and drop"),
     ],
 )

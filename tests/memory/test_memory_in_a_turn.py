@@ -78,14 +78,14 @@ async def test_nothing_found_is_a_result() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"query": 3}, "query: a text"),
-        ({"scope": "world"}, "scope: one of conversation, user"),
+        ({"query": 3}, "query must be a string"),
+        ({"scope": "world"}, "scope must be one of conversation, user"),
         ({"targets": ["diary"]}, "targets: there is no 'diary'"),
-        ({"ordinal": "umpteenth"}, "ordinal: a number"),
-        ({"ordinal": True}, "ordinal: a number"),
-        ({"from": "yesterday"}, "from: a date or time"),
-        ({"to": "2026-13-01"}, "to: a date or time"),
-        ({"top_k": 0}, "top_k: a whole number"),
+        ({"ordinal": "umpteenth"}, "ordinal must be a number"),
+        ({"ordinal": True}, "ordinal must be a number"),
+        ({"from": "yesterday"}, "from must be a date or time"),
+        ({"to": "2026-13-01"}, "to must be a date or time"),
+        ({"top_k": 0}, "top_k must be an integer"),
         ({"user": "bob"}, "react.memsearch has no field 'user'"),
     ],
 )

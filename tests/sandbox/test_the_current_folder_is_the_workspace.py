@@ -129,7 +129,7 @@ async def test_a_program_that_fails_removes_nothing_and_its_changes_are_stored(w
     tree, _, report = await run(way, [(program, []), ("pass", [])])
     assert tree == {**BEFORE, "files/new": "n"}
     tree, _, report = await run(way, [(program, [])])
-    assert "Nothing is removed from the workspace, because the program failed." in report
+    assert "No files are removed from the workspace, because the program failed." in report
 
 
 @pytest.mark.parametrize("way", ["local", "session"])

@@ -103,14 +103,14 @@ async def test_the_calculator_gives_the_value_alone() -> None:
 @pytest.mark.parametrize(
     ("tool", "arguments", "message"),
     [
-        (Calculator(), {}, "expression: a text that is not empty"),
-        (Calculator(), {"expression": " "}, "expression: a text"),
-        (Calculator(), {"expression": 2}, "expression: a text"),
+        (Calculator(), {}, "expression must be a string that is not empty"),
+        (Calculator(), {"expression": " "}, "expression must be a string"),
+        (Calculator(), {"expression": 2}, "expression must be a string"),
         (Calculator(), {"expresion": "2"}, "calculator has no field 'expresion': ['expression']"),
-        (WebSearchTool(WEB), {"query": ""}, "query: a text"),
-        (WebSearchTool(WEB), {"query": "tea", "limit": 0}, "limit: a whole number from 1 to 20"),
-        (WebSearchTool(WEB), {"query": "tea", "limit": 21}, "limit: a whole number"),
-        (WebSearchTool(WEB), {"query": "tea", "limit": True}, "limit: a whole number"),
+        (WebSearchTool(WEB), {"query": ""}, "query must be a string"),
+        (WebSearchTool(WEB), {"query": "tea", "limit": 0}, "limit must be an integer from 1 to 20"),
+        (WebSearchTool(WEB), {"query": "tea", "limit": 21}, "limit must be an integer"),
+        (WebSearchTool(WEB), {"query": "tea", "limit": True}, "limit must be an integer"),
         (WebSearchTool(WEB), {"query": "tea", "n": 1}, "web_search has no field 'n'"),
         (WebFetchTool(WEB), {"url": "ftp://tea.example/"}, "http:// or https://"),
         (WebFetchTool(WEB), {"url": "file:///etc/passwd"}, "http:// or https://"),
@@ -120,11 +120,11 @@ async def test_the_calculator_gives_the_value_alone() -> None:
         (WebFetchTool(WEB), {"url": "https://tea.example/a b"}, "http:// or https://"),
         (WebFetchTool(WEB), {"url": "https://tea.example/\udc80"}, "http:// or https://"),
         (WebFetchTool(WEB), {"url": "https://tea.example/" + "a" * 2_000}, "http:// or https://"),
-        (KnowledgeSearchTool({"a": Space()}), {}, "query: a text"),
+        (KnowledgeSearchTool({"a": Space()}), {}, "query must be a string"),
         (
             KnowledgeSearchTool({"a": Space()}),
             {"query": "x", "score_threshold": 2},
-            "score_threshold: a number from 0 to 1",
+            "score_threshold must be a number from 0 to 1",
         ),
         (
             KnowledgeSearchTool({"docs": Space(), "mail": Space()}),
@@ -217,8 +217,8 @@ async def test_of_a_long_page_the_beginning_is_shown() -> None:
     [
         (OSError("no route"), "https://x.example/ failed: OSError: no route"),
         (ToolError("not allowed"), "not allowed"),
-        ("a text", "it gave 'a text', not a WebPage"),
-        (WebPage(url="file:///etc/passwd", text=""), "led to 'file:///etc/passwd'"),
+        ("a text", "it returned 'a text', not a WebPage"),
+        (WebPage(url="file:///etc/passwd", text=""), "redirects to 'file:///etc/passwd'"),
     ],
 )
 async def test_a_page_that_cannot_be_had_is_an_error_for_the_model(

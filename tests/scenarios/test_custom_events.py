@@ -208,9 +208,12 @@ BROKEN = Bundle(id="w", tools=[emit, emit_what_is_no_json])
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (Call("w.emit", name=""), "letters, digits, _ . : or -, which '' has not"),
-        (Call("w.emit", name="a b"), "which 'a b' has not"),
-        (Call("w.emit", name="a\n"), "which 'a\\n' has not"),
+        (
+            Call("w.emit", name=""),
+            "'' is not a name for an event: it has 1 to 100 letters, digits, _ . : or -",
+        ),
+        (Call("w.emit", name="a b"), "'a b' is not a name for an event"),
+        (Call("w.emit", name="a\n"), "'a\\n' is not a name for an event"),
         (Call("w.emit", name="x" * 101), "1 to 100 letters"),
         (Call("w.emit", name="x" * 100), "emitted"),
         (Call("w.emit", name="a-b_c.d:e", size=EVENT_BYTES - 2), "emitted"),
@@ -218,7 +221,7 @@ BROKEN = Bundle(id="w", tools=[emit, emit_what_is_no_json])
             Call("w.emit", name="big", size=EVENT_BYTES),
             "the data of the event 'big' has 2,000,002 bytes, and may have 2,000,000",
         ),
-        (Call("w.emit_what_is_no_json"), "the data of the event 'loop' is no JSON"),
+        (Call("w.emit_what_is_no_json"), "the data of the event 'loop' is not JSON"),
     ],
 )
 async def test_a_name_or_data_that_is_wrong_is_what_the_call_comes_to(
@@ -308,7 +311,7 @@ async def test_a_wrong_name_in_a_workflow_ends_the_turn() -> None:
     async with Harness.open(
         bundle, store="memory:", model=ScriptedModel([], strict=False)
     ) as harness:
-        with pytest.raises(LooplineError, match="which 'no name' has not"):
+        with pytest.raises(LooplineError, match="'no name' is not a name for an event"):
             await harness.conversation("c").say("Hello.")
 
 

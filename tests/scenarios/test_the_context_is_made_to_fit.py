@@ -312,7 +312,7 @@ async def test_what_is_hidden_gives_way_to_its_line_and_is_read_back() -> None:
         ("ar:turn_1.user.prompt", 2_000, "never hidden"),
         (REF, 2_000, "hide_before_cache"),
         ("tc:turn_1.c4.result", 100, "hide_too_old"),
-        ("tc:turn_1.c9.result", 2_000, "nothing here answers to"),
+        ("tc:turn_1.c9.result", 2_000, "does not exist in this conversation"),
         ("ar:turn_1.react.notes.1", 2_000, "only calls, results, answers"),
         ("nonsense", 2_000, "refs look like"),
     ],

@@ -99,7 +99,7 @@ async def test_a_pulled_file_cannot_be_written() -> None:
         ("fi:turn_1.files/src", "turn_1 has a.py, b.md"),
         ("ar:turn_1.user.prompt", "names no files"),
         ("files/a.py", "not a ref"),
-        ("fi:turn_1.outputs", "the ref is to be of files"),
+        ("fi:turn_1.outputs", "the ref must be of files"),
     ],
 )
 async def test_a_checkout_of_nothing_says_what_there_is(path: str, problem: str) -> None:

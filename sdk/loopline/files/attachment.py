@@ -240,7 +240,7 @@ def _identify(attachment: Attachment, caps: AttachmentCaps) -> UserAttachment:
             f"{name} is {kind}: images, PDFs, Word, Excel and PowerPoint documents and texts can be attached"
         )
     _check_size(name, "a file", len(data), caps.file_bytes)
-    return structs.replace(file, mime=stated_type(attachment.mime), data=_base64(data))
+    return structs.replace(file, mime=normalize_media_type(attachment.mime), data=_base64(data))
 
 
 def _describe_image(
@@ -286,7 +286,7 @@ def text_type(name: str, mime: str) -> str:
     return _TEXT_SUFFIXES.get(PurePath(name).suffix.lower(), "text/plain")
 
 
-def stated_type(mime: str) -> str:
+def normalize_media_type(mime: str) -> str:
     """Return `mime` if it is a valid media type, otherwise `application/octet-stream`."""
     return mime if _TYPE.fullmatch(mime) else _BINARY
 

@@ -71,4 +71,4 @@ async def _read_reply(reader: asyncio.StreamReader) -> bytes:
     except asyncio.IncompleteReadError as error:
         return error.partial
     except asyncio.LimitOverrunError as error:
-        raise ValueError("the reply has no end") from error
+        raise ValueError("the reply is too long") from error

@@ -1,4 +1,4 @@
-"""A folder on disk whose files are opened safely: links, devices and names that change meanwhile cannot lead out of it.
+"""A folder on disk with safe access to its files: links, devices and names that change during the access cannot lead out.
 
 Each name of a path is opened below the descriptor of its parent, never by a whole path. Each name must be a folder, and
 the last one a plain file; links are not followed (`openat(2)` with `O_NOFOLLOW`, and if the kernel has `openat2(2)`,

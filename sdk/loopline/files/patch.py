@@ -69,7 +69,7 @@ def _parse_name(old: str, new: str, strip: int) -> str:
 
 
 def explain(diff: bytes, strip: int, files: Mapping[str, bytes | None], message: str) -> str:
-    """Return an error message for the model whose patch does not apply, with the lines that differ.
+    """Return an error message for a patch that does not apply, with the lines that differ.
 
     `files` are the bytes of the files by path, None for a file that does not exist. `message` is the error of Git; it is
     used if no difference is found.
@@ -254,7 +254,7 @@ def _complete_diff(patch: bytes, path: str) -> bytes:
     """Return the diff with a final line break, and with a header if it begins with its first hunk.
 
     Raises:
-        ToolError: the patch is not a unified diff, is too long, or names no file.
+        ToolError: the patch is not a unified diff, is too long, or does not name a file.
     """
     if len(patch) > PATCH_BYTES:
         raise ToolError(f"the patch has {len(patch):,} bytes, and may have {PATCH_BYTES:,}")

@@ -153,11 +153,11 @@ class _ContentSearch:
                     break
         shown = tuple(
             (number, _shorten(lines[number - 1].decode()))
-            for number in self._with_context(numbers, len(lines))
+            for number in self._add_context(numbers, len(lines))
         )
         return replace(file, hits=tuple(numbers), shown=shown)
 
-    def _with_context(self, hits: Sequence[int], count: int) -> Iterator[int]:
+    def _add_context(self, hits: Sequence[int], count: int) -> Iterator[int]:
         """Yield the numbers of the hits and of the lines around them, each once."""
         last = 0
         for hit in hits:

@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from msgspec import structs
 
 from loopline.errors import ToolError
-from loopline.files.attachment import MB, decoded_text, stated_type, text_type
+from loopline.files.attachment import MB, decoded_text, normalize_media_type, text_type
 from loopline.files.formats import PDF_SIGNATURE, parse_image
 from loopline.refs import FileRef
 from loopline.timeline import (
@@ -103,7 +103,7 @@ class Workspace:
         self._changes: dict[str, FileChange] = {}
         self._beside: dict[str, Block] = {}
         for block in beside:
-            if path := path_beside(block):
+            if path := path_when_pulled(block):
                 self._beside[path] = block
 
     def __repr__(self) -> str:
@@ -137,7 +137,7 @@ class Workspace:
         if change is not None and change.data is not None:
             return change.data
         if change is None and name in self._recorded:
-            return workspace.file_bytes(version_in(self._recorded[name]))
+            return workspace.file_bytes(file_version(self._recorded[name]))
         attached = self._attached.get(name)
         if attached is None:
             raise ToolError(f"no file {name!r} in the workspace: {self._nearest(name)}")
@@ -173,7 +173,7 @@ class Workspace:
     def visibility(self, path: str) -> Visibility | None:
         """Return the visibility of the recorded version of a file; None if the file was not recorded before the call."""
         block = self._recorded.get(path)
-        return None if block is None else version_in(block).visibility
+        return None if block is None else file_version(block).visibility
 
     def is_executable(self, path: WorkspacePath) -> bool:
         """Return whether a file is executable; false if it does not exist."""
@@ -181,7 +181,7 @@ class Workspace:
         block = self._recorded.get(str(path))
         if change is not None and change.executable is not None:
             return change.executable
-        return block is not None and version_in(block).executable
+        return block is not None and file_version(block).executable
 
     def write(
         self,
@@ -222,7 +222,7 @@ class Workspace:
         staged = self._changes.get(str(path))
         if executable is None and staged is not None:
             executable = staged.executable
-        replaces = "" if recorded is None else version_in(recorded).sha256
+        replaces = "" if recorded is None else file_version(recorded).sha256
         self._changes[str(path)] = FileChange(
             path=path, data=data, visibility=visibility, replaces=replaces, executable=executable
         )
@@ -251,7 +251,7 @@ class Workspace:
         return f"near it are {', '.join(nearest)}" if nearest else "it is empty"
 
 
-def path_beside(block: Block) -> str:
+def path_when_pulled(block: Block) -> str:
     """Return the path of a pulled file of an older turn, such as `turn_3/files/a.py`; "" if the block is not a file."""
     ref = block.name
     if not isinstance(ref, FileRef):
@@ -263,10 +263,10 @@ def _bytes_of(block: Block) -> bytes:
     body = block.body
     if isinstance(body, UserAttachment):
         return attachments.content(body)
-    return workspace.file_bytes(version_in(block))
+    return workspace.file_bytes(file_version(block))
 
 
-def version_in(block: Block) -> FileAdded:
+def file_version(block: Block) -> FileAdded:
     """Return the body of a block, which must be a version of a file."""
     if not isinstance(block.body, FileAdded):
         raise TypeError(f"{block.ref} is not a version of a file")
@@ -316,7 +316,7 @@ def file_bodies(
     *,
     limits: WorkspaceLimits,
 ) -> list[FileBody]:
-    """Return the bodies that record the changes in turn `number`. A change that has no effect has no body.
+    """Return the bodies that record the changes in turn `number`, without changes that do not have an effect.
 
     Raises:
         ToolError: another call has changed a file since, a path clashes with another, or a limit is exceeded; none of
@@ -346,7 +346,7 @@ def file_bodies(
         if executable is None:
             executable = before is not None and before.executable
         added = structs.replace(
-            file_added(change, change.data, count + 1, call_id), executable=executable
+            make_version(change, change.data, count + 1, call_id), executable=executable
         )
         if before is not None and _content(before) == _content(added):
             continue
@@ -360,9 +360,9 @@ def file_bodies(
 def sort_changes(
     timeline: Timeline, number: int, changes: Sequence[FileChange], *, limits: WorkspaceLimits
 ) -> tuple[list[FileChange], list[str]]:
-    """Return the changes that can be recorded in a turn together, and an error message for each of the others.
+    """Return the changes that can be recorded in a turn together, and an error message for each other change.
 
-    Removals come first, so that the space of removed files can be used.
+    Removals come first, because written files may need the space of removed files.
     """
     current = _current_files(timeline, number)
     sizes = {path: file.size for path, file in current.items()}
@@ -422,7 +422,7 @@ def _current_files(timeline: Timeline, number: int) -> dict[WorkspacePath, FileA
         ("outputs", tree.outputs_of(number)),
     )
     return {
-        WorkspacePath(area, path): version_in(block)
+        WorkspacePath(area, path): file_version(block)
         for area, blocks in areas
         for path, block in blocks.items()
     }
@@ -485,12 +485,12 @@ def describe_data(name: str, data: bytes, stated: str = "") -> DescribedData:
             moves=image.animated,
         )
     if data.startswith(PDF_SIGNATURE) or text is None:
-        mime = attachments.PDF if data.startswith(PDF_SIGNATURE) else stated_type(stated)
+        mime = attachments.PDF if data.startswith(PDF_SIGNATURE) else normalize_media_type(stated)
         return DescribedData(mime=mime, text=f"{mime}, {len(data):,} bytes", is_text=False)
     return DescribedData(mime=text_type(PurePosixPath(name).name, stated), text=text, is_text=True)
 
 
-def file_added(change: FileChange, data: bytes, version: int, call_id: str = "") -> FileAdded:
+def make_version(change: FileChange, data: bytes, version: int, call_id: str = "") -> FileAdded:
     """Return the body that records `data` as a version of the file."""
     path = change.path
     described = describe_data(path.path, data, change.mime)

@@ -71,7 +71,7 @@ from loopline.tools import (
     ToolProxy,
     Work,
 )
-from loopline.tools.parameters import copied_arguments
+from loopline.tools.parameters import copy_arguments
 
 logger: logging.Logger = logging.getLogger("loopline")
 
@@ -182,7 +182,7 @@ class ToolExecutor:
             invocation = self._make_invocation(
                 parsed, parsed.tool.effect, children, pulled, NoProxy
             )
-            check = partial(parsed.tool.reconcile, copied_arguments(arguments), invocation)
+            check = partial(parsed.tool.reconcile, copy_arguments(arguments), invocation)
             outcome = await self._interrupter.run(lambda: children.run(check()), steerable=False)
         except Interrupted:
             outcome = None
@@ -399,7 +399,7 @@ class ToolExecutor:
 
         invocation = self._make_invocation(parsed, effect, children, pulled, make_proxy)
         # The arguments are copied because a tool may change them, and the log must not change.
-        step = self._run_within_timeout(tool, copied_arguments(arguments), invocation)
+        step = self._run_within_timeout(tool, copy_arguments(arguments), invocation)
         outcome = await children.run(_close_after(programs, step))
         if parsed.guarded is not None:
             outcome = await self._checker.filter_result(parsed.guarded, outcome)
@@ -417,7 +417,7 @@ class ToolExecutor:
         pulled = await self._read_pulled_files()
         invocation = self._make_invocation(parsed, tool.effect, children, pulled, NoProxy)
         unseen = structs.replace(invocation, view=View(invocation.view.protocol))
-        arguments = copied_arguments(parsed.arguments)
+        arguments = copy_arguments(parsed.arguments)
         return await children.run(self._run_within_timeout(tool, arguments, unseen))
 
     def _run_within_timeout(

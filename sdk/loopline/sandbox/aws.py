@@ -29,7 +29,7 @@ class _Paginator(Protocol):
 
 
 class _Client(Protocol):
-    """The part of boto3's clients that is used here; the library has no types."""
+    """The part of boto3's clients that is used here; the library is untyped."""
 
     get_object: Callable[..., Mapping[str, _Body]]
     put_object: Callable[..., object]
@@ -108,7 +108,7 @@ class Aws:
         return await self._request("s3", sign)
 
     async def remove(self, bucket: Bucket) -> None:
-        """Remove all objects whose keys begin with the prefix."""
+        """Remove all objects with the prefix."""
 
         def remove(s3: _Client) -> None:
             pages = s3.get_paginator("list_objects_v2").paginate(

@@ -252,15 +252,15 @@ class CallServer:
         limits = self._execution.limits
         match parse_message(line, limits.message_bytes):
             case Hello():
-                raise MessageError("a second hello")
+                raise MessageError("the hello is sent twice")
             case EmitMessage(name=name, data=data):
                 self._events += 1
                 if self._events > MOST_EVENTS:
-                    raise MessageError(f"more than {MOST_EVENTS} events")
+                    raise MessageError(f"a program may emit {MOST_EVENTS:,} events")
                 self._session.on_event(name, data)
             case CallMessage() as call:
                 if call.number in self._numbers:
-                    raise MessageError(f"a second call {call.number}")
+                    raise MessageError(f"the call number {call.number} is used twice")
                 self._numbers.add(call.number)
                 if len(self._numbers) > limits.calls:
                     reason = f"a program may call tools {limits.calls} times"

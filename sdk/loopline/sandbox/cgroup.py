@@ -78,7 +78,7 @@ class GroupEntry:
         await asyncio.to_thread(self._enter)
 
     def has(self, process: int) -> bool:
-        """Return whether the process is in the group; true if there is no group."""
+        """Return whether the process is in the group; always true without a group."""
         members = self.group.members if self.group is not None else []
         return all(str(process) in Path(member).read_text().split() for member in members)
 

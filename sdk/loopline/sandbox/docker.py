@@ -89,7 +89,7 @@ class WarmContainer:
 
         Raises:
             DaemonError: the container has ended.
-            TimeoutError: the message did not arrive within 30 seconds.
+            TimeoutError: the message has not arrived after 30 seconds.
         """
         async with asyncio.timeout(START_SECONDS):
             hello = await asyncio.shield(self._hello)
@@ -240,7 +240,7 @@ async def _accept(
     """Accept the connection of the supervisor.
 
     Raises:
-        DaemonError: the container has ended, or the supervisor has not connected within 30 seconds.
+        DaemonError: the container has ended, or the supervisor has not connected after 30 seconds.
     """
     attempts = int(START_SECONDS / _POLL_SECONDS)
     # One task for all attempts: if each attempt cancelled its own, a connection just accepted would be lost.

@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 
 
 class _Client(Protocol):
-    """The part of docker's client that is used here; the library has no types."""
+    """The part of docker's client that is used here; the library is untyped."""
 
     def version(self) -> Mapping[str, object]: ...
 
@@ -287,7 +287,7 @@ def _bytes(key: str, name: str, options: dict[str, Json], value: str) -> None:
 def _cpus(options: dict[str, Json], value: str) -> None:
     if not _CPUS.fullmatch(value):
         raise PropertyError(
-            f"execution.runtime.extra_args: --cpuset-cpus is like 0-1, not {value!r}"
+            f"execution.runtime.extra_args: --cpuset-cpus must be like 0-1, not {value!r}"
         )
     options["CpusetCpus"] = value
 
@@ -296,7 +296,7 @@ def _ulimit(options: dict[str, Json], value: str) -> None:
     match = _ULIMIT.fullmatch(value)
     if match is None:
         raise PropertyError(
-            f"execution.runtime.extra_args: --ulimit is like nofile=1024:1024, not {value!r}"
+            f"execution.runtime.extra_args: --ulimit must be like nofile=1024:1024, not {value!r}"
         )
     limit: Json = {"Name": match[1], "Soft": int(match[2]), "Hard": int(match[3] or match[2])}
     options["Ulimits"] = [*_listed(options, "Ulimits"), limit]
@@ -305,7 +305,9 @@ def _ulimit(options: dict[str, Json], value: str) -> None:
 def _label(options: dict[str, Json], value: str) -> None:
     match = _LABEL.fullmatch(value)
     if match is None or match[1].startswith("loopline."):
-        raise PropertyError(f"execution.runtime.extra_args: --label is like team=a, not {value!r}")
+        raise PropertyError(
+            f"execution.runtime.extra_args: --label must be like team=a, not {value!r}"
+        )
     options["Labels"] = [*_listed(options, "Labels"), value]
 
 
@@ -315,7 +317,7 @@ def _volume(options: dict[str, Json], value: str) -> None:
     path = PurePosixPath(source)
     if path.parts[:2] != ("/", "usr") or ".." in path.parts or target != f"{source}:ro":
         raise PropertyError(
-            f"execution.runtime.extra_args: --volume is /usr or a folder in it, read-only and at the same path: "
+            f"execution.runtime.extra_args: --volume must be /usr or a folder in it, read-only and at the same path: "
             f"/usr:/usr:ro, not {value!r}"
         )
     options["Binds"] = [*_listed(options, "Binds"), value]

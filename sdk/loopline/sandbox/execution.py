@@ -50,12 +50,12 @@ def parse_contract(contract: Json, turn_id: str) -> tuple[ContractFile, ...]:
     """
     if not isinstance(contract, list) or len(contract) > MOST_FILES:
         raise ToolError(
-            f"contract: a list of at most {MOST_FILES} files, each with a filename and a description"
+            f"contract must be a list of at most {MOST_FILES} files, each with a filename and a description"
         )
     files: dict[str, ContractFile] = {}
     for number, entry in enumerate(contract, 1):
         if not isinstance(entry, dict):
-            raise ToolError(f"contract[{number}]: an object with filename and description")
+            raise ToolError(f"contract[{number}] must be an object with filename and description")
         file = _parse_file(entry, f"contract[{number}]", turn_id)
         if file.name in files:
             raise ToolError(f"contract: {file.name} is listed twice")
@@ -74,9 +74,9 @@ def _parse_file(entry: JsonObject, place: str, turn_id: str) -> ContractFile:
     description = fields["description"]
     visibility = fields["visibility"]
     if not isinstance(filename, str) or not isinstance(description, str):
-        raise ToolError(f"{place}: filename and description are strings")
+        raise ToolError(f"{place}: filename and description must be strings")
     if visibility not in ("external", "internal"):
-        raise ToolError(f"{place}: visibility is external or internal, not {visibility!r}")
+        raise ToolError(f"{place}: visibility must be external or internal, not {visibility!r}")
     match = _PATH.fullmatch(filename)
     parts = match[3].split("/") if match else []
     if match is None or len(filename) > LONGEST_PATH or any(p in ("", ".", "..") for p in parts):
@@ -105,7 +105,7 @@ class ExecutionLimits:
     their files, if there is a control group; otherwise it is the limit of each process. `file_bytes` is the size of
     one file. `disk_bytes` and `disk_files` limit the files that exist at any time while the program runs, and
     `total_bytes` those that are collected when it has ended. `output_bytes` limits stdout and stderr, each.
-    `calls` is the number of tool calls, `call_seconds` the duration of one of them.
+    `calls` is the number of tool calls, `call_seconds` the duration of each call.
     """
 
     wall_seconds: float = 600.0
@@ -210,7 +210,7 @@ class ProducedFile:
 class ProgramEnd:
     """The end of a program. `isolation` is the name of the backend, or "none" if the program was not isolated.
 
-    `files` are the files of the contract, and all others in the current folder that the program made or changed.
+    `files` are the files of the contract, and other files in the current folder that the program made or changed.
     `removed` are the names of workspace files that the program removed.
     """
 
@@ -277,7 +277,7 @@ class LoggedSandbox:
     """A sandbox that appends a log entry for each execution to the files in a folder.
 
     The files are `user.log`, `runtime.err.log`, `executor.log`, `supervisor.log` and `infra.log`. Cancelled executions
-    are not logged, and a file gets no entry if there is nothing to write.
+    are not logged, and empty entries are left out.
     """
 
     def __init__(self, sandbox: Sandbox, folder: Path) -> None:

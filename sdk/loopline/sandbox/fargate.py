@@ -100,7 +100,7 @@ def _add(archive: zipfile.ZipFile, path: Path, folder: Path) -> None:
 
 
 def restore_outputs(data: bytes, out: Path, turn: str, limits: ExecutionLimits) -> None:
-    """Replace the folder of a turn in `out` by the one in an archive. Other entries of the archive, such as logs, are ignored.
+    """Replace the folder of a turn in `out` by the folder in an archive. Other entries, such as logs, are ignored.
 
     Links are replaced by a link to a path that does not exist. They are reported as problems when files are collected.
 
@@ -208,7 +208,7 @@ class TaskExchange:
         return frames(data)
 
     async def _put(self, number: int, content: bytes) -> None:
-        """Write an object. A cancellation waits until it is written; otherwise it could appear after the others are removed."""
+        """Write an object. A cancellation waits until it is written; otherwise it could appear after the removal of all objects."""
         await finish(asyncio.ensure_future(self.aws.put(self.bucket, f"down/{number}", content)))
 
     async def _poll(self) -> bytes:
@@ -292,7 +292,7 @@ class FargateSettings:
         name, _, prefix = location.partition("/")
         if kind != "s3" or not name:
             raise PropertyError(
-                f"execution.runtime.snapshots is like s3://bucket/prefix, not {self.snapshots!r}"
+                f"execution.runtime.snapshots must be like s3://bucket/prefix, not {self.snapshots!r}"
             )
         folder = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         return Bucket(name, f"{folder}executions/{execution}/")
@@ -609,8 +609,8 @@ def _stop_reason(task: JsonObject) -> str:
 class FargateSandbox:
     """Runs each program in a task, with a snapshot of its files in S3.
 
-    In the task the program has no namespaces. The seccomp filter denies it the network, and its user id denies it access
-    to the supervisor.
+    A task cannot make namespaces. The seccomp filter denies the program the network, and its user id denies it access to
+    the supervisor.
     """
 
     name: str = "fargate"

@@ -87,7 +87,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildProgram:
-    """A program whose executor is a child of this process, in a new session."""
+    """A program with an executor that is a child of this process, in a new session."""
 
     process: asyncio.subprocess.Process
     stdin: asyncio.StreamWriter

@@ -200,7 +200,7 @@ def result_of(execution: Execution, end: ProgramEnd) -> ExecutionResult:
 
 
 def size_problem(size: int, other_bytes: int, limits: ExecutionLimits) -> str:
-    """Return why a file of `size` bytes is refused when others have `other_bytes`; empty if it is within the limits."""
+    """Return why a file of `size` bytes is refused after `other_bytes` of other files; empty if the limits allow it."""
     if size > limits.file_bytes:
         return f"file_too_large: it has {size:,} bytes, and may have {limits.file_bytes:,}"
     total = other_bytes + size

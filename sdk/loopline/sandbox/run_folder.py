@@ -128,8 +128,8 @@ class CollectedFiles:
 class RunFolder:
     """The folders `work/` and `out/` of an execution. The program runs as `user`.
 
-    They are below `path` or, if `fill` receives a `disk`, in a file system of their own. A lock lets one thread at a
-    time use them, because `remove` closes the descriptor that the other methods use.
+    They are below `path` or, if `fill` receives a `disk`, in a separate file system. A lock lets one thread at a time
+    use them, because `remove` closes the descriptor that the other methods use.
     """
 
     def __init__(self, path: Path, user: int) -> None:
@@ -238,7 +238,7 @@ class RunFolder:
         return usage
 
     def largest(self) -> tuple[int, str]:
-        """Return the size and the path of the largest file; 0 and "" if there are no files."""
+        """Return the size and the path of the largest file; 0 and "" without files."""
         with self._lock:
             if not self._is_filled:
                 return 0, ""
@@ -285,7 +285,7 @@ class _Collection:
         """
 
     def collect(self) -> CollectedFiles:
-        """Read the files of the contract first, so that other files do not use up their bytes, then the others by name."""
+        """Read the files of the contract, and then other files by name; the limit of bytes is used up in this order."""
         turn = self._execution.turn_id
         names = [file.name for file in self._execution.contract]
         files = [self._read_contract_file(name) for name in names]

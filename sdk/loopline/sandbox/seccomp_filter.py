@@ -33,7 +33,7 @@ timer_gettime timer_settime timerfd_create timerfd_gettime timerfd_settime times
 unlink unlinkat utime utimensat utimes vfork vmsplice wait4 waitid write writev getsockopt getsockname
 getpeername setsockopt
 """
-"""System calls of Python programs and shells. The list has no calls for sockets, mounts, users, keys or tracing."""
+"""System calls of Python programs and shells. Calls for sockets, mounts, users, keys and tracing are not in the list."""
 
 _NEW_NAMESPACES = 0x7E02_0000
 _UNIX = 1
@@ -52,7 +52,7 @@ class _Filter(Protocol):
 
 
 class _Seccomp(Protocol):
-    """The part of `pyseccomp` that is used here; the library has no types."""
+    """The part of `pyseccomp` that is used here; the library is untyped."""
 
     ALLOW: int
     EQ: int

@@ -1,4 +1,4 @@
-"""Tools: what an agent can call, what a call returns, and the tools of the loop itself."""
+"""Tools that an agent can call, the outcomes of their calls, and the tools of the loop itself."""
 
 from loopline.tools.builtin.calculator import Calculator
 from loopline.tools.builtin.execution import ExecutionSettings, ExecutionTool

@@ -1,4 +1,4 @@
-"""A tool invocation: what a tool is given besides its arguments."""
+"""A tool invocation: the context, callbacks and state that a tool receives in addition to its arguments."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ Deps = TypeVar("Deps", covariant=True, default=None)
 class AskUser(BaseException):
     """A tool's question to the user: its call ends as pending, and the answer becomes its result.
 
-    It is no `Exception`, so that no tool catches it as a failure. If a child run asks, `child` is the `cv:` ref of the
-    block with its question, and the answer goes there.
+    It is not an `Exception`, so that tools do not catch it as a failure. If a child run asks, `child` is the `cv:` ref of
+    the block with its question, to which the answer is forwarded.
     """
 
     def __init__(
@@ -62,35 +62,35 @@ class AskUser(BaseException):
 
 
 DELEGATE = "crew.delegate"
-"""The tool that has an agent work, which `<agent_call …>` means in the tagged protocol."""
+"""The tool that runs agents; `<agent_call …>` in the tagged protocol is a call of it."""
 
 ChildBodies = Callable[[Timeline, RunChild], Sequence[Body]]
-"""Returns what is recorded with the beginning of a child run, and with its end."""
+"""Returns the bodies that are recorded with the start and with the end of a child run."""
 
 
 class CallCache(Protocol):
-    """What calls to tools gave, for several child runs."""
+    """A cache of tool calls that several child runs share."""
 
     def takes(self, tool: str, effect: Effect) -> bool:
-        """Return whether calls to that tool are cached."""
+        """Return whether calls of a tool are cached."""
         ...
 
     async def outcome(
         self, tool: str, arguments: JsonObject, run: Callable[[], Awaitable[Outcome]]
     ) -> Outcome:
-        """Return the outcome of an equal call, or of this one.
+        """Return the cached outcome of an equal call; otherwise run the call and cache its outcome.
 
         Raises:
-            ToolError: the call failed, which is not cached.
+            ToolError: the call failed; failures are not cached.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyForm:
-    """The form of a reply that is data: a JSON object that fits `schema`, and that `check` returns from without raising.
+    """The form of a structured reply: a JSON object that matches `schema` and for which `check` does not raise.
 
-    `name` and `description` are those of the function that a model with calls is made to call.
+    A model with tool calls is forced to call a function with this `name` and `description`.
     """
 
     name: str
@@ -101,18 +101,20 @@ class ReplyForm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildTask:
-    """The task of a child run; what is None is as the workflow has wired it.
+    """The task of a child run. A field that is None is taken from the workflow.
 
-    `text` is the child's prompt, with `context` below it. `tools` are names, or patterns such as `shop.*`, of the bundle's
-    tools that it may call. `limits` are its own, as `say` takes them, not those of the turn; but it has no more time,
-    tokens and money than its parent has left. `model` is a model, or a role of the bundle's models such as `fast`.
-    `skills` are patterns of the skills that it sees. `agent` names the agent that runs it, and `agent_digest` its definition.
+    `text` is the child's prompt, followed by `context`. `tools` are names, or patterns such as `shop.*`, of the bundle's
+    tools that it may call. `limits` are the options of `say` for the child; in any case it cannot use more time, tokens
+    and money than its parent has left. `model` is a model, or a role of the bundle's models such as `fast`. `skills` are
+    patterns of the skills that it can use. `agent` is the name of the agent that runs it, and `agent_digest` the digest of
+    the agent's definition.
 
-    A call that does not always begin its children in one order gives each a `number` of its own, from 1. `bodies` are
-    recorded in the same append as each `run.child` of it. Its workspace begins with `files`, which it cannot change unless it
-    `writes_files`. The `call_cache` holds what equal calls of other runs gave. `on_event` hears each event of its run.
+    If a call may start its children in different orders, each child needs a unique `number`, from 1. The result of
+    `bodies` is recorded in the same append as each `run.child` block of the child. Its workspace starts with `files`; with
+    `writes_files` it may change them. `call_cache` is shared with other runs. `on_event` is called for each event of the
+    run.
 
-    A child with a `form` makes one structured call, without tools; its answer is the JSON of the reply.
+    A child with a `form` makes one structured request, without tools; its answer is the JSON of the reply.
     """
 
     text: str
@@ -134,42 +136,42 @@ class ChildTask:
 
     @property
     def prompt(self) -> str:
-        """Return the prompt of the child."""
+        """The text and the context, separated by an empty line."""
         return "\n\n".join(part for part in (self.text, self.context) if part)
 
 
 def _no_children(task: ChildTask) -> Awaitable[TurnResult]:
     del task
-    raise ToolError("no child run can be begun here: the tool was called outside any conversation")
+    raise ToolError("no child run can be started: the tool was called outside of a conversation")
 
 
 def _no_background(work: object, seconds: float) -> Outcome:
     del work, seconds
     raise ToolError(
-        "nothing can go on in the background: the tool was called outside any conversation"
+        "no work can run in the background: the tool was called outside of a conversation"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Emission:
-    """An event on its way; it need not be awaited, but if it is, it raises what kept it from being recorded."""
+    """An emitted event. Awaiting it is optional; it waits until the event is recorded, and raises the error if that fails."""
 
     recorded: asyncio.Future[None] | None = None
 
     def __await__(self) -> Generator[Any, None, None]:
-        """Wait until a durable event is recorded; other events are delivered already."""
+        """Wait until a durable event is recorded; for other events, return at once."""
         if self.recorded is not None:
             yield from finish(self.recorded).__await__()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext(Generic[Deps]):
-    """What a tool function gets if it has a parameter `ToolContext`.
+    """The context of a call, for a tool function that has a parameter with the type `ToolContext`.
 
-    `idempotency_key` is the same when the same call runs again after a crash. `scratchpad` holds the turn's unsaved
-    values, shared with the workflow and its hooks. `properties` are the bundle's, by dotted name. `workspace` has the
-    files of the turn; what is written there is recorded with the result of the call. `deps` is the object given to
-    `Harness.open`; no log, event or repr shows it.
+    `idempotency_key` is the same when the same call runs again after a crash. `scratchpad` has values of the turn that are
+    not stored, shared with the workflow and its hooks. `properties` are those of the bundle, by dotted name. `workspace`
+    has the files of the turn; changes are recorded with the result of the call. `deps` is the object that was passed to
+    `Harness.open`; it is not shown in logs, events and reprs.
     """
 
     call_id: str
@@ -186,14 +188,14 @@ class ToolContext(Generic[Deps]):
     deps: Deps = field(default=cast("Any", None), repr=False, compare=False)
 
     def progress(self, text: str) -> None:
-        """Report the progress of the call to whoever listens; nothing is recorded."""
+        """Report the progress of the call to the listeners of the turn; it is not recorded."""
         self.on_progress(text)
 
     def emit(self, name: str, data: object = None, *, durable: bool = False) -> Emission:
-        """Emit an event of your own, in order with everything else the call emits.
+        """Emit a custom event to the listeners of the turn; the events of a call keep their order.
 
-        `data` is any JSON, pydantic or dataclass value. A `durable` event is a block, `event.custom`: it is recorded once this is
-        awaited or, in a thread, once it returns. Other events are not recorded, like progress. The model sees neither.
+        `data` is any JSON, pydantic or dataclass value. A `durable` event is recorded as a block `event.custom`: when the
+        result is awaited or, in a thread, when this returns. Other events are not recorded. The model does not see events.
 
         Raises:
             LooplineError: the name or the data is invalid, or the call has ended.
@@ -201,9 +203,9 @@ class ToolContext(Generic[Deps]):
         return self.on_emit(custom_event(name, data, self.call_id), durable)
 
     def ask_user(self, question: str) -> NoReturn:
-        """Ask the user, and end the call as pending: this never returns.
+        """Ask the user, and end the call as pending; this never returns.
 
-        The value that the user gives to `resume` is the call's result; the tool does not run again for it.
+        The value that the user passes to `resume` becomes the result of the call; the tool does not run again.
         """
         raise AskUser(question)
 
@@ -217,19 +219,19 @@ class ToolContext(Generic[Deps]):
         limits: Mapping[str, LimitValue] | None = None,
         context: str = "",
     ) -> Awaitable[TurnResult]:
-        """Start a child run for a task; await it for its result.
+        """Start a child run for a task; awaiting it returns its result. The parameters are the fields of `ChildTask`.
 
-        Only async tools with the effect "meta" can use it. If such a call is resumed after a crash or a pause, its
-        function runs again, and its n-th `spawn` means the same child run as before: one that has ended is not started
-        again. Citations in its answer are `[1]`, `[2]`, …, in the order of its `sources`.
+        Only async tools with the effect "meta" can start child runs. If their call is resumed after a crash or a pause,
+        the function runs again, and its n-th `spawn` returns the same child run as before; a child run that has ended is
+        not started again. Citations in the answer are `[1]`, `[2]`, …, in the order of its `sources`.
 
         Raises:
-            ToolError: the tool may not spawn, or the child's code failed.
+            ToolError: the tool may not start child runs, or the code of the child failed.
         """
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            raise ToolError("only an async tool can begin a child run: write async def") from None
+            raise ToolError("only an async tool can start a child run: write async def") from None
         return self.on_spawn(
             ChildTask(
                 text=text,
@@ -248,19 +250,19 @@ async def _no_answer(question: str, schema: Json) -> Json:
 
 
 class ApprovalRequired(LooplineError):
-    """A program's call awaits approval, and nobody gave it while the program waited."""
+    """A call of a program needs an approval, which was not given in time."""
 
     def __init__(self, tool: str, question: str) -> None:
-        super().__init__(f"approval_required: {tool} awaits approval: {question}")
+        super().__init__(f"approval_required: {tool} needs an approval: {question}")
         self.tool = tool
         self.question = question
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxiedAnswer:
-    """What a call gives to the program that made it; `code` is the status of a call that failed.
+    """The result of a call for the program that made it; `code` is the status of a call that failed.
 
-    `sections` are the texts that a tool such as `react.read` found, which `text` holds too.
+    `sections` are the texts of the sections of the result, such as those that `react.read` found; `text` has them too.
     """
 
     call_id: str
@@ -272,45 +274,49 @@ class ProxiedAnswer:
 
 
 class ToolProxy(Protocol):
-    """Calls of tools for a program; each is a call of the turn."""
+    """Tool calls for a program; each is recorded as a call of the turn."""
 
     @property
     def names(self) -> Sequence[str]:
-        """Return the tools that the program may call."""
+        """The tools that the program may call."""
         ...
 
     async def call(
         self, tool: str, arguments: JsonObject, *, approval_seconds: float
     ) -> ProxiedAnswer:
-        """Run a call; an error of the tool is an answer.
+        """Run a call and return its result; an error of the tool is returned, too.
 
         Raises:
-            ApprovalRequired: the call awaits approval, and none was given in so many seconds.
+            ApprovalRequired: the call needs an approval, which was not given within `approval_seconds`.
             LooplineError: the program has ended, or the call could not be recorded.
         """
         ...
 
 
 class NoProxy:
-    """A proxy that refuses every call: nothing is there to record it."""
+    """The proxy outside of a conversation: it refuses all calls, because they cannot be recorded."""
 
     names: Sequence[str] = ()
 
     async def call(
         self, tool: str, arguments: JsonObject, *, approval_seconds: float
     ) -> ProxiedAnswer:
-        """Refuse the call."""
+        """Refuse the call.
+
+        Raises:
+            ToolError: always.
+        """
         del arguments, approval_seconds
-        raise ToolError(f"{tool} cannot be called here: the program runs outside any conversation")
+        raise ToolError(f"{tool} cannot be called: the program runs outside of a conversation")
 
 
 class ToolInvocation(Struct, frozen=True, kw_only=True, dict=True):
-    """One call as the loop hands it to a tool: the context for a function, made when first needed, and the loop's own state.
+    """One call of a tool by the loop: the context for a tool function, and the state of the loop.
 
-    `on_outlived` gets a thread that still runs when the call is cut off. `on_question` asks the user while the call
-    runs, with the schema of the answer; it returns None if nobody is there to answer. `make_proxy` makes the `proxy`,
-    which runs the calls of a program. `begin_later` runs work in the background for at most the given number of seconds,
-    and returns the call's result.
+    `on_outlived` receives a thread that still runs when its call is cancelled. `on_question` asks the user a question
+    while the call runs, with the schema of the answer; it returns None if there is no answer. `make_proxy` makes the
+    `proxy`, which runs the calls of a program. `begin_later` runs work in the background for at most the given number of
+    seconds, and returns the outcome of the call.
     """
 
     make_context: Callable[[], ToolContext[object]]
@@ -325,39 +331,39 @@ class ToolInvocation(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def context(self) -> ToolContext[object]:
-        """Return the context of the call."""
+        """The context of the call, made at its first use."""
         return self.make_context()
 
     @cached_property
     def proxy(self) -> ToolProxy:
-        """Return the proxy for the calls of a program, made when first needed."""
+        """The proxy for the calls of a program, made at its first use."""
         return self.make_proxy()
 
 
 EVENT_BYTES = 2_000_000
-"""Bytes of JSON that the data of an event may have."""
+"""The largest size of the data of an event, in bytes of JSON."""
 
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
 
 
 def custom_event(name: str, data: object, call_id: str = "") -> CustomEvent:
-    """Return the event, with any JSON, pydantic or dataclass value as its data.
+    """Make an event; its data is any JSON, pydantic or dataclass value.
 
     Raises:
-        LooplineError: the name is invalid, or the data is no JSON or too large.
+        LooplineError: the name is invalid, or the data cannot be converted to JSON or is too large.
     """
     if not _NAME.fullmatch(name):
         raise LooplineError(
-            f"an event's name has 1 to 100 letters, digits, _ . : or -, which {name[:100]!r} has not"
+            f"{name[:100]!r} is not a name for an event: it has 1 to 100 letters, digits, _ . : or -"
         )
     try:
         value = as_json(data)
         size = len(dumps(value).encode())
     except (ValueError, TypeError, RecursionError) as error:
-        raise LooplineError(f"the data of the event {name!r} is no JSON: {error}") from error
+        raise LooplineError(f"the data of the event {name!r} is not JSON: {error}") from error
     if size > EVENT_BYTES:
         raise LooplineError(
-            f"the data of the event {name!r} has {size:,} bytes, and may have {EVENT_BYTES:,}: keep it as a "
+            f"the data of the event {name!r} has {size:,} bytes, and may have {EVENT_BYTES:,}: store it as a "
             "file or an artifact, and emit its ref"
         )
     return CustomEvent(name=name, data=value, call_id=call_id)
@@ -368,7 +374,7 @@ Work = Callable[[], Awaitable[Outcome]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackgroundCall:
-    """A call whose work goes on in the background, for so many seconds at most."""
+    """A call whose work runs in the background, for `seconds` at most."""
 
     conversation: ConversationKey
     turn: int
@@ -378,33 +384,37 @@ class BackgroundCall:
 
 
 class Background(Protocol):
-    """Runs work of calls that have ended, and gives each call one result, also after a crash."""
+    """Runs work in the background, and records one result for each of its calls, also after a crash."""
 
     def begin(self, call: BackgroundCall, work: Work) -> Outcome:
-        """Begin the work, and return the result of the call itself.
+        """Start the work, and return the outcome of the call, which ends at once.
 
         Raises:
-            ToolError: no work can be begun here.
+            ToolError: the work cannot be started.
         """
         ...
 
     async def settle(self, conversation: ConversationKey, timeline: Timeline) -> None:
-        """Give each call a result whose work is not done any more, and fold it into the timeline."""
+        """Record a result for each call whose work no longer runs, such as after a crash, and add it to the timeline."""
         ...
 
     def follow(self, recorders: Mapping[ConversationKey, Recorder]) -> None:
-        """Take the recorders of the turns that run: results are recorded beside these turns."""
+        """Set the recorders of the running turns; results of their conversations are recorded through them."""
         ...
 
 
 class NoBackground:
-    """No work goes on in the background here."""
+    """The background of a harness that does not support work in the background."""
 
     def begin(self, call: BackgroundCall, work: Work) -> Outcome:
-        """Refuse."""
+        """Refuse the work.
+
+        Raises:
+            ToolError: always.
+        """
         del work
         raise ToolError(
-            f"{call.tool} cannot go on in the background here: call it without background"
+            f"{call.tool} cannot run in the background here: call it without background"
         )
 
     async def settle(self, conversation: ConversationKey, timeline: Timeline) -> None:

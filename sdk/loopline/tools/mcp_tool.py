@@ -1,4 +1,4 @@
-"""Tools of MCP servers: their specifications, the port through which they are called, and their results."""
+"""Tools of MCP servers: their specifications, the port for calls, and the conversion of results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from loopline.tools.invocation import ToolInvocation
 from loopline.tools.outcome import Outcome, images_within_limits, is_image
 
 MCP = "mcp"
-"""The first part of the id of every tool of an MCP server."""
+"""The first part of the names of all tools of MCP servers."""
 _SUFFIXES = {
     "application/json": ".json",
     "application/pdf": ".pdf",
@@ -41,9 +41,9 @@ _SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,10}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpToolSpec:
-    """A tool as its server lists it.
+    """A tool as its server describes it.
 
-    An `idempotent` call may be made again after a crash. `output_schema` is the schema of its structured results.
+    A call of an `idempotent` tool may be repeated after a crash. `output_schema` is the schema of structured results.
     """
 
     name: str
@@ -56,7 +56,7 @@ class McpToolSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpFile:
-    """Bytes in a result, such as an image: their media type as the server gives it, and the last part of their address."""
+    """A file in a result, such as an image. `mime` is the media type by the server, `name` the last part of its address."""
 
     data: bytes = field(repr=False)
     mime: str
@@ -65,7 +65,7 @@ class McpFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpResult:
-    """The result of a call. `structured` is a value that its text does not show in full, or None."""
+    """The result of a call. `structured` is a JSON value that the text does not show in full, or None."""
 
     text: str
     files: tuple[McpFile, ...] = ()
@@ -74,11 +74,11 @@ class McpResult:
 
 
 AskPerson = Callable[[str, Json], Awaitable[Json]]
-"""Asks a question with the schema of its answer; None if there is no answer."""
+"""Asks the user a question, with the schema of the answer, and returns the answer; None if there is none."""
 
 
 class McpServer(Protocol):
-    """A server that is started at its first call, if it does not run yet."""
+    """A connection to an MCP server, which is started at its first call."""
 
     async def call(
         self,
@@ -87,18 +87,20 @@ class McpServer(Protocol):
         on_progress: Callable[[str], None],
         on_question: AskPerson,
     ) -> McpResult:
-        """Call a tool; the server may ask the user meanwhile. Cancelling this cancels the call on the server.
+        """Call a tool. Cancelling this cancels the call on the server.
+
+        `on_question` is called if the server asks the user during the call.
 
         Raises:
-            ToolError: the server could not be started, ended, or broke the protocol; no secret is in the message.
+            ToolError: the server could not be started, ended, or broke the protocol; the message has no secrets.
         """
         ...
 
 
 class McpTool:
-    """A tool of an MCP server under the name `mcp.<alias>.<tool>`.
+    """A tool of an MCP server with the name `mcp.<alias>.<tool>`.
 
-    Its schema has passed `check_schema`. Making the first tool of a process imports `jsonschema`, which takes .2 s.
+    Its schema must have passed `check_schema`. The first instance in a process imports `jsonschema`, which takes 0.2 s.
     """
 
     def __init__(self, alias: str, tool: McpToolSpec, server: McpServer) -> None:
@@ -114,26 +116,33 @@ class McpTool:
         )
 
     def check(self, arguments: JsonObject) -> None:
-        """Check the arguments against the schema that the server gave."""
-        self._sent(arguments)
+        """Check the arguments against the schema of the tool.
+
+        Raises:
+            ToolError: the arguments do not match the schema.
+        """
+        self._check_arguments(arguments)
 
     def key(self, arguments: JsonObject) -> str:
-        """Return one key for all calls of the server: those that write keep their order."""
+        """Return one key for all tools of the server, so that writing calls run in order."""
         del arguments
         return f"{MCP}.{self._alias}"
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """Call the tool on its server.
+        """Call the tool on its server. Files in the result are recorded in `outputs/`, and images are shown to the model.
 
         Raises:
-            ToolError: the call failed, or its structured result does not fit the tool's schema.
+            ToolError: the arguments do not match the schema, or the call failed.
         """
         result = await self._server.call(
-            self._tool.name, self._sent(arguments), call.context.progress, call.on_question
+            self._tool.name,
+            self._check_arguments(arguments),
+            call.context.progress,
+            call.on_question,
         )
         if result.is_error:
             raise ToolError(result.text or f"{self.spec.name} failed and gave no reason")
-        files = kept_files(result.files, self._alias, call.context.call_id)
+        files = _to_changes(result.files, self._alias, call.context.call_id)
         allowed = call.view.window.carrying
         shown = images_within_limits(_image_data(files, call), allowed)
         refused = shown.refused if allowed.images else {}
@@ -147,16 +156,16 @@ class McpTool:
         )
 
     async def reconcile(self, arguments: JsonObject, call: ToolInvocation) -> Outcome | None:
-        """Call it again if that is safe; else nothing is known of the call."""
+        """Repeat the call if the tool only reads or is idempotent; otherwise return None."""
         if self.effect == "read" or self._tool.idempotent:
             return await self.run(arguments, call)
         return None
 
-    def _sent(self, arguments: JsonObject) -> JsonObject:
-        """Return what the server gets: without each null that its schema refuses, if it may be left out.
+    def _check_arguments(self, arguments: JsonObject) -> JsonObject:
+        """Return the arguments if they match the schema; otherwise without nulls, if they match then.
 
         Raises:
-            ToolError: the arguments do not fit the schema.
+            ToolError: the arguments do not match the schema in either form.
         """
         try:
             self._validate(arguments)
@@ -172,11 +181,11 @@ class McpTool:
         return arguments
 
 
-def kept_files(files: Sequence[McpFile], alias: str, call_id: str) -> tuple[FileChange, ...]:
-    """Return what keeps the bytes of a result among the outputs of the turn, so that their refs can be read again."""
+def _to_changes(files: Sequence[McpFile], alias: str, call_id: str) -> tuple[FileChange, ...]:
+    """Return the changes that write the files of a result to `outputs/mcp/<alias>/` with unique names."""
     return tuple(
         FileChange(
-            path=WorkspacePath("outputs", f"{MCP}/{alias}/{call_id}-{number}{_ending(file)}"),
+            path=WorkspacePath("outputs", f"{MCP}/{alias}/{call_id}-{number}{_suffix(file)}"),
             data=file.data,
             mime=file.mime,
         )
@@ -185,8 +194,9 @@ def kept_files(files: Sequence[McpFile], alias: str, call_id: str) -> tuple[File
 
 
 def _image_data(files: Sequence[FileChange], call: ToolInvocation) -> dict[str, bytes]:
-    """Return the images among the files by the refs that they are recorded under."""
-    turn, data = call.context.turn_id, dict[str, bytes]()
+    """Return the bytes of the images among the files, by the refs with which they will be recorded."""
+    turn = call.context.turn_id
+    data: dict[str, bytes] = {}
     for file in files:
         if file.data is not None and is_image(file.mime):
             area, path = file.path.area, file.path.path
@@ -197,13 +207,13 @@ def _image_data(files: Sequence[FileChange], call: ToolInvocation) -> dict[str, 
 
 
 def _text_digest(image: ShownImage) -> str:
-    """Return the digest of the line that a reader of the image's ref gets: who sees the image need not read it."""
+    """Return the sha256 of the text that `react.read` returns for the image, so that the image counts as visible."""
     text = describe_data(image.ref, b64decode(image.data)).text
     return sha256(text.encode()).hexdigest()
 
 
-def _ending(file: McpFile) -> str:
-    """Return how the name of a file ends: as in its address, else by its type."""
+def _suffix(file: McpFile) -> str:
+    """Return the suffix of the file's name, or one for its media type."""
     suffix = PurePosixPath(file.name).suffix
     if _SUFFIX.fullmatch(suffix):
         return suffix

@@ -1,4 +1,4 @@
-"""The outcome of a tool call, a value that the loop records, and Python values as JSON."""
+"""The outcome of a tool call, which the loop records, and the conversion of Python values to JSON."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 class ResultSection(Struct, frozen=True, kw_only=True):
-    """A part of a result with its own heading; it can be cited if it has a source.
+    """A part of a result with a heading. If it has a source, it can be cited.
 
-    `cites` are the sources that unbound citations of the text name, which get their numbers of the pool when the result
-    is recorded, and so does the text that is `kept` with it. The text is shown under the refs `shown_as`, and followed
-    by the `note`.
+    Citations in the text may name the sources in `cites` by their keys; when the result is recorded, they are replaced by
+    the numbers of the sources in the conversation. The same is done in the text `kept`, which is recorded with the
+    result. `shown_as` are the refs by which the model knows the text. The `note` follows the text.
     """
 
     heading: str
@@ -40,15 +40,19 @@ class ResultSection(Struct, frozen=True, kw_only=True):
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """The result of a call, which the loop records; a tool itself writes nothing.
+    """The outcome of a call. A tool only returns it; the loop records it.
 
-    `text` comes first; `sections` follow, each with a source under its number; `sources` are listed last. An `answer` that
-    is not None is the turn's. `bodies` are recorded in the same append as the result. `match_count` is what a search found,
-    `shows` are pairs of a ref and the sha256 of the text that the model sees. `files` are changes to the workspace, of which
-    the result names the refs; `images` are given to the model with the text. If it `cites`, `[[S:@2]]` in its text stands for
-    the second of its sources, and becomes that source's number in the conversation. `files` are held to `file_limits` if
-    there are any; with `cites_files` those of `outputs/` that the user sees are sources, too. A call that `failed` has a result with the status "error", and what else it gives is recorded all the same.
-    `missing` says of each ref that cannot be read why; the text says it too. The call of a program fails then.
+    The result has the `text` first, then the `sections`, each with the number of its source, and then the list of
+    `sources`. `bodies` are recorded in the same append as the result. An `answer` that is not None ends the turn.
+
+    `match_count` is the number of hits of a search. `shows` are pairs of a ref and the sha256 of its text that the model
+    sees. `images` are sent to the model with the text. If `cites` is true, `[[S:@2]]` in the text is replaced by the
+    number of the second of the `sources` in the conversation.
+
+    `files` are changes to the workspace, within `file_limits` if they are given; the result names their refs. With
+    `cites_files`, external files in `outputs/` become sources. If `failed` is true, the result has the status "error", and
+    all other fields are still recorded. `missing` has an error message for each ref that cannot be read, which the text
+    has too; if a program made the call, the call fails.
     """
 
     text: str
@@ -70,12 +74,12 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What a tool function may return when text alone is not enough.
+    """The return value of a tool function that returns more than text.
 
-    `sources` join the conversation's pool and can be cited. `artifact`, any JSON value, is stored under the call's id as
-    `ar:<turn>.artifacts.<call_id>`; the model does not see it. `files` are recorded in the turn's `outputs/`, or in its
-    `files/` if their path says so; the model sees their refs. An `answer` is the turn's: the turn ends once every call of
-    the round has its result. It is a value of the turn's output type or, without one, a text.
+    `sources` are added to the conversation's sources and can be cited. `artifact`, any JSON value, is stored as
+    `ar:<turn>.artifacts.<call_id>`; the model does not see it. `files` are recorded in the turn's `outputs/`, or in
+    `files/` if their paths begin with it; the model sees their refs. An `answer` ends the turn when all calls of the round
+    have a result. It is a value of the turn's output type or, without such a type, a text.
     """
 
     text: str = ""
@@ -87,7 +91,10 @@ class Output:
 
 @contextmanager
 def tool_failures(work: str) -> Generator[None]:
-    """Turn a failure of the work, such as `the search`, into an error that the model reads."""
+    """Convert any exception in the context to a ToolError for the model; `work` is its subject, such as `the search`.
+
+    A LooplineError is raised unchanged.
+    """
     try:
         yield
     except LooplineError:
@@ -96,44 +103,44 @@ def tool_failures(work: str) -> Generator[None]:
         raise ToolError(f"{work} failed: {type(error).__name__}: {error}") from error
 
 
-def counted(number: int, noun: str) -> str:
-    """Return `no hit`, `1 hit`, `2 hits` and so on."""
+def count_text(number: int, noun: str) -> str:
+    """Return a number with a noun: `no hit`, `1 hit` or `2 hits`."""
     return f"{number or 'no'} {noun}{'s' if number > 1 else ''}"
 
 
 def as_json(value: object) -> Json:
-    """Return the value as JSON: a plain, pydantic or dataclass value.
+    """Convert a plain, pydantic or dataclass value to JSON. Lone surrogates are replaced, infinite numbers become strings.
 
     Raises:
-        ValueError: a part of it has no form in JSON.
+        ValueError: a part of the value cannot be converted to JSON.
     """
-    plain: Json = _anything().dump_python(_sound(value), mode="json")
+    plain: Json = _adapter().dump_python(_repair_texts(value), mode="json")
     return finite(well_formed_json(plain))
 
 
-def _sound(value: object) -> object:
-    """Return the value with well-formed texts: pydantic refuses lone surrogates in keys."""
+def _repair_texts(value: object) -> object:
+    """Replace lone surrogates in the texts of a value, because pydantic refuses them in keys."""
     match value:
         case str():
             return well_formed(value)
         case dict():
             items = cast("dict[object, object]", value).items()
-            return {_sound(key): _sound(item) for key, item in items}
+            return {_repair_texts(key): _repair_texts(item) for key, item in items}
         case list():
-            return [_sound(item) for item in cast("list[object]", value)]
+            return [_repair_texts(item) for item in cast("list[object]", value)]
         case _:
             return value
 
 
 @cache
-def _anything() -> TypeAdapter[Any]:
+def _adapter() -> TypeAdapter[Any]:
     from pydantic import ConfigDict, TypeAdapter
 
     return TypeAdapter(Any, config=ConfigDict(ser_json_inf_nan="constants"))
 
 
 def finite(value: Json) -> Json:
-    """Return the value with numbers that JSON lacks, such as infinity, written as text."""
+    """Return the value with numbers that JSON does not have, such as infinity, replaced by strings."""
     match value:
         case float() if not math.isfinite(value):
             return str(value)
@@ -147,31 +154,32 @@ def finite(value: Json) -> Json:
 
 MAX_IMAGES = 10
 MAX_BYTES = 16 * 1024 * 1024
-_IMAGE = "image/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadImages:
-    """The images of a call, and for each that the model does not get, why."""
+    """The images of a call that are sent to the model, and the reasons why other images are not, by ref."""
 
     images: tuple[ShownImage, ...]
     refused: dict[str, str]
 
 
 def is_image(mime: str) -> bool:
-    """Return whether that is the media type of images."""
-    return mime.startswith(_IMAGE)
+    """Return whether a media type is that of an image."""
+    return mime.startswith("image/")
 
 
 def images_within_limits(files: Mapping[str, bytes], allowed: AttachmentSupport) -> ReadImages:
-    """Return the images of these refs that the model gets; a model that takes none gets none.
+    """Describe the images with these refs, and check whether they can be sent to the model.
 
-    Nothing is decoded: the pixels are those that the header names, and the limits are those of attached images.
+    The limits are those of attached images, and those of a call. The pixels are read from the header, without decoding.
     """
-    images, refused, total = list[ShownImage](), dict[str, str](), 0
+    images: list[ShownImage] = []
+    refused: dict[str, str] = {}
+    total = 0
     for ref, data in files.items():
-        image = _image(ref, data)
-        problem = _problem(image, allowed, len(images), total)
+        image = _describe(ref, data)
+        problem = _image_problem(image, allowed, len(images), total)
         if problem:
             refused[ref] = problem
         else:
@@ -180,7 +188,7 @@ def images_within_limits(files: Mapping[str, bytes], allowed: AttachmentSupport)
     return ReadImages(images=tuple(images), refused=refused)
 
 
-def _image(ref: str, data: bytes) -> ShownImage:
+def _describe(ref: str, data: bytes) -> ShownImage:
     described = describe_data(ref, data)
     return ShownImage(
         ref=ref,
@@ -194,18 +202,19 @@ def _image(ref: str, data: bytes) -> ShownImage:
     )
 
 
-def _problem(image: ShownImage, allowed: AttachmentSupport, images: int, total: int) -> str:
-    """Return why the model does not get the image, "" if it does."""
+def _image_problem(image: ShownImage, allowed: AttachmentSupport, images: int, total: int) -> str:
+    """Return why an image is not sent after `images` earlier images with `total` bytes; "" if it is sent."""
     caps = AttachmentCaps()
-    objections = [
-        (not allowed.images, "this model is given no images"),
-        (not (image.width and image.height), "its header has no size"),
-        (
-            max(image.width, image.height) > caps.image_pixels,
-            f"an image may have {caps.image_pixels:,} pixels a side",
-        ),
-        (image.size > caps.image_bytes, f"an image may have {caps.image_bytes:,} bytes"),
-        (images == MAX_IMAGES, f"a call shows at most {MAX_IMAGES} images"),
-        (total + image.size > MAX_BYTES, f"a call shows at most {MAX_BYTES:,} bytes of images"),
-    ]
-    return next((reason for holds, reason in objections if holds), "")
+    if not allowed.images:
+        return "this model is given no images"
+    if not (image.width and image.height):
+        return "its header has no size"
+    if max(image.width, image.height) > caps.image_pixels:
+        return f"an image may have {caps.image_pixels:,} pixels a side"
+    if image.size > caps.image_bytes:
+        return f"an image may have {caps.image_bytes:,} bytes"
+    if images == MAX_IMAGES:
+        return f"a call shows at most {MAX_IMAGES} images"
+    if total + image.size > MAX_BYTES:
+        return f"a call shows at most {MAX_BYTES:,} bytes of images"
+    return ""

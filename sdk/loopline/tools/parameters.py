@@ -1,4 +1,4 @@
-"""The parameters of tool functions: their JSON Schema, and the dependencies that they ask for."""
+"""The parameters of tools: JSON Schemas from the types of functions, and the checks of the arguments of a call."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ _LONGEST_INPUT = 60
 class Parameters:
     """The parameters of a tool function.
 
-    `fields` maps those that the model gives to fields of `model`; `contexts` take the call's context; `deps` are the
-    types that the dependencies must have.
+    `fields` maps the parameters for arguments of the model to the fields of `model`, a pydantic model that validates
+    them; those in `optional` have a default. `contexts` are the parameters that receive the `ToolContext`. `deps` are the
+    types X of `ToolContext[X]`.
     """
 
     model: type[BaseModel]
@@ -49,13 +50,15 @@ class Parameters:
 
 
 def read_parameters(function: FunctionType, location: str, key: str) -> Parameters:
-    """Return the parameters of a tool function whose key template is `key`.
+    """Build the model and the schema of a tool function from its annotations.
+
+    `location` is the file and line for errors, `key` the template of the call's key.
 
     Raises:
         BundleError: an annotation cannot be resolved or has no JSON Schema, or the key names a context.
     """
     try:
-        return _modelled(function, location, key)
+        return _build_parameters(function, location, key)
     except BundleError:
         raise
     except Exception as error:
@@ -66,7 +69,7 @@ def read_parameters(function: FunctionType, location: str, key: str) -> Paramete
         ) from error
 
 
-def _modelled(function: FunctionType, location: str, key: str) -> Parameters:
+def _build_parameters(function: FunctionType, location: str, key: str) -> Parameters:
     from pydantic import ConfigDict, Field, create_model
 
     names = {"ToolContext": ToolContext, **function.__globals__}
@@ -76,7 +79,7 @@ def _modelled(function: FunctionType, location: str, key: str) -> Parameters:
     deps = tuple(kind for name in contexts for kind in deps_types(hints[name]))
     if wrong := [name for name in contexts if f"{{{name}" in key]:
         raise BundleError(f"{location}: the key of {function.__name__!r} names {wrong[0]!r}")
-    # A parameter may be called `json` or `_x`, which pydantic refuses: so fields have names of ours, and aliases.
+    # pydantic refuses names such as `json` and `_x`, so the fields have other names, and the parameters are aliases.
     from_model = [name for name in parameters if name not in contexts]
     optional = frozenset(
         name for name in from_model if parameters[name].default is not Parameter.empty
@@ -94,7 +97,7 @@ def _modelled(function: FunctionType, location: str, key: str) -> Parameters:
 
 
 def _schema(model: type[BaseModel]) -> JsonObject:
-    """Return the schema without titles, which only repeat the names."""
+    """Return the schema of the model without titles, because they only repeat the names."""
     from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 
     class Quiet(GenerateJsonSchema):
@@ -110,7 +113,7 @@ def _schema(model: type[BaseModel]) -> JsonObject:
 
 
 def argument_error(detail: ErrorDetails, parameters: list[str]) -> str:
-    """Return what is wrong with one argument, by its dotted name."""
+    """Return an error message for the model about one argument, named by its dotted path."""
     name = ".".join(map(str, detail["loc"]))
     match detail["type"]:
         case "missing":
@@ -127,7 +130,7 @@ def argument_error(detail: ErrorDetails, parameters: list[str]) -> str:
 
 
 def nearest_first(name: str, names: Iterable[str]) -> list[str]:
-    """Return the names, those most like `name` first."""
+    """Return the names sorted by their similarity to `name`, ignoring case."""
     lowered = name.lower()
     return sorted(
         names,
@@ -139,19 +142,19 @@ def nearest_first(name: str, names: Iterable[str]) -> list[str]:
 
 
 def is_context(hint: object) -> bool:
-    """Return whether a parameter with this annotation takes the call's context."""
+    """Return whether an annotation is or contains `ToolContext`."""
     return next(_contexts(hint), None) is not None
 
 
 def deps_types(hint: object) -> tuple[object, ...]:
-    """Return each X of a `ToolContext[X]` in the annotation."""
+    """Return the types X of each `ToolContext[X]` in an annotation."""
     return tuple(part for context in _contexts(hint) for part in get_args(context))
 
 
 def deps_problem(deps: object, expected: object) -> str:
-    """Return how the object differs from the expected type and what to do, or "" if it does not.
+    """Return an error message if the dependencies do not have the expected type, otherwise "".
 
-    A tool that expects None accepts any object and uses none.
+    A tool that expects None accepts any object, and does not use it.
     """
     if expected in (None, NoneType) or _matches(deps, expected):
         return ""
@@ -163,7 +166,7 @@ def deps_problem(deps: object, expected: object) -> str:
 
 
 def _matches(deps: object, expected: object) -> bool:
-    """Return whether the object may be of the type; a type that `isinstance` refuses matches all but None."""
+    """Return whether the object has the type. A type that `isinstance` does not support matches all objects except None."""
     origin = get_origin(expected)
     if expected is Any or isinstance(expected, TypeVar):
         return True
@@ -181,15 +184,13 @@ def _matches(deps: object, expected: object) -> bool:
 
 
 def _type_name(expected: object) -> str:
-    return (
-        expected.__name__
-        if isinstance(expected, type) and not get_args(expected)
-        else str(expected)
-    )
+    if isinstance(expected, type) and not get_args(expected):
+        return expected.__name__
+    return str(expected)
 
 
 def _contexts(hint: object) -> Iterator[object]:
-    """Yield `ToolContext`, or each `ToolContext[X]`, in an annotation."""
+    """Yield each `ToolContext` and `ToolContext[X]` in an annotation."""
     if hint is ToolContext or get_origin(hint) is ToolContext:
         yield hint
         return
@@ -202,7 +203,7 @@ QUERY: JsonObject = {"type": "string", "description": "What to look for."}
 
 
 def object_schema(properties: JsonObject, *required: str) -> JsonObject:
-    """Return the schema of arguments with these properties and no others."""
+    """Return a JSON Schema for an object with these properties and without additional ones."""
     return {
         "type": "object",
         "properties": properties,
@@ -212,15 +213,15 @@ def object_schema(properties: JsonObject, *required: str) -> JsonObject:
 
 
 def limit_schema(default: int, limit: int) -> JsonObject:
-    """Return the schema of a whole number from 1 to `limit`."""
+    """Return a JSON Schema for an integer from 1 to `limit`."""
     return {"type": "integer", "minimum": 1, "maximum": limit, "default": default}
 
 
 def check_names(spec: ToolSpec, arguments: JsonObject, hint: str = "") -> None:
-    """Refuse fields that the tool does not have.
+    """Check that all arguments are properties of the tool's schema.
 
     Raises:
-        ToolError: the message names the field, and gives the hint, or else the fields there are.
+        ToolError: one is not; the message names it and has the hint or, without a hint, the list of properties.
     """
     properties: Json = spec.parameters.get("properties")
     fields = list(properties) if isinstance(properties, dict) else []
@@ -232,83 +233,111 @@ def check_names(spec: ToolSpec, arguments: JsonObject, hint: str = "") -> None:
 
 
 def text_argument(
-    arguments: JsonObject, name: str, expected: str = "a text that is not empty"
+    arguments: JsonObject, name: str, expected: str = "a string that is not empty"
 ) -> str:
-    """Return a text that is not empty.
+    """Return a required string argument, which must not be blank.
 
     Raises:
-        ToolError: the argument is missing, empty or no text; the message says what was `expected`.
+        ToolError: the argument is missing, blank or not a string; the message has the description `expected`.
     """
     value = arguments.get(name)
     if not isinstance(value, str) or not value.strip():
-        raise ToolError(f"{name}: {expected}")
+        raise ToolError(f"{name} must be {expected}")
     return value
 
 
 def optional_text(arguments: JsonObject, name: str) -> str:
-    """Return a text, empty by default.
+    """Return an optional string argument without surrounding whitespace; "" if it is missing or null.
 
     Raises:
-        ToolError: the argument is no text.
+        ToolError: the argument is not a string.
     """
-    value = arguments.get(name, "")
+    value = arguments.get(name)
+    if value is None:
+        return ""
     if not isinstance(value, str):
-        raise ToolError(f"{name}: a text")
+        raise ToolError(f"{name} must be a string")
     return value.strip()
 
 
-def integer_argument(arguments: JsonObject, name: str, default: int, limit: int) -> int:
-    """Return a whole number from 1 to `limit`.
+def boolean_argument(arguments: JsonObject, name: str) -> bool:
+    """Return an optional boolean argument; false if it is missing.
 
     Raises:
-        ToolError: the argument is anything else.
+        ToolError: the argument is not a boolean.
+    """
+    value = arguments.get(name, False)
+    if not isinstance(value, bool):
+        raise ToolError(f"{name} must be true or false")
+    return value
+
+
+def list_argument(
+    arguments: JsonObject, name: str, expected: str, *, least: int = 1, most: int | None = None
+) -> list[str]:
+    """Return an argument that is a list of `least` to `most` strings; an empty list if it is missing and `least` is 0.
+
+    Raises:
+        ToolError: the argument is different; the message has the description `expected`.
+    """
+    value: Json = arguments.get(name) or []
+    items = value if isinstance(value, list) else [None]
+    texts = [item for item in items if isinstance(item, str)]
+    too_many = most is not None and len(texts) > most
+    if len(texts) != len(items) or len(texts) < least or too_many:
+        raise ToolError(f"{name} must be {expected}")
+    return texts
+
+
+def integer_argument(arguments: JsonObject, name: str, default: int, limit: int) -> int:
+    """Return an integer argument from 1 to `limit`; `default` if it is missing.
+
+    Raises:
+        ToolError: the argument is not such an integer.
     """
     value = arguments.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= limit:
-        raise ToolError(f"{name}: a whole number from 1 to {limit}")
+        raise ToolError(f"{name} must be an integer from 1 to {limit}")
     return value
 
 
 def fraction_argument(arguments: JsonObject, name: str) -> float:
-    """Return a number from 0 to 1, 0 by default.
+    """Return a number argument from 0 to 1; 0 if it is missing.
 
     Raises:
-        ToolError: the argument is anything else.
+        ToolError: the argument is not such a number.
     """
     value = arguments.get(name, 0)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise ToolError(f"{name}: a number from 0 to 1")
+        raise ToolError(f"{name} must be a number from 0 to 1")
     return float(value)
 
 
 def names_argument(arguments: JsonObject, name: str, allowed: list[str]) -> list[str]:
-    """Return some of the allowed names, each once, or all of them by default.
+    """Return an argument that is a list of allowed names, without duplicates; all of them if it is missing.
 
     Raises:
-        ToolError: a name is not allowed, or the argument is no list of names.
+        ToolError: a name is not allowed, or the argument is not a list of names.
     """
-    value = arguments.get(name)
-    if value is None:
+    if arguments.get(name) is None:
         return allowed
-    chosen = [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
-    if not isinstance(value, list) or not chosen or len(chosen) != len(value):
-        raise ToolError(f"{name}: a list of names, which are {allowed}")
+    chosen = list_argument(arguments, name, f"a list of names from {allowed}")
     for item in chosen:
         if item not in allowed:
             raise ToolError(f"{name}: there is no {item!r}, only {nearest_first(item, allowed)}")
     return list(dict.fromkeys(chosen))
 
 
-def copied_arguments(arguments: JsonObject) -> JsonObject:
-    """Return a copy that shares no list and no object."""
-    return {name: _copied_value(value) for name, value in arguments.items()}
+def copy_arguments(arguments: JsonObject) -> JsonObject:
+    """Return a deep copy of the arguments."""
+    return {name: _copy(value) for name, value in arguments.items()}
 
 
-def _copied_value(value: Json) -> Json:
+def _copy(value: Json) -> Json:
     match value:
         case list():
-            return [_copied_value(item) for item in value]
+            return [_copy(item) for item in value]
         case dict():
-            return copied_arguments(value)
+            return copy_arguments(value)
         case _:
             return value

@@ -1,4 +1,4 @@
-"""The tools that work on the conversation itself: `react.hide`, `react.plan` and `react.read`."""
+"""The tools for the conversation itself: `react.hide`, `react.plan` and `react.read`."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ from loopline.timeline import (
 )
 from loopline.tools.invocation import ToolInvocation
 from loopline.tools.outcome import Outcome, ResultSection, images_within_limits, is_image
-from loopline.tools.parameters import check_names, object_schema
+from loopline.tools.parameters import check_names, list_argument, object_schema
 from loopline.tools.tool import RerunnableTool
 
 EDITABLE_TAIL_TOKENS = 2_000
-"""How far back from the end of the prompt something may be hidden, in tokens."""
+"""The number of tokens at the end of the prompt in which blocks may be hidden."""
 HideableBody = ToolCalled | ToolResult | Completion | Draft | Notice | SystemMessage
 _HIDEABLE = BodyUnion[HideableBody](HideableBody)
 
 
 class HideTool(RerunnableTool):
-    """The tool that replaces recent content with a line of the model's own, without changing the cached prefix."""
+    """The tool that replaces a recent block in the prompt by a line of the model, without changing the cached prefix."""
 
     effect: Effect = "meta"
     shared_key: str = "view"
@@ -68,39 +68,46 @@ class HideTool(RerunnableTool):
         self._editable_tokens = editable_tokens
 
     def check(self, arguments: JsonObject) -> None:
-        """Refuse anything but a path and a replacement."""
+        """Check that `path` and `replacement`, both strings, are the only arguments.
+
+        Raises:
+            ToolError: the arguments are different.
+        """
         check_names(self.spec, arguments, "it takes path, replacement")
         for name in ("path", "replacement"):
             if not isinstance(arguments.get(name), str):
-                raise ToolError(f"react.hide takes {name}, a string")
+                raise ToolError(f"{name} must be a string")
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """Return the hide, which takes effect in the next round."""
-        path, replacement = str(arguments["path"]), str(arguments["replacement"])
-        block = await _block_named(path, call)
-        self._check_place(block, call)
+        """Hide the block from the next round on.
+
+        Raises:
+            ToolError: the block does not exist, is not shown, may not be hidden, or is too far from the end of the prompt.
+        """
+        block = await _find_block(str(arguments["path"]), call)
+        self._check_position(block, call)
         return Outcome(
             text=f"{block.ref} is hidden from the next round on",
-            bodies=(Hide(path=block.ref, replacement=replacement),),
+            bodies=(Hide(path=block.ref, replacement=str(arguments["replacement"])),),
         )
 
-    def _check_place(self, block: Block, call: ToolInvocation) -> None:
-        now = call.view.rendering
-        position = now.position(block.ref)
+    def _check_position(self, block: Block, call: ToolInvocation) -> None:
+        rendering = call.view.rendering
+        position = rendering.position(block.ref)
         if isinstance(block.body, UserPrompt | UserFollowup | UserSteer):
-            raise ToolError(f"{block.ref} is what the user said, which is never hidden")
+            raise ToolError(f"{block.ref} is a message of the user, which is never hidden")
         if not _HIDEABLE.has(block.body):
             raise ToolError(
                 f"{block.ref} is a {block.type}, and only calls, results, answers and notices can be hidden"
             )
         if position is None:
-            raise ToolError(f"{block.ref} is not shown, so there is nothing to hide")
+            raise ToolError(f"{block.ref} is not shown, so it cannot be hidden")
         if position < _stable_messages(call.timeline.last_round):
             raise ToolError(
-                f"hide_before_cache: {block.ref} lies in the part of the prompt that the provider "
-                "keeps; only what came in the last rounds can be hidden"
+                f"hide_before_cache: {block.ref} is in the part of the prompt that the provider "
+                "caches; only blocks of the last rounds can be hidden"
             )
-        tokens = now.tokens - now.cost(position)
+        tokens = rendering.tokens - rendering.cost(position)
         if tokens > self._editable_tokens:
             raise ToolError(
                 f"hide_too_old: {tokens} tokens follow {block.ref}, and only the last "
@@ -109,13 +116,17 @@ class HideTool(RerunnableTool):
 
 
 def _stable_messages(start: RoundStart | None) -> int:
-    """Return how many messages the prompt of the round leaves unchanged."""
+    """Return the number of messages in the cached prefix of the round's prompt."""
     points = {point.name: point.messages for point in start.points} if start else {}
     return next((points[name] for name in ("pre_tail", "prev_turn") if points.get(name)), 0)
 
 
-async def _block_named(path: str, call: ToolInvocation) -> Block:
-    """Return the block that a ref names, or the result that shows it and nothing else."""
+async def _find_block(path: str, call: ToolInvocation) -> Block:
+    """Return the block with this ref; for other refs, the newest result that shows only the text of the ref.
+
+    Raises:
+        ToolError: the block does not exist.
+    """
     try:
         ref = parse(path)
     except LooplineError as error:
@@ -123,7 +134,7 @@ async def _block_named(path: str, call: ToolInvocation) -> Block:
     if isinstance(ref, BlockRef | CallRef):
         block = await call.reader.find(ref)
         if block is None:
-            raise ToolError(f"nothing here answers to {path!r}")
+            raise ToolError(f"{path!r} does not exist in this conversation")
         return block
     for block in reversed((await call.reader.conversation.full()).blocks):
         if isinstance(block.body, ToolResult) and path in dict(block.body.shows):
@@ -134,7 +145,7 @@ async def _block_named(path: str, call: ToolInvocation) -> Block:
 
 
 class PlanTool(RerunnableTool):
-    """The tool that keeps plans; its snapshots are recorded with its result."""
+    """The tool that changes plans; the new snapshots are recorded with its result."""
 
     effect: Effect = "meta"
     shared_key: str = "plan"
@@ -162,16 +173,24 @@ class PlanTool(RerunnableTool):
     )
 
     def check(self, arguments: JsonObject) -> None:
-        """Refuse unknown fields and fields of the wrong type; the mode is checked when it runs."""
+        """Check the names and the types of the arguments; the mode is checked by `run`.
+
+        Raises:
+            ToolError: an argument is unknown or has the wrong type.
+        """
         check_names(self.spec, arguments, "it takes mode, plan_id, steps")
         _steps(arguments)
         _plan_id(arguments)
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """Return the plan after the change."""
-        plans_before = await _with_named_plan(arguments, call)
+        """Change the plans, and return the current plan as text.
+
+        Raises:
+            ToolError: the mode is unknown, or the change is not possible.
+        """
+        plans_before = await _load_plans(arguments, call)
         mode = arguments.get("mode")
-        snapshots = _changed(mode, arguments, plans_before, call)
+        snapshots = _change_plans(mode, arguments, plans_before, call)
         plans = plan.fold([*plans_before.latest.values(), *snapshots])
         return Outcome(
             text=_summary(str(mode), snapshots, plans.current),
@@ -179,9 +198,10 @@ class PlanTool(RerunnableTool):
         )
 
 
-async def _with_named_plan(arguments: JsonObject, call: ToolInvocation) -> Plans:
-    """Return the plans, with the one that the call names however old it is."""
-    plans, plan_id = call.timeline.plans, _plan_id(arguments)
+async def _load_plans(arguments: JsonObject, call: ToolInvocation) -> Plans:
+    """Return the plans of the timeline, together with an older plan if the call names it."""
+    plans = call.timeline.plans
+    plan_id = _plan_id(arguments)
     if not plan_id or plan_id in plans.latest:
         return plans
     block = await call.reader.find(PlanRef(plan_id=plan_id))
@@ -190,7 +210,7 @@ async def _with_named_plan(arguments: JsonObject, call: ToolInvocation) -> Plans
     return plan.fold([*plans.latest.values(), block.body.snapshot])
 
 
-def _changed(
+def _change_plans(
     mode: Json, arguments: JsonObject, plans: Plans, call: ToolInvocation
 ) -> list[PlanSnapshot]:
     moment = call.moment
@@ -217,28 +237,24 @@ def _summary(mode: str, snapshots: list[PlanSnapshot], current: PlanSnapshot | N
 
 
 def _steps(arguments: JsonObject) -> list[str]:
-    steps: Json = arguments.get("steps") or []
-    items = steps if isinstance(steps, list) else []
-    descriptions = [step for step in items if isinstance(step, str)]
-    if not isinstance(steps, list) or len(descriptions) != len(steps):
-        raise ToolError("steps: a list of strings, each the description of one step")
-    return descriptions
+    expected = "a list of strings, each the description of one step"
+    return list_argument(arguments, "steps", expected, least=0)
 
 
 def _plan_id(arguments: JsonObject) -> str:
     plan_id = arguments.get("plan_id") or ""
     if not isinstance(plan_id, str):
-        raise ToolError("plan_id: a string, as ANNOUNCE shows it")
+        raise ToolError("plan_id must be a string, as ANNOUNCE shows it")
     return plan_id
 
 
 READ_LIMIT = 48_000
-"""Characters that one call may put before the model, over all its paths."""
+"""The number of characters that one call shows to the model, over all of its paths."""
 MAX_PATHS = 50
 
 
 class ReadTool(RerunnableTool):
-    """The tool that reads by ref; what exists is read even if some refs do not."""
+    """The tool that reads texts and images by ref; refs that do not exist are reported in the result."""
 
     spec: ToolSpec = ToolSpec(
         name="react.read",
@@ -262,16 +278,20 @@ class ReadTool(RerunnableTool):
     )
 
     def check(self, arguments: JsonObject) -> None:
-        """Refuse anything but a list of refs."""
+        """Check that `paths`, a string or a list of 1 to 50 strings, is the only argument.
+
+        Raises:
+            ToolError: the arguments are different.
+        """
         check_names(self.spec, arguments, "it takes paths, a list of refs")
         _paths(arguments)
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """Return the status, then a section for each text that is not visible yet."""
+        """Return the status of all refs as JSON, and a section for each text that is not visible to the model yet."""
         reading = await call.reader.read(_paths(arguments), limit=READ_LIMIT)
         visible = [item.ref for item in reading if item.readable and _is_visible(item, call)]
         fresh = [item for item in reading if item.ref not in visible]
-        of_images = images_within_limits(
+        images = images_within_limits(
             {
                 item.ref: item.data
                 for item in fresh
@@ -287,74 +307,72 @@ class ReadTool(RerunnableTool):
             text="\n".join([dumps(status), *missing]),
             missing=missing,
             sections=tuple(
-                _section(item, call, of_images.refused.get(item.ref, ""))
+                _section(item, call, images.refused.get(item.ref, ""))
                 for item in fresh
                 if item.readable
             ),
-            images=of_images.images,
+            images=images.images,
             bodies=tuple(
                 TextKept(ref=item.ref, text=item.text, title=item.title, mime=item.mime)
                 for item in fresh
                 if item.keep and not _is_recorded(item, call)
             ),
             match_count=len(reading.paths),
-            # The model has seen a text under its own ref, and under the one it asked by.
+            # The model knows a text by its own ref, and by the ref in the call.
             shows=tuple(
                 (ref, item.sha256)
                 for item in fresh
-                if item.text and not item.cites and item.ref not in of_images.refused
-                for ref in _shown_as(item)
+                if item.text and not item.cites and item.ref not in images.refused
+                for ref in _both_refs(item)
             ),
         )
 
 
-def _shown_as(item: Item) -> tuple[str, ...]:
+def _both_refs(item: Item) -> tuple[str, ...]:
     return tuple(dict.fromkeys((item.ref, item.requested)))
 
 
 def _is_visible(item: Item, call: ToolInvocation) -> bool:
-    """Return whether the prompt shows the text: a result put it there, or its block is shown in full."""
+    """Return whether the prompt has the text: in an earlier result, or because its block is shown in full."""
     rendering = call.view.rendering
     is_shown = rendering.shown_texts.get(item.ref) == item.sha256
     return is_shown or item.ref.partition("#")[0] in rendering.shown_in_full
 
 
 def without_visible_texts(reading: Reading, visible: list[str]) -> Reading:
-    """Return the reading without the texts that the model can see already, which it lists."""
+    """Return the reading without the texts of the visible refs, which its status lists as visible."""
     items = [replace(item, text="") if item.ref in visible else item for item in reading]
     return Reading(items, exists_in_visible_context=tuple(visible))
 
 
 def _section(item: Item, call: ToolInvocation, refused: str) -> ResultSection:
     title = f"{item.title} — {item.ref}" if item.title else item.ref
-    source, kept = item.source, item.kept
+    source = item.source
+    kept = item.kept
     if source is not None and item.keep:
         source = structs.replace(source, text=item.text)
     notes = [item.message, f"Not shown: {refused}." if refused else ""]
-    is_kept = kept is None or kept.ref in call.timeline.kept_texts
+    if kept is not None and kept.ref in call.timeline.kept_texts:
+        kept = None  # recorded already
     return ResultSection(
         heading=title,
         text=item.text,
         source=source,
         note="".join(f"\n… {note}" for note in notes if note),
         cites=item.cites,
-        kept=None if is_kept else kept,
-        shown_as=_shown_as(item) if item.cites else (),
+        kept=kept,
+        shown_as=_both_refs(item) if item.cites else (),
     )
 
 
 def _is_recorded(item: Item, call: ToolInvocation) -> bool:
-    """Return whether the text is recorded with its source, or was recorded before."""
-    new = item.source is not None and call.timeline.pool.find(item.source.url) is None
-    return new or item.ref in call.timeline.kept_texts
+    """Return whether the text was recorded before, or will be recorded as the text of a new source."""
+    has_new_source = item.source is not None and call.timeline.pool.find(item.source.url) is None
+    return has_new_source or item.ref in call.timeline.kept_texts
 
 
 def _paths(arguments: JsonObject) -> list[str]:
     paths = arguments.get("paths")
-    items = [paths] if isinstance(paths, str) else paths
-    if not isinstance(items, list) or not items or len(items) > MAX_PATHS:
-        raise ToolError(f"react.read takes paths, a list of 1 to {MAX_PATHS} refs")
-    refs = [ref for ref in items if isinstance(ref, str)]
-    if len(refs) != len(items):
-        raise ToolError("react.read takes paths, a list of refs, each a string")
-    return refs
+    if isinstance(paths, str):
+        return [paths]
+    return list_argument(arguments, "paths", f"a list of 1 to {MAX_PATHS} refs", most=MAX_PATHS)

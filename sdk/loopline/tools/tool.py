@@ -1,7 +1,6 @@
-"""Tools: typed functions made into something that a model can call.
+"""Tools: the protocol of a tool, and the decorator `@tool` that makes one of a typed function.
 
-`@tool` checks a function where it is written. What the model sees, a JSON Schema, is made when it is
-first needed.
+The decorator checks the function at once. The JSON Schema of its parameters is made at its first use.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from typing import (
 from msgspec import structs
 
 from loopline.errors import BundleError, ToolError
-from loopline.files import OutputFile, change_of
+from loopline.files import FileChange, OutputFile, change_of
 from loopline.models import JsonObject, ToolSpec, dumps, well_formed
 from loopline.timeline import Effect, Source
 from loopline.tools.invocation import ToolInvocation
@@ -56,12 +55,12 @@ R = TypeVar("R")
 
 EFFECTS: tuple[Effect, ...] = get_args(Effect)
 LONGEST_STEP_SECONDS = 1.0
-"""Seconds that a tool may block the event loop between two awaits before it is logged."""
+"""The seconds between two awaits of a tool from which it is logged, because it blocks the event loop."""
 
 logger: logging.Logger = logging.getLogger("loopline")
 
 MAX_THREADS = 64
-"""Synchronous tools that may run at once in a process."""
+"""The number of synchronous tools that can run at the same time in a process."""
 NOTHING = "done"
 """The text of a result whose function returned None."""
 
@@ -69,31 +68,31 @@ _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 
 
 class Tool(Protocol):
-    """Something the loop can call."""
+    """A tool that the loop can call."""
 
     @property
     def spec(self) -> ToolSpec:
-        """Return what the model sees of it."""
+        """The name, description and parameters for the model."""
         ...
 
     @property
     def effect(self) -> Effect:
-        """Return what it may do to the world, and so which calls may run beside it."""
+        """The effect of a call, which decides which other calls may run at the same time."""
         ...
 
     def check(self, arguments: JsonObject) -> None:
         """Check the arguments.
 
         Raises:
-            ToolError: the message names each argument that is wrong.
+            ToolError: an argument is invalid; the message names each of them.
         """
         ...
 
     def key(self, arguments: JsonObject) -> str:
-        """Return what a writing or meta call changes: calls of one effect with the same key keep their order.
+        """Return the key of the data that a writing or meta call changes: calls with the same effect and key run in order.
 
         Raises:
-            ToolError: the arguments are wrong.
+            ToolError: the arguments are invalid.
         """
         ...
 
@@ -101,23 +100,23 @@ class Tool(Protocol):
         """Run the call.
 
         Raises:
-            ToolError: it refused or failed; the message is for the model.
+            ToolError: the call was refused or failed; the message is for the model.
         """
         ...
 
     async def reconcile(self, arguments: JsonObject, call: ToolInvocation) -> Outcome | None:
-        """Return the outcome of a call that was cut off after its start, or None if it is unknown."""
+        """Return the outcome of a call that had started before a crash; None if it is unknown."""
         ...
 
 
 class RerunnableTool(ABC):
-    """A tool whose call is run again after a crash: it only reads, or its result holds all it does."""
+    """A tool whose calls can be run again after a crash, because they only read, or change only what the loop records."""
 
     effect: Effect = "read"
     shared_key: str = ""
-    """The key of all its calls: those of one meta tool keep their order."""
+    """The key of all calls of the tool."""
     begins_children: bool = False
-    """Whether all that its calls do is begin child runs."""
+    """Whether the calls only start child runs."""
 
     def key(self, arguments: JsonObject) -> str:
         """Return the shared key."""
@@ -134,11 +133,11 @@ class RerunnableTool(ABC):
 
 
 class ToolFunction(Generic[P, R]):
-    """A function that is a tool: it is still called like the function, and `bind` gives the loop its tool.
+    """A function that is a tool. It can be called like the function; `bind` makes the tool for the loop.
 
-    `key` is the template of what a writing call changes, or of what a meta call must not run beside; without one all calls
-    of the tool share a key. `declared` says whether an effect was given. `reconcile`, a function with some of the same
-    parameters, returns the outcome of a call that was cut off.
+    `key` is a template for the key of a writing or meta call, such as `file:{path}`; without it, all calls of the tool
+    have the same key. `declared` says whether an effect was given. `reconcile` is a function with some of the same
+    parameters; it returns the result of a call that had started before a crash.
     """
 
     def __init__(
@@ -157,7 +156,7 @@ class ToolFunction(Generic[P, R]):
         self.reconcile = reconcile
         code = _source_function(function)
         self.name: str = code.__name__
-        self.location: str = _location_of(code)
+        self.location: str = _find_location(code)
         self.description: str = well_formed(inspect.getdoc(code) or "")
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -173,7 +172,7 @@ class ToolFunction(Generic[P, R]):
 
     @cached_property
     def parameters(self) -> Parameters:
-        """Return the parameters, read once.
+        """The parameters of the function, read at their first use.
 
         Raises:
             BundleError: an annotation cannot be resolved, or has no JSON Schema.
@@ -195,24 +194,24 @@ def tool(
     key: str = "",
     reconcile: Callable[..., Any] | None = None,
 ) -> ToolFunction[P, R] | Callable[[Callable[P, R]], ToolFunction[P, R]]:
-    """Make a typed function with a docstring into a tool; the function can still be called directly.
+    """Make a tool of a typed function with a docstring; the function can still be called directly.
 
-    Without an effect it is "exclusive": nothing else runs beside it. `reconcile` takes some of the same parameters.
-    After a crash it returns the result of a call that had started, or None if it does not know the result.
+    The default effect is "exclusive": no other call runs at the same time. `reconcile` is a function with some of the
+    same parameters. After a crash it returns the result of a call that had started, or None if the result is unknown.
 
     Raises:
-        BundleError: the function cannot be a tool as it is written; the message names file and line.
+        BundleError: the function cannot be a tool; the message has the reason, the file and the line.
     """
 
     def decorate(function: Callable[P, R]) -> ToolFunction[P, R]:
         source = _source_function(function)
-        wrong = (
-            _wrong_effect(effect or "exclusive", key)
-            or _wrong_function(source)
-            or _wrong_key(key, inspect.signature(source))
+        problem = (
+            _effect_problem(effect or "exclusive", key)
+            or _function_problem(source)
+            or _key_problem(key, inspect.signature(source))
         )
-        if wrong:
-            raise BundleError(f"{_location_of(source)}: tool {source.__name__!r} {wrong}")
+        if problem:
+            raise BundleError(f"{_find_location(source)}: tool {source.__name__!r} {problem}")
         _check_reconcile(function, reconcile)
         return ToolFunction(function, effect=effect, key=key, reconcile=reconcile)
 
@@ -221,24 +220,24 @@ def tool(
 
 @dataclass(frozen=True, kw_only=True)
 class BoundTool:
-    """A tool function under its alias."""
+    """A tool function with the alias of its bundle or module."""
 
     function: ToolFunction[..., Any]
     alias: str
 
     @cached_property
     def name(self) -> str:
-        """Return `<alias>.<function>`."""
+        """The name `<alias>.<function>`."""
         return f"{self.alias}.{self.function.name}"
 
     @property
     def effect(self) -> Effect:
-        """Return the effect of the function."""
+        """The effect of the function."""
         return self.function.effect
 
     @property
     def spec(self) -> ToolSpec:
-        """Return the name, the docstring and the parameters as JSON Schema."""
+        """The name, the docstring, and the JSON Schema of the parameters."""
         return self._spec
 
     @cached_property
@@ -250,35 +249,43 @@ class BoundTool:
         )
 
     def check(self, arguments: JsonObject) -> None:
-        """Check the arguments; a ToolError names each bad one."""
-        self._validated(arguments)
+        """Check the arguments.
+
+        Raises:
+            ToolError: an argument is invalid; the message names each of them.
+        """
+        self._validate(arguments)
 
     def key(self, arguments: JsonObject) -> str:
-        """Return the key template filled with the arguments, or the tool's name without a template."""
+        """Return the key template filled with the arguments; without a template, the name of the tool."""
         if not self.function.key:
             return self.name
-        validated = self._validated(arguments)
+        validated = self._validate(arguments)
         names = self.function.parameters.fields
         values = {name: getattr(validated, field) for name, field in names.items()}
         return well_formed(self.function.key.format_map(values))
 
     async def reconcile(self, arguments: JsonObject, call: ToolInvocation) -> Outcome | None:
-        """Return what the tool's own check says of the call, or None if there is no check or it does not know."""
+        """Call the function `reconcile` of the tool; return None if the tool has none, or it returns None."""
         check = self.function.reconcile
         if check is None:
             return None
         values = self._values(arguments, call)
         names = inspect.signature(check).parameters
         accepted = {name: values[name] for name in names if name in values}
-        location = _location_of(_source_function(check))
+        location = _find_location(_source_function(check))
         returned = await _call(self.name, check, accepted, call, location)
         try:
-            return None if returned is None else self._outcome(returned)
+            return None if returned is None else self._convert(returned)
         except ToolError as error:
-            raise BundleError(str(error)) from error  # it says nothing of the call
+            raise BundleError(str(error)) from error  # not a failure of the call
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """Call the function, in a thread unless it is async, and convert its value."""
+        """Call the function, in a thread if it is not async, and convert its return value.
+
+        Raises:
+            ToolError: the arguments are invalid, the function raised an exception, or its value cannot be converted.
+        """
         values = self._values(arguments, call)
         try:
             function = self.function
@@ -286,12 +293,12 @@ class BoundTool:
         except ToolError:
             raise
         except (Exception, SystemExit) as error:
-            raise self._failure(error) from error
-        return self._with_files(self._outcome(returned), call)
+            raise self._tool_error(error) from error
+        return self._add_changes(self._convert(returned), call)
 
-    def _with_files(self, outcome: Outcome, call: ToolInvocation) -> Outcome:
-        """Return the outcome with what the function changed in its workspace."""
-        # A function that is not given the context has no way to its workspace.
+    def _add_changes(self, outcome: Outcome, call: ToolInvocation) -> Outcome:
+        """Return the outcome together with the changes that the function made in the workspace."""
+        # Only the context gives access to the workspace; without one, it need not be made.
         has_context = bool(self.function.parameters.contexts)
         changes = call.context.workspace.changes if has_context else ()
         if not changes and not outcome.files:
@@ -303,30 +310,29 @@ class BoundTool:
             )
         return structs.replace(outcome, files=(*changes, *outcome.files))
 
-    def _validated(self, arguments: JsonObject) -> BaseModel:
+    def _validate(self, arguments: JsonObject) -> BaseModel:
         try:
             validator = self.function.parameters.model.__pydantic_validator__
             validated: BaseModel = validator.validate_python(arguments)
         except Exception as error:
-            raise self._refusal(error) from error
+            raise self._validation_error(error) from error
         return validated
 
-    def _refusal(self, error: Exception) -> ToolError:
-        """Return the error for the model when its arguments are not taken."""
+    def _validation_error(self, error: Exception) -> ToolError:
+        """Convert an exception of the validation to an error for the model."""
         from pydantic import ValidationError
 
         if not isinstance(error, ValidationError):
-            return self._failure(error)
-        details, names = (
-            error.errors(include_url=False, include_context=False),
-            self.function.parameters.fields,
-        )
-        wrong = "; ".join(argument_error(detail, list(names)) for detail in details)
-        return ToolError(well_formed(f"{self.name}: {wrong}"))
+            return self._tool_error(error)
+        details = error.errors(include_url=False, include_context=False)
+        names = list(self.function.parameters.fields)
+        problems = "; ".join(argument_error(detail, names) for detail in details)
+        return ToolError(well_formed(f"{self.name}: {problems}"))
 
     def _values(self, arguments: JsonObject, call: ToolInvocation) -> dict[str, Any]:
-        """Return the values by parameter, without those left to the function's defaults."""
-        parameters, validated = self.function.parameters, self._validated(arguments)
+        """Return the values for the function's parameters, without those for which its default is used."""
+        parameters = self.function.parameters
+        validated = self._validate(arguments)
         values = {
             name: getattr(validated, field)
             for name, field in parameters.fields.items()
@@ -336,8 +342,8 @@ class BoundTool:
             values[name] = call.context
         return values
 
-    def _failure(self, error: BaseException) -> ToolError:
-        """Return the error for the model, with a note that names its file and line."""
+    def _tool_error(self, error: BaseException) -> ToolError:
+        """Convert an exception of the function to an error for the model, with a note that has the file and line."""
         failure = ToolError(well_formed(f"{type(error).__name__}: {error}".removesuffix(": ")))
         frames = traceback.extract_tb(error.__traceback__)
         folder = Path(_source_function(self.function.function).__code__.co_filename).parent
@@ -346,35 +352,35 @@ class BoundTool:
         failure.add_note(f"{self.name} failed at {where}")
         return failure
 
-    def _outcome(self, returned: object) -> Outcome:
+    def _convert(self, returned: object) -> Outcome:
         try:
-            return _outcome(returned)
+            return _convert(returned)
         except Exception as error:
             raise ToolError(
-                f"{self.name} returned what it may not, which its author must change at "
+                f"{self.name} returned a value that is not allowed, which its author must change at "
                 f"{self.function.location}: {type(error).__name__}: {error}"
             ) from error
 
 
 def check_deps(tools: Iterable[Tool], deps: object) -> None:
-    """Check the dependencies against what each of the tools asks for with `ToolContext[X]`.
+    """Check that the dependencies have the type X of each `ToolContext[X]` in the tools.
 
     Raises:
-        BundleError: they are missing or of another type; the message names tool, file and line.
+        BundleError: they are missing or have another type; the message names the tool, its file and its line.
     """
     for bound in tools:
         if not isinstance(bound, BoundTool):
             continue
         for expected in bound.function.parameters.deps:
-            if wrong := deps_problem(deps, expected):
-                raise BundleError(f"{bound.function.location}: tool {bound.name!r} {wrong}")
+            if problem := deps_problem(deps, expected):
+                raise BundleError(f"{bound.function.location}: tool {bound.name!r} {problem}")
 
 
 def _source_function(function: Callable[..., Any]) -> FunctionType:
-    """Return the function as its author wrote it, below other decorators.
+    """Return the function below other decorators.
 
     Raises:
-        BundleError: it is another kind of callable.
+        BundleError: the callable is not a function that was written with `def`.
     """
     written: object = inspect.unwrap(function)
     if not isinstance(written, FunctionType):
@@ -382,11 +388,11 @@ def _source_function(function: Callable[..., Any]) -> FunctionType:
     return written
 
 
-def _location_of(function: FunctionType) -> str:
+def _find_location(function: FunctionType) -> str:
     return f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}"
 
 
-def _wrong_effect(effect: str, key: str) -> str:
+def _effect_problem(effect: str, key: str) -> str:
     if effect not in EFFECTS:
         nearest = nearest_first(effect, EFFECTS)[0]
         return f"has the effect {effect!r}, nearest is {nearest!r}: one of {', '.join(EFFECTS)}"
@@ -395,37 +401,37 @@ def _wrong_effect(effect: str, key: str) -> str:
     return ""
 
 
-def _wrong_function(function: FunctionType) -> str:
+def _function_problem(function: FunctionType) -> str:
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         return "is a generator: return the whole value"
     if not inspect.getdoc(function):
         return "has no docstring: the model reads it to know what the tool is for"
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind not in _NAMED:
-            return f"takes {name!r} without its name: give it a name that every call can write"
+            return f"takes {name!r} without a name: give it a name that calls can use"
         if parameter.annotation is parameter.empty:
             return f"has no type for {name!r}: annotate it"
     return ""
 
 
 def _check_reconcile(function: Callable[..., Any], check: Callable[..., Any] | None) -> None:
-    """Refuse a check with parameters that its tool does not have."""
+    """Check that the function `reconcile` has only parameters that its tool has."""
     if check is None:
         return
     parameters = list(inspect.signature(function).parameters)
     for name in inspect.signature(check).parameters:
         if name not in parameters:
             raise BundleError(
-                f"{_location_of(_source_function(check))}: reconcile takes {name!r}, which its tool does "
+                f"{_find_location(_source_function(check))}: reconcile takes {name!r}, which its tool does "
                 f"not: {nearest_first(name, parameters)}"
             )
 
 
-def _wrong_key(key: str, signature: inspect.Signature) -> str:
+def _key_problem(key: str, signature: inspect.Signature) -> str:
     try:
         names = [name for _, name, _, _ in string.Formatter().parse(key) if name is not None]
     except ValueError as error:
-        return f"has the key {key!r}, which is no template: {error}"
+        return f"has the key {key!r}, which is not a template: {error}"
     for name in names:
         if name not in signature.parameters:
             parameters = nearest_first(name, signature.parameters)
@@ -436,7 +442,7 @@ def _wrong_key(key: str, signature: inspect.Signature) -> str:
 
 
 class WatchedSteps(Generator[Any, Any, object]):
-    """The steps of a tool's coroutine; the first that blocks the event loop for long is logged with its tool."""
+    """An awaitable that runs a tool's coroutine, and logs the first step that blocks the event loop for a second or more."""
 
     def __init__(
         self,
@@ -457,7 +463,7 @@ class WatchedSteps(Generator[Any, Any, object]):
         return self
 
     def send(self, value: Any, /) -> Any:
-        """Take the next step."""
+        """Run the next step with the value of the last await."""
         began = self._elapsed()
         try:
             return self._coroutine.send(value)
@@ -466,8 +472,8 @@ class WatchedSteps(Generator[Any, Any, object]):
                 self._report(seconds)
 
     def throw(self, typ: Any, val: Any = None, tb: Any = None, /) -> Any:
-        """Take the next step with this error, such as a cancellation."""
-        del val, tb  # an awaiting coroutine passes the error itself
+        """Run the next step with an exception, such as a cancellation."""
+        del val, tb  # `typ` is the exception itself
         began = self._elapsed()
         try:
             return self._coroutine.throw(typ)
@@ -516,34 +522,37 @@ async def _call(
 
 @cache
 def _threads(process: int) -> ThreadPoolExecutor:
-    """Return the process's own threads for tools, so that slow ones hold up nothing else."""
+    """Return the threads for tools of a process; other work of the process uses other threads, so slow tools do not delay it."""
     return ThreadPoolExecutor(MAX_THREADS, thread_name_prefix=f"loopline-tool-{process}")
 
 
 def _in_thread(function: Callable[..., Any], values: Mapping[str, Any]) -> object:
     try:
         return function(**values)
-    except StopIteration as error:  # a future cannot carry it, and would wait for ever
+    except StopIteration as error:  # a future cannot have this exception, and would never be done
         raise RuntimeError("StopIteration").with_traceback(error.__traceback__) from error
 
 
-def _outcome(returned: object) -> Outcome:
+def _convert(returned: object) -> Outcome:
     if not isinstance(returned, Output):
-        return Outcome(text=_text(returned))
+        return Outcome(text=_to_text(returned))
     text: object = returned.text
-    sources = tuple(_source(source) for source in returned.sources)
-    files = tuple(change_of(_file(file)) for file in returned.files)
-    artifact, answer = as_json(returned.artifact), returned.answer
-    return Outcome(text=_text(text), sources=sources, files=files, artifact=artifact, answer=answer)
+    return Outcome(
+        text=_to_text(text),
+        sources=tuple(_repair_source(source) for source in returned.sources),
+        files=tuple(_to_change(file) for file in returned.files),
+        artifact=as_json(returned.artifact),
+        answer=returned.answer,
+    )
 
 
-def _file(file: object) -> OutputFile:
+def _to_change(file: object) -> FileChange:
     if not isinstance(file, OutputFile):
         raise TypeError(f"the files of an Output are OutputFile(…), not {file!r}")
-    return file
+    return change_of(file)
 
 
-def _text(returned: object) -> str:
+def _to_text(returned: object) -> str:
     match returned:
         case None:
             return NOTHING
@@ -553,7 +562,8 @@ def _text(returned: object) -> str:
             return dumps(as_json(returned))
 
 
-def _source(source: object) -> Source:
+def _repair_source(source: object) -> Source:
+    """Return the source with lone surrogates in its texts replaced."""
     if not isinstance(source, Source):
         raise TypeError(f"the sources of an Output are Source(…), not {source!r}")
     return structs.replace(

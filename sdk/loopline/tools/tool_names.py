@@ -1,4 +1,4 @@
-"""Names and patterns of tools in the settings of a bundle, and the check that each of them is the name of a tool."""
+"""Names and patterns of tools in the settings of a bundle, and the check that each of them matches a tool."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from loopline.tools.mcp_tool import MCP
 
 _GLOB = re.compile(r"[*?\[]")
 _ALL_OF_SERVERS = f"{MCP}.*"
-"""The pattern of all tools of MCP servers, which a bundle may name before it has a server."""
+"""The pattern for all tools of MCP servers; a bundle may use it even if it has no server yet."""
 
 
 class ToolPattern(Struct, frozen=True):
-    """A name of a tool, or a pattern such as `shop.*`, in a setting; `location` is the file and line, empty if unknown."""
+    """A tool name or a pattern such as `shop.*` in a setting; `location` is its file and line, empty if unknown."""
 
     setting: str
     pattern: str
@@ -27,14 +27,14 @@ class ToolPattern(Struct, frozen=True):
 class KnownTools(Struct, frozen=True):
     """The names of all tools that a bundle may offer.
 
-    `later` are beginnings of names that cannot be known yet, such as those of the tools of an MCP server that is down.
+    `later` are prefixes of names that are not known yet, such as the tools of an MCP server that cannot be reached.
     """
 
     names: frozenset[str]
     later: frozenset[str] = frozenset()
 
     def __or__(self, other: KnownTools) -> KnownTools:
-        """Return the names and beginnings of both."""
+        """Return the names and prefixes of both."""
         return KnownTools(self.names | other.names, self.later | other.later)
 
     def unknown(self, patterns: Iterable[ToolPattern]) -> list[ToolPattern]:
@@ -42,7 +42,7 @@ class KnownTools(Struct, frozen=True):
         return [tool for tool in patterns if not self._matches(tool.pattern)]
 
     def problems(self, patterns: Iterable[ToolPattern]) -> list[str]:
-        """Return a message for each pattern that matches no tool, now or later: its place and the nearest name."""
+        """Return an error message, with the nearest name, for each pattern that matches no name and no prefix in `later`."""
         return [
             self._problem(tool)
             for tool in self.unknown(patterns)
@@ -55,7 +55,7 @@ class KnownTools(Struct, frozen=True):
         return any(fnmatchcase(name, pattern) for name in self.names)
 
     def _problem(self, tool: ToolPattern) -> str:
-        candidates = [*sorted(self.names), *(f"{beginning}*" for beginning in sorted(self.later))]
+        candidates = [*sorted(self.names), *(f"{prefix}*" for prefix in sorted(self.later))]
         verb = "is called" if is_tool_name(tool.pattern) else "matches"
         nearest = nearest_name(tool.pattern, candidates)
         text = f"{tool.setting}: no tool {verb} {tool.pattern!r}, nearest is {nearest!r}"
@@ -63,14 +63,14 @@ class KnownTools(Struct, frozen=True):
 
 
 def is_tool_name(pattern: str) -> bool:
-    """Return whether the pattern has no wildcard, so that it is the name of one tool."""
+    """Return whether the pattern has no wildcard, and thus is the name of one tool."""
     return _GLOB.search(pattern) is None
 
 
-def may_begin(pattern: str, beginnings: Iterable[str]) -> bool:
-    """Return whether a name that matches the pattern may begin with one of `beginnings`."""
+def may_begin(pattern: str, prefixes: Iterable[str]) -> bool:
+    """Return whether a name that matches the pattern may begin with one of the prefixes."""
     head = _GLOB.split(pattern, maxsplit=1)[0]
     return any(
-        head.startswith(beginning) or (head != pattern and beginning.startswith(head))
-        for beginning in beginnings
+        head.startswith(prefix) or (head != pattern and prefix.startswith(head))
+        for prefix in prefixes
     )

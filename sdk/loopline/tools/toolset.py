@@ -1,4 +1,4 @@
-"""The tools of a run by name, and the names that a provider knows them by."""
+"""The tools of a run by name, and their names in requests to a provider."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DIGEST = 12
 
 @dataclass(frozen=True, slots=True)
 class ProviderNames:
-    """Tool names and the names that a provider accepts for them, one to one."""
+    """The mapping between tool names and the names that a provider accepts, in both directions."""
 
     by_name: Mapping[str, str]
     by_provider_name: Mapping[str, str]
@@ -35,17 +35,18 @@ class ProviderNames:
         return self.by_name[name]
 
     def name(self, provider_name: str) -> str:
-        """Return the tool that a provider means; in a name we never gave, each `__` becomes a dot."""
+        """Return the tool name for a name in a reply; in an unknown name, each `__` becomes a dot."""
         return self.by_provider_name.get(provider_name, provider_name.replace("__", "."))
 
 
 def provider_names(names: Iterable[str]) -> ProviderNames:
-    """Return a provider name for each of the names.
+    """Return a provider name for each tool name.
 
-    The dot becomes `__`. A name that would be too long, invalid or ambiguous ends in a digest instead. The result for a name
-    does not depend on the order of the names.
+    Each dot becomes `__`. If the result would be too long, invalid or ambiguous, the provider name ends in a digest
+    instead. The result does not depend on the order of the names.
     """
-    by_provider_name, with_digest = dict[str, str](), list[str]()
+    by_provider_name: dict[str, str] = {}
+    with_digest: list[str] = []
     for name in sorted(set(names)):
         dotted = name.replace(".", "__")
         fits = 0 < len(dotted) <= LONGEST_PROVIDER_NAME
@@ -54,21 +55,21 @@ def provider_names(names: Iterable[str]) -> ProviderNames:
         else:
             with_digest.append(name)
     for name in with_digest:
-        free = (digest for digest in _digests(name) if digest not in by_provider_name)
-        by_provider_name[next(free)] = name
+        unused = (digest for digest in _digests(name) if digest not in by_provider_name)
+        by_provider_name[next(unused)] = name
     return ProviderNames({name: new for new, name in by_provider_name.items()}, by_provider_name)
 
 
 def _digests(name: str) -> Iterator[str]:
-    """Yield candidates, in case another tool has the name of the first one."""
-    beginning = _FOREIGN.sub("_", name)[: LONGEST_PROVIDER_NAME - _DIGEST - 1]
+    """Yield provider names that end in a digest; the later ones are for the case that another tool has the first name."""
+    prefix = _FOREIGN.sub("_", name)[: LONGEST_PROVIDER_NAME - _DIGEST - 1]
     for attempt in count():
         digest = sha256(f"{name}\n{attempt}".encode("utf-8", "surrogatepass")).hexdigest()
-        yield f"{beginning}_{digest[:_DIGEST]}"
+        yield f"{prefix}_{digest[:_DIGEST]}"
 
 
 class ToolSet(Mapping[str, Tool]):
-    """Tools by name, in the order they were given.
+    """Tools by name, in their original order.
 
     Raises:
         BundleError: two tools have the same name.
@@ -91,7 +92,7 @@ class ToolSet(Mapping[str, Tool]):
     def __len__(self) -> int:
         return len(self._tools)
 
-    # Mapping has these too, by way of the methods above.
+    # Mapping has these methods too, but its versions are slower because they call `__getitem__`.
     def __contains__(self, name: object) -> bool:
         return name in self._tools
 
@@ -108,26 +109,26 @@ class ToolSet(Mapping[str, Tool]):
 
     @cached_property
     def specs(self) -> tuple[ToolSpec, ...]:
-        """Return what a model sees of them."""
+        """The specifications of the tools for a model."""
         return tuple([tool.spec for tool in self._tools.values()])
 
     @cached_property
     def provider_names(self) -> ProviderNames:
-        """Return their names for the provider."""
+        """The names of the tools for a provider."""
         return provider_names(self._tools)
 
     def find(self, name: str) -> Tool:
-        """Return the tool of that name.
+        """Return the tool with this name.
 
         Raises:
-            ToolError: there is none; the message lists the tools, the nearest first.
+            ToolError: the tool does not exist; the message lists the tools, the nearest name first.
         """
         if name not in self._tools:
             raise ToolError(f"no tool {name!r}: here only {nearest_first(name, self._tools)}")
         return self._tools[name]
 
     def allow(self, patterns: Iterable[str]) -> ToolSet:
-        """Return the tools whose name is given, or matches a pattern such as `shop.*`."""
+        """Return the tools whose names match one of the patterns, such as `shop.*` or a whole name."""
         allowed = tuple(patterns)
         return ToolSet(
             tool

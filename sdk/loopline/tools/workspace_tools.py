@@ -1,23 +1,22 @@
-"""The tools for the files of a turn: `react.write` and `react.patch`."""
+"""The tools for the files of a turn: `react.write`, `react.patch`, `react.pull`, `react.checkout`, `react.search_files`."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from loopline.errors import RefError, ToolError
 from loopline.files import (
     FileHits,
     FileQuery,
-    PatchedFile,
     SearchReport,
     Workspace,
     apply_patch,
     search_files,
 )
 from loopline.files.search import MAX_CONTEXT, MAX_HITS
-from loopline.files.workspace import path_beside
+from loopline.files.workspace import path_when_pulled
 from loopline.models import JsonObject, ToolSpec
 from loopline.refs import FileRef, parse
 from loopline.timeline import (
@@ -31,18 +30,21 @@ from loopline.timeline import (
     workspace,
 )
 from loopline.tools.invocation import ToolInvocation
-from loopline.tools.outcome import Outcome, counted
+from loopline.tools.outcome import Outcome, count_text
 from loopline.tools.parameters import (
+    boolean_argument,
     check_names,
     integer_argument,
     limit_schema,
+    list_argument,
     object_schema,
+    optional_text,
     text_argument,
 )
 from loopline.tools.tool import RerunnableTool
 
 WORKSPACE_KEY = "workspace"
-"""The key of all calls that change files, so that they keep their order."""
+"""The key of all calls that change files, so that they run in order."""
 _PATH: JsonObject = {
     "type": "string",
     "description": "files/… for the project, outputs/… for a product of this turn.",
@@ -50,7 +52,7 @@ _PATH: JsonObject = {
 
 
 class WriteTool(RerunnableTool):
-    """The tool that writes a whole file."""
+    """The tool that writes a whole text file."""
 
     effect: Effect = "write"
     shared_key: str = WORKSPACE_KEY
@@ -78,15 +80,20 @@ class WriteTool(RerunnableTool):
     )
 
     def check(self, arguments: JsonObject) -> None:
-        """Refuse a path that no workspace takes, and a content that is no text."""
+        """Check the arguments `path`, `content` and `visibility`.
+
+        Raises:
+            ToolError: one is missing or invalid, or there are others.
+        """
         check_names(self.spec, arguments)
         parse_path(text_argument(arguments, "path"))
         _content(arguments)
         _visibility(arguments)
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """Return the change."""
-        files, path = call.context.workspace, parse_path(text_argument(arguments, "path"))
+        """Write the file, and return the change; if the file has this content already, the text says so."""
+        files = call.context.workspace
+        path = parse_path(text_argument(arguments, "path"))
         data = _content(arguments).encode()
         same = files.find(path) == data
         files.write(str(path), data, visibility=_visibility(arguments))
@@ -97,19 +104,19 @@ class WriteTool(RerunnableTool):
 def _content(arguments: JsonObject) -> str:
     content = arguments.get("content")
     if not isinstance(content, str):
-        raise ToolError("content: a text, which may be empty")
+        raise ToolError("content must be a string, which may be empty")
     return content
 
 
 def _visibility(arguments: JsonObject) -> Visibility:
     value = arguments.get("visibility", "external")
     if value not in ("external", "internal"):
-        raise ToolError("visibility: external or internal")
+        raise ToolError("visibility must be external or internal")
     return "internal" if value == "internal" else "external"
 
 
 class PatchTool(RerunnableTool):
-    """The tool that changes files by a unified diff."""
+    """The tool that changes files by a unified diff, completely or not at all."""
 
     effect: Effect = "write"
     shared_key: str = WORKSPACE_KEY
@@ -133,37 +140,39 @@ class PatchTool(RerunnableTool):
     )
 
     def check(self, arguments: JsonObject) -> None:
-        """Refuse an empty patch, and a path that no workspace takes."""
+        """Check the arguments `patch` and `path`.
+
+        Raises:
+            ToolError: the patch is empty, the path is not a path of a workspace, or there are other arguments.
+        """
         check_names(self.spec, arguments)
         text_argument(arguments, "patch")
-        if _path(arguments):
-            parse_path(_path(arguments))
+        path = optional_text(arguments, "path")
+        if path:
+            parse_path(path)
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """Return the changes that Git makes of the diff."""
-        files, patch = call.context.workspace, text_argument(arguments, "patch").encode()
-        limit = files.limits.file_bytes
+        """Apply the diff by Git, and return the changes.
+
+        Raises:
+            ToolError: the diff does not apply; the message names the hunk and the lines that differ.
+        """
+        files = call.context.workspace
         patched = await asyncio.to_thread(
-            apply_patch, patch, files.find, limit, _path(arguments), files.is_executable
+            apply_patch,
+            text_argument(arguments, "patch").encode(),
+            files.find,
+            files.limits.file_bytes,
+            optional_text(arguments, "path"),
+            files.is_executable,
         )
         for file in patched:
-            _stage(files, file)
-        text = "" if patched else "the files are so already: nothing was changed"
+            if file.after is None:
+                files.remove(str(file.path))
+            else:
+                files.write(str(file.path), file.after, executable=file.executable)
+        text = "" if patched else "the files have this content already: nothing was changed"
         return Outcome(text=text, files=tuple(files.changes))
-
-
-def _stage(files: Workspace, file: PatchedFile) -> None:
-    if file.after is None:
-        files.remove(str(file.path))
-    else:
-        files.write(str(file.path), file.after, executable=file.executable)
-
-
-def _path(arguments: JsonObject) -> str:
-    path = arguments.get("path") or ""
-    if not isinstance(path, str):
-        raise ToolError("path: a text such as files/src/a.py")
-    return path
 
 
 MAX_REFS = 50
@@ -179,7 +188,7 @@ _PATHS: JsonObject = {
 
 
 class PullTool(RerunnableTool):
-    """The tool that puts files of older turns beside those of this one."""
+    """The tool that makes files of older turns readable at paths such as `turn_2/files/a.py`."""
 
     effect: Effect = "write"
     shared_key: str = WORKSPACE_KEY
@@ -193,29 +202,36 @@ class PullTool(RerunnableTool):
     )
 
     def check(self, arguments: JsonObject) -> None:
-        """Refuse anything but a list of refs."""
+        """Check that `paths`, a list of 1 to 50 strings, is the only argument.
+
+        Raises:
+            ToolError: the arguments are different.
+        """
         check_names(self.spec, arguments)
         _refs(arguments)
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """Return the files that stand beside the current ones now."""
-        found = [
-            await _selected(call, text, ("files", "outputs", "user.attachments"))
-            for text in _refs(arguments)
-        ]
-        blocks = {block.ref: block for selection in found for block in selection}
+        """Record the refs of the files as pulled, and return a line with the new path of each.
+
+        Raises:
+            ToolError: a ref does not name files, or names files of this turn.
+        """
+        blocks: dict[str, Block] = {}
+        for text in _refs(arguments):
+            for block in await _select(call, text, ("files", "outputs", "user.attachments")):
+                blocks[block.ref] = block
         own = [ref for ref, block in blocks.items() if block.turn_id == call.context.turn_id]
         if own:
             raise ToolError(f"{own[0]} is a file of this turn: it is in the workspace already")
-        lines = [f"{path_beside(block)} {ref}" for ref, block in blocks.items()]
+        lines = [f"{path_when_pulled(block)} {ref}" for ref, block in blocks.items()]
         return Outcome(
-            text="\n".join([f"pulled {counted(len(blocks), 'file')}", *_shown(lines)]),
+            text="\n".join([f"pulled {count_text(len(blocks), 'file')}", *_shorten(lines)]),
             bodies=(FilesPulled(refs=tuple(blocks), call_id=call.context.call_id),),
         )
 
 
 class CheckoutTool(RerunnableTool):
-    """The tool that makes files of older turns the current ones."""
+    """The tool that writes files of older turns into `files/`."""
 
     effect: Effect = "write"
     shared_key: str = WORKSPACE_KEY
@@ -233,59 +249,67 @@ class CheckoutTool(RerunnableTool):
     )
 
     def check(self, arguments: JsonObject) -> None:
-        """Refuse another mode, and anything but a list of refs."""
+        """Check the arguments `mode` and `paths`.
+
+        Raises:
+            ToolError: the mode is not "replace" or "overlay", `paths` is not a list of 1 to 50 strings, or there are
+                other arguments.
+        """
         check_names(self.spec, arguments)
         _refs(arguments)
         _replaces(arguments)
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """Return the changes that make the tree."""
+        """Write the files, and return the changes; in the mode "replace" all other files in `files/` are removed.
+
+        Raises:
+            ToolError: a ref does not name files.
+        """
         files = call.context.workspace
         tree: dict[str, FileAdded] = {}
         for text in _refs(arguments):
-            for block in await _selected(call, text, ("files",)):
+            for block in await _select(call, text, ("files",)):
                 if isinstance(block.body, FileAdded):
                     tree[f"files/{block.body.path}"] = block.body
-        removed = _removed(files, tree) if _replaces(arguments) else []
-        for path in removed:
-            files.remove(path)
+        if _replaces(arguments):
+            for path in files.paths("files"):
+                if path not in tree:
+                    files.remove(path)
         for path, version in tree.items():
             files.write(path, workspace.file_bytes(version), executable=version.executable)
-        changed = counted(len(tree), "file")
-        return Outcome(text=f"checked out {changed}", files=tuple(files.changes))
-
-
-def _removed(files: Workspace, tree: Mapping[str, FileAdded]) -> list[str]:
-    return [path for path in files.paths("files") if path not in tree]
+        text = f"checked out {count_text(len(tree), 'file')}"
+        return Outcome(text=text, files=tuple(files.changes))
 
 
 def _replaces(arguments: JsonObject) -> bool:
     mode = arguments.get("mode")
     if mode not in ("replace", "overlay"):
-        raise ToolError("mode: replace or overlay")
+        raise ToolError("mode must be replace or overlay")
     return mode == "replace"
 
 
 def _refs(arguments: JsonObject) -> list[str]:
-    paths = arguments.get("paths")
-    refs = [ref for ref in paths if isinstance(ref, str)] if isinstance(paths, list) else []
-    if not isinstance(paths, list) or not refs or len(refs) != len(paths) or len(refs) > MAX_REFS:
-        raise ToolError(f"paths: a list of 1 to {MAX_REFS} refs such as fi:turn_2.files/src")
-    return refs
+    expected = f"a list of 1 to {MAX_REFS} refs such as fi:turn_2.files/src"
+    return list_argument(arguments, "paths", expected, most=MAX_REFS)
 
 
-async def _selected(call: ToolInvocation, text: str, areas: Sequence[str]) -> Sequence[Block]:
-    """Return the files that a ref names: one version, a folder, or the whole tree of a turn.
+async def _select(call: ToolInvocation, text: str, areas: Sequence[str]) -> Sequence[Block]:
+    """Return the blocks of the files that a ref names: one version, a folder, or the whole tree of a turn.
 
     Raises:
-        ToolError: there are none, or the ref is of another kind.
+        ToolError: the ref does not name files, or names files outside the areas.
     """
-    whole = _AREA.fullmatch(text)
-    ref = _file_ref(text) if whole is None else None
-    turn_id = whole[1] if whole else ref.turn_id if ref else ""
-    area = whole[2] if whole else ref.area if ref else ""
+    whole_area = _AREA.fullmatch(text)
+    ref: FileRef | None = None
+    if whole_area is not None:
+        turn_id = whole_area[1]
+        area = whole_area[2]
+    else:
+        ref = _parse_file_ref(text)
+        turn_id = ref.turn_id
+        area = ref.area
     if area not in areas:
-        raise ToolError(f"{text!r}: the ref is to be of {' or '.join(areas)}")
+        raise ToolError(f"{text!r}: the ref must be of {' or '.join(areas)}")
     if ref is not None:
         block = await call.reader.find(ref)
         if block is not None:
@@ -294,17 +318,18 @@ async def _selected(call: ToolInvocation, text: str, areas: Sequence[str]) -> Se
     timeline = await call.reader.conversation.containing(probe)
     number = turn_number(turn_id)
     if number not in timeline.turns:
-        raise ToolError(f"{text!r}: there is no {turn_id!r} here")
+        raise ToolError(f"{text!r}: {turn_id!r} does not exist in this conversation")
     tree = timeline.files_at(number)
     blocks = tree.files if area == "files" else tree.outputs_of(number)
     folder = f"{ref.path.rstrip('/')}/" if ref else ""
     selected = [block for path, block in blocks.items() if path.startswith(folder)]
     if not selected:
-        raise ToolError(f"{text!r}: {turn_id} has {_some(blocks)}")
+        names = ", ".join(_shorten(sorted(blocks))) or "no files"
+        raise ToolError(f"{text!r}: {turn_id} has {names}")
     return selected
 
 
-def _file_ref(text: str) -> FileRef:
+def _parse_file_ref(text: str) -> FileRef:
     try:
         ref = parse(text)
     except RefError as error:
@@ -314,23 +339,16 @@ def _file_ref(text: str) -> FileRef:
     return ref
 
 
-def _some(paths: Iterable[str]) -> str:
-    names = sorted(paths)
-    hidden = f" and {len(names) - SHOWN_FILES} more" if len(names) > SHOWN_FILES else ""
-    return f"{', '.join(names[:SHOWN_FILES])}{hidden}" if names else "no files"
-
-
-def _shown(lines: Sequence[str]) -> Sequence[str]:
+def _shorten(lines: Sequence[str]) -> Sequence[str]:
     hidden = len(lines) - SHOWN_FILES
     return [*lines[:SHOWN_FILES], *([f"and {hidden} more"] if hidden > 0 else [])]
 
 
 HITS = 100
-_FIELDS = ("content_regex", "name_regex", "glob", "root")
 
 
 class SearchFilesTool(RerunnableTool):
-    """The tool that finds files by name, and lines by a regular expression."""
+    """The tool that finds files by their paths, and lines by a regular expression."""
 
     spec: ToolSpec = ToolSpec(
         name="react.search_files",
@@ -356,53 +374,54 @@ class SearchFilesTool(RerunnableTool):
     )
 
     def check(self, arguments: JsonObject) -> None:
-        """Refuse fields that are no texts and numbers out of their range."""
+        """Check the names, types and ranges of the arguments.
+
+        Raises:
+            ToolError: an argument is unknown or invalid.
+        """
         check_names(self.spec, arguments)
-        _query(arguments)
+        _parse_query(arguments)
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """Return the hits, file by file."""
-        files, query = call.context.workspace, _query(arguments)
+        """Return the hits of each file as text, or a hint if there are none."""
+        files = call.context.workspace
+        query = _parse_query(arguments)
         report = await asyncio.to_thread(search_files, files, query)
         return Outcome(text="\n".join(_lines(report, query, files)), match_count=report.count)
 
 
-def _query(arguments: JsonObject) -> FileQuery:
-    texts = {name: _text(arguments, name) for name in _FIELDS}
-    ignore_case = arguments.get("ignore_case", False)
-    if not isinstance(ignore_case, bool):
-        raise ToolError("ignore_case: true or false")
-    context = (
-        0
-        if not arguments.get("context")
-        else integer_argument(arguments, "context", 0, MAX_CONTEXT)
-    )
+def _parse_query(arguments: JsonObject) -> FileQuery:
+    glob = optional_text(arguments, "glob")
+    has_context = bool(arguments.get("context"))  # 0 is allowed, too
     return FileQuery(
-        content=texts["content_regex"],
-        name=texts["name_regex"],
-        globs=[texts["glob"]] if texts["glob"] else [],
-        below=texts["root"],
-        ignore_case=ignore_case,
-        context=context,
+        content=_regex(arguments, "content_regex"),
+        name=_regex(arguments, "name_regex"),
+        globs=[glob] if glob else [],
+        below=optional_text(arguments, "root"),
+        ignore_case=boolean_argument(arguments, "ignore_case"),
+        context=integer_argument(arguments, "context", 0, MAX_CONTEXT) if has_context else 0,
         limit=integer_argument(arguments, "max_hits", HITS, MAX_HITS),
     )
 
 
-def _text(arguments: JsonObject, name: str) -> str:
+def _regex(arguments: JsonObject, name: str) -> str:
+    """Return an optional regular expression, in which spaces at the ends count."""
     value = arguments.get(name) or ""
     if not isinstance(value, str):
-        raise ToolError(f"{name}: a text")
+        raise ToolError(f"{name} must be a string")
     return value
 
 
 def _lines(report: SearchReport, query: FileQuery, files: Workspace) -> Iterator[str]:
-    unit = "hit" if query.content else "file"
-    looked = f" in {len(report.files)} of {counted(report.searched, 'file')}"
-    yield f"{counted(report.count, unit)}{looked if query.content else ''}"
+    if query.content:
+        searched = f"{len(report.files)} of {count_text(report.searched, 'file')}"
+        yield f"{count_text(report.count, 'hit')} in {searched}"
+    else:
+        yield count_text(report.count, "file")
     for found in report.files:
         yield from _file_lines(found, files)
     if report.binary:
-        yield f"{counted(report.binary, 'file')} with no text in UTF-8 not searched"
+        yield f"{count_text(report.binary, 'file')} not searched: not a text in UTF-8"
     if report.cut:
         yield (
             f"… {report.cut}: narrow the search by a longer content_regex, by glob, or by root, or raise max_hits "
@@ -422,7 +441,7 @@ def _file_lines(found: FileHits, files: Workspace) -> Iterator[str]:
 def _hint(query: FileQuery, files: Workspace) -> str:
     if not files.paths(query.below):
         folders = sorted({path.rpartition("/")[0] for path in files.paths()})
-        return f"nothing is below {query.below or 'the workspace'}; folders are {', '.join(folders[:8]) or 'none'}"
+        return f"{query.below or 'the workspace'} has no files; folders are {', '.join(folders[:8]) or 'none'}"
     if query.content and not query.ignore_case:
         return "try ignore_case, a shorter content_regex, or another root"
     return "try another name_regex, glob or root: without any of them all files are listed"

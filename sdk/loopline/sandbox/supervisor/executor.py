@@ -103,7 +103,7 @@ def connect(path: str) -> None:
 
 
 class _Kernel:
-    """System calls for which Python has no function, by `_ctypes`, because the import of `ctypes` takes longer."""
+    """System calls that Python does not offer, by `_ctypes`, because the import of `ctypes` takes longer."""
 
     def __init__(self) -> None:
         import _ctypes

@@ -1,7 +1,7 @@
 """The supervisor in a container: process 1, which starts each executor in new namespaces and relays its calls.
 
-The image's Python runs it as a script. It has no secrets and runs no tools: it only passes the calls of programs to the
-harness.
+The image's Python runs it as a script. It does not know secrets and does not run tools: it only passes the calls of programs
+to the harness.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class NamespaceError(Exception):
 
 
 class Kernel:
-    """System calls for which Python has no function before 3.12. A failing call raises NamespaceError."""
+    """System calls that Python does not offer before 3.12. A failing call raises NamespaceError."""
 
     def __init__(self) -> None:
         self._library = ctypes.CDLL(None, use_errno=True)
@@ -274,7 +274,7 @@ class Run:
         self._relay = asyncio.ensure_future(self._serve(listener))
 
     async def _serve(self, listener: socket.socket) -> None:
-        """Relay the first connection of the program's user to the harness, and close the others."""
+        """Relay the first connection of the program's user to the harness, and close other connections."""
         loop = asyncio.get_running_loop()
         with listener:
             program, _ = await loop.sock_accept(listener)
@@ -396,7 +396,7 @@ _FLAGS = {
 
 
 async def pump(source: socket.socket, target: socket.socket) -> None:
-    """Copy all bytes from one connection to another, and then close that one for writing."""
+    """Copy all bytes from the source to the target, and then close the target for writing."""
     loop = asyncio.get_running_loop()
     try:
         while data := await loop.sock_recv(source, _PIECE):

@@ -1,7 +1,7 @@
 """The supervisor of a Fargate task: restores the snapshot of an execution, runs its program, and stores its files.
 
 Its code comes with the manifest, so that the image needs only Python. It communicates with the harness only through
-numbered objects at signed addresses: it writes some and reads others.
+numbered objects at signed addresses, some to write and some to read.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _read(entry: FolderEntry) -> bytes:
 
 
 def kill_all(user: int) -> None:
-    """Kill all processes of a user; repeat until none is found, because they may start others meanwhile."""
+    """Kill all processes of a user; repeat until none is found, because they may start more processes."""
     has_processes = True
     while has_processes:
         has_processes = False

@@ -1,4 +1,4 @@
-"""Tools that a bundle may choose by name: arithmetic, the web, and knowledge spaces."""
+"""Tools that a bundle may choose by name: the calculator, web search and knowledge spaces."""
 
 from loopline.tools.builtin.calculator import calculate
 

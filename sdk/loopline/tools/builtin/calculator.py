@@ -24,7 +24,7 @@ MAX_DEPTH = 40
 MAX_DIGITS = 1_000
 """The largest number of digits of an integer."""
 SIGNIFICANT = 15
-"""The number of significant digits with which a float is shown."""
+"""The number of significant digits with which a float is formatted."""
 
 _MAX_BITS = int(MAX_DIGITS * math.log2(10))
 _LARGEST = 10**MAX_DIGITS
@@ -66,10 +66,10 @@ class Calculator(RerunnableTool):
         """Return the value of the expression as text.
 
         Raises:
-            ToolError: the expression has no value; the message names the problem and its position.
+            ToolError: the expression cannot be evaluated; the message names the problem and its position.
         """
         del call
-        return Outcome(text=shown(calculate(text_argument(arguments, "expression"))))
+        return Outcome(text=format_number(calculate(text_argument(arguments, "expression"))))
 
 
 def calculate(expression: str) -> Number:
@@ -87,13 +87,13 @@ def calculate(expression: str) -> Number:
     return _Expression(expression.strip()).value()
 
 
-def shown(value: Number) -> str:
+def format_number(value: Number) -> str:
     """Return the value as text: an integer in full, a float with 15 significant digits."""
     return str(value) if isinstance(value, int) else f"{value + 0.0:.{SIGNIFICANT}g}"
 
 
 class _Expression:
-    """An expression, whose text is needed to name the position of a problem."""
+    """An expression with its text, which error messages quote from the position of the problem."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -179,7 +179,7 @@ class _Expression:
     def _apply(self, function: Callable[..., Number], values: Sequence[Number], at: int) -> Number:
         """Call the function; an error is raised with the position `at`."""
         try:
-            return _bounded(function(*values))
+            return _check_bounds(function(*values))
         except ZeroDivisionError:
             problem = "this divides by zero"
         except OverflowError:
@@ -205,7 +205,7 @@ _DIGITS = f"digits are an integer from {-MAX_DIGITS} to {MAX_DIGITS}"
 _TOO_DEEP = f"this is nested more than {MAX_DEPTH} deep"
 
 
-def _bounded(value: Number) -> Number:
+def _check_bounds(value: Number) -> Number:
     if isinstance(value, float) and not math.isfinite(value):
         raise OverflowError
     if isinstance(value, int) and abs(value) >= _LARGEST:

@@ -1,4 +1,4 @@
-"""The tools that run programs: `exec.python` and `exec.shell`, over the port of a sandbox."""
+"""The tools that run programs in a sandbox: `exec.python` and `exec.shell`, and the sessions of Python programs."""
 
 from __future__ import annotations
 
@@ -43,10 +43,17 @@ from loopline.timeline import Effect, Timeline, Visibility, parse_path, turn_num
 from loopline.timeline.workspace_paths import is_pulled_path
 from loopline.tools.invocation import ApprovalRequired, ToolInvocation
 from loopline.tools.outcome import Outcome
-from loopline.tools.parameters import check_names, object_schema, text_argument
+from loopline.tools.parameters import (
+    boolean_argument,
+    check_names,
+    object_schema,
+    text_argument,
+)
 
 NEXT, PUT, GET = "session.next", "session.put", "session.get"
-"""What the program of a session calls: for the next program, with the report on the last one, and with or for a part of a file."""
+"""The internal tools of the program of a session. `NEXT` reports the last program and returns the next one, `PUT` sends a part
+of a changed file, and `GET` fetches a part of a file of the workspace.
+"""
 PART_BYTES = 600_000
 MOST_CALLS = 100_000
 LOST = "session_lost"
@@ -185,12 +192,15 @@ try:
 except ToolFailed:
     pass
 """
-"""The program of a session; what it reports it reports of itself."""
+"""The program of a session: it runs the programs of calls one after the other in the same interpreter.
+
+Its reports are not trusted, because these programs can change them.
+"""
 
 
 @dataclass(slots=True)
 class _Step:
-    """A call of the session: its program, what serves it, and the files that came of it."""
+    """One call of a session: its program, its callbacks, its report, and the bytes or the problems of changed files."""
 
     execution: Execution
     session: Session
@@ -200,22 +210,22 @@ class _Step:
 
 
 def digests(execution: Execution) -> dict[str, str]:
-    """Return the digests of the files that a program finds in its current folder."""
+    """Return the sha256 of each file in the workspace of an execution."""
     return {name: sha256(data).hexdigest() for name, data in execution.workspace.items()}
 
 
-def _part(execution: Execution, arguments: JsonObject) -> ServedCall:
-    """Return a part of a file of the workspace, empty at its end."""
+def _read_part(execution: Execution, arguments: JsonObject) -> ServedCall:
+    """Return a part of a file of the workspace as base64, empty at the end of the file."""
     match arguments:
         case {"name": str(name), "offset": int(offset)} if offset >= 0:
             data = execution.workspace.get(name, b"")[offset : offset + PART_BYTES]
             return ServedCall(True, base64.b64encode(data).decode())
         case _:
-            return ServedCall(False, None, "a name and an offset", "error")
+            return ServedCall(False, None, "the arguments must be a name and an offset", "error")
 
 
-def _of_step(end: ProgramEnd, step: _Step) -> ProgramEnd:
-    """Return the end of an interpreter as that of its last program: what the workspace has already is left out."""
+def _end_of_step(end: ProgramEnd, step: _Step) -> ProgramEnd:
+    """Convert the end of an interpreter to the end of its last program, without the files that the workspace has already."""
     execution = step.execution
     names = {file.name for file in execution.contract}
     files = [
@@ -227,9 +237,9 @@ def _of_step(end: ProgramEnd, step: _Step) -> ProgramEnd:
     return replace(end, files=files, removed=removed)
 
 
-def _lost(isolation: str) -> ProgramEnd:
-    """Return that a program did not run, because the interpreter that it was for is gone."""
-    text = "the session is gone, with all that it held; the next call begins it anew"
+def _lost_session(isolation: str) -> ProgramEnd:
+    """Return the end of a program that did not run, because the interpreter of its session has ended."""
+    text = "the session has ended, and its variables are lost; the next call starts a new one"
     return ProgramEnd(isolation=isolation, failure=Failure("sandbox", LOST, text))
 
 
@@ -238,15 +248,18 @@ def _isolation(sandbox: Sandbox) -> str:
 
 
 class ProgramSession:
-    """An interpreter that runs one program after the other. It ends when nobody asks it for as long as a call may take."""
+    """A Python interpreter that runs the programs of several calls, one after the other.
+
+    It ends when its execution is closed, or when no call arrives within the time that a tool call may take.
+    """
 
     def __init__(self, sandbox: Sandbox, first: Execution) -> None:
         self._isolation = _isolation(sandbox)
         self._step: _Step | None = None
         self._steps = asyncio.Queue[_Step]()
         self._folder = digests(first)
-        """The digests of the files that the interpreter is known to have in its current folder."""
-        self._given_files = set(first.workspace)
+        """The sha256 of the files that the interpreter has in its current folder, as far as known."""
+        self._sent_files = set(first.workspace)
         self._most_calls = first.limits.calls
         self._calls = 0
         limits = replace(
@@ -269,11 +282,11 @@ class ProgramSession:
 
     @property
     def has_ended(self) -> bool:
-        """Return whether the interpreter is gone."""
+        """Whether the interpreter has ended."""
         return self._task.done()
 
     async def run(self, execution: Execution, session: Session) -> ProgramEnd:
-        """Run the program after those before it; a program that is stopped ends the session."""
+        """Run the next program. If it exceeds its time, or this is cancelled, the whole session is stopped."""
         began = monotonic()
         step = _Step(execution, session, asyncio.get_running_loop().create_future())
         self._calls = 0
@@ -286,49 +299,56 @@ class ProgramSession:
             await self.close()
             raise
         if step.report.done() and not step.report.cancelled():
-            return self._end(step, step.report.result(), monotonic() - began)
+            return self._report_end(step, step.report.result(), monotonic() - began)
         if self._task.done():
             end = self._task.result()
-            if end.failure is None and self._step is not step:  # it ended before it asked for more
-                return _lost(self._isolation)
+            if end.failure is None and self._step is not step:  # it ended before this program
+                return _lost_session(self._isolation)
             ended = Failure("runtime", "program_failed", "it ended its session", managed=False)
-            return _of_step(replace(end, failure=end.failure or ended), step)
+            return _end_of_step(replace(end, failure=end.failure or ended), step)
         await self.close()
         text = f"it may run {seconds:g} s, and was stopped then, with its session"
         failure = Failure("limits", "timeout", text)
         if self._task.cancelled() or self._task.exception() is not None:
             return ProgramEnd(isolation=self._isolation, failure=failure, seconds=seconds)
-        return _of_step(replace(self._task.result(), failure=failure, seconds=seconds), step)
+        return _end_of_step(replace(self._task.result(), failure=failure, seconds=seconds), step)
 
     async def close(self) -> None:
-        """End the interpreter; what it has said is logged like that of any program."""
-        if self._step is None:  # it has not begun, and its backend may take long to begin it
+        """Stop the interpreter, and wait until it has ended; its execution is logged like others."""
+        if self._step is None:  # it has not started, which may take a backend long
             self._task.cancel()
         elif not self._stopped.done():
             self._stopped.set_result(StopProgram(LOST, "its session has ended"))
         await asyncio.gather(self._task, return_exceptions=True)
 
-    def _end(self, step: _Step, report: JsonObject, seconds: float) -> ProgramEnd:
+    def _report_end(self, step: _Step, report: JsonObject, seconds: float) -> ProgramEnd:
+        """Convert the report of a program to its end."""
         match report:
             case {
                 "code": int(code),
                 "error": str(error),
                 "out": str(out),
                 "err": str(err),
-                "removed": list(gone),
+                "removed": list(names),
             }:
-                removed = [str(name) for name in gone if name in step.execution.workspace]
+                removed = [str(name) for name in names if name in step.execution.workspace]
             case _:
-                code, error, out, err = 1, "it reported nothing that can be read", "", ""
+                code = 1
+                error = "its report is malformed"
+                out = ""
+                err = ""
                 removed = []
         for name in removed:
             self._folder.pop(name, None)
         self._folder |= {name: sha256(data).hexdigest() for name, data in step.files.items()}
-        failed = Failure("runtime", "program_failed", error or f"it ended with {code}", False)
-        names = dict.fromkeys([*step.files, *step.problems])
+        failure: Failure | None = None
+        if code:
+            failure = Failure(
+                "runtime", "program_failed", error or f"it ended with {code}", managed=False
+            )
         return ProgramEnd(
             isolation=self._isolation,
-            failure=failed if code else None,
+            failure=failure,
             exit_code=code,
             seconds=seconds,
             user_out=out[-_TAIL:],
@@ -339,7 +359,7 @@ class ProgramSession:
                     data=bytes(step.files[name]) if name in step.files else None,
                     problem=step.problems.get(name, ""),
                 )
-                for name in names
+                for name in dict.fromkeys([*step.files, *step.problems])
             ],
             removed=removed,
         )
@@ -350,25 +370,25 @@ class ProgramSession:
             if step is not None and not step.report.done():
                 step.report.set_result(arguments)
             self._step = step = await self._steps.get()
-            return ServedCall(True, self._next(step.execution))
+            return ServedCall(True, self._describe_next(step.execution))
         if step is None or step.report.done():
-            return ServedCall(False, None, f"{tool} was not begun: the program has ended", "error")
+            return ServedCall(False, None, f"{tool} is not called: the program has ended", "error")
         if tool == PUT:
-            return self._put(step, arguments)
+            return self._add_part(step, arguments)
         if tool == GET:
-            return _part(step.execution, arguments)
+            return _read_part(step.execution, arguments)
         self._calls += 1
         if self._calls > self._most_calls:
             raise StopProgram("call_limit", f"a program may call tools {self._most_calls} times")
         return await step.session.serve(tool, arguments)
 
-    def _next(self, execution: Execution) -> Json:
-        """Return the next program, with the names of the files that have changed since the interpreter saw them."""
+    def _describe_next(self, execution: Execution) -> Json:
+        """Return the next program, with the names of the workspace files that differ from those of the interpreter."""
         now = digests(execution)
         files: list[Json] = [file.name for file in execution.contract]
         changed: list[Json] = [name for name in now if self._folder.get(name) != now[name]]
-        removed: list[Json] = [*sorted(self._given_files - now.keys())]
-        self._given_files = set(now)
+        removed: list[Json] = [*sorted(self._sent_files - now.keys())]
+        self._sent_files = set(now)
         self._folder |= now
         return {
             "program": execution.program,
@@ -379,8 +399,12 @@ class ProgramSession:
             "total_bytes": execution.limits.total_bytes,
         }
 
-    def _put(self, step: _Step, arguments: JsonObject) -> ServedCall:
-        """Take a part of a file, as far as the limits go."""
+    def _add_part(self, step: _Step, arguments: JsonObject) -> ServedCall:
+        """Add a part to a file of the step, or a problem.
+
+        Raises:
+            StopProgram: the files of the step exceed the limits.
+        """
         limits = step.execution.limits
         if len(step.files) + len(step.problems) > limits.disk_files:
             raise StopProgram("disk_limit", f"it has more than {limits.disk_files:,} files")
@@ -396,10 +420,12 @@ class ProgramSession:
                 try:
                     part = base64.b64decode(data, validate=True)
                 except binascii.Error:
-                    return ServedCall(False, None, "the part is no base64", "error")
+                    return ServedCall(False, None, "the part is not base64", "error")
                 step.files.setdefault(name, bytearray()).extend(part)
             case _:
-                return ServedCall(False, None, "a name, and data or a problem", "error")
+                return ServedCall(
+                    False, None, "the arguments must be a name, and data or a problem", "error"
+                )
         return ServedCall(True)
 
     def _on_output(self, text: str) -> None:
@@ -412,7 +438,7 @@ class ProgramSession:
 
 
 class ProgramSessions:
-    """The sessions of a harness by conversation, turn and name; those of other turns of a conversation are ended."""
+    """The sessions of a harness by conversation, turn and name. A conversation has only sessions of one turn."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
@@ -421,17 +447,18 @@ class ProgramSessions:
     async def run(
         self, key: tuple[str, str, str], execution: Execution, session: Session, *, was_begun: bool
     ) -> ProgramEnd:
-        """Run the program in the session; `was_begun` says that a call before this one began it."""
+        """Run the program in the session `key`: its conversation, turn and name. Sessions of older turns are ended.
+
+        A session that `was_begun` by an earlier call and has ended is not started again; the program does not run.
+        """
         conversation, turn, _ = key
         for other in [k for k in self._sessions if k[0] == conversation and k[1] != turn]:
             await self._sessions.pop(other).close()
         running = self._sessions.get(key)
-        if running is not None and running.has_ended:
-            del self._sessions[key]
-            running = None
-        if running is None and was_begun:
-            return _lost(_isolation(self._sandbox))
-        if running is None:
+        if running is None or running.has_ended:
+            self._sessions.pop(key, None)
+            if was_begun:
+                return _lost_session(_isolation(self._sandbox))
             running = self._sessions[key] = ProgramSession(self._sandbox, execution)
         return await running.run(execution, session)
 
@@ -455,7 +482,7 @@ _CONTRACT: JsonObject = {
         "filename",
     ),
 }
-_ABOUT: dict[Language, str] = {
+_DESCRIPTIONS: dict[Language, str] = {
     "python": (
         "Run a program of Python 3 in isolation, without a network. The current folder has the newest files/ and "
         "outputs/, to be read and changed, and attachments/ (the user's files). The program may await at the top "
@@ -484,7 +511,11 @@ _SESSION: JsonObject = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionSettings:
-    """How programs run: their limits, what a call of one declares, and which tools they may call."""
+    """The settings of programs: their limits, the effect of their calls, and patterns of the tools that they may call.
+
+    `approval_seconds` is the time that a program waits for the approval of a call. `bundle_root` is a folder that it may
+    read.
+    """
 
     limits: ExecutionLimits = field(default_factory=ExecutionLimits)
     effect: Effect = "exclusive"
@@ -506,7 +537,7 @@ class ExecutionTool:
         longest = settings.limits.wall_seconds
         self.spec: ToolSpec = ToolSpec(
             name=f"exec.{language}",
-            description=_ABOUT[language],
+            description=_DESCRIPTIONS[language],
             parameters=object_schema(
                 {
                     "contract": _CONTRACT,
@@ -529,27 +560,31 @@ class ExecutionTool:
         )
 
     def check(self, arguments: JsonObject) -> None:
-        """Refuse a contract, a program or a time that is none."""
+        """Check the contract, the program and the other arguments.
+
+        Raises:
+            ToolError: an argument is missing or invalid, or is unknown.
+        """
         check_names(self.spec, arguments)
         text_argument(arguments, "program")
-        parse_contract(_contract(arguments), "")
+        parse_contract(arguments.get("contract"), "")
         self._seconds(arguments)
-        if _is_background(arguments) and _session_name(arguments):
-            raise ToolError("session: a program in the background has none")
+        if boolean_argument(arguments, "background") and _session_name(arguments):
+            raise ToolError("session: a program in the background cannot use a session")
 
     def key(self, arguments: JsonObject) -> str:
-        """Return the key of all programs: they run one after the other."""
+        """Return the same key for all programs, so that they run one after the other."""
         del arguments
         return "exec"
 
     async def reconcile(self, arguments: JsonObject, call: ToolInvocation) -> Outcome | None:
-        """Say what a program that was cut off had called; it is not run again.
+        """Report a program that was interrupted by a crash; it is not run again.
 
         Raises:
-            ToolError: always, for nobody knows the program's result.
+            ToolError: always; the message lists the calls that the program made.
         """
         del arguments
-        calls = _calls_of(call.timeline, call.context.turn_id, call.context.call_id)
+        calls = _list_calls(call.timeline, call.context.turn_id, call.context.call_id)
         raise ToolError(
             "\n".join(
                 ["The program was cut off when its process ended, and is not run again.", *calls]
@@ -557,22 +592,31 @@ class ExecutionTool:
         )
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """Run the program and return its report, with the files that it made.
+        """Run the program, in the background or in a session if the arguments say so, and return its report and files.
 
         Raises:
-            ToolError: an argument is wrong, or a file of the turn cannot be given to the program.
+            ToolError: an argument is invalid.
         """
-        context, settings = call.context, self._settings
+        context = call.context
+        settings = self._settings
         limits = replace(settings.limits, wall_seconds=self._seconds(arguments))
         names = call.proxy.names if self._language == "python" else ()
+        workspace = context.workspace
         execution = Execution(
             execution_id=f"{context.turn_id}-{context.call_id}",
             turn_id=context.turn_id,
             program=text_argument(arguments, "program"),
             language=self._language,
-            contract=parse_contract(_contract(arguments), context.turn_id),
-            inputs=_inputs(context.workspace, context.turn_id),
-            workspace=_view(context.workspace),
+            contract=parse_contract(arguments.get("contract"), context.turn_id),
+            inputs={
+                path if is_pulled_path(path) else f"{context.turn_id}/{path}": workspace.read(path)
+                for path in workspace.paths()
+            },
+            workspace={
+                path: workspace.read(path)
+                for area in ("files", "outputs")
+                for path in workspace.paths(area)
+            },
             tools=[
                 name
                 for name in names
@@ -582,41 +626,46 @@ class ExecutionTool:
             bundle_root=settings.bundle_root,
             limits=limits,
         )
-        session, name = self._session(call), _session_name(arguments)
+        if boolean_argument(arguments, "background"):
+            # Tool calls are recorded in a turn, which may have ended when the program makes them.
+            without_tools = replace(execution, tools=())
+
+            async def work() -> Outcome:
+                end = await self._sandbox.run(without_tools, Session(serve=_refuse_call))
+                return self._outcome(without_tools, end, call)
+
+            return call.begin_later(work, limits.wall_seconds)
+        session = self._session(call)
+        name = _session_name(arguments)
         if name:
             key = (context.idempotency_key.partition(":")[0], context.turn_id, name)
             was_begun = _has_session(call, name)
-            end = self._sessions.run(key, execution, session, was_begun=was_begun)
-            return self._outcome(execution, await end, call)
-        if not _is_background(arguments):
-            return self._outcome(execution, await self._sandbox.run(execution, session), call)
-        alone = replace(
-            execution, tools=()
-        )  # a call of a tool is one of a turn, and there may be none
-
-        async def work() -> Outcome:
-            end = await self._sandbox.run(alone, Session(serve=_no_tools))
-            return self._outcome(alone, end, call)
-
-        return call.begin_later(work, limits.wall_seconds)
+            end = await self._sessions.run(key, execution, session, was_begun=was_begun)
+        else:
+            end = await self._sandbox.run(execution, session)
+        return self._outcome(execution, end, call)
 
     async def close(self) -> None:
         """End the sessions."""
         await self._sessions.close()
 
     def _outcome(self, execution: Execution, end: ProgramEnd, call: ToolInvocation) -> Outcome:
-        """Return the report on a program, with the files that it made."""
-        context, limits = call.context, execution.limits
+        """Return the report of a program, with the changes of the workspace that can be recorded."""
+        context = call.context
         result = result_of(execution, end)
-        file_limits = replace(context.workspace.limits, file_bytes=limits.file_bytes)
+        file_limits = replace(context.workspace.limits, file_bytes=execution.limits.file_bytes)
         changes, problems = _changes(result, execution, context.workspace)
         number = turn_number(context.turn_id)
         files, refused = sort_changes(call.timeline, number, changes, limits=file_limits)
-        problems += [f"Not recorded: {problem}" for problem in refused]
-        calls = _calls_of(call.timeline, context.turn_id, context.call_id)
-        text = "\n".join([result.report_text, *problems, *(calls if not result.ok else ())])
+        lines = [
+            result.report_text,
+            *problems,
+            *(f"Not recorded: {problem}" for problem in refused),
+        ]
+        if not result.ok:
+            lines += _list_calls(call.timeline, context.turn_id, context.call_id)
         return Outcome(
-            text=text,
+            text="\n".join(lines),
             files=tuple(files),
             artifact=result.document(),
             failed=not result.ok,
@@ -625,14 +674,15 @@ class ExecutionTool:
         )
 
     def _session(self, call: ToolInvocation) -> Session:
-        """Return what the program talks to: the tools of the turn, and whoever follows it."""
+        """Return the callbacks of a program: its calls become calls of the turn, its output and events are emitted."""
         context = call.context
 
         async def serve(tool: str, arguments: JsonObject) -> ServedCall:
             seconds = self._settings.approval_seconds
             try:
-                sound = well_formed_object(arguments)
-                answer = await call.proxy.call(tool, sound, approval_seconds=seconds)
+                answer = await call.proxy.call(
+                    tool, well_formed_object(arguments), approval_seconds=seconds
+                )
             except ApprovalRequired as error:
                 raise StopProgram(APPROVAL_REQUIRED, str(error)) from error
             except LooplineError as error:
@@ -640,7 +690,7 @@ class ExecutionTool:
             if not answer.ok:
                 return ServedCall(False, None, answer.text, answer.code)
             text = "\n\n".join(answer.sections) if tool == READ else answer.text
-            return ServedCall(True, value_of(text))
+            return ServedCall(True, parse_value(text))
 
         def emit(name: str, data: Json) -> None:
             try:
@@ -662,13 +712,14 @@ class ExecutionTool:
             or not isinstance(value, int | float)
             or not 0 < value <= longest
         ):
-            raise ToolError(f"timeout_s: seconds, more than 0 and at most {longest:g}")
+            raise ToolError(f"timeout_s must be a number of seconds above 0, at most {longest:g}")
         return float(value)
 
 
-async def _no_tools(tool: str, arguments: JsonObject) -> ServedCall:
+async def _refuse_call(tool: str, arguments: JsonObject) -> ServedCall:
     del arguments
-    return ServedCall(False, None, f"{tool}: a program in the background calls no tools", "error")
+    text = f"{tool}: a program in the background cannot call tools"
+    return ServedCall(False, None, text, "error")
 
 
 def _session_name(arguments: JsonObject) -> str:
@@ -676,13 +727,13 @@ def _session_name(arguments: JsonObject) -> str:
         case {"session": str(name)} if len(name) <= LONGEST_SESSION:
             return name
         case {"session": _}:
-            raise ToolError(f"session: a name of at most {LONGEST_SESSION} characters")
+            raise ToolError(f"session must be a name of at most {LONGEST_SESSION} characters")
         case _:
             return ""
 
 
 def _has_session(call: ToolInvocation, name: str) -> bool:
-    """Return whether a call of the turn has begun the session, and none has said since that it is gone."""
+    """Return whether an earlier call of the turn used the session, and the last such call did not report it as lost."""
     turn = call.timeline.turn(turn_number(call.context.turn_id))
     results = [
         batch.results[called.call_id].text.splitlines()
@@ -694,18 +745,8 @@ def _has_session(call: ToolInvocation, name: str) -> bool:
     return bool(results) and f"Failure: {LOST} (sandbox)" not in results[-1]
 
 
-def _is_background(arguments: JsonObject) -> bool:
-    match arguments:
-        case {"background": bool(value)}:
-            return value
-        case {"background": _}:
-            raise ToolError("background: true or false")
-        case _:
-            return False
-
-
-def value_of(text: str) -> Json:
-    """Return the object or list that a text is the JSON of, else the text."""
+def parse_value(text: str) -> Json:
+    """Parse a text as JSON if it is an object or a list; return other texts unchanged."""
     if text[:1] not in ("{", "["):
         return text
     try:
@@ -715,80 +756,50 @@ def value_of(text: str) -> Json:
     return cast("Json", value)
 
 
-def _contract(arguments: JsonObject) -> Json:
-    return arguments.get("contract")
-
-
-def _inputs(workspace: Workspace, turn_id: str) -> dict[str, bytes]:
-    """Return the files of the turn by the path at which a program finds them."""
-    return {
-        path if is_pulled_path(path) else f"{turn_id}/{path}": workspace.read(path)
-        for path in workspace.paths()
-    }
-
-
-def _view(workspace: Workspace) -> dict[str, bytes]:
-    """Return the newest files/ and outputs/ of the turn, which a program finds in its current folder."""
-    own = [path for area in ("files", "outputs") for path in workspace.paths(area)]
-    return {path: workspace.read(path) for path in own}
-
-
 def _changes(
     result: ExecutionResult, execution: Execution, workspace: Workspace
 ) -> tuple[list[FileChange], list[str]]:
-    """Return the files that the program has made, changed or removed as changes, and why some of them are none.
+    """Return the changes of the workspace by a program, and an error message for each file with an invalid path.
 
-    A file that it found is replaced only if no other call has changed it since. A program that failed removes nothing.
-    An output that no contract has named is for the agent alone.
+    A file of the workspace is changed only if no other call has changed it since. A program that failed removes no files.
+    Outputs outside the contract are internal, if they had no other visibility before.
     """
-    made = [
-        _Made(item.file.name, item.data, item.file.visibility, replaces=None)
-        for item in result.made
-    ]
-    made += [
-        _Made(file.name, file.data, workspace.visibility(file.name) or "internal")
-        for file in result.others
-        if file.data is not None
-    ]
-    problems, removed = list[str](), result.end.removed
-    if result.end.failure is None:
-        made += [_Made(name, None) for name in removed]
-    elif removed:
-        problems.append("Nothing is removed from the workspace, because the program failed.")
-    changes = list[FileChange]()
-    for file in made:
-        found = execution.workspace.get(file.name)
-        replaces = file.replaces if found is None else sha256(found).hexdigest()
+    changes: list[FileChange] = []
+    problems: list[str] = []
+
+    def add(name: str, data: bytes | None, visibility: Visibility, replaces: str | None) -> None:
+        before = execution.workspace.get(name)
         try:
-            path = parse_path(file.name)
+            path = parse_path(name)
         except LooplineError as error:
-            problems.append(f"Not recorded: {shown_name(file.name)}: {error}")
-            continue
-        changes.append(
-            FileChange(path=path, data=file.data, visibility=file.visibility, replaces=replaces)
-        )
+            problems.append(f"Not recorded: {shown_name(name)}: {error}")
+            return
+        if before is not None:
+            replaces = sha256(before).hexdigest()
+        changes.append(FileChange(path=path, data=data, visibility=visibility, replaces=replaces))
+
+    for item in result.made:
+        add(item.file.name, item.data, item.file.visibility, None)
+    for file in result.others:
+        if file.data is not None:
+            add(file.name, file.data, workspace.visibility(file.name) or "internal", "")
+    if result.end.failure is None:
+        for name in result.end.removed:
+            add(name, None, "external", "")
+    elif result.end.removed:
+        problems.insert(0, "No files are removed from the workspace, because the program failed.")
     return changes, problems
 
 
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """A file that a program has made, or removed if it has no data; `replaces` is of one that it did not find."""
-
-    name: str
-    data: bytes | None
-    visibility: Visibility = "external"
-    replaces: str | None = ""
-
-
-def _calls_of(timeline: Timeline, turn_id: str, call_id: str) -> Sequence[str]:
-    """Return lines that name the calls of the program."""
+def _list_calls(timeline: Timeline, turn_id: str, call_id: str) -> Sequence[str]:
+    """Return lines with the refs of the calls that a program made; empty if it made none."""
     turn = timeline.turn(turn_number(turn_id))
     calls = [call for call in turn.proxied.values() if call.parent == call_id]
     if not calls:
         return []
-    named = (
+    lines = [
         f"- tc:{turn_id}.{call.call_id}.result {call.tool}"
         + (" (its outcome is unknown)" if call.call_id in turn.open_proxied else "")
         for call in calls
-    )
-    return ["It had called:", *named]
+    ]
+    return ["It had called:", *lines]

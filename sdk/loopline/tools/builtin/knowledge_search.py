@@ -1,4 +1,4 @@
-"""Search in knowledge spaces: `react.search_knowledge` for one, `knowledge_search` for several."""
+"""Search in knowledge spaces: `react.search_knowledge` for the bundle's space, `knowledge_search` for several spaces."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from loopline.models import JsonObject, ToolSpec, one_line, well_formed
 from loopline.reader import passage_source
 from loopline.search import ANSWER_SCORE
 from loopline.tools.invocation import ToolInvocation
-from loopline.tools.outcome import Outcome, ResultSection, counted
+from loopline.tools.outcome import Outcome, ResultSection, count_text
 from loopline.tools.parameters import (
     QUERY,
     check_names,
@@ -35,26 +35,26 @@ from loopline.tools.tool import RerunnableTool
 DEFAULT_LIMIT = 5
 LARGEST_LIMIT = 50
 NO_ANSWER = "the space probably holds no answer"
-"""What a search says when the score of its best passage is below `ANSWER_SCORE`."""
+"""The note in the result of a search if the score of the best passage is below `ANSWER_SCORE`."""
 PASSAGE_LIMIT = 4_000
-"""Characters of one passage that a search shows."""
+"""The number of characters of a passage that a search shows."""
 
 
 class KnowledgeSearch(Protocol):
     """A search function of a knowledge space: `async search(query, *, limit=5) -> Sequence[Passage]`."""
 
     async def __call__(self, query: str, *, limit: int = DEFAULT_LIMIT) -> Sequence[Passage]:
-        """Return the passages that best answer the query, best first."""
+        """Return the passages that best answer the query, the best one first."""
         ...
 
 
 class FilteredSearch(Protocol):
-    """A search function that can look at some files only, such as that of a `KnowledgeSpace`."""
+    """A search function that can be restricted to some files, such as that of a `KnowledgeSpace`."""
 
     async def __call__(
         self, query: str, *, limit: int = DEFAULT_LIMIT, within: SearchFilter | None = None
     ) -> Sequence[Passage]:
-        """Return the passages that best answer the query among the files that fit, best first."""
+        """Return the passages in the files that match `within` that best answer the query, the best one first."""
         ...
 
 
@@ -72,7 +72,7 @@ _FILTERS: JsonObject = {
 
 
 class SearchTool(RerunnableTool):
-    """The tool that searches the knowledge space; it has filters if the search function takes them."""
+    """The tool that searches the knowledge space. It has filters if the search function has the parameter `within`."""
 
     def __init__(self, search: KnowledgeSearch | FilteredSearch) -> None:
         self._search = search
@@ -89,13 +89,17 @@ class SearchTool(RerunnableTool):
         )
 
     def check(self, arguments: JsonObject) -> None:
-        """Refuse anything but a query, a limit and the filters."""
+        """Check the query, the limit and the filters.
+
+        Raises:
+            ToolError: one is invalid, or there are other arguments.
+        """
         check_names(self.spec, arguments, "" if takes_filters(self._search) else "query and limit")
         _query(arguments)
         _filter(arguments)
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """Return a section for each passage."""
+        """Search, and return a section for each passage."""
         del call
         query, limit = _query(arguments)
         within = _filter(arguments)
@@ -104,43 +108,43 @@ class SearchTool(RerunnableTool):
         else:
             passages = await self._search(query, limit=limit)
         return Outcome(
-            text=f'{counted(len(passages), "passage")} for "{query}"{_doubt(passages)}',
+            text=f'{count_text(len(passages), "passage")} for "{query}"{_doubt(passages)}',
             sections=tuple(map(passage_section, passages)),
             match_count=len(passages),
-            shows=shown_refs(passages),
+            shows=list_complete_refs(passages),
         )
 
 
 def takes_filters(search: KnowledgeSearch | FilteredSearch) -> TypeIs[FilteredSearch]:
-    """Return whether a search function has a parameter `within`."""
+    """Return whether a search function has the parameter `within`."""
     return "within" in signature(search).parameters
 
 
 def _filter(arguments: JsonObject) -> SearchFilter | None:
-    """Return the filter that the arguments ask for; None if they ask for none."""
+    """Return the filter in the arguments, in which a prefix `ks:` is removed; None if all of its fields are empty."""
     root, language, path = (optional_text(arguments, name).removeprefix("ks:") for name in _FILTERS)
     within = SearchFilter(root=root, language=language, path=path)
     return None if within == SearchFilter() else within
 
 
 def _doubt(passages: Sequence[Passage]) -> str:
-    """Return what to say when the best passage's score is too low for an answer; empty if it is not."""
+    """Return a note if the score of the best passage is too low for an answer, otherwise ""."""
     score = passages[0].score if passages else None
     if score is None or score >= ANSWER_SCORE:
         return ""
     return f"; {NO_ANSWER} (score {score:.2f} of 1)"
 
 
-def shown_refs(passages: Sequence[Passage]) -> tuple[tuple[str, str], ...]:
-    """Return the refs of passages that are shown in full, each with the sha256 of its text."""
+def list_complete_refs(passages: Sequence[Passage]) -> tuple[tuple[str, str], ...]:
+    """Return the refs of the passages that are not cut, each with the sha256 of its text."""
     complete = [passage for passage in passages if len(passage.text) <= PASSAGE_LIMIT]
     return tuple((p.ref, sha256(well_formed(p.text).encode()).hexdigest()) for p in complete)
 
 
 def passage_section(passage: Passage) -> ResultSection:
-    """Return a passage as a section of a result, with its text cut to `PASSAGE_LIMIT`."""
-    text, source = well_formed(passage.text), passage_source(passage)
-    source = structs.replace(source, text=text)
+    """Convert a passage to a section of a result, with its text cut to `PASSAGE_LIMIT` characters."""
+    text = well_formed(passage.text)
+    source = structs.replace(passage_source(passage), text=text)
     if len(text) > PASSAGE_LIMIT:
         omitted = len(text) - PASSAGE_LIMIT
         text = f"{text[:PASSAGE_LIMIT]}\n… cut: {omitted} characters; the whole is {passage.ref}"
@@ -149,7 +153,7 @@ def passage_section(passage: Passage) -> ResultSection:
 
 
 def _query(arguments: JsonObject) -> tuple[str, int]:
-    query = text_argument(arguments, "query", "words to look for")
+    query = text_argument(arguments, "query", "a string with the words to look for")
     return query, integer_argument(arguments, "limit", DEFAULT_LIMIT, LARGEST_LIMIT)
 
 
@@ -158,9 +162,9 @@ MAX_PASSAGES = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpacePassage:
-    """A passage, its space, and its score from 0 to 1.
+    """A passage with the name of its space and a score from 0 to 1.
 
-    `measured` says whether a search gave the score; otherwise it comes from the rank.
+    If the search gave no score, `measured` is false and the score is computed from the rank.
     """
 
     passage: Passage
@@ -170,7 +174,7 @@ class SpacePassage:
 
 
 class KnowledgeSearchTool(RerunnableTool):
-    """The tool that searches named spaces, all of them or some."""
+    """The tool that searches several spaces by name."""
 
     def __init__(self, spaces: Mapping[str, KnowledgeSearch]) -> None:
         self._spaces = dict(spaces)
@@ -202,29 +206,33 @@ class KnowledgeSearchTool(RerunnableTool):
         )
 
     def check(self, arguments: JsonObject) -> None:
-        """Refuse what is no query, limit, threshold or name of a space."""
+        """Check the query, the limit, the threshold and the names of spaces.
+
+        Raises:
+            ToolError: one is invalid, or there are other arguments.
+        """
         check_names(self.spec, arguments)
-        self._parsed(arguments)
+        self._parse(arguments)
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """Return a section for each of the best passages of all spaces.
+        """Search the spaces at the same time, and return a section for each of the best passages of all of them.
 
         Raises:
             ToolError: a search failed.
         """
         del call
-        query, limit, threshold, searched = self._parsed(arguments)
-        answers = await self._answers(searched, query, limit)
-        ranked = merge_passages(answers, limit, threshold)
+        query, limit, threshold, spaces = self._parse(arguments)
+        passages_by_space = await self._search(spaces, query, limit)
+        ranked = merge_passages(passages_by_space, limit, threshold)
         passages = [passage.passage for passage in ranked]
         return Outcome(
-            text=f'{counted(len(ranked), "passage")} for "{query}" in {", ".join(searched)}',
+            text=f'{count_text(len(ranked), "passage")} for "{query}" in {", ".join(spaces)}',
             sections=tuple(map(_section, ranked)),
             match_count=len(ranked),
-            shows=shown_refs(passages),
+            shows=list_complete_refs(passages),
         )
 
-    def _parsed(self, arguments: JsonObject) -> tuple[str, int, float, list[str]]:
+    def _parse(self, arguments: JsonObject) -> tuple[str, int, float, list[str]]:
         return (
             text_argument(arguments, "query"),
             integer_argument(arguments, "limit", DEFAULT_LIMIT, MAX_PASSAGES),
@@ -232,46 +240,48 @@ class KnowledgeSearchTool(RerunnableTool):
             names_argument(arguments, "spaces", list(self._spaces)),
         )
 
-    async def _answers(
-        self, searched: Sequence[str], query: str, limit: int
+    async def _search(
+        self, spaces: Sequence[str], query: str, limit: int
     ) -> dict[str, Sequence[Passage]]:
-        """Return what each space answers, after all have answered or failed."""
-        searches = (self._spaces[name](query, limit=limit) for name in searched)
-        answers: dict[str, Sequence[Passage]] = {}
-        for name, answer in zip(
-            searched, await asyncio.gather(*searches, return_exceptions=True), strict=True
-        ):
-            if isinstance(answer, ToolError):
-                raise ToolError(f"{name}: {answer}") from answer
-            if isinstance(answer, BaseException):
-                raise answer
-            answers[name] = answer
-        return answers
+        """Return the passages of each space, when all searches have ended.
+
+        Raises:
+            ToolError: a search failed; the message begins with the name of the space.
+        """
+        searches = [self._spaces[name](query, limit=limit) for name in spaces]
+        results = await asyncio.gather(*searches, return_exceptions=True)
+        passages: dict[str, Sequence[Passage]] = {}
+        for name, result in zip(spaces, results, strict=True):
+            if isinstance(result, ToolError):
+                raise ToolError(f"{name}: {result}") from result
+            if isinstance(result, BaseException):
+                raise result
+            passages[name] = result
+        return passages
 
 
 def merge_passages(
-    answers: Mapping[str, Sequence[Passage]], limit: int, threshold: float = 0.0
+    passages_by_space: Mapping[str, Sequence[Passage]], limit: int, threshold: float = 0.0
 ) -> list[SpacePassage]:
-    """Return the best passages of the answers by space, best first, each ref once.
+    """Return the `limit` best passages of all spaces, the best one first, without duplicate refs.
 
-    Scores up to 1 count as they are. If the best score of an answer is above 1, its scores count as shares of it, since
-    scores of two searches do not compare. A passage without a score counts as 1 / its rank, and a threshold above 0 drops
-    it. Among equals the better rank, then the earlier space, comes first.
+    Scores up to 1 are used as they are. If the best score of a space is above 1, all of its scores are divided by it,
+    because the scores of different searches cannot be compared. The score of a passage without one is 1 / its rank; with a
+    threshold above 0 such passages are left out. Of equal scores, the better rank comes first, then the earlier space.
     """
     candidates = [
         (passage, rank)
-        for space, passages in answers.items()
-        for rank, passage in enumerate(_scored(space, passages), 1)
+        for space, passages in passages_by_space.items()
+        for rank, passage in enumerate(_score(space, passages), 1)
         if passage.score >= threshold and (passage.measured or not threshold)
     ]
-    best = sorted(candidates, key=lambda pair: (-pair[0].score, pair[1]))
-    different: dict[str, SpacePassage] = {}
-    for passage, _ in best:
-        different.setdefault(passage.passage.ref, passage)
-    return list(different.values())[:limit]
+    by_ref: dict[str, SpacePassage] = {}
+    for passage, _ in sorted(candidates, key=lambda pair: (-pair[0].score, pair[1])):
+        by_ref.setdefault(passage.passage.ref, passage)
+    return list(by_ref.values())[:limit]
 
 
-def _scored(space: str, passages: Sequence[Passage]) -> list[SpacePassage]:
+def _score(space: str, passages: Sequence[Passage]) -> list[SpacePassage]:
     scale = max([1.0, *(passage.score for passage in passages if passage.score is not None)])
     return [
         SpacePassage(

@@ -1,4 +1,4 @@
-"""The tool that searches past turns: `react.memsearch`."""
+"""The tools for memory: `react.memsearch` searches past turns, `react.memory` stores facts about the user."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from loopline.tools.parameters import (
     check_names,
     integer_argument,
     limit_schema,
+    list_argument,
     names_argument,
     object_schema,
     optional_text,
@@ -61,7 +62,7 @@ class _MemoryArguments:
 
 
 class MemorySearchTool(RerunnableTool):
-    """The tool that searches what was said in past turns of the user."""
+    """The tool that searches the texts of past turns of the user."""
 
     spec: ToolSpec = ToolSpec(
         name="react.memsearch",
@@ -95,14 +96,18 @@ class MemorySearchTool(RerunnableTool):
         self._turns = turns
 
     def check(self, arguments: JsonObject) -> None:
-        """Refuse what is no query, target, scope, ordinal, time or number."""
+        """Check the names, types and ranges of the arguments.
+
+        Raises:
+            ToolError: an argument is unknown or invalid.
+        """
         check_names(self.spec, arguments)
-        _parsed(arguments)
+        _parse(arguments)
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """Return the turns as JSON, and a section for each excerpt."""
+        """Search past turns, and return them as JSON with a section for each excerpt."""
         del call
-        parsed = _parsed(arguments)
+        parsed = _parse(arguments)
         hits = await self._turns.search(
             parsed.query,
             scope=parsed.scope,
@@ -150,58 +155,50 @@ def _sections(hit: TurnHit) -> list[ResultSection]:
     ]
 
 
-def _parsed(arguments: JsonObject) -> _MemoryArguments:
+def _parse(arguments: JsonObject) -> _MemoryArguments:
     chosen = names_argument(arguments, "targets", list(TARGETS))
-    requested = _text(arguments, "scope") or "user"
+    requested = optional_text(arguments, "scope") or "user"
     scopes: list[Scope] = [scope for scope in SCOPES if requested == scope]
     if not scopes:
-        raise ToolError(f"scope: one of {', '.join(SCOPES)}")
+        raise ToolError(f"scope must be one of {', '.join(SCOPES)}")
     return _MemoryArguments(
-        query=_text(arguments, "query"),
+        query=optional_text(arguments, "query"),
         targets=[target for target in TARGETS if target in chosen],
         scope=scopes[0],
         ordinal=_ordinal(arguments),
         since=_time(arguments, "from"),
-        until=_time(arguments, "to", ends=True),
+        until=_time(arguments, "to", is_end=True),
         limit=integer_argument(arguments, "top_k", DEFAULT_TURNS, MOST_TURNS),
         days=integer_argument(arguments, "days", DEFAULT_DAYS, LONGEST_DAYS),
     )
 
 
-def _text(arguments: JsonObject, name: str) -> str:
-    value = arguments.get(name)
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise ToolError(f"{name}: a text")
-    return value
-
-
 def _ordinal(arguments: JsonObject) -> int | None:
-    name = "ordinal"
-    value = arguments.get(name)
+    value = arguments.get("ordinal")
     if value is None:
         return None
     ordinal = ordinal_of(str(value)) if isinstance(value, str | int) else None
     if ordinal is None or isinstance(value, bool):
         raise ToolError(
-            "ordinal: a number from the first turn (1) or the last (-1), or such as second"
+            "ordinal must be a number from the first turn (1) or from the last (-1), or a word such as second"
         )
     return ordinal
 
 
-def _time(arguments: JsonObject, name: str, *, ends: bool = False) -> datetime | None:
-    """Return the time; a date alone is its beginning, or its end."""
-    text = _text(arguments, name)
+def _time(arguments: JsonObject, name: str, *, is_end: bool = False) -> datetime | None:
+    """Parse a time in UTC; a date without a time is the beginning of the day or, if it `is_end`, its last millisecond."""
+    text = optional_text(arguments, name)
     if not text:
         return None
     try:
         moment = datetime.fromisoformat(text)
         moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
         is_date = len(text) <= len("2026-03-01")
-        return moment + timedelta(days=1, milliseconds=-1) if ends and is_date else moment
+        return moment + timedelta(days=1, milliseconds=-1) if is_end and is_date else moment
     except (ValueError, OverflowError):
-        raise ToolError(f"{name}: a date or time such as 2026-03-01 or 2026-03-01T12:00") from None
+        raise ToolError(
+            f"{name} must be a date or time such as 2026-03-01 or 2026-03-01T12:00"
+        ) from None
 
 
 MOST_REFS = 5
@@ -215,7 +212,7 @@ _SCOPES: tuple[FactScope, ...] = ("user", "conversation")
 
 
 class MemoryTool(RerunnableTool):
-    """The tool that lists, writes, supersedes and drops facts; what changes is recorded with its result."""
+    """The tool that lists, writes, supersedes and drops facts; changes are recorded with its result."""
 
     effect: Effect = "meta"
     shared_key: str = "memory"
@@ -245,26 +242,34 @@ class MemoryTool(RerunnableTool):
         self._facts = facts
 
     def check(self, arguments: JsonObject) -> None:
-        """Refuse unknown fields and fields of the wrong type."""
+        """Check the names of the arguments, the scope and the refs; the rest is checked by `run`.
+
+        Raises:
+            ToolError: an argument is unknown or invalid.
+        """
         check_names(self.spec, arguments)
         _scope(arguments)
         _refs(arguments)
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """Return what is remembered, or what was changed."""
+        """Return the facts, or change one of them.
+
+        Raises:
+            ToolError: an argument is invalid, the fact does not exist or is stored already, or there are too many facts.
+        """
         facts = await self._facts.read()
         match text_argument(arguments, "mode"):
             case "list":
                 conversation = self._facts.conversation.name
-                return Outcome(text=recalled_text(facts, conversation), match_count=len(facts))
+                return Outcome(text=render_facts(facts, conversation), match_count=len(facts))
             case "write":
-                fact = await self._written(arguments, facts, call)
+                fact = await self._write(arguments, facts, call)
                 return Outcome(text=f"Remembered as {fact.fact_id}.", bodies=(fact,))
             case "supersede":
-                fact = await self._superseding(arguments, facts, call)
+                fact = await self._supersede(arguments, facts, call)
                 return Outcome(text=f"Fact {fact.fact_id} has the new text.", bodies=(fact,))
             case "drop":
-                old = _named(arguments, facts)
+                old = _find(arguments, facts)
                 fact = MemoryFact(fact_id=old.fact_id, text="", call_id=call.context.call_id)
                 return Outcome(text=f"Fact {fact.fact_id} is dropped.", bodies=(fact,))
             case mode:
@@ -272,12 +277,13 @@ class MemoryTool(RerunnableTool):
                     f"mode={mode!r}: react.memory knows list, write, supersede and drop"
                 )
 
-    async def _written(
+    async def _write(
         self, arguments: JsonObject, facts: Sequence[UserFact], call: ToolInvocation
     ) -> MemoryFact:
-        text, scope = _memory_text(arguments), _scope(arguments)
+        text = _fact_text(arguments)
+        scope = _scope(arguments)
         for fact in facts:
-            if _is_same(fact.text, text):
+            if _normalize(fact.text) == _normalize(text):
                 raise ToolError(f"this is remembered already, as {fact.fact_id}")
         if sum(fact.scope == scope for fact in facts) >= MOST_FACTS[scope]:
             raise ToolError(
@@ -289,61 +295,61 @@ class MemoryTool(RerunnableTool):
             fact_id=blake2b(key, digest_size=4).hexdigest(),
             text=text,
             scope=scope,
-            refs=await _checked_refs(arguments, call),
+            refs=await _check_refs(arguments, call),
             call_id=call.context.call_id,
         )
 
-    async def _superseding(
+    async def _supersede(
         self, arguments: JsonObject, facts: Sequence[UserFact], call: ToolInvocation
     ) -> MemoryFact:
-        old = _named(arguments, facts)
+        old = _find(arguments, facts)
         return MemoryFact(
             fact_id=old.fact_id,
-            text=_memory_text(arguments),
+            text=_fact_text(arguments),
             scope=old.scope,
-            refs=await _checked_refs(arguments, call),
+            refs=await _check_refs(arguments, call),
             call_id=call.context.call_id,
         )
 
 
-def recalled_text(facts: Sequence[UserFact], conversation: str) -> str:
-    """Return the facts as the model sees them: marked as remembered, a line for each, with what it rests on."""
+def render_facts(facts: Sequence[UserFact], conversation: str) -> str:
+    """Return the facts as text for the model in a conversation: a line for each, with its id, scope, date and refs."""
     if not facts:
         return NOTHING_REMEMBERED
     return "\n".join([RECALLED, *(_line(fact, conversation) for fact in facts)])
 
 
 def _line(fact: UserFact, conversation: str) -> str:
-    refs = [_ref_from(ref, fact, conversation) for ref in fact.refs]
+    refs = [_qualify(ref, fact, conversation) for ref in fact.refs]
     parts = [fact.scope, iso_time(fact.ts)[:10], *(["by the user"] if fact.by_user else []), *refs]
     return f"- {fact.fact_id} ({', '.join(parts)}): {fact.text}"
 
 
-def _ref_from(ref: str, fact: UserFact, conversation: str) -> str:
-    """Return a ref that names the same in the conversation that recalls the fact."""
+def _qualify(ref: str, fact: UserFact, conversation: str) -> str:
+    """Return a ref of the fact's conversation as a ref that is valid in another conversation."""
     parsed = parse(ref)
     if fact.conversation == conversation or isinstance(parsed, ConversationRef):
         return ref
     return str(ConversationRef(conversation=fact.conversation, ref=parsed))
 
 
-def _is_same(first: str, second: str) -> bool:
-    return " ".join(first.split()).casefold() == " ".join(second.split()).casefold()
+def _normalize(text: str) -> str:
+    return " ".join(text.split()).casefold()
 
 
-def _memory_text(arguments: JsonObject) -> str:
+def _fact_text(arguments: JsonObject) -> str:
     try:
         return fact_text(text_argument(arguments, "text"))
     except LooplineError as error:
         raise ToolError(str(error)) from error
 
 
-def _named(arguments: JsonObject, facts: Sequence[UserFact]) -> UserFact:
+def _find(arguments: JsonObject, facts: Sequence[UserFact]) -> UserFact:
     fact_id = text_argument(arguments, "id").strip()
     for fact in facts:
         if fact.fact_id == fact_id:
             return fact
-    raise ToolError(f"id: no fact {fact_id!r}; there are {[fact.fact_id for fact in facts]}")
+    raise ToolError(f"id: no fact {fact_id!r}; the facts are {[fact.fact_id for fact in facts]}")
 
 
 def _scope(arguments: JsonObject) -> FactScope:
@@ -351,19 +357,20 @@ def _scope(arguments: JsonObject) -> FactScope:
     for scope in _SCOPES:
         if scope == chosen:
             return scope
-    raise ToolError(f"scope: one of {', '.join(_SCOPES)}")
+    raise ToolError(f"scope must be one of {', '.join(_SCOPES)}")
 
 
 def _refs(arguments: JsonObject) -> list[str]:
-    value: Json = arguments.get("refs") or []
-    refs = [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
-    if not isinstance(value, list) or len(refs) != len(value) or len(refs) > MOST_REFS:
-        raise ToolError(f"refs: a list of at most {MOST_REFS} refs")
-    return refs
+    expected = f"a list of at most {MOST_REFS} refs"
+    return list_argument(arguments, "refs", expected, least=0, most=MOST_REFS)
 
 
-async def _checked_refs(arguments: JsonObject, call: ToolInvocation) -> tuple[str, ...]:
-    """Return the refs of a fact; what was only recalled is no ground for remembering it."""
+async def _check_refs(arguments: JsonObject, call: ToolInvocation) -> tuple[str, ...]:
+    """Return the refs of a fact. A recalled fact is not allowed as evidence, because facts would then confirm themselves.
+
+    Raises:
+        ToolError: a ref is invalid, does not exist, or names a recalled fact.
+    """
     refs: list[str] = []
     for text in _refs(arguments):
         try:
@@ -372,12 +379,12 @@ async def _checked_refs(arguments: JsonObject, call: ToolInvocation) -> tuple[st
             raise ToolError(f"refs: {error}") from error
         block = await call.reader.find(ref)
         body = None if block is None else block.body
-        recalled = isinstance(body, MemoryFact)
-        if recalled or (
+        is_recalled = isinstance(body, MemoryFact) or (
             isinstance(body, ToolResult | ProxiedResult) and body.tool in _RECALLING_TOOLS
-        ):
-            raise ToolError(f"refs: {text} is remembered text: name what it rests on")
+        )
+        if is_recalled:
+            raise ToolError(f"refs: {text} is remembered text: name the text it is based on")
         if block is None and not isinstance(ref, ConversationRef):
-            raise ToolError(f"refs: {text} names nothing here")
+            raise ToolError(f"refs: {text} does not exist in this conversation")
         refs.append(str(ref))
     return tuple(refs)

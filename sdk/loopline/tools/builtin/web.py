@@ -1,4 +1,4 @@
-"""`web_search` and `web_fetch`: the web through ports that the bundle fills."""
+"""`web_search` and `web_fetch`: the tools for the web, through ports that a bundle implements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from loopline.errors import ToolError
 from loopline.models import JsonObject, ToolSpec, one_line, well_formed
 from loopline.timeline import Source
 from loopline.tools.invocation import ToolInvocation
-from loopline.tools.outcome import Outcome, ResultSection, counted, tool_failures
+from loopline.tools.outcome import Outcome, ResultSection, count_text, tool_failures
 from loopline.tools.parameters import (
     QUERY,
     check_names,
@@ -26,9 +26,9 @@ from loopline.tools.tool import RerunnableTool
 DEFAULT_HITS = 8
 MAX_HITS = 20
 SNIPPET_LIMIT = 1_000
-"""Characters of a hit's snippet that a search shows."""
+"""The number of characters of a snippet that a search shows."""
 PAGE_LIMIT = 20_000
-"""Characters of a page that a fetch shows."""
+"""The number of characters of a page that a fetch shows."""
 TITLE_LIMIT = 200
 LONGEST_URL = 2_000
 
@@ -40,7 +40,7 @@ _URL = re.compile(r"https?://[^\s/?#\x00-\x20]++[^\s\x00-\x20]*+", re.IGNORECASE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebHit:
-    """A hit of a web search. `published_time_iso` is an ISO 8601 date or time, or ""."""
+    """A hit of a web search. `published_time_iso` is an ISO 8601 date or time, "" if unknown."""
 
     url: str
     title: str = ""
@@ -51,7 +51,7 @@ class WebHit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebPage:
-    """A page as text. `url` is its address after redirects."""
+    """A web page as text. `url` is its address after redirects."""
 
     url: str
     text: str
@@ -62,39 +62,40 @@ class WebPage:
 
 @runtime_checkable
 class WebSearch(Protocol):
-    """A search of the web; its exceptions reach the model as errors."""
+    """A port for web search. Its exceptions become errors for the model."""
 
     async def search(self, query: str, limit: int) -> Sequence[WebHit]:
-        """Return the best hits, best first; those beyond `limit` are ignored."""
+        """Return the best hits, the best one first; hits after the first `limit` are ignored."""
         ...
 
 
 @runtime_checkable
 class WebFetch(Protocol):
-    """A reader of web pages; its exceptions reach the model as errors.
+    """A port for web pages. Its exceptions become errors for the model.
 
-    It gets http and https addresses only. It decides itself which hosts it reads, and how large a page may be.
+    It is called only with http and https addresses. The implementation decides which hosts it fetches from, and how large
+    a page may be.
     """
 
     async def fetch(self, url: str) -> WebPage:
-        """Return the page at that address, as text."""
+        """Fetch the page at an address, as text."""
         ...
 
 
 class MemoryWeb:
-    """A web of given pages, for tests and as an example of both ports."""
+    """An implementation of both ports with the given pages, for tests and as an example."""
 
     def __init__(self, pages: Iterable[WebPage]) -> None:
         self._pages = {page.url: page for page in pages}
 
     async def search(self, query: str, limit: int) -> Sequence[WebHit]:
-        """Return the pages that contain words of the query, those with most of them first."""
+        """Return the pages with words of the query, those with the most words first."""
         terms = set(query.lower().split())
-        counted = [
+        matches = [
             (len(terms.intersection(_WORD.findall(f"{page.title} {page.text}".lower()))), page)
             for page in self._pages.values()
         ]
-        best = sorted((match for match in counted if match[0]), key=lambda match: -match[0])
+        best = sorted((match for match in matches if match[0]), key=lambda match: -match[0])
         return [
             WebHit(
                 url=page.url,
@@ -107,13 +108,13 @@ class MemoryWeb:
         ]
 
     async def fetch(self, url: str) -> WebPage:
-        """Return the page at that address.
+        """Return the page with this address.
 
         Raises:
-            ToolError: there is none.
+            ToolError: the page does not exist.
         """
         if url not in self._pages:
-            raise ToolError(f"there is no page {url}")
+            raise ToolError(f"the page {url} does not exist")
         return self._pages[url]
 
 
@@ -135,12 +136,16 @@ class WebSearchTool(RerunnableTool):
         self._web = web
 
     def check(self, arguments: JsonObject) -> None:
-        """Refuse anything but a query and a limit."""
+        """Check the arguments `query` and `limit`.
+
+        Raises:
+            ToolError: one is invalid, or there are others.
+        """
         check_names(self.spec, arguments)
         _query(arguments)
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """Return a section for each hit with a web address.
+        """Search the web, and return a section for each hit; hits without an http or https address are left out.
 
         Raises:
             ToolError: the search failed.
@@ -148,10 +153,10 @@ class WebSearchTool(RerunnableTool):
         del call
         query, limit = _query(arguments)
         with tool_failures("the search"):
-            checked = [_checked(hit, WebHit) for hit in await self._web.search(query, limit)]
-        hits = [hit for hit in checked if _is_web(hit.url)][:limit]
+            results = [_check_type(hit, WebHit) for hit in await self._web.search(query, limit)]
+        hits = [hit for hit in results if _is_web(hit.url)][:limit]
         sections = tuple(_section(hit, hit.snippet, SNIPPET_LIMIT) for hit in hits)
-        text = f'{counted(len(hits), "hit")} for "{query}"'
+        text = f'{count_text(len(hits), "hit")} for "{query}"'
         return Outcome(text=text, sections=sections, match_count=len(hits))
 
 
@@ -175,22 +180,28 @@ class WebFetchTool(RerunnableTool):
         self._web = web
 
     def check(self, arguments: JsonObject) -> None:
-        """Refuse anything but an address of the web."""
+        """Check that `url`, an http or https address, is the only argument.
+
+        Raises:
+            ToolError: the arguments are different.
+        """
         check_names(self.spec, arguments)
         _address(arguments)
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """Return the page as a section.
+        """Fetch the page, and return it as a section.
 
         Raises:
-            ToolError: the page cannot be read, or redirects away from the web.
+            ToolError: the page cannot be fetched, or redirects to an address other than http or https.
         """
         del call
         url = _address(arguments)
         with tool_failures(url):
-            page = _checked(await self._web.fetch(url), WebPage)
+            page = _check_type(await self._web.fetch(url), WebPage)
         if not _is_web(page.url):
-            raise ToolError(f"{url} led to {page.url[:LONGEST_URL]!r}, which is not of the web")
+            raise ToolError(
+                f"{url} redirects to {page.url[:LONGEST_URL]!r}, which is not an http or https address"
+            )
         section = _section(page, page.text, PAGE_LIMIT)
         return Outcome(text=f"{len(page.text)} characters", sections=(section,))
 
@@ -198,7 +209,7 @@ class WebFetchTool(RerunnableTool):
 def _address(arguments: JsonObject) -> str:
     url = text_argument(arguments, "url").strip()
     if not _is_web(url):
-        raise ToolError("url: an address that begins with http:// or https://")
+        raise ToolError("url must be an address that begins with http:// or https://")
     return url
 
 
@@ -206,14 +217,15 @@ def _is_web(url: str) -> bool:
     return len(url) <= LONGEST_URL and url == well_formed(url) and bool(_URL.fullmatch(url))
 
 
-def _checked(value: object, kind: type[T]) -> T:
+def _check_type(value: object, kind: type[T]) -> T:
     if not isinstance(value, kind):
-        raise TypeError(f"it gave {value!r}, not a {kind.__name__}")
+        raise TypeError(f"it returned {value!r}, not a {kind.__name__}")
     return value
 
 
 def _section(hit: WebHit | WebPage, text: str, limit: int) -> ResultSection:
-    text, title = well_formed(text), one_line(hit.title, TITLE_LIMIT)
+    text = well_formed(text)
+    title = one_line(hit.title, TITLE_LIMIT)
     shown = f"{text[:limit]}\n… cut: {len(text) - limit} characters" if len(text) > limit else text
     time = _time(hit.published_time_iso)
     heading = " — ".join(part for part in (title, hit.url, time) if part)
@@ -228,10 +240,10 @@ def _section(hit: WebHit | WebPage, text: str, limit: int) -> ResultSection:
     return ResultSection(heading=heading, text=shown, source=source)
 
 
-def _time(written: str) -> str:
-    """Return the time if it is ISO 8601, else ""."""
+def _time(text: str) -> str:
+    """Return the time if it is a valid ISO 8601 date or time, otherwise ""."""
     try:
-        datetime.fromisoformat(written)
+        datetime.fromisoformat(text)
     except ValueError:
         return ""
-    return written
+    return text
