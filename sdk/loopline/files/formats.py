@@ -138,10 +138,8 @@ def check_image(
     """
     if find_spec("PIL") is None:
         raise AttachmentError("images are decoded by Pillow: pip install 'loopline[images]'")
-    too_much = AttachmentError(f"{name} takes too much time or memory to be decoded as an image")
-    result = _run_worker("image_worker.py", data, (cpu_seconds, memory_bytes), too_much)
-    if "problem" in result:
-        raise AttachmentError(f"{name} {result['problem']}")
+    too_much = "takes too much time or memory to be decoded as an image"
+    _run_worker("image_worker.py", name, data, (cpu_seconds, memory_bytes), too_much)
 
 
 def parse_office(name: str, data: bytes) -> OfficeDocument:
@@ -151,12 +149,8 @@ def parse_office(name: str, data: bytes) -> OfficeDocument:
         AttachmentError: the document is damaged, has a password, macros or active content, or exceeds the limits of
             time, memory and unpacked size.
     """
-    too_much = AttachmentError(
-        f"{name} takes too much time or memory to be read as an Office document: attach its text"
-    )
-    result = _run_worker("archive_worker.py", data, (CPU_SECONDS, MEMORY_BYTES), too_much)
-    if "problem" in result:
-        raise AttachmentError(f"{name} {result['problem']}")
+    too_much = "takes too much time or memory to be read as an Office document: attach its text"
+    result = _run_worker("archive_worker.py", name, data, (CPU_SECONDS, MEMORY_BYTES), too_much)
     return OfficeDocument(str(result["mime"]), str(result["text"]))
 
 
@@ -176,23 +170,22 @@ def parse_pdf(
         AttachmentError: the file is damaged, has a password, active content or more than `page_limit` pages, or exceeds
             the limits of time and memory.
     """
-    too_much = AttachmentError(
-        f"{name} takes too much time or memory to be read as a PDF: attach its text, or print it anew"
+    too_much = (
+        "takes too much time or memory to be read as a PDF: attach its text, or print it anew"
     )
     limits = page_limit, cpu_seconds, memory_bytes
-    result = _run_worker("pdf_worker.py", data, limits, too_much)
-    if "problem" in result:
-        raise AttachmentError(f"{name} {result['problem']}")
+    result = _run_worker("pdf_worker.py", name, data, limits, too_much)
     return Pdf(int(result["pages"]), str(result["text"]))
 
 
 def _run_worker(
-    script: str, data: bytes, limits: Sequence[int], too_much: AttachmentError
+    script: str, name: str, data: bytes, limits: Sequence[int], too_much: str
 ) -> dict[str, int | str]:
     """Run a worker script with the file as its input, and return the object that it prints.
 
     Raises:
-        AttachmentError: `too_much`, if the worker exceeds its limits or crashes.
+        AttachmentError: the worker reports a problem, or it exceeds its limits or crashes; then the message is the name
+            of the file with `too_much`.
     """
     # -P: a package in the user's current folder must not be imported in place of an installed one.
     # By path and not as a module: the import of `loopline.files` would take longer than the work.
@@ -200,7 +193,10 @@ def _run_worker(
     try:
         worker = subprocess.run(command, input=data, capture_output=True, timeout=WAIT_SECONDS)
     except subprocess.TimeoutExpired as error:
-        raise too_much from error
+        raise AttachmentError(f"{name} {too_much}") from error
     if worker.returncode != 0:
-        raise too_much
-    return cast("dict[str, int | str]", json.loads(worker.stdout))
+        raise AttachmentError(f"{name} {too_much}")
+    result = cast("dict[str, int | str]", json.loads(worker.stdout))
+    if "problem" in result:
+        raise AttachmentError(f"{name} {result['problem']}")
+    return result

@@ -1,12 +1,12 @@
-"""Objects of S3 and tasks of ECS, through the library `boto3`."""
+"""Objects of S3 and tasks of ECS, through the library `boto3`, which is untyped."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Protocol, TypeVar, cast
+from typing import Any, TypeVar
 
 from loopline.errors import LooplineError
 from loopline.models import JsonObject
@@ -18,45 +18,6 @@ _T = TypeVar("_T")
 
 class AwsError(LooplineError):
     """AWS cannot be reached or has refused a request; the message has the reason that AWS gave."""
-
-
-class _Body(Protocol):
-    def read(self) -> bytes: ...
-
-
-class _Paginator(Protocol):
-    paginate: Callable[..., Sequence[Mapping[str, Sequence[Mapping[str, str]]]]]
-
-
-class _Client(Protocol):
-    """The part of boto3's clients that is used here; the library is untyped."""
-
-    get_object: Callable[..., Mapping[str, _Body]]
-    put_object: Callable[..., object]
-    delete_objects: Callable[..., object]
-    generate_presigned_url: Callable[..., str]
-    get_paginator: Callable[[str], _Paginator]
-    run_task: Callable[..., Mapping[str, Sequence[Mapping[str, str]]]]
-    describe_tasks: Callable[..., Mapping[str, Sequence[JsonObject]]]
-    stop_task: Callable[..., object]
-    describe_task_definition: Callable[..., object]
-
-
-class _Library(Protocol):
-    client: Callable[..., _Client]
-
-
-class _Configs(Protocol):
-    Config: Callable[..., object]
-
-
-class _ClientError(Exception):
-    response: Mapping[str, Mapping[str, str]]
-
-
-class _Errors(Protocol):
-    BotoCoreError: type[Exception]
-    ClientError: type[_ClientError]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +32,7 @@ class Aws:
     """The clients of S3 and ECS. Their credentials and addresses come from the settings of boto3, such as its variables."""
 
     def __init__(self) -> None:
-        self._clients: dict[str, _Client] = {}
+        self._clients: dict[str, Any] = {}
         self._connecting = asyncio.Lock()
 
     async def put(self, bucket: Bucket, name: str, data: bytes) -> None:
@@ -95,7 +56,7 @@ class Aws:
         """Return signed URLs for the objects, valid for `seconds`; `method` is "get" or "put". No other credentials are needed."""
         operation = f"{method}_object"
 
-        def sign(s3: _Client) -> list[str]:
+        def sign(s3: Any) -> list[str]:
             return [
                 s3.generate_presigned_url(
                     operation,
@@ -110,7 +71,7 @@ class Aws:
     async def remove(self, bucket: Bucket) -> None:
         """Remove all objects with the prefix."""
 
-        def remove(s3: _Client) -> None:
+        def remove(s3: Any) -> None:
             pages = s3.get_paginator("list_objects_v2").paginate(
                 Bucket=bucket.name, Prefix=bucket.prefix
             )
@@ -156,7 +117,7 @@ class Aws:
         """
         await self._request("ecs", lambda ecs: ecs.describe_task_definition(taskDefinition=name))
 
-    async def _request(self, service: str, request: Callable[[_Client], _T]) -> _T:
+    async def _request(self, service: str, request: Callable[[Any], _T]) -> _T:
         """Send a request in a thread, and return the response."""
         async with self._connecting:
             if service not in self._clients:
@@ -168,13 +129,13 @@ class _NotFoundError(AwsError):
     """The object does not exist."""
 
 
-def _connect(service: str) -> _Client:
+def _connect(service: str) -> Any:
     try:
-        library = cast("_Library", import_module("boto3"))
+        library = import_module("boto3")
     except ImportError as error:
         raise AwsError(f"{error}: pip install 'loopline[fargate]'") from error
-    configs = cast("_Configs", import_module("botocore.config"))
-    errors = cast("_Errors", import_module("botocore.exceptions"))
+    configs = import_module("botocore.config")
+    errors = import_module("botocore.exceptions")
     config = configs.Config(
         signature_version="s3v4" if service == "s3" else None,
         connect_timeout=10,
@@ -187,8 +148,8 @@ def _connect(service: str) -> _Client:
         raise AwsError(f"AWS: {error}") from error
 
 
-def _send(request: Callable[[_Client], _T], client: _Client) -> _T:
-    errors = cast("_Errors", import_module("botocore.exceptions"))
+def _send(request: Callable[[Any], _T], client: Any) -> _T:
+    errors = import_module("botocore.exceptions")
     try:
         return request(client)
     except errors.ClientError as error:

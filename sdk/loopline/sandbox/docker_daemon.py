@@ -1,4 +1,4 @@
-"""The Docker daemon and the settings of containers; requests are sent by the `docker` library."""
+"""The Docker daemon and the settings of containers; requests are sent by the `docker` library, which is untyped."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
 from pathlib import Path, PurePosixPath
-from typing import Protocol, TypeVar, cast
+from typing import Any, TypeVar
 
 from loopline.errors import LooplineError, PropertyError
 from loopline.models import Json, JsonObject
@@ -24,39 +23,6 @@ _SWEEPER = Path(__file__).with_name("supervisor") / "container_sweeper.py"
 _T = TypeVar("_T")
 
 
-class _Client(Protocol):
-    """The part of docker's client that is used here; the library is untyped."""
-
-    def version(self) -> Mapping[str, object]: ...
-
-    def info(self) -> Mapping[str, object]: ...
-
-    def inspect_image(self, image: str) -> Mapping[str, object]: ...
-
-    def inspect_container(self, container: str) -> Mapping[str, object]: ...
-
-    def create_container_from_config(
-        self, config: JsonObject, name: str | None = None
-    ) -> Mapping[str, str]: ...
-
-    def start(self, container: str) -> None: ...
-
-    def remove_container(self, container: str, *, v: bool, force: bool) -> None: ...
-
-    containers: Callable[..., Sequence[Mapping[str, object]]]
-
-    def close(self) -> None: ...
-
-
-class _Library(Protocol):
-    APIClient: Callable[..., _Client]
-
-
-class _Errors(Protocol):
-    DockerException: type[Exception]
-    NotFound: type[Exception]
-
-
 class DaemonError(LooplineError):
     """The daemon cannot be reached or has refused a request; the message says what to do."""
 
@@ -66,7 +32,7 @@ class DockerDaemon:
 
     def __init__(self, host: str = "") -> None:
         self._host = host
-        self._client: _Client | None = None
+        self._client: Any = None
         self._connecting = asyncio.Lock()
 
     @property
@@ -117,7 +83,7 @@ class DockerDaemon:
         except BaseException:
             await asyncio.shield(self.remove(container["Id"]))
             raise
-        return container["Id"]
+        return str(container["Id"])
 
     async def remove(self, container: str) -> None:
         """Kill and remove a container, and wait until it no longer exists. Errors of the daemon are ignored."""
@@ -145,10 +111,9 @@ class DockerDaemon:
             lambda client: client.containers(all=True, filters=filters)
         )
         for container in containers:
-            labels = cast("Mapping[str, str]", container["Labels"])
-            process = labels[LABEL].partition("-")[0]
+            process = container["Labels"][LABEL].partition("-")[0]
             if not _is_alive(int(process)):
-                await self.remove(str(container["Id"]))
+                await self.remove(container["Id"])
 
     async def close(self) -> None:
         """Close the connections to the daemon."""
@@ -157,7 +122,7 @@ class DockerDaemon:
         if client is not None:
             await asyncio.to_thread(client.close)
 
-    async def _request(self, request: Callable[[_Client], _T]) -> _T:
+    async def _request(self, request: Callable[[Any], _T]) -> _T:
         """Send a request in a thread, and return the response."""
         async with self._connecting:
             if self._client is None:
@@ -169,12 +134,12 @@ class _NotFoundError(DaemonError):
     """The image or container of a request does not exist."""
 
 
-def _connect(host: str) -> _Client:
+def _connect(host: str) -> Any:
     try:
-        library = cast("_Library", import_module("docker"))
+        library = import_module("docker")
     except ImportError as error:
         raise DaemonError(f"{error}: pip install 'loopline[docker]'") from error
-    errors = cast("_Errors", import_module("docker.errors"))
+    errors = import_module("docker.errors")
     address = host or DEFAULT_HOST
     problem = f"no Docker daemon answers at {address}: start dockerd, or set DOCKER_HOST"
     kind, _, path = address.partition("://")
@@ -186,8 +151,8 @@ def _connect(host: str) -> _Client:
         raise DaemonError(problem) from error
 
 
-def _send(request: Callable[[_Client], _T], client: _Client) -> _T:
-    errors = cast("_Errors", import_module("docker.errors"))
+def _send(request: Callable[[Any], _T], client: Any) -> _T:
+    errors = import_module("docker.errors")
     try:
         return request(client)
     except errors.NotFound as error:
@@ -207,10 +172,10 @@ def _is_alive(process: int) -> bool:
 
 
 DEFAULT_IMAGE = "py-code-exec:latest"
-_SIZE = re.compile(r"[0-9]+(\.[0-9]+)?[bkmg]?", re.IGNORECASE)
-_ULIMIT = re.compile(r"([a-z]+)=([0-9]+)(?::([0-9]+))?")
-_CPUS = re.compile(r"[0-9,-]+")
-_LABEL = re.compile(r"([A-Za-z0-9._-]+)=(.*)")
+_SIZE_PATTERN = re.compile(r"[0-9]+(\.[0-9]+)?[bkmg]?", re.IGNORECASE)
+_ULIMIT_PATTERN = re.compile(r"([a-z]+)=([0-9]+)(?::([0-9]+))?")
+_CPUSET_PATTERN = re.compile(r"[0-9,-]+")
+_LABEL_PATTERN = re.compile(r"([A-Za-z0-9._-]+)=(.*)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,17 +197,23 @@ class DockerSettings:
         """
         options: JsonObject = {}
         if self.cpus:
-            options["NanoCpus"] = int(_number(self.cpus, "cpus") * 1_000_000_000)
+            options["NanoCpus"] = _parse("cpus", _CPUS, self.cpus)
         if self.memory:
-            options["Memory"] = _size(self.memory, "memory")
+            options["Memory"] = _parse("memory", _SIZE, self.memory)
+        lists: dict[str, list[Json]] = {}
         for name, value in _pairs(self.extra_args):
             if name not in _PERMITTED:
                 raise PropertyError(
                     f"execution.runtime.extra_args: {name} is not permitted; these are: "
                     f"{', '.join(sorted(_PERMITTED))}"
                 )
-            _PERMITTED[name](options, value)
-        return options
+            key, form = _PERMITTED[name]
+            parsed = _parse(f"extra_args: {name}", form, value)
+            if key in _LISTS:
+                lists.setdefault(key, []).append(parsed)
+            else:
+                options[key] = parsed
+        return {**options, **lists}
 
 
 def _pairs(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -257,86 +228,81 @@ def _pairs(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
         yield ("--volume" if name == "-v" else name), value
 
 
-def _number(value: str, name: str) -> float:
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """The form of a value: its description for errors, and a function that converts it, or returns None if it is malformed."""
+
+    description: str
+    convert: Callable[[str], Json]
+
+
+def _parse(name: str, form: _Form, value: str) -> Json:
+    parsed = form.convert(value)
+    if parsed is None:
+        raise PropertyError(f"execution.runtime.{name} must be {form.description}, not {value!r}")
+    return parsed
+
+
+def _convert_cpus(value: str) -> Json:
     try:
         number = float(value)
     except ValueError:
-        number = 0.0
-    if not 0 < number < 10_000:
-        raise PropertyError(f"execution.runtime.{name} must be a number above 0, not {value!r}")
-    return number
+        return None
+    return int(number * 1_000_000_000) if 0 < number < 10_000 else None
 
 
-def _size(value: str, name: str) -> int:
-    if not _SIZE.fullmatch(value):
-        raise PropertyError(f"execution.runtime.{name} must be a size such as 2g, not {value!r}")
+def _convert_size(value: str) -> Json:
+    if not _SIZE_PATTERN.fullmatch(value):
+        return None
     unit = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}.get(value[-1].lower(), 1)
     return int(float(value.rstrip("bkmgBKMG")) * unit)
 
 
-def _count(key: str, name: str, options: dict[str, Json], value: str) -> None:
-    if not value.isdigit() or not 0 < int(value) < 1 << 31:
-        raise PropertyError(f"execution.runtime.extra_args: {name} needs a number, not {value!r}")
-    options[key] = int(value)
+def _convert_count(value: str) -> Json:
+    return int(value) if value.isdigit() and 0 < int(value) < 1 << 31 else None
 
 
-def _bytes(key: str, name: str, options: dict[str, Json], value: str) -> None:
-    options[key] = _size(value, f"extra_args: {name}")
-
-
-def _cpus(options: dict[str, Json], value: str) -> None:
-    if not _CPUS.fullmatch(value):
-        raise PropertyError(
-            f"execution.runtime.extra_args: --cpuset-cpus must be like 0-1, not {value!r}"
-        )
-    options["CpusetCpus"] = value
-
-
-def _ulimit(options: dict[str, Json], value: str) -> None:
-    match = _ULIMIT.fullmatch(value)
+def _convert_ulimit(value: str) -> Json:
+    match = _ULIMIT_PATTERN.fullmatch(value)
     if match is None:
-        raise PropertyError(
-            f"execution.runtime.extra_args: --ulimit must be like nofile=1024:1024, not {value!r}"
-        )
-    limit: Json = {"Name": match[1], "Soft": int(match[2]), "Hard": int(match[3] or match[2])}
-    options["Ulimits"] = [*_listed(options, "Ulimits"), limit]
+        return None
+    return {"Name": match[1], "Soft": int(match[2]), "Hard": int(match[3] or match[2])}
 
 
-def _label(options: dict[str, Json], value: str) -> None:
-    match = _LABEL.fullmatch(value)
-    if match is None or match[1].startswith("loopline."):
-        raise PropertyError(
-            f"execution.runtime.extra_args: --label must be like team=a, not {value!r}"
-        )
-    options["Labels"] = [*_listed(options, "Labels"), value]
+def _convert_label(value: str) -> Json:
+    match = _LABEL_PATTERN.fullmatch(value)
+    return None if match is None or match[1].startswith("loopline.") else value
 
 
-def _volume(options: dict[str, Json], value: str) -> None:
-    """Add a read-only mount of `/usr` or a folder in it; other folders of the machine are refused."""
+def _convert_volume(value: str) -> Json:
+    """Accept a read-only mount of `/usr` or a folder in it; other folders of the machine are refused."""
     source, _, target = value.partition(":")
     path = PurePosixPath(source)
-    if path.parts[:2] != ("/", "usr") or ".." in path.parts or target != f"{source}:ro":
-        raise PropertyError(
-            f"execution.runtime.extra_args: --volume must be /usr or a folder in it, read-only and at the same path: "
-            f"/usr:/usr:ro, not {value!r}"
-        )
-    options["Binds"] = [*_listed(options, "Binds"), value]
+    is_in_usr = path.parts[:2] == ("/", "usr") and ".." not in path.parts
+    return value if is_in_usr and target == f"{source}:ro" else None
 
 
-def _listed(options: Mapping[str, Json], key: str) -> list[Json]:
-    value = options.get(key)
-    return value if isinstance(value, list) else []
-
-
-_PERMITTED: Mapping[str, Callable[[dict[str, Json], str], None]] = {
-    "--cpu-shares": partial(_count, "CpuShares", "--cpu-shares"),
-    "--cpuset-cpus": _cpus,
-    "--label": _label,
-    "--memory-reservation": partial(_bytes, "MemoryReservation", "--memory-reservation"),
-    "--memory-swap": partial(_bytes, "MemorySwap", "--memory-swap"),
-    "--pids-limit": partial(_count, "PidsLimit", "--pids-limit"),
-    "--shm-size": partial(_bytes, "ShmSize", "--shm-size"),
-    "--ulimit": _ulimit,
-    "--volume": _volume,
+_CPUS = _Form("a number above 0", _convert_cpus)
+_SIZE = _Form("a size such as 2g", _convert_size)
+_COUNT = _Form("a number above 0", _convert_count)
+_PERMITTED: Mapping[str, tuple[str, _Form]] = {
+    "--cpu-shares": ("CpuShares", _COUNT),
+    "--cpuset-cpus": (
+        "CpusetCpus",
+        _Form("like 0-1", lambda value: value if _CPUSET_PATTERN.fullmatch(value) else None),
+    ),
+    "--label": ("Labels", _Form("like team=a", _convert_label)),
+    "--memory-reservation": ("MemoryReservation", _SIZE),
+    "--memory-swap": ("MemorySwap", _SIZE),
+    "--pids-limit": ("PidsLimit", _COUNT),
+    "--shm-size": ("ShmSize", _SIZE),
+    "--ulimit": ("Ulimits", _Form("like nofile=1024:1024", _convert_ulimit)),
+    "--volume": (
+        "Binds",
+        _Form(
+            "/usr or a folder in it, read-only and at the same path: /usr:/usr:ro", _convert_volume
+        ),
+    ),
 }
-"""The arguments of `docker run` that a bundle may add: none of them weakens the isolation."""
+"""The arguments of `docker run` that a bundle may add, with their keys. None of them weakens the isolation."""
+_LISTS = ("Binds", "Labels", "Ulimits")

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from tempfile import TemporaryFile
-from typing import IO, Protocol, cast
 
 from loopline.errors import LooplineError
 from loopline.sandbox.execution import Feature
@@ -45,24 +43,6 @@ class FilterUnavailable(LooplineError):
     """The filter cannot be made on this machine; the message says what to install."""
 
 
-class _Filter(Protocol):
-    def add_rule(self, action: int, name: str, *arguments: object) -> None: ...
-
-    def export_bpf(self, file: IO[bytes]) -> None: ...
-
-
-class _Seccomp(Protocol):
-    """The part of `pyseccomp` that is used here; the library is untyped."""
-
-    ALLOW: int
-    EQ: int
-    MASKED_EQ: int
-
-    ERRNO: Callable[[int], int]
-    Arg: Callable[..., object]
-    SyscallFilter: Callable[[int], _Filter]
-
-
 @cache
 def filter_program() -> bytes:
     """Return the filter as a BPF program for the kernel.
@@ -71,7 +51,7 @@ def filter_program() -> bytes:
         FilterUnavailable: `pyseccomp` or the library libseccomp is not installed.
     """
     try:
-        library = cast("_Seccomp", import_module("pyseccomp"))
+        library = import_module("pyseccomp")
     except (ImportError, OSError, RuntimeError) as error:
         raise FilterUnavailable(
             f"{error}: pip install 'loopline[sandbox]' and apt-get install libseccomp2"
