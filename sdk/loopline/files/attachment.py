@@ -80,6 +80,11 @@ class AttachmentCaps:
 
 
 def _read_bytes(environment: Mapping[str, str], variable: str, default: int) -> int:
+    """Return an environment variable as a number of bytes; `default` if it is not set or empty.
+
+    Raises:
+        AttachmentError: the value is not a positive integer.
+    """
     value = environment.get(variable, "").strip()
     if not value:
         return default
@@ -189,6 +194,11 @@ def attachment_of(file: UserAttachment) -> Attachment:
 
 
 def _read_file(path: Path, caps: AttachmentCaps) -> Attachment:
+    """Read a file, after checking its size against the largest limit of any type.
+
+    Raises:
+        AttachmentError: the path is not a file, or the file cannot be read or is too large.
+    """
     limit = max(caps.image_bytes, caps.pdf_bytes, caps.text_bytes, caps.file_bytes)
     try:
         if not path.is_file():

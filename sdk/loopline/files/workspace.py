@@ -433,6 +433,7 @@ def _content(file: FileAdded) -> tuple[str, Visibility, bool]:
 
 
 def _check_unchanged(change: FileChange, before: FileAdded | None) -> None:
+    """Raise a ToolError if the current version of the file is not the one that the change replaces."""
     actual = "" if before is None else before.sha256
     if change.replaces is not None and change.replaces != actual:
         raise ToolError(
@@ -441,6 +442,7 @@ def _check_unchanged(change: FileChange, before: FileAdded | None) -> None:
 
 
 def _check_tree(tree: Mapping[WorkspacePath, FileAdded], limits: WorkspaceLimits) -> None:
+    """Raise a ToolError if the files exceed the limits of a tree, or if two paths clash."""
     total = workspace.total_size(tree.values())
     if len(tree) > limits.files:
         raise ToolError(

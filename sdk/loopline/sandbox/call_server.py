@@ -198,6 +198,7 @@ class CallServer:
         task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection until it is closed. A malformed message stops the program, if its hello was accepted."""
         try:
             process = self._check_peer(writer)
             async with asyncio.timeout(MESSAGE_SECONDS):
@@ -218,6 +219,12 @@ class CallServer:
             writer.close()
 
     async def _read_line(self, reader: asyncio.StreamReader, first: bytes = b"") -> bytes:
+        """Read the rest of a line whose byte `first` was read already.
+
+        Raises:
+            MessageError: the line is too long.
+            TimeoutError: the line is not complete after ten seconds.
+        """
         try:
             async with asyncio.timeout(MESSAGE_SECONDS):
                 return first + await reader.readuntil(b"\n")
@@ -235,6 +242,11 @@ class CallServer:
         return int(process)
 
     def _check_hello(self, line: bytes, process: int) -> None:
+        """Check the first message of a connection, and mark the token as used.
+
+        Raises:
+            MessageError: the token is wrong or was used, or an isolation step is missing; then the program is stopped.
+        """
         message = parse_message(line, self._execution.limits.message_bytes)
         if not isinstance(message, Hello) or self._is_token_used:
             raise MessageError("a connection without a new token is refused")
@@ -249,6 +261,7 @@ class CallServer:
             raise MessageError("the executor is not isolated")
 
     async def _handle(self, line: bytes, writer: asyncio.StreamWriter) -> None:
+        """Emit an event, or start a tool call; waits while 16 calls are running."""
         limits = self._execution.limits
         match parse_message(line, limits.message_bytes):
             case Hello():
@@ -270,6 +283,7 @@ class CallServer:
                 self._start_task(self._answer(call, writer))
 
     async def _answer(self, call: CallMessage, writer: asyncio.StreamWriter) -> None:
+        """Run a call and write its result; a result above 2 MB is replaced by an error."""
         try:
             served = await self._call_tool(call)
             document: dict[str, Json] = {
@@ -294,6 +308,7 @@ class CallServer:
             self._slots.release()
 
     async def _call_tool(self, call: CallMessage) -> ServedCall:
+        """Run a tool; if the tool is not allowed or takes too long, return an error."""
         if call.tool not in self._execution.tools:
             allowed = ", ".join(self._execution.tools) or "none"
             return ServedCall(False, None, f"no tool {call.tool!r} here: {allowed}", "not_allowed")

@@ -136,6 +136,7 @@ class WarmContainer:
         await self._daemon.remove(self._container)
 
     async def _send(self, message: JsonObject, descriptors: Sequence[int] = ()) -> None:
+        """Send a message with file descriptors to the supervisor; without effect if the container has ended."""
         data = json.dumps(message).encode()
         while not self.lost:
             try:
@@ -147,6 +148,7 @@ class WarmContainer:
                 self._lose(f"the supervisor's container has ended: {error}")
 
     def _receive(self) -> None:
+        """Read a message of the supervisor: its features, or the end of a program."""
         try:
             data = self._control.recv(_PIECE)
         except BlockingIOError:
@@ -169,6 +171,7 @@ class WarmContainer:
             end.set_result(_Exit(exit_code=_number(message, "exit"), cost=cost))
 
     def _lose(self, reason: str) -> None:
+        """Close the connection, and end all running programs with the reason."""
         if self.lost:
             return
         self.lost = reason

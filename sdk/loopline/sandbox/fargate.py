@@ -13,7 +13,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -151,33 +151,32 @@ def _restore(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, out: Path, most: 
     return len(content)
 
 
-@dataclass(slots=True, kw_only=True)
 class TaskExchange:
     """The exchange of frames with a task through numbered objects in a bucket.
 
-    The task reads and writes objects only at signed addresses. `ahead` addresses are signed at a time, and are valid for
-    `seconds`. The task receives more before it has used half of them. New objects of the task are polled every
-    `look_seconds` until `is_over` is set.
+    The task reads and writes objects only at signed addresses, which are valid for `seconds`. It receives more addresses
+    before it has used half of them. New objects of the task are polled until `is_over` is set.
     """
 
-    aws: Aws
-    bucket: Bucket
-    ahead: int
-    seconds: int
-    look_seconds: float
-    is_over: bool = False
-    _signed: int = 0
-    _written: int = 0
-    _read: int = 0
+    def __init__(self, aws: Aws, bucket: Bucket, settings: FargateSettings, seconds: int) -> None:
+        self._aws = aws
+        self._bucket = bucket
+        self._ahead = settings.signed_ahead
+        self._look_seconds = settings.look_seconds
+        self._seconds = seconds
+        self._signed = 0
+        self._written = 0
+        self._read = 0
+        self.is_over: bool = False
 
     async def addresses(self) -> JsonObject:
         """Sign the next addresses: `up`, to which the task writes, and `down`, from which it reads."""
-        numbers = range(self._signed, self._signed + self.ahead)
-        self._signed += self.ahead
+        numbers = range(self._signed, self._signed + self._ahead)
+        self._signed += self._ahead
         ups = [f"up/{number}" for number in numbers]
         downs = [f"down/{number}" for number in numbers]
-        puts = await self.aws.addresses(self.bucket, "put", ups, self.seconds)
-        gets = await self.aws.addresses(self.bucket, "get", downs, self.seconds)
+        puts = await self._aws.addresses(self._bucket, "put", ups, self._seconds)
+        gets = await self._aws.addresses(self._bucket, "get", downs, self._seconds)
         return {"up": cast("list[Json]", puts), "down": cast("list[Json]", gets)}
 
     async def write(self, channel: bytes, data: bytes) -> None:
@@ -209,19 +208,19 @@ class TaskExchange:
 
     async def _put(self, number: int, content: bytes) -> None:
         """Write an object. A cancellation waits until it is written; otherwise it could appear after the removal of all objects."""
-        await finish(asyncio.ensure_future(self.aws.put(self.bucket, f"down/{number}", content)))
+        await finish(asyncio.ensure_future(self._aws.put(self._bucket, f"down/{number}", content)))
 
     async def _poll(self) -> bytes:
         while True:
             # Read before the object: a task that is over has written all of its objects.
             is_over = self.is_over
-            data = await self.aws.get(self.bucket, f"up/{self._read}")
+            data = await self._aws.get(self._bucket, f"up/{self._read}")
             if data is not None or is_over:
                 return data or b""
-            await asyncio.sleep(self.look_seconds)
+            await asyncio.sleep(self._look_seconds)
 
     def _needs_addresses(self, number: int) -> bool:
-        return number + self.ahead // 2 >= self._signed
+        return number + self._ahead // 2 >= self._signed
 
     async def _sign_more(self) -> bytes:
         return frame(ADDRESSES, json.dumps(await self.addresses()).encode())
@@ -298,41 +297,31 @@ class FargateSettings:
         return Bucket(name, f"{folder}executions/{execution}/")
 
 
-@dataclass(slots=True, kw_only=True)
 class FargateTask:
     """A program that runs in a task. `stdin` is None because the start message is sent with the snapshot."""
 
-    aws: Aws
-    settings: FargateSettings
-    bucket: Bucket
-    execution: Execution
-    folder: RunFolder
-    arn: str = ""
     stdin: None = None
-    stdout: asyncio.StreamReader = field(default_factory=asyncio.StreamReader)
-    stderr: asyncio.StreamReader = field(default_factory=asyncio.StreamReader)
-    _is_ready: bool = False
-    _is_stopped: asyncio.Event = field(default_factory=asyncio.Event)
-    _exit: JsonObject | None = None
-    _call_writer: asyncio.StreamWriter | None = None
-    _answer_error: asyncio.Future[None] = field(
-        default_factory=lambda: asyncio.get_running_loop().create_future()
-    )
-    _seconds: int = field(init=False)
-    _exchange: TaskExchange = field(init=False)
-    _answering: asyncio.Task[None] | None = None
-    _end: asyncio.Task[Failure | int] | None = None
 
-    def __post_init__(self) -> None:
-        limits = self.execution.limits
-        self._seconds = int(limits.wall_seconds + self.settings.start_seconds) + 900
-        self._exchange = TaskExchange(
-            aws=self.aws,
-            bucket=self.bucket,
-            ahead=self.settings.signed_ahead,
-            seconds=self._seconds,
-            look_seconds=self.settings.look_seconds,
-        )
+    def __init__(
+        self, aws: Aws, settings: FargateSettings, execution: Execution, folder: RunFolder
+    ) -> None:
+        self._aws = aws
+        self._settings = settings
+        self._execution = execution
+        self._folder = folder
+        self._bucket = settings.bucket(f"{execution.execution_id}-{os.urandom(8).hex()}")
+        self._seconds = int(execution.limits.wall_seconds + settings.start_seconds) + 900
+        self._exchange = TaskExchange(aws, self._bucket, settings, self._seconds)
+        self._arn = ""
+        self._is_ready = False
+        self._is_stopped = asyncio.Event()
+        self._exit: JsonObject | None = None
+        self._call_writer: asyncio.StreamWriter | None = None
+        self._answering: asyncio.Task[None] | None = None
+        self._answer_error: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._end: asyncio.Task[Failure | int] | None = None
+        self.stdout: asyncio.StreamReader = asyncio.StreamReader()
+        self.stderr: asyncio.StreamReader = asyncio.StreamReader()
 
     async def begin(self, start: Mapping[str, Any], variables: Mapping[str, str]) -> FargateTask:
         """Store the snapshot, and start the task. `variables` are the environment of the program.
@@ -342,11 +331,11 @@ class FargateTask:
         """
         try:
             snapshot = await self._store_snapshot(start, variables)
-            launching = asyncio.ensure_future(self.aws.run_task(self._task_request(snapshot)))
+            launching = asyncio.ensure_future(self._aws.run_task(self._task_request(snapshot)))
             try:
-                self.arn = await asyncio.shield(launching)
+                self._arn = await asyncio.shield(launching)
             except asyncio.CancelledError:
-                self.arn = await launching
+                self._arn = await launching
                 raise
         except BaseException:
             await asyncio.shield(self._discard())
@@ -358,18 +347,18 @@ class FargateTask:
         self, start: Mapping[str, Any], variables: Mapping[str, str]
     ) -> JsonObject:
         """Store the files and the manifest of the task; return the value of its variable EXEC_SNAPSHOT."""
-        execution = self.execution
+        execution = self._execution
         seconds = self._seconds
-        archives = {"work": self.folder.work, "out": self.folder.out}
+        archives = {"work": self._folder.work, "out": self._folder.out}
         if execution.bundle_root:
             root = Path(execution.bundle_root)
             archives[f"bundles/{root.name}"] = root
         for name, path in archives.items():
             archive = await asyncio.to_thread(pack_folder, path, whole=name in ("work", "out"))
-            await self.aws.put(self.bucket, f"input/{name}.zip", archive)
+            await self._aws.put(self._bucket, f"input/{name}.zip", archive)
         inputs = [f"input/{name}.zip" for name in archives]
-        signed = await self.aws.addresses(self.bucket, "get", inputs, seconds)
-        [output] = await self.aws.addresses(self.bucket, "put", ["output/out.zip"], seconds)
+        signed = await self._aws.addresses(self._bucket, "get", inputs, seconds)
+        [output] = await self._aws.addresses(self._bucket, "put", ["output/out.zip"], seconds)
         limits = execution.limits
         manifest: JsonObject = {
             "modules": await asyncio.to_thread(_read_modules),
@@ -377,32 +366,33 @@ class FargateTask:
             "snapshots": dict(zip(archives, signed, strict=True)),
             "output": output,
             **await self._exchange.addresses(),
-            "pause": self.settings.look_seconds,
+            "pause": self._settings.look_seconds,
             "start": base64.b64encode(marshal.dumps(dict(start), 2)).decode(),
             "variables": dict(variables),
             "user": start["user"],
             "turn": execution.turn_id,
             "limits": {
-                "seconds": int(limits.wall_seconds) + self.settings.orphan_seconds,
+                "seconds": int(limits.wall_seconds) + self._settings.orphan_seconds,
                 "disk_bytes": limits.disk_bytes,
                 "disk_files": limits.disk_files,
                 "archive_bytes": disk_size(execution).size,
                 "stream_bytes": limits.output_bytes,
             },
         }
-        await self.aws.put(self.bucket, "input/manifest.json", json.dumps(manifest).encode())
-        [address] = await self.aws.addresses(self.bucket, "get", ["input/manifest.json"], seconds)
-        prefix = f"s3://{self.bucket.name}/{self.bucket.prefix}"
+        await self._aws.put(self._bucket, "input/manifest.json", json.dumps(manifest).encode())
+        [address] = await self._aws.addresses(self._bucket, "get", ["input/manifest.json"], seconds)
+        prefix = f"s3://{self._bucket.name}/{self._bucket.prefix}"
         locations: JsonObject = {name: f"{prefix}input/{name}.zip" for name in archives}
         return {**locations, "output": f"{prefix}output/out.zip", "manifest": address}
 
     def _task_request(self, snapshot: JsonObject) -> JsonObject:
-        settings = self.settings
+        """Return the arguments of `run_task` of ECS."""
+        settings = self._settings
         variables = {
             "EXEC_SNAPSHOT": json.dumps(snapshot),
-            "EXECUTION_ID": self.execution.execution_id,
-            "RUNTIME_TOOL_MODULES": tool_modules(self.execution),
-            "BUNDLE_ID": self.execution.bundle_id,
+            "EXECUTION_ID": self._execution.execution_id,
+            "RUNTIME_TOOL_MODULES": tool_modules(self._execution),
+            "BUNDLE_ID": self._execution.bundle_id,
         }
         request: JsonObject = {
             "cluster": settings.cluster,
@@ -441,6 +431,7 @@ class FargateTask:
         return await asyncio.shield(self._end)
 
     async def _wait_for_end(self) -> Failure | int:
+        """Handle the frames of the task until it has stopped, restore its files, and return its exit code or a failure."""
         receiving = asyncio.ensure_future(self._receive())
         stopping = asyncio.ensure_future(self._poll_state())
         try:
@@ -463,20 +454,20 @@ class FargateTask:
     async def _poll_state(self) -> JsonObject:
         """Wait until the task has stopped, and return its description by ECS."""
         while True:
-            task = await self.aws.describe_task(self.settings.cluster, self.arn)
+            task = await self._aws.describe_task(self._settings.cluster, self._arn)
             if not task or task["lastStatus"] == "STOPPED":
                 self._exchange.is_over = True
                 self._is_stopped.set()
                 return task
-            await asyncio.sleep(self.settings.poll_seconds)
+            await asyncio.sleep(self._settings.poll_seconds)
 
     async def _restore(self, task: JsonObject) -> Failure | int:
         """Restore the files of the program into its folder, and return its exit code, or a failure."""
         if self._exit is None:
             code = "start_failed" if self._call_writer is None else "supervisor_lost"
             return Failure("sandbox", code, f"the task has stopped: {_stop_reason(task)}")
-        execution = self.execution
-        data = await self.aws.get(self.bucket, "output/out.zip")
+        execution = self._execution
+        data = await self._aws.get(self._bucket, "output/out.zip")
         match self._exit:
             case {"exit": int(exit_code)} if data is not None:
                 outcome: Failure | int = exit_code
@@ -490,7 +481,7 @@ class FargateTask:
         limits = replace(execution.limits, disk_bytes=size.size, disk_files=size.files)
         try:
             await asyncio.to_thread(
-                restore_outputs, data or b"", self.folder.out, execution.turn_id, limits
+                restore_outputs, data or b"", self._folder.out, execution.turn_id, limits
             )
         except OversizedSnapshotError as error:
             return outcome if outcome else Failure("limits", "disk_limit", str(error))
@@ -505,6 +496,7 @@ class FargateTask:
                 await self._handle(channel, content)
 
     async def _handle(self, channel: bytes, content: bytes) -> None:
+        """Handle one frame of the task."""
         if channel == OUTPUT:
             self.stdout.feed_data(content)
         elif channel == ERRORS:
@@ -516,13 +508,13 @@ class FargateTask:
         elif channel == READY:
             self._is_ready = True
             # The manifest has secrets such as the token, and the task has read it.
-            manifest = f"{self.bucket.prefix}input/manifest"
-            await self.aws.remove(Bucket(self.bucket.name, manifest))
+            manifest = f"{self._bucket.prefix}input/manifest"
+            await self._aws.remove(Bucket(self._bucket.name, manifest))
 
     async def _relay_calls(self, content: bytes) -> None:
         """Send the bytes of the program's connection to the call server; the first ones open a connection."""
         if self._call_writer is None:
-            reader, self._call_writer = await asyncio.open_unix_connection(str(self.folder.socket))
+            reader, self._call_writer = await asyncio.open_unix_connection(str(self._folder.socket))
             self._answering = asyncio.ensure_future(self._relay_answers(reader))
         self._call_writer.write(content)
         # A stopped task does not read answers, so that the call server may block; its exit must still be received.
@@ -538,6 +530,7 @@ class FargateTask:
             await asyncio.gather(*steps, return_exceptions=True)
 
     async def _relay_answers(self, reader: asyncio.StreamReader) -> None:
+        """Send the bytes of the call server to the task."""
         try:
             while data := await reader.read(1 << 18):
                 await self._exchange.write(CALLS, data)
@@ -563,6 +556,7 @@ class FargateTask:
         return ProgramCost()
 
     async def _stop_gracefully(self, end: asyncio.Task[Failure | int]) -> None:
+        """Send STOP to the supervisor; if the task has not stopped after 15 seconds, let ECS stop it."""
         if self._is_ready:
             with suppress(AwsError):
                 await self._exchange.write(STOP, b"")
@@ -570,7 +564,7 @@ class FargateTask:
             if done:
                 return
         with suppress(AwsError):
-            await self.aws.stop_task(self.settings.cluster, self.arn, "stopped by Loopline")
+            await self._aws.stop_task(self._settings.cluster, self._arn, "stopped by Loopline")
         await asyncio.wait([end], timeout=STOP_SECONDS)
         end.cancel()
         await asyncio.wait([end])
@@ -578,10 +572,10 @@ class FargateTask:
     async def _discard(self) -> None:
         """Stop the task if it still runs, without waiting for its end, and remove its objects."""
         with suppress(AwsError):
-            if self.arn and not self._is_stopped.is_set():
-                await self.aws.stop_task(self.settings.cluster, self.arn, "stopped by Loopline")
+            if self._arn and not self._is_stopped.is_set():
+                await self._aws.stop_task(self._settings.cluster, self._arn, "stopped by Loopline")
         with suppress(AwsError):
-            await self.aws.remove(self.bucket)
+            await self._aws.remove(self._bucket)
 
 
 def _read_modules() -> JsonObject:
@@ -641,13 +635,7 @@ class FargateSandbox:
         try:
             async with self._folders.open_next(execution, WORK) as folder:
                 start = isolated_start(execution, seccomp, in_group=False, has_landlock=False)
-                task = FargateTask(
-                    aws=self._aws,
-                    settings=self._settings,
-                    bucket=self._settings.bucket(f"{execution.execution_id}-{os.urandom(8).hex()}"),
-                    execution=execution,
-                    folder=folder,
-                )
+                task = FargateTask(self._aws, self._settings, execution, folder)
                 launch = Launch(
                     begin=partial(task.begin, start, environment(execution, WORK, OUT, SOCKET)),
                     start=start,

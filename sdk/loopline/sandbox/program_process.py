@@ -249,6 +249,7 @@ class ProgramProcess:
             return CollectedFiles([ProducedFile(name=name, problem=problem) for name in names])
 
     async def _send_start(self, stdin: asyncio.StreamWriter) -> None:
+        """Write the start message, and close the stream; an executor that has ended is ignored."""
         stdin.write(marshal.dumps(dict(self._launch.start), 2))
         with suppress(ConnectionError):
             await stdin.drain()
@@ -275,6 +276,7 @@ class ProgramProcess:
                 task.cancel()
 
     async def _watch_time(self) -> Failure:
+        """Return when the executor is not ready in time, or the program has reached its time limit."""
         start_seconds = self._launch.start_seconds
         try:
             async with asyncio.timeout(start_seconds):
@@ -302,6 +304,7 @@ class ProgramProcess:
         return await never
 
     async def _watch_disk(self) -> Failure:
+        """Return when the files of the program exceed a disk limit."""
         while True:
             await asyncio.sleep(DISK_SECONDS)
             failure = await self._disk_failure()
@@ -314,6 +317,7 @@ class ProgramProcess:
         return Failure("limits", "disk_limit", problem) if problem else None
 
     async def _watch_output(self) -> Failure:
+        """Return when stdout or stderr exceeds its limit."""
         waits = [
             asyncio.ensure_future(capture.is_over.wait()) for capture in (self._out, self._err)
         ]
@@ -328,6 +332,7 @@ class ProgramProcess:
         return Failure("limits", "output_limit", text)
 
     async def _watch_server(self) -> Failure:
+        """Return when the call server or the session has a reason to stop the program."""
         reason = await asyncio.shield(self._server.stopped)
         return Failure("supervisor", reason.code, str(reason))
 

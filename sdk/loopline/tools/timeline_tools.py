@@ -92,6 +92,7 @@ class HideTool(RerunnableTool):
         )
 
     def _check_position(self, block: Block, call: ToolInvocation) -> None:
+        """Raise a ToolError if the block may not be hidden, is not shown, or is cached or too far from the end."""
         rendering = call.view.rendering
         position = rendering.position(block.ref)
         if isinstance(block.body, UserPrompt | UserFollowup | UserSteer):
@@ -193,7 +194,7 @@ class PlanTool(RerunnableTool):
         snapshots = _change_plans(mode, arguments, plans_before, call)
         plans = plan.fold([*plans_before.latest.values(), *snapshots])
         return Outcome(
-            text=_summary(str(mode), snapshots, plans.current),
+            text=_render(str(mode), snapshots, plans.current),
             bodies=tuple(Plan(snapshot=snapshot) for snapshot in snapshots),
         )
 
@@ -228,7 +229,7 @@ def _change_plans(
             raise ToolError(f"mode={mode!r}: react.plan knows new, activate, replace and close")
 
 
-def _summary(mode: str, snapshots: list[PlanSnapshot], current: PlanSnapshot | None) -> str:
+def _render(mode: str, snapshots: list[PlanSnapshot], current: PlanSnapshot | None) -> str:
     if current is None:
         return f"mode={mode}: done; no plan is current"
     changed = "" if snapshots else " already"

@@ -504,6 +504,10 @@ async def _call(
     call: ToolInvocation,
     location: str,
 ) -> object:
+    """Await an async function, or run another function in a thread for tools.
+
+    If the call is cancelled while the thread runs, the thread is passed to `call.on_outlived`.
+    """
     if _is_async(function):
         return await WatchedSteps(function(**values), name=name, location=location)
     context = copy_context()

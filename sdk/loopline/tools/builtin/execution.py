@@ -62,9 +62,10 @@ _TAIL = 12_000
 DRIVER = f"""
 import base64, hashlib, io, os, stat, sys, traceback
 
-class _Copy(io.TextIOBase):
+class _Tee(io.TextIOBase):
     def __init__(self, stream):
-        self.stream, self.text = stream, ""
+        self.stream = stream
+        self.text = ""
     def write(self, text):
         self.text = (self.text + text)[-{_TAIL}:]
         return self.stream.write(text)
@@ -80,7 +81,7 @@ def _problem(status, step, room):
     if status.st_nlink > 1:
         return "it has a second name: write a file of its own"
     if status.st_size > min(step["file_bytes"], room):
-        return f"it has {{status.st_size:,}} bytes, and there is room for {{min(step['file_bytes'], room):,}}"
+        return f"it has {{status.st_size:,}} bytes, and may have {{min(step['file_bytes'], room):,}}"
 
 async def _put(name, step, room):
     try:
@@ -112,34 +113,35 @@ def _digest(name):
     except OSError:
         return None
 
-def _look():
-    found, closed, waiting = {{}}, {{}}, ["outputs", "files"]
-    while waiting:
-        folder = waiting.pop()
+def _scan():
+    digests, problems, folders = {{}}, {{}}, ["outputs", "files"]
+    while folders:
+        folder = folders.pop()
         try:
             entries = list(os.scandir(folder))
         except FileNotFoundError:
             continue
         except OSError as error:
-            closed[folder + "/"] = f"it cannot be read: {{error.strerror}}"
+            problems[folder + "/"] = f"it cannot be read: {{error.strerror}}"
             continue
         for entry in entries:
             if not entry.is_dir(follow_symlinks=False):
-                found[entry.path] = _digest(entry.path)
+                digests[entry.path] = _digest(entry.path)
             elif entry.name in ("__pycache__", ".pytest_cache", ".git"):
-                closed[entry.path + "/"] = "a workspace has no folder of this name"
+                problems[entry.path + "/"] = "a workspace has no folder of this name"
             else:
-                waiting.append(entry.path)
-    return found, closed
+                folders.append(entry.path)
+    return digests, problems
 
-async def _take_over(step):
+async def _update_files(step):
     for name in step["removed"]:
         try:
             os.unlink(name)
         except OSError:
             pass
     for name in step["changed"]:
-        parts, part = [], None
+        parts = []
+        part = None
         while part is None or part:
             text = await tools.call("{GET}", name=name, offset=sum(map(len, parts)))
             part = base64.b64decode(text)
@@ -151,40 +153,42 @@ async def _take_over(step):
             with open(name, "wb") as file:
                 file.write(b"".join(parts))
         except OSError as error:
-            print(f"{{name}} is not the newest: {{error}}", file=sys.stderr)
+            print(f"{{name}} cannot be updated: {{error}}", file=sys.stderr)
 
-async def _give(step, before):
-    (found, closed), room = _look(), step["total_bytes"]
-    changed = [name for name, digest in found.items() if before[0].get(name, "") != digest]
+async def _send_changes(step, before):
+    (digests, problems), room = _scan(), step["total_bytes"]
+    changed = [name for name, digest in digests.items() if before[0].get(name, "") != digest]
     for name in dict.fromkeys([*step["files"], *sorted(changed)]):
         room -= await _put(name, step, room)
-    for name in sorted(closed.keys() - before[1].keys()):
-        await tools.call("{PUT}", name=name, problem=closed[name])
-    return [name for name in before[0] if name not in found and not name.startswith(tuple(closed))]
+    for name in sorted(problems.keys() - before[1].keys()):
+        await tools.call("{PUT}", name=name, problem=problems[name])
+    return [name for name in before[0] if name not in digests and not name.startswith(tuple(problems))]
 
 async def _serve():
-    space = {{"__name__": "__main__", "tools": tools, "ToolFailed": ToolFailed, "fetch_ctx": fetch_ctx,
+    program_globals = {{"__name__": "__main__", "tools": tools, "ToolFailed": ToolFailed, "fetch_ctx": fetch_ctx,
              "emit": emit, "WORKDIR": WORKDIR, "OUTPUT_DIR": OUTPUT_DIR}}
     streams, folder, report = (sys.stdout, sys.stderr), os.getcwd(), {{}}
     while True:
         step = await tools.call("{NEXT}", report)
-        await _take_over(step)
-        before = _look()
-        sys.stdout, sys.stderr = out, err = _Copy(streams[0]), _Copy(streams[1])
-        code, error = 0, ""
+        await _update_files(step)
+        before = _scan()
+        sys.stdout, sys.stderr = out, err = _Tee(streams[0]), _Tee(streams[1])
+        code = 0
+        error = ""
         try:
             program = compile(step["program"], "<program>", "exec", flags=0x2000, dont_inherit=True)
-            value = eval(program, space)
+            value = eval(program, program_globals)
             if program.co_flags & 0x80:
                 await value
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
         except BaseException as failure:
-            code, error = 1, "".join(traceback.format_exception_only(failure)).strip()
+            code = 1
+            error = "".join(traceback.format_exception_only(failure)).strip()
             err.write("".join(traceback.format_exception(failure, limit=-5)))
         sys.stdout, sys.stderr = streams
         os.chdir(folder)
-        removed = await _give(step, before)
+        removed = await _send_changes(step, before)
         report = {{"code": code, "error": error[-500:], "out": out.text, "err": err.text, "removed": removed}}
 
 try:
