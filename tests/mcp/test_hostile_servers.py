@@ -22,7 +22,7 @@ TOKEN = "token-that-nobody-may-read"
         ("garbage", "ok", "after the garbage"),
         ("wrong_id", "error", "cut off after 2 s"),
         ("hangs", "error", "cut off after 2 s"),
-        ("no_result", "error", "answered with what is no result of a tool"),
+        ("no_result", "error", "sent an invalid result of a tool"),
         ("dies", "error", "gave no result, because it ended"),
         ("flood", "error", "because it sent a message of more than 8,388,608 bytes"),
         ("notifications", "error", "bytes without an answer"),

@@ -32,7 +32,7 @@ from loopline.tools import AskPerson, McpResult, McpTool, is_tool_name
 
 if TYPE_CHECKING:
     from loopline.mcp.connection import McpConnection
-    from loopline.mcp.kept_tools import KeptTools
+    from loopline.mcp.tool_cache import CachedTools
 
 logger: logging.Logger = logging.getLogger("loopline")
 
@@ -195,9 +195,9 @@ class _SharedServer:
         self._entry = entry
         self._setup = setup
         self._digest = entry.digest
-        self._kept: KeptTools | None = None
+        self._kept: CachedTools | None = None
         self._chosen: dict[
-            McpSelection, tuple[KeptTools, list[McpTool], Mapping[str, str], list[str]]
+            McpSelection, tuple[CachedTools, list[McpTool], Mapping[str, str], list[str]]
         ] = {}
         self._connection: McpConnection | None = None
         self._reading = asyncio.Lock()
@@ -273,10 +273,10 @@ class _SharedServer:
             await self._connection.close()
         await asyncio.gather(*self._writes)
 
-    def _read(self) -> KeptTools | None:
-        from loopline.mcp.kept_tools import read_kept_tools
+    def _read(self) -> CachedTools | None:
+        from loopline.mcp.tool_cache import read_cached_tools
 
-        return read_kept_tools(self._setup.folder, self._digest)
+        return read_cached_tools(self._setup.folder, self._digest)
 
     async def _connected(self) -> McpConnection:
         async with self._connecting:
@@ -301,7 +301,7 @@ class _SharedServer:
         )
 
     def _choose(
-        self, selection: McpSelection, kept: KeptTools
+        self, selection: McpSelection, kept: CachedTools
     ) -> tuple[list[McpTool], Mapping[str, str], list[str]]:
         def selects(name: str) -> bool:
             return any(fnmatchcase(name, pattern) for pattern in selection.tools)
@@ -323,7 +323,7 @@ class _SharedServer:
         )
         return chosen, missing, [problem]
 
-    def _keep(self, tools: KeptTools) -> None:
+    def _keep(self, tools: CachedTools) -> None:
         """Use this list from the next turn on, and keep it if it is another one."""
         if tools == self._kept:
             return
@@ -332,7 +332,7 @@ class _SharedServer:
         self._writes.add(task)
         task.add_done_callback(self._writes.discard)
 
-    async def _write(self, tools: KeptTools) -> None:
+    async def _write(self, tools: CachedTools) -> None:
         async with self._writing:
             try:
                 await asyncio.to_thread(_keep, self._setup.folder, self._digest, tools)
@@ -340,10 +340,10 @@ class _SharedServer:
                 logger.warning("the tools of %s are not kept: %s", self._entry.name, error)
 
 
-def _keep(folder: Path | None, digest: str, tools: KeptTools) -> None:
-    from loopline.mcp.kept_tools import write_kept_tools
+def _keep(folder: Path | None, digest: str, tools: CachedTools) -> None:
+    from loopline.mcp.tool_cache import write_cached_tools
 
-    write_kept_tools(folder, digest, tools)
+    write_cached_tools(folder, digest, tools)
 
 
 def _unknown(selection: McpSelection, missing: Mapping[str, str]) -> Iterator[str]:

@@ -1,1 +1,1 @@
-"""MCP servers through the official SDK, which is imported only when a server is started."""
+"""MCP servers and clients through the official SDK, which is imported only when a server is started."""

@@ -1,4 +1,4 @@
-"""A server and the one task that owns its session; all turns of a harness share it."""
+"""A connection to a server. One task owns its session, and all turns of a harness share it."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ from pydantic import TypeAdapter, ValidationError
 from loopline.bundle import McpConnectionSettings
 from loopline.clock import Clock
 from loopline.errors import LooplineError, ToolError
-from loopline.mcp.kept_tools import KeptTools
-from loopline.mcp.results import MAX_PAGES, AddedTool, added_tools, call_result
+from loopline.mcp.results import MAX_PAGES, AddedTool, call_result, list_added_tools
+from loopline.mcp.tool_cache import CachedTools
 from loopline.mcp.tool_lists import MAX_TOOLS, SCHEMA_BYTES, ToolLists
 from loopline.mcp.transports import HttpEndpoint, ServerProcess
 from loopline.models import Json, JsonObject, dumps, one_line
@@ -58,7 +58,7 @@ _DECLINED = ElicitResult(action="decline")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _AskingCall:
-    """A call that runs, and its questions that wait."""
+    """A running call, and its questions without an answer."""
 
     ask: AskPerson
     waiting: set[asyncio.Task[Json]] = field(default_factory=set[asyncio.Task[Json]])
@@ -68,19 +68,19 @@ _current: ContextVar[_AskingCall | None] = ContextVar("_current", default=None)
 
 
 class ServerQuestions:
-    """The questions of one server, each given to the call that it belongs to.
+    """Passes the questions of a server to the calls that they belong to.
 
-    A server of the older protocol does not say which call that is: with several open ones its question is declined.
+    In the older protocol a question does not name its call, so it is declined if several calls are running.
     """
 
     def __init__(self, server: str, remove_secrets: Callable[[str], str]) -> None:
         self._server = server
-        self._without_secrets = remove_secrets
+        self._remove_secrets = remove_secrets
         self._open: list[_AskingCall] = []
 
     @contextmanager
-    def of_call(self, ask: AskPerson) -> Generator[None]:
-        """Give questions to this call while it runs; those that wait are cancelled with it."""
+    def route_to(self, ask: AskPerson) -> Generator[None]:
+        """Pass questions to this call during the context; questions without an answer are cancelled at its end."""
         call = _AskingCall(ask)
         token = _current.set(call)
         self._open.append(call)
@@ -95,7 +95,7 @@ class ServerQuestions:
     async def ask(
         self, context: ClientRequestContext, params: ElicitRequestParams
     ) -> ElicitResult | ErrorData:
-        """Ask the user of the call, and return what the server gets."""
+        """Ask the user of the call, and return the result or error for the server."""
         del context
         if isinstance(params, ElicitRequestFormParams):
             try:
@@ -114,26 +114,26 @@ class ServerQuestions:
             return await asyncio.to_thread(_result, answer, params)
         except asyncio.CancelledError:
             if task.cancelled() and call not in self._open:
-                return ElicitResult(action="cancel")  # the call has ended
+                return ElicitResult(action="cancel")  # the call of the question has ended
             raise
         finally:
             call.waiting.discard(task)
 
     async def _answer(self, call: _AskingCall, params: ElicitRequestParams) -> Json:
-        message = one_line(self._without_secrets(params.message), QUESTION_CHARACTERS)
+        message = one_line(self._remove_secrets(params.message), QUESTION_CHARACTERS)
         match params:
             case ElicitRequestFormParams(requested_schema=schema):
                 return await call.ask(f"{self._server} asks: {message}", dict(schema))
             case ElicitRequestURLParams(url=url):
-                address = one_line(self._without_secrets(url), QUESTION_CHARACTERS)
+                address = one_line(self._remove_secrets(url), QUESTION_CHARACTERS)
                 return await call.ask(f"{self._server} asks you to open {address}: {message}", None)
 
 
 def _check_form(schema: JsonObject) -> None:
-    """Check the schema of a form, which may take a while.
+    """Check the schema of a form. A large schema takes long.
 
     Raises:
-        UnusableSchema: no answer can be checked against it.
+        UnusableSchema: the schema is too large, or cannot be used to check answers.
     """
     size = len(dumps(schema))
     if size > SCHEMA_BYTES:
@@ -142,21 +142,21 @@ def _check_form(schema: JsonObject) -> None:
 
 
 def _result(answer: Json, params: ElicitRequestParams) -> ElicitResult:
-    """Return the answer as the server gets it: declined without one, cancelled if it fits no schema."""
+    """Return the result for the server: declined if there is no answer, cancelled if it does not fit the schema."""
     if answer is None or answer is False:
         return _DECLINED
     if isinstance(params, ElicitRequestURLParams):
         return ElicitResult(action="accept")
     try:
-        filled = _with_defaults(answer, params.requested_schema)
+        filled = _fill_in_defaults(answer, params.requested_schema)
         validator_of_checked(params.requested_schema)(filled)
         return ElicitResult(action="accept", content=_CONTENT.validate_python(filled))
     except (SchemaMismatch, ValidationError):
         return ElicitResult(action="cancel")
 
 
-def _with_defaults(answer: Json, schema: Mapping[str, Json]) -> Json:
-    """Return the answer with the default of every field that it leaves out."""
+def _fill_in_defaults(answer: Json, schema: Mapping[str, Json]) -> Json:
+    """Return the answer with the defaults of missing fields."""
     match answer, schema:
         case dict(), {"properties": dict(properties)}:
             defaults = {
@@ -172,7 +172,7 @@ def _with_defaults(answer: Json, schema: Mapping[str, Json]) -> Json:
 logger: logging.Logger = logging.getLogger("loopline")
 
 LONGEST_PAUSE = 60.0
-"""Seconds that pass at most between two attempts to start a server."""
+"""The maximum number of seconds between two attempts to start a server."""
 VERSION = "1"
 PROGRESS_SECONDS = 0.1
 """Progress of a call is shown at most this often."""
@@ -194,18 +194,18 @@ _FAILURES = (
     httpx2.HTTPError,
     ExceptionGroup,
 )
-"""What a server that cannot be reached, or breaks the protocol, makes the SDK raise."""
+"""The errors that the SDK raises if a server cannot be reached, or violates the protocol."""
 
 
 Authorize = Callable[
     [McpConnectionSettings, Callable[[str], None]], AbstractAsyncContextManager[httpx2.Auth]
 ]
-"""Signs in to a server over HTTP, and tells of every secret that no text may show."""
+"""Signs in to a server over HTTP; its second argument is called with each secret."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Session:
-    """A session that is open: the client, and what knows why the connection ended."""
+    """An open session: the client, and the link, which has the reason for the end of the connection."""
 
     client: Client
     link: ServerProcess | HttpEndpoint
@@ -217,10 +217,10 @@ class _Session:
 
 
 class McpConnection:
-    """A server that is started when it is first needed, and again after it ended.
+    """A server that is started at the first call, and again at the first call after it ended.
 
-    `settings` fills in the variables; `on_tools` hears of every list of its tools. After a failed start the next one
-    waits, longer each time.
+    `settings` returns the settings with the values of variables. `on_tools` is called with each list of tools. After a
+    failed start, calls fail without another attempt for 1, 2, 4, … and at most 60 seconds.
     """
 
     def __init__(
@@ -230,7 +230,7 @@ class McpConnection:
         *,
         clock: Clock,
         start_seconds: float,
-        on_tools: Callable[[KeptTools], None],
+        on_tools: Callable[[CachedTools], None],
         authorize: Authorize | None = None,
     ) -> None:
         self._name = name
@@ -248,17 +248,17 @@ class McpConnection:
         self._starting: asyncio.Task[_Session] | None = None
         self._stop = asyncio.Event()
         self._tools_changed = asyncio.Event()
-        self._questions = ServerQuestions(name, self._without_secrets)
+        self._questions = ServerQuestions(name, self._remove_secrets)
         self._failures = 0
         self._not_before = 0.0
         self._failure = ""
         self._closed = False
 
     async def start(self) -> None:
-        """Start the server unless it runs; `on_tools` has heard of its tools then.
+        """Start the server if it is not running, and list its tools.
 
         Raises:
-            ToolError: it cannot be started; the message says why, without any secret.
+            ToolError: the server cannot be started; the message has the reason, without secrets.
         """
         await self._open_session()
 
@@ -269,10 +269,10 @@ class McpConnection:
         on_progress: Callable[[str], None],
         on_question: AskPerson,
     ) -> McpResult:
-        """Call a tool, and let the server ask the user meanwhile; cancelling this cancels the call on the server.
+        """Call a tool. The server may ask the user questions, and cancelling this method cancels the call on the server.
 
         Raises:
-            ToolError: the server could not be started, ended, or broke the protocol.
+            ToolError: the server cannot be started, ended, or sent an error or an invalid result.
         """
         session = await self._open_session()
         last = -PROGRESS_SECONDS
@@ -284,10 +284,10 @@ class McpConnection:
                 last = now
                 of = f" of {total:g}" if total is not None else ""
                 words = f": {message[:TEXT_CHARACTERS]}" if message else ""
-                on_progress(self._without_secrets(f"{progress:g}{of}{words}"))
+                on_progress(self._remove_secrets(f"{progress:g}{of}{words}"))
 
         try:
-            with self._questions.of_call(on_question):
+            with self._questions.route_to(on_question):
                 added = self._added.get(tool)
                 if added is not None:
                     shown = await added.run(session.client, arguments)
@@ -298,22 +298,22 @@ class McpConnection:
         except MCPError as error:
             if session.is_over or _is_closed(error):
                 raise ToolError(await self._ending(session)) from None
-            raise ToolError(self._shown(error.message)) from None
+            raise ToolError(self._clean(error.message)) from None
         except ValidationError:
-            raise ToolError(f"{self._name} answered with what is no result of a tool") from None
+            raise ToolError(f"{self._name} sent an invalid result of a tool") from None
         except (SchemaMismatch, RuntimeError) as error:
-            raise ToolError(self._shown(str(error))) from None
+            raise ToolError(self._clean(str(error))) from None
         except (OSError, httpx2.HTTPError) as error:
-            raise ToolError(self._shown(f"{self._name}: {_reason(error)}")) from None
+            raise ToolError(self._clean(f"{self._name}: {_reason(error)}")) from None
         return replace(
             shown,
-            text=self._without_secrets(shown.text),
-            files=tuple(map(self._file_without_secrets, shown.files)),
-            structured=_mapped(shown.structured, self._without_secrets),
+            text=self._remove_secrets(shown.text),
+            files=tuple(map(self._remove_file_secrets, shown.files)),
+            structured=_map_texts(shown.structured, self._remove_secrets),
         )
 
     async def close(self) -> None:
-        """Stop the server; calls that are open get an error."""
+        """Stop the server; running calls fail."""
         self._closed = True
         if self._starting is not None and not self._starting.done():
             self._starting.cancel()
@@ -339,10 +339,10 @@ class McpConnection:
             raise ToolError(f"{self._failure}; it can be tried again in {remaining:.0f} s")
 
     async def _start(self) -> _Session:
-        """Start the owner, and wait until its session is open.
+        """Start the task that owns the session, and wait until the session is open.
 
         Raises:
-            ToolError: it did not come to that.
+            ToolError: the session could not be opened in time.
         """
         if self._owner is not None:
             self._stop.set()
@@ -361,7 +361,8 @@ class McpConnection:
             await self._cancel_owner()
             raise
         else:
-            self._failures, self._session = 0, session
+            self._failures = 0
+            self._session = session
             return session
         await self._cancel_owner()
         raise ToolError(self._failure)
@@ -378,7 +379,7 @@ class McpConnection:
             await wait_until_done(self._owner)
 
     async def _own(self, opened: asyncio.Future[_Session], stop: asyncio.Event) -> None:
-        """Enter and leave the session in this one task, as its cancel scopes demand."""
+        """Open the session, serve it and close it in one task, because its cancel scopes belong to a task."""
         link: ServerProcess | HttpEndpoint | None = None
         over = asyncio.Event()
         try:
@@ -392,10 +393,10 @@ class McpConnection:
                     opened.set_result(_Session(client, link, over))
                 await self._serve(client, link, stop)
         except ToolError as error:
-            _refuse(opened, ToolError(self._shown(str(error))))
+            _refuse(opened, ToolError(self._clean(str(error))))
         except _FAILURES as error:
             words = f" ({link.last_words})" if link is not None and link.last_words else ""
-            _refuse(opened, ToolError(self._shown(f"{_reason(error)}{words}")))
+            _refuse(opened, ToolError(self._clean(f"{_reason(error)}{words}")))
         finally:
             over.set()
             _refuse(opened, ToolError("it was stopped"))
@@ -403,7 +404,7 @@ class McpConnection:
     async def _link(
         self, settings: McpConnectionSettings, stack: AsyncExitStack
     ) -> ServerProcess | HttpEndpoint:
-        """Return what connects to the server, signed in where it is to be."""
+        """Return the process or the HTTP endpoint of the server, with a sign-in if the settings require it."""
         if not settings.url:
             return ServerProcess(settings)
         if self._authorize is None or not settings.signs_in:
@@ -431,14 +432,14 @@ class McpConnection:
     async def _serve(
         self, client: Client, link: ServerProcess | HttpEndpoint, stop: asyncio.Event
     ) -> None:
-        """Wait until the session is to end or has ended; list the tools again when they have changed."""
-        async with _cancelled_in_the_end(
+        """Wait for `stop` or the end of the connection, and list changed tools again."""
+        async with _run_tasks(
             stop.wait(), link.ended.wait(), self._relist(client), self._listen(client)
         ) as (stopped, ended, *_):
             await asyncio.wait([stopped, ended], return_when=asyncio.FIRST_COMPLETED)
 
     async def _relist(self, client: Client) -> None:
-        """List the tools whenever they have changed; a list that fails is asked for again, later each time."""
+        """List the tools when they have changed. A failed list is requested again after 2, 4, … and at most 60 seconds."""
         pause = RELIST_SECONDS
         while True:
             await self._tools_changed.wait()
@@ -446,7 +447,7 @@ class McpConnection:
             try:
                 await self._list_tools(client)
             except (MCPError, ValidationError) as error:
-                logger.warning("%s: %s", self._name, self._shown(_reason(error)))
+                logger.warning("%s: %s", self._name, self._clean(_reason(error)))
                 self._tools_changed.set()
                 pause = min(2 * pause, LONGEST_PAUSE)
             else:
@@ -454,7 +455,7 @@ class McpConnection:
             await asyncio.sleep(pause)
 
     async def _listen(self, client: Client) -> None:
-        """Hear of changed tools from a server of the newer protocol, which sends that only where asked."""
+        """Subscribe to changes of the tools, which the newer protocol requires."""
         has = client.server_capabilities
         if client.protocol_version not in MODERN_PROTOCOL_VERSIONS:
             return
@@ -467,10 +468,11 @@ class McpConnection:
                 async for _ in changes:
                     self._tools_changed.set()
         except (MCPError, RuntimeError, TimeoutError):
-            return  # it tells of no changes
+            return  # the server does not support subscriptions
 
     async def _list_tools(self, client: Client) -> None:
-        names, cursor = set[str](), None
+        names = set[str]()
+        cursor = None
         self._lists.clear()
         self._lists.version = client.protocol_version
         has_tools = client.server_capabilities.tools is not None
@@ -484,9 +486,9 @@ class McpConnection:
         specs = [spec for name, spec in listed.items() if name in names]
         ignored = {name: _WRONG_HEADERS for name in listed if name not in names}
         self._outputs = {spec.name: spec.output_schema for spec in specs if spec.output_schema}
-        self._added = await added_tools(client, {spec.name for spec in specs})
+        self._added = await list_added_tools(client, {spec.name for spec in specs})
         info = client.server_info
-        kept = KeptTools(
+        kept = CachedTools(
             server=one_line(info.name) if info else "",
             version=one_line(info.version) if info else "",
             tools=(*specs, *(tool.spec for tool in self._added.values())),
@@ -498,7 +500,7 @@ class McpConnection:
         """Check a structured result against the output schema of its tool.
 
         Raises:
-            SchemaMismatch: it does not fit, or there is none.
+            SchemaMismatch: the result does not fit the schema, or is missing.
         """
         schema = self._outputs.get(tool)
         if schema is None or result.is_error:
@@ -514,38 +516,38 @@ class McpConnection:
             ) from error
 
     async def _ending(self, session: _Session) -> str:
-        """Return why a call got no result because its server is gone."""
+        """Return the error for a call without a result, with the reason for the end of the connection."""
         with suppress(TimeoutError):
             async with asyncio.timeout(1.0):
                 await session.link.ended.wait()
         link = session.link
         words = f": {link.last_words}" if link.last_words else ""
         why = link.ending or "its connection closed"
-        return self._shown(
+        return self._clean(
             f"the MCP server {self._name!r} gave no result, because {why}{words}; "
             "whether the call took effect is unknown"
         )
 
-    def _shown(self, text: str) -> str:
-        return one_line(self._without_secrets(text), TEXT_CHARACTERS)
+    def _clean(self, text: str) -> str:
+        return one_line(self._remove_secrets(text), TEXT_CHARACTERS)
 
-    def _file_without_secrets(self, file: McpFile) -> McpFile:
+    def _remove_file_secrets(self, file: McpFile) -> McpFile:
         data = file.data
         for secret in self._secrets:
             data = data.replace(secret.encode(), _HIDDEN.encode())
-        return replace(file, data=data, name=self._without_secrets(file.name))
+        return replace(file, data=data, name=self._remove_secrets(file.name))
 
-    def _without_secrets(self, text: str) -> str:
+    def _remove_secrets(self, text: str) -> str:
         for secret in self._secrets:
             text = text.replace(secret, _HIDDEN)
         return text
 
 
 @asynccontextmanager
-async def _cancelled_in_the_end(
+async def _run_tasks(
     *works: Coroutine[None, None, object],
 ) -> AsyncGenerator[list[asyncio.Task[object]], None]:
-    """Run the works as tasks, which are cancelled when the block is left."""
+    """Run the coroutines as tasks, and cancel them at the end of the context."""
     tasks = [asyncio.create_task(work) for work in works]
     try:
         yield tasks
@@ -556,18 +558,18 @@ async def _cancelled_in_the_end(
 
 
 def _is_closed(error: MCPError) -> bool:
-    """Return whether it is the SDK's own error; a server may send the same code."""
+    """Return whether the SDK itself raised the error; a server may send the same code."""
     return error.code == CONNECTION_CLOSED and error.message == "Connection closed"
 
 
 def _refuse(opened: asyncio.Future[_Session], error: ToolError) -> None:
     if not opened.done():
         opened.set_exception(error)
-        opened.exception()  # nobody may wait for it any more
+        opened.exception()  # marks the exception as retrieved
 
 
 def _reason(error: BaseException) -> str:
-    """Return what went wrong, of an error or of the first in a group."""
+    """Return the message of an error, or of the first error in a group."""
     match error:
         case BaseExceptionGroup(exceptions=(BaseException() as first, *_)):
             return _reason(first)
@@ -577,13 +579,13 @@ def _reason(error: BaseException) -> str:
             return f"{type(error).__name__}: {error}".removesuffix(": ")
 
 
-def _mapped(value: Json, change: Callable[[str], str]) -> Json:
+def _map_texts(value: Json, change: Callable[[str], str]) -> Json:
     match value:
         case str():
             return change(value)
         case list():
-            return [_mapped(item, change) for item in value]
+            return [_map_texts(item, change) for item in value]
         case dict():
-            return {change(key): _mapped(item, change) for key, item in value.items()}
+            return {change(key): _map_texts(item, change) for key, item in value.items()}
         case _:
             return value

@@ -1,4 +1,4 @@
-"""Signing in to servers over HTTP: the SDK's OAuth flow, its tokens in a file, and the redirect to this machine."""
+"""Sign-in to servers over HTTP: the OAuth flow of the SDK, with a file for tokens and a redirect to this machine."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from loopline.errors import ToolError
 LOOPBACK = "127.0.0.1"
 REQUEST_BYTES = 16_384
 SIGN_IN_SECONDS = 300.0
-"""How long a sign-in waits for its user."""
+"""How long a sign-in waits for the user."""
 NO_REDIRECT = f"http://{LOOPBACK}/callback"
-"""What stands for the redirect where nobody can be asked to sign in."""
+"""The redirect address for clients without a user, which is never opened."""
 _PAGE = "You are signed in, and can close this page.\n"
 _REFUSED = "The sign-in was refused. You can close this page.\n"
 
 
 class _FlowErrors(logging.Filter):
-    """Leaves out what the SDK logs of a failed sign-in: whoever asked gets the error, and its traceback may have tokens."""
+    """Hides the log records of failed sign-ins. The caller gets the error, and a traceback may contain tokens."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether the record is shown."""
+        """Return whether the record is logged."""
         return not record.exc_info
 
 
@@ -48,7 +48,7 @@ _FLOW_ERRORS = _FlowErrors()
 
 
 class _StoredSignIn(BaseModel):
-    """What the file of a server has: times are in seconds since 1970."""
+    """The content of the token file; `expires_at` is in seconds since 1970."""
 
     tokens: OAuthToken | None = None
     expires_at: float | None = None
@@ -58,9 +58,9 @@ class _StoredSignIn(BaseModel):
 
 @dataclass(slots=True)
 class TokenFile:
-    """The tokens of one server, in a file that only its owner can read; without a path in memory.
+    """The tokens of one server, in a file that only its owner can read, or in memory if there is no path.
 
-    `on_secret` hears of every secret that is read or written, so that no text shows it.
+    `on_secret` is called with each secret that is read or written, to remove it from texts.
     """
 
     path: Path | None
@@ -69,7 +69,7 @@ class TokenFile:
     _stored: _StoredSignIn = field(default_factory=_StoredSignIn, repr=False)
 
     async def load(self) -> _StoredSignIn:
-        """Return what is stored now; another process may have written it."""
+        """Load and return the stored sign-in, which another process may have changed."""
         if self.path is not None:
             self._stored = await asyncio.to_thread(_read, self.path)
             self._tell()
@@ -87,7 +87,7 @@ class TokenFile:
         await self._store({"tokens": tokens, "expires_at": expires_at})
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
-        """Return the client as the authorization server knows it."""
+        """Return the client that is registered at the authorization server."""
         return (await self.load()).client
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
@@ -95,11 +95,11 @@ class TokenFile:
         await self._store({"client": client_info})
 
     async def set_server(self, server: OAuthMetadata | None) -> None:
-        """Store where tokens are renewed."""
+        """Store the metadata of the authorization server, which renews tokens."""
         await self._store({"server": server})
 
     async def clear(self) -> None:
-        """Forget the sign-in, and the client with it: its redirect was another one."""
+        """Remove the sign-in and the client, which is registered with an earlier redirect."""
         self._stored = _StoredSignIn()
         await self._store({})
 
@@ -110,7 +110,8 @@ class TokenFile:
             await asyncio.to_thread(_write, self.path, self._stored)
 
     def _tell(self) -> None:
-        tokens, client = self._stored.tokens, self._stored.client
+        tokens = self._stored.tokens
+        client = self._stored.client
         for secret in (
             tokens and tokens.access_token,
             tokens and tokens.refresh_token,
@@ -121,10 +122,10 @@ class TokenFile:
 
 
 def _read(path: Path) -> _StoredSignIn:
-    """Return the stored sign-in, an empty one if there is none or its file is damaged.
+    """Return the stored sign-in, or an empty one if the file is missing or damaged.
 
     Raises:
-        OSError: the file cannot be read now. It is not taken for an empty one, which would then replace it.
+        OSError: the file cannot be read. An empty sign-in would overwrite the file.
     """
     try:
         return _StoredSignIn.model_validate_json(path.read_bytes())
@@ -133,7 +134,7 @@ def _read(path: Path) -> _StoredSignIn:
 
 
 def _write(path: Path, stored: _StoredSignIn) -> None:
-    """Replace the file by one of mode 0600."""
+    """Write the file with mode 0600, atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.{token_hex(4)}.partial")
     with os.fdopen(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
@@ -146,9 +147,10 @@ def authorization(
 ) -> Callable[
     [McpConnectionSettings, Callable[[str], None]], AbstractAsyncContextManager[OAuthClientProvider]
 ]:
-    """Return what signs in to the server of that name, if there is somebody to `show` an address to.
+    """Return a function that authorizes requests to the server with this name.
 
-    Else it uses the tokens in the file, and says how to sign in where they will not do.
+    With `show`, the function signs in and shows an address to the user. Without it, it uses the tokens in the file, and
+    requests without valid tokens fail with a hint.
     """
 
     def authorize(
@@ -156,20 +158,20 @@ def authorization(
     ) -> AbstractAsyncContextManager[OAuthClientProvider]:
         tokens = TokenFile(path, clock, on_secret)
         if show is not None:
-            return signing_in(settings, tokens, show)
+            return sign_in_by_browser(settings, tokens, show)
         hint = f"{name!r} wants you to sign in: loopline mcp BUNDLE --login {name}"
-        return signed_in(settings, tokens, hint)
+        return use_stored_sign_in(settings, tokens, hint)
 
     return authorize
 
 
 @asynccontextmanager
-async def signed_in(
+async def use_stored_sign_in(
     settings: McpConnectionSettings, tokens: TokenFile, sign_in_hint: str
 ) -> AsyncGenerator[OAuthClientProvider]:
-    """Yield what adds the stored token to each request, and renews it.
+    """Provide an authorization that adds the stored token to each request, and renews it.
 
-    Where a person has to sign in, a request raises a ToolError with the hint.
+    If a new sign-in is required, a request raises a ToolError with the hint.
     """
 
     async def refuse(_address: str = "") -> NoReturn:
@@ -179,13 +181,13 @@ async def signed_in(
 
 
 @asynccontextmanager
-async def signing_in(
+async def sign_in_by_browser(
     settings: McpConnectionSettings, tokens: TokenFile, show: Callable[[str], None]
 ) -> AsyncGenerator[OAuthClientProvider]:
-    """Yield what signs in at the first request: `show` gets the address that the user has to open.
+    """Provide an authorization that signs in at the first request; `show` gets the address for the user to open.
 
     Raises:
-        OSError: no port of this machine can be listened on.
+        OSError: the port for the redirect cannot be opened.
     """
     redirect = _Redirect()
     listener = await asyncio.start_server(redirect.serve, LOOPBACK, settings.oauth.callback_port)
@@ -212,7 +214,8 @@ async def _provider(
     wait: Callable[[], Awaitable[AuthorizationCodeResult]],
 ) -> OAuthClientProvider:
     logging.getLogger("mcp.client.auth.oauth2").addFilter(_FLOW_ERRORS)
-    stored, oauth = await tokens.load(), settings.oauth
+    stored = await tokens.load()
+    oauth = settings.oauth
     if stored.client is None and oauth.client_id:
         await tokens.set_client_info(
             OAuthClientInformationFull(
@@ -239,7 +242,7 @@ async def _provider(
 
 
 class _Redirect:
-    """The page to which the authorization server sends the user's browser, with a code."""
+    """The page to which the authorization server redirects the browser of the user, with a code."""
 
     def __init__(self) -> None:
         self._code: asyncio.Future[AuthorizationCodeResult] = (
@@ -247,16 +250,16 @@ class _Redirect:
         )
 
     async def wait(self) -> AuthorizationCodeResult:
-        """Return the code once the user has signed in.
+        """Wait for the sign-in of the user, and return its code.
 
         Raises:
-            ToolError: the user did not, or the sign-in was refused.
+            ToolError: the sign-in was refused, or took longer than 5 minutes.
         """
         try:
             async with asyncio.timeout(SIGN_IN_SECONDS):
                 result = await asyncio.shield(self._code)
         except TimeoutError:
-            raise ToolError(f"nobody signed in within {SIGN_IN_SECONDS:g} s") from None
+            raise ToolError(f"the sign-in took longer than {SIGN_IN_SECONDS:g} s") from None
         self._code = asyncio.get_running_loop().create_future()
         return result
 
@@ -275,7 +278,7 @@ class _Redirect:
             writer.close()
 
     def _page(self, request: str) -> tuple[str, str]:
-        """Return the status and the page for a request; one of the redirect has a code or an error."""
+        """Return the status and the page for a request; the redirect has a code or an error as parameters."""
         address = urlsplit(request.partition(" ")[2].partition(" ")[0])
         values = {name: texts[0] for name, texts in parse_qs(address.query).items()}
         if address.path != "/callback" or self._code.done():

@@ -1,4 +1,4 @@
-"""The results of calls and the contents of resources that a server sends, as values of Loopline."""
+"""Converts results of calls to values of Loopline, and offers resources and prompts of a server as tools."""
 
 from __future__ import annotations
 
@@ -31,9 +31,13 @@ from loopline.tools import McpFile, McpResult, McpToolSpec
 
 
 def call_result(result: CallToolResult) -> McpResult:
-    """Return the texts and links of a result, the bytes in it, and its structured value."""
-    joined = joined_result(map(content_part, result.content))
-    text, files = joined.text, joined.files
+    """Return a result with its texts and links joined, its files, and its structured value.
+
+    The structured value is left out if the text contains the same value.
+    """
+    joined = join_parts(map(content_part, result.content))
+    text = joined.text
+    files = joined.files
     structured: Json = well_formed_json(result.structured_content)
     if structured is not None and not text:
         return McpResult(text=dumps(structured), files=files, is_error=result.is_error)
@@ -42,9 +46,10 @@ def call_result(result: CallToolResult) -> McpResult:
     return McpResult(text=text, files=files, structured=structured, is_error=result.is_error)
 
 
-def joined_result(parts: Iterable[str | McpFile]) -> McpResult:
-    """Return the result of these texts and files."""
-    texts, files = list[str](), list[McpFile]()
+def join_parts(parts: Iterable[str | McpFile]) -> McpResult:
+    """Return the result of texts, which are joined by empty lines, and files."""
+    texts = list[str]()
+    files = list[McpFile]()
     for part in parts:
         if isinstance(part, McpFile):
             files.append(part)
@@ -54,7 +59,7 @@ def joined_result(parts: Iterable[str | McpFile]) -> McpResult:
 
 
 def _says_all(text: str, structured: Json) -> bool:
-    """Return whether the text has the structured value: as its JSON, or as the only value in it."""
+    """Return whether the text equals the structured value, or the only value in it, as text or as JSON."""
     values: list[Json] = [structured]
     if isinstance(structured, dict) and len(structured) == 1:
         values += structured.values()
@@ -67,7 +72,7 @@ def _says_all(text: str, structured: Json) -> bool:
 
 
 def content_part(block: ContentBlock) -> str | McpFile:
-    """Return what a block says, or the bytes that it has."""
+    """Return the text of a block, or its bytes as a file."""
     match block:
         case TextContent(text=text):
             return text
@@ -77,53 +82,58 @@ def content_part(block: ContentBlock) -> str | McpFile:
             kind = f" ({one_line(block.mime_type)})" if block.mime_type else ""
             return f"a resource: {one_line(block.name)}{kind} at {one_line(str(block.uri))}"
         case ImageContent(mime_type=mime, data=data):
-            return _decoded("an image", mime, data, "")
+            return _decode("an image", mime, data, "")
         case AudioContent(mime_type=mime, data=data):
-            return _decoded("a sound", mime, data, "")
+            return _decode("a sound", mime, data, "")
 
 
 def resource_part(contents: TextResourceContents | BlobResourceContents) -> str | McpFile:
-    """Return the text of a resource below its address, or its bytes."""
+    """Return the text of a resource after a line with its address, or its bytes as a file."""
     address = str(contents.uri)
     match contents:
         case TextResourceContents(text=text):
             return f"{one_line(address)}:\n{text}"
         case BlobResourceContents(blob=blob, mime_type=mime):
-            return _decoded("a resource", mime or "", blob, address)
+            return _decode("a resource", mime or "", blob, address)
 
 
-def _decoded(what: str, mime: str, data: str, address: str) -> str | McpFile:
-    """Return the bytes, or a line that says that there are none."""
+def _decode(what: str, mime: str, data: str, address: str) -> str | McpFile:
+    """Return the decoded bytes as a file, or a line that says that they are not valid."""
     try:
         content = b64decode(data, validate=True)
     except ValueError:
-        return f"[{what}: {one_line(mime)}, whose data is no base64]"
+        return f"[{what}: {one_line(mime)}, whose data is not base64]"
     return McpFile(data=content, mime=mime, name=address.rpartition("/")[2])
 
 
 MAX_PAGES = 100
 LISTED = 200
-"""Resources that a list shows at most."""
+"""The maximum number of resources in a list."""
 NAMED = 20
-"""Prompts that a description names at most."""
-LIST_RESOURCES, READ_RESOURCE, GET_PROMPT = "list_resources", "read_resource", "get_prompt"
+"""The maximum number of prompts in a description."""
+LIST_RESOURCES = "list_resources"
+READ_RESOURCE = "read_resource"
+GET_PROMPT = "get_prompt"
 
 
 @dataclass(frozen=True, slots=True)
 class AddedTool:
-    """A tool that stands for requests of the protocol other than calls."""
+    """A tool for requests of the protocol that are not tool calls."""
 
     spec: McpToolSpec
     run: Callable[[Client, JsonObject], Awaitable[McpResult]]
 
 
-async def added_tools(client: Client, own_names: Collection[str]) -> dict[str, AddedTool]:
-    """Return the tools for the resources and prompts that a server has, unless it has tools of these names.
+async def list_added_tools(client: Client, own_names: Collection[str]) -> dict[str, AddedTool]:
+    """Return tools that list and read the resources and prompts of a server, by name.
+
+    A tool of the server with the same name, one of `own_names`, has precedence.
 
     Raises:
-        MCPError: the server does not list what it says it has.
+        MCPError: the server cannot list its resources or prompts.
     """
-    tools, has = list[AddedTool](), client.server_capabilities
+    tools = list[AddedTool]()
+    has = client.server_capabilities
     if has.resources is not None and await _has_resources(client):
         tools += [_list_tool(), _read_tool()]
     if has.prompts is not None:
@@ -139,7 +149,8 @@ async def _has_resources(client: Client) -> bool:
 
 
 async def _resources(client: Client) -> list[Resource]:
-    listed, cursor = list[Resource](), None
+    listed = list[Resource]()
+    cursor = None
     for _ in range(MAX_PAGES):
         page = await client.list_resources(cursor=cursor)
         listed += page.resources
@@ -150,11 +161,12 @@ async def _resources(client: Client) -> list[Resource]:
 
 
 async def _templates(client: Client, pages: int = MAX_PAGES) -> list[ResourceTemplate]:
-    listed, cursor = list[ResourceTemplate](), None
+    listed = list[ResourceTemplate]()
+    cursor = None
     for _ in range(pages):
         try:
             page = await client.list_resource_templates(cursor=cursor)
-        except MCPError:  # it knows none
+        except MCPError:  # the server has no templates
             return listed
         listed += page.resource_templates
         cursor = page.next_cursor
@@ -164,7 +176,8 @@ async def _templates(client: Client, pages: int = MAX_PAGES) -> list[ResourceTem
 
 
 async def _prompts(client: Client) -> list[Prompt]:
-    listed, cursor = list[Prompt](), None
+    listed = list[Prompt]()
+    cursor = None
     for _ in range(MAX_PAGES):
         page = await client.list_prompts(cursor=cursor)
         listed += page.prompts
@@ -216,7 +229,7 @@ def _read_tool() -> AddedTool:
 
 async def _read(client: Client, arguments: JsonObject) -> McpResult:
     read = await client.read_resource(str(arguments["uri"]))
-    return joined_result(map(resource_part, read.contents))
+    return join_parts(map(resource_part, read.contents))
 
 
 def _prompt_tool(prompts: Sequence[Prompt]) -> AddedTool:
@@ -251,7 +264,7 @@ async def _prompt_result(
     if missing:
         raise ToolError(f"the prompt {name!r} needs the arguments {', '.join(missing)}")
     result = await client.get_prompt(name, texts)
-    return joined_result(part for message in result.messages for part in _message_parts(message))
+    return join_parts(part for message in result.messages for part in _message_parts(message))
 
 
 def _message_parts(message: PromptMessage) -> tuple[str | McpFile, ...]:

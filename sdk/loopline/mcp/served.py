@@ -1,4 +1,4 @@
-"""What a bundle offers to callers from outside, as a server sees it."""
+"""The interface between an MCP server and the bundle that it serves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from loopline.tools import Tool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedFile:
-    """A file that a call made, or that is read: where it can be read again, its media type and its bytes."""
+    """A file of a result: the address to read it again, its media type and its bytes."""
 
     uri: str
     mime: str
@@ -22,9 +22,9 @@ class ServedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedQuestion:
-    """A question of a call, which waits for the answer of its user.
+    """A question of a call that waits for the answer of the user.
 
-    The call `is_open` if it runs meanwhile; then `form` is the schema of the answer, and None declines.
+    `is_open` means that the call is still running. Then `form` is the schema of the answer, and the answer None declines.
     """
 
     call_id: str
@@ -35,7 +35,7 @@ class ServedQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedCaller:
-    """A caller from outside: it is told of progress, and can ask its user what a call wants to know, or not."""
+    """A client of the server: it receives progress, and `can_ask` says whether it can ask its user questions."""
 
     on_progress: Callable[[str], None]
     can_ask: bool = False
@@ -43,7 +43,7 @@ class ServedCaller:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedResult:
-    """What a call or a question gives; `conversation` is where it goes on, and where `questions` are answered."""
+    """The result of a call or a question; `conversation` continues it, and answers its `questions`."""
 
     text: str
     ok: bool = True
@@ -54,7 +54,7 @@ class ServedResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedResource:
-    """Something that can be read: its address, its name and its media type."""
+    """A readable resource: its address, its name and its media type."""
 
     uri: str
     name: str
@@ -63,7 +63,7 @@ class ServedResource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpAddress:
-    """Where a bundle is served over HTTP, by which other `names` it is reached there, and the sha256 of its key, if any."""
+    """The address of a served bundle: host, port, other host names, and the sha256 of the key, if a key is required."""
 
     host: str
     port: int
@@ -72,16 +72,16 @@ class HttpAddress:
 
 
 class BundleService(Protocol):
-    """A bundle that is called from outside. Its errors are LooplineErrors."""
+    """A bundle that a server makes available. All methods raise only LooplineErrors."""
 
     @property
     def name(self) -> str:
-        """Return the id of the bundle."""
+        """The id of the bundle."""
         ...
 
     @property
     def has_knowledge(self) -> bool:
-        """Return whether refs of a knowledge space can be read."""
+        """Whether refs of a knowledge space can be read."""
         ...
 
     async def tools(self) -> Sequence[Tool]:
@@ -89,31 +89,31 @@ class BundleService(Protocol):
         ...
 
     async def skills(self) -> Sequence[Skill]:
-        """Return its skills."""
+        """Return the skills of the bundle."""
         ...
 
     async def resources(self) -> Sequence[ServedResource]:
-        """Return the timelines that can be read."""
+        """Return the timelines that the client may read."""
         ...
 
     async def read(self, uri: str) -> ServedFile:
-        """Return a timeline, what a ref in one names, or a ref of the knowledge space."""
+        """Read a timeline, a ref in a timeline, or a ref of the knowledge space."""
         ...
 
     async def complete(self, variable: str, beginning: str) -> Sequence[str]:
-        """Return values of a variable of the addresses that can be read, those that begin so."""
+        """Return the values of an address variable that begin with this text."""
         ...
 
     async def call(self, name: str, arguments: JsonObject, caller: ServedCaller) -> ServedResult:
-        """Call a tool behind the guards of the bundle. Cancelling this stops the call."""
+        """Call a tool with the guards of the bundle. Cancelling this method stops the call."""
         ...
 
     async def ask(self, text: str, conversation: str, caller: ServedCaller) -> ServedResult:
-        """Run a turn; without the name of a conversation in a new one. Cancelling this stops the turn."""
+        """Run a turn in a conversation, or in a new one if the name is empty. Cancelling this method stops the turn."""
         ...
 
     async def answer(
         self, conversation: str, answers: Mapping[str, Json], caller: ServedCaller
     ) -> ServedResult:
-        """Go on with a call or a question that waits for its user. Cancelling this stops the turn."""
+        """Continue a call or a turn with the answers of the user. Cancelling this method stops the turn."""
         ...

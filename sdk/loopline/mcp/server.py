@@ -1,4 +1,4 @@
-"""A bundle as an MCP server: its tools, a question, its timelines and knowledge, its skills as prompts."""
+"""Serves a bundle over MCP: its tools, a tool for questions, timelines and knowledge as resources, skills as prompts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _REFUSAL = b"a key is needed: send it as Authorization: Bearer\n"
 
 @dataclass(frozen=True, slots=True)
 class KeyCheck:
-    """Passes on requests that have the key, of which only the sha256 is known here; all others get 401."""
+    """Passes on requests with the key, which is compared by its sha256; other requests get status 401."""
 
     app: ASGIApp
     key_sha256: bytes = field(repr=False)
@@ -67,10 +67,10 @@ class KeyCheck:
         return compare_digest(digest, self.key_sha256) and scheme.lower() == b"bearer"
 
 
-def known_addresses(host: str, names: Sequence[str]) -> TransportSecuritySettings:
-    """Return the check of the headers Host and Origin: this machine, the address that is listened on, and other names.
+def check_addresses(host: str, names: Sequence[str]) -> TransportSecuritySettings:
+    """Return settings that allow this machine, the listening address and `names` in the headers Host and Origin.
 
-    A page of another site that has its name resolve to this machine sends its own name in both.
+    This prevents DNS rebinding: a page of another site sends the name of its own site in both headers.
     """
     own = f"[{host}]" if ":" in host else host
     hosts = dict.fromkeys([*LOOPBACK_NAMES, own, *names])
@@ -81,7 +81,7 @@ def known_addresses(host: str, names: Sequence[str]) -> TransportSecuritySetting
 
 Context = ServerRequestContext[Any, Any]
 COMPLETIONS = 100
-"""Values that a completion has at most, as the protocol says."""
+"""The maximum number of values of a completion in the protocol."""
 ANSWER_SCHEMA: types.ElicitRequestedSchema = {
     "type": "object",
     "properties": {"answer": {"type": "string", "title": "Answer"}},
@@ -89,7 +89,7 @@ ANSWER_SCHEMA: types.ElicitRequestedSchema = {
 }
 NO_FIELDS: types.ElicitRequestedSchema = {"type": "object", "properties": {}}
 OPEN = "open."
-"""The beginning of the names of requests for the answers to calls that stay open."""
+"""The prefix of the names of input requests for running calls."""
 ASK = "ask"
 ASK_SCHEMA: JsonObject = {
     "type": "object",
@@ -106,7 +106,7 @@ ASK_SCHEMA: JsonObject = {
 
 
 class BundleServer:
-    """The requests of clients, answered from what is served."""
+    """Answers the requests of clients from a served bundle."""
 
     def __init__(self, served: BundleService, version: str) -> None:
         self._served = served
@@ -125,7 +125,9 @@ class BundleServer:
         boundary = RequestStateBoundary(
             RequestStateSecurity.ephemeral(), default_audience=served.name
         )
-        self._server.middleware.append(boundary)  # a client cannot make up what it waits for
+        self._server.middleware.append(
+            boundary
+        )  # signs the request state, which a client sends back
 
     async def serve_stdio(self) -> None:
         """Serve one client over the standard input and output, until it closes them."""
@@ -133,8 +135,8 @@ class BundleServer:
             await self._server.run(received, sent, self._server.create_initialization_options())
 
     async def serve_http(self, address: HttpAddress) -> None:
-        """Serve any number of clients at `/mcp` of that address, until the process gets a signal."""
-        security = known_addresses(address.host, address.names)
+        """Serve any number of clients at `/mcp` of the address, until the process receives a signal."""
+        security = check_addresses(address.host, address.names)
         app: ASGIApp = self._server.streamable_http_app(
             host=address.host, transport_security=security
         )
@@ -147,7 +149,7 @@ class BundleServer:
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
         del context, params
-        tools = [_listed(tool) for tool in await self._served.tools()]
+        tools = [_describe_tool(tool) for tool in await self._served.tools()]
         question = types.Tool(
             name=ASK,
             description=f"Ask {self._served.name}; it works on the question and answers with sources.",
@@ -165,7 +167,7 @@ class BundleServer:
             while result.questions and caller.can_ask:
                 if context.session.protocol_version in MODERN_PROTOCOL_VERSIONS:
                     return _input_required(result)
-                answers = await _elicited(context, result.questions)
+                answers = await _elicit(context, result.questions)
                 if answers is None:
                     break
                 result = await self._served.answer(result.conversation, answers, caller)
@@ -173,15 +175,15 @@ class BundleServer:
             return _texts(str(error), is_error=True)
         finally:
             await progress.close()
-        return _shown(result)
+        return _to_call_result(result)
 
     async def _begin(
         self, params: types.CallToolRequestParams, caller: ServedCaller
     ) -> ServedResult:
-        """Run the call, or go on with one whose questions the client has asked its user.
+        """Start the call, or continue a call with the answers that the client sends.
 
         Raises:
-            LooplineError: the call cannot be made.
+            LooplineError: the call cannot be started or continued.
         """
         arguments: JsonObject = params.arguments or {}
         if params.request_state is not None:
@@ -275,7 +277,7 @@ class BundleServer:
 
 
 class _ProgressReport:
-    """Progress on its way to the client, in order; `show` does not wait."""
+    """Sends progress to the client in order; `show` does not wait."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -283,12 +285,12 @@ class _ProgressReport:
         self._last: asyncio.Task[None] | None = None
 
     def show(self, text: str) -> None:
-        """Send the text as the next step."""
+        """Send the text as the next progress notification."""
         self._count += 1
         self._last = asyncio.create_task(self._send(self._last, self._count, text))
 
     async def close(self) -> None:
-        """Wait until all of it is sent."""
+        """Wait until all notifications are sent."""
         if self._last is not None:
             await asyncio.gather(self._last, return_exceptions=True)
 
@@ -299,10 +301,10 @@ class _ProgressReport:
 
 
 def _question(arguments: JsonObject) -> tuple[str, str]:
-    """Return the text of a question and the conversation it goes on with.
+    """Return the text of a question and the conversation to continue, which may be empty.
 
     Raises:
-        LooplineError: there is no text.
+        LooplineError: the text is missing or blank.
     """
     match {"conversation": "", **arguments}:
         case {"text": str(text), "conversation": str(conversation)} if text.strip():
@@ -311,7 +313,7 @@ def _question(arguments: JsonObject) -> tuple[str, str]:
             raise LooplineError("ask: text must be a text that is not empty")
 
 
-def _listed(tool: Tool) -> types.Tool:
+def _describe_tool(tool: Tool) -> types.Tool:
     parameters: dict[str, Json] = dict(tool.spec.parameters)
     return types.Tool(
         name=tool.spec.name,
@@ -328,13 +330,13 @@ def _annotations(effect: Effect) -> types.ToolAnnotations:
 
 
 def _can_answer(context: Context) -> bool:
-    """Return whether the client asks its user what a server wants to know."""
+    """Return whether the client supports elicitation, which asks its user."""
     capabilities = context.session.client_capabilities
     return capabilities is not None and capabilities.elicitation is not None
 
 
 def _form(question: ServedQuestion) -> types.ElicitRequestFormParams:
-    """Return the form of a question; an open one without fields is accepted or declined."""
+    """Return the form of a question; for a running call without a form it has no fields."""
     schema = ANSWER_SCHEMA
     if question.is_open:
         schema = question.form if isinstance(question.form, dict) else NO_FIELDS
@@ -342,7 +344,7 @@ def _form(question: ServedQuestion) -> types.ElicitRequestFormParams:
 
 
 def _input_required(result: ServedResult) -> types.InputRequiredResult:
-    """Return what a client of the newer protocol is to ask before it makes its request again."""
+    """Return the questions that a client of the newer protocol must ask before it repeats its request."""
     requests: types.InputRequests = {
         f"{OPEN if question.is_open else ''}{question.call_id}": types.ElicitRequest(
             params=_form(question)
@@ -352,10 +354,10 @@ def _input_required(result: ServedResult) -> types.InputRequiredResult:
     return types.InputRequiredResult(input_requests=requests, request_state=result.conversation)
 
 
-async def _elicited(
+async def _elicit(
     context: Context, questions: tuple[ServedQuestion, ...]
 ) -> dict[str, Json] | None:
-    """Return the answers of a client of the older protocol; None if it declines one for which a turn is paused."""
+    """Ask a client of the older protocol, and return its answers, or None if it declines a question of a paused turn."""
     answers: dict[str, Json] = {}
     for question in questions:
         form = _form(question)
@@ -369,7 +371,7 @@ async def _elicited(
 
 
 def _answer(response: types.InputResponse, *, is_open: bool) -> Json:
-    """Return the answer in a form, or what the user did instead; None declines a question of an open call."""
+    """Return the answer in a response; without an answer, None for a running call and a text for a paused turn."""
     match response:
         case types.ElicitResult(action="accept", content=content) if is_open:
             fields = (content or {}).items()
@@ -384,11 +386,11 @@ def _answer(response: types.InputResponse, *, is_open: bool) -> Json:
         case types.ElicitResult(action=action):
             return f"The user gave no answer ({action})."
         case _:
-            raise LooplineError("an elicitation is answered with a result of one")
+            raise LooplineError("the response to an elicitation is not an elicitation result")
 
 
-def _shown(result: ServedResult) -> types.CallToolResult:
-    """Return the text of a result, the files that it has, and where it goes on."""
+def _to_call_result(result: ServedResult) -> types.CallToolResult:
+    """Return a result with its text, its files, and the name of its conversation."""
     texts = [result.text]
     if result.conversation:
         texts.append(f"conversation: {result.conversation}")

@@ -1,4 +1,4 @@
-"""The lists of tools that a server sends: what can be used of them, and why the rest cannot."""
+"""The lists of tools that a server sends: usable tools, and the reasons why other tools are unusable."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from loopline.tools import McpToolSpec
 
 MAX_TOOLS = 1_000
 SCHEMA_BYTES = 100_000
-"""Bytes of the schemas of one tool."""
+"""The maximum size of the schemas of one tool."""
 PAGE_BYTES = 2_000_000
-"""Bytes of the schemas of all tools of one message."""
+"""The maximum size of the schemas of all tools in one message."""
 DESCRIPTION_CHARACTERS = 4_000
 REASON_CHARACTERS = 200
 _LIST = "tools/list"
@@ -38,10 +38,10 @@ class _UnusableTool(Exception):
 
 
 class ToolLists:
-    """The tools that a server has listed: `usable` and, with the reason, `unusable` by name.
+    """The listed tools of a server: the `usable` tools, and the reasons for `unusable` tools, by name.
 
-    The SDK sees only the usable ones, since it refuses a list with one wrong tool. It sees no output schema, because it
-    would check results with patterns whose time grows exponentially.
+    The SDK gets only usable tools, because it rejects a list with one invalid tool. Output schemas are removed, because
+    the SDK would check results with patterns that can take exponential time.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class ToolLists:
         self.unusable: dict[str, str] = {}
 
     def clear(self) -> None:
-        """Forget the tools, before a server lists them again."""
+        """Remove all tools, before a server lists them again."""
         self.usable.clear()
         self.unusable.clear()
 
@@ -58,12 +58,12 @@ class ToolLists:
     async def read_from(
         self, transport: AbstractAsyncContextManager[TransportStreams]
     ) -> AsyncGenerator[TransportStreams]:
-        """Open a transport whose lists of tools have only usable tools."""
+        """Open a transport that removes unusable tools from received lists."""
         async with transport as (received, to_send):
             yield _UsableTools(received, self), to_send
 
     async def change(self, message: SessionMessage | Exception) -> SessionMessage | Exception:
-        """Return a message without unusable tools and output schemas; every message but a list is unchanged."""
+        """Return a message without unusable tools and output schemas; other messages are not changed."""
         match message:
             case SessionMessage(message=JSONRPCResponse(result={"tools": list()}) as response):
                 result = await asyncio.to_thread(self._read_tools, response.result)
@@ -73,8 +73,9 @@ class ToolLists:
                 return message
 
     def _read_tools(self, result: JsonObject) -> JsonObject:
-        """Return a list of tools as the SDK is to see it; this takes a while for large schemas."""
-        seen, remaining = list[Json](), PAGE_BYTES
+        """Return a list of tools without unusable tools and output schemas. Large schemas take long."""
+        seen = list[Json]()
+        remaining = PAGE_BYTES
         listed = cast("list[Json]", result["tools"])
         for raw in listed:
             try:
@@ -104,16 +105,16 @@ class ToolLists:
 
 
 def _check_tool(tool: Tool, remaining: int) -> int:
-    """Check a tool, and return the bytes of its schemas.
+    """Check a tool, and return the size of its schemas in bytes.
 
     Raises:
-        _UnusableTool: it cannot be used.
+        _UnusableTool: the name or a schema is not valid, or the schemas are too large.
     """
     schemas = [tool.input_schema, *([] if tool.output_schema is None else [tool.output_schema])]
     if _NAME.fullmatch(tool.name) is None:
         raise _UnusableTool("its name has other characters than letters, digits, and _ . / -")
     if not is_object_schema(tool.input_schema):
-        raise _UnusableTool("its arguments are no object")
+        raise _UnusableTool("its arguments are not an object")
     try:
         size = len(dumps(cast("Json", schemas)))
         if size > SCHEMA_BYTES:
@@ -143,14 +144,14 @@ def _spec(tool: Tool) -> McpToolSpec:
 
 
 def _effect(hints: ToolAnnotations | None) -> Effect:
-    """Return the effect that the hints promise; a tool without hints runs alone."""
+    """Return the effect of a tool from its hints; without hints it is exclusive."""
     if hints is not None and hints.read_only_hint:
         return "read"
     return "write" if hints is not None and hints.destructive_hint is False else "exclusive"
 
 
 class _UsableTools:
-    """A stream of messages that are changed by `ToolLists` as they are received."""
+    """A stream of received messages that `ToolLists` changes."""
 
     def __init__(self, stream: ReadStream[SessionMessage | Exception], lists: ToolLists) -> None:
         self._stream = stream
@@ -158,7 +159,7 @@ class _UsableTools:
 
     @property
     def last_context(self) -> object:
-        """Return the context of the sender of the last message, in which the SDK handles it."""
+        """The context of the sender of the last message, in which the SDK handles the message."""
         return getattr(self._stream, "last_context", None)
 
     async def receive(self) -> SessionMessage | Exception:

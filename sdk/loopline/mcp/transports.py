@@ -1,7 +1,7 @@
-"""A server as a child process: one JSON message a line, with bounds on what it may send.
+"""Transports to a server: a child process with one JSON message in each line, or HTTP.
 
-The transport of the SDK reads a line of any length. This one ends the connection when a message, or what
-arrives between two answers, is too large.
+The transports of the SDK have no limits. These end the connection if a message is too large, or if a process sends too
+many bytes between two answers.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ from loopline.errors import ToolError
 from loopline.tasks import wait_until_done
 
 MESSAGE_BYTES = 8 * 2**20
-"""Bytes of one message."""
+"""The maximum size of a message."""
 UNANSWERED_BYTES = 32 * 2**20
-"""Bytes that may arrive between two answers."""
-STDERR_LINES, STDERR_LINE_CHARACTERS = 5, 200
+"""The maximum number of bytes between two answers."""
+STDERR_LINES = 5
+STDERR_LINE_CHARACTERS = 200
 GRACE_SECONDS = 1.0
-"""How long a server may take to end after its input is closed, and again after SIGTERM."""
+"""How long a server may run after its input is closed, and again after SIGTERM."""
 POLLS = 200
 
 
 class ServerProcess:
-    """The process of a server. `ending` says why the connection ended, empty while it is open."""
+    """The process of a server. `ending` is the reason for the end of the connection, and empty before it ends."""
 
     def __init__(self, settings: McpConnectionSettings) -> None:
         self._settings = settings
@@ -62,10 +63,11 @@ class ServerProcess:
             MemoryObjectSendStream[SessionMessage],
         ]
     ]:
-        """Start the process, and stop it and its children in the end.
+        """Start the process, and stop it and its children at the end of the context.
 
         Raises:
-            OSError: it cannot be started.
+            ToolError: the command or the folder does not exist.
+            OSError: the process cannot be started.
         """
         loop = asyncio.get_running_loop()
         self._check_command()
@@ -98,12 +100,13 @@ class ServerProcess:
                 stream.close()
 
     def _check_command(self) -> None:
-        """Refuse what cannot be started, in words that name it.
+        """Check that the command and the working directory exist.
 
         Raises:
-            ToolError: there is no such command or folder.
+            ToolError: the command or the folder does not exist.
         """
-        command, cwd = self._settings.command[0], self._settings.cwd
+        command = self._settings.command[0]
+        cwd = self._settings.cwd
         if cwd is not None and not cwd.is_dir():
             raise ToolError(f"there is no folder {str(cwd)!r} to start it in")
         if which(command, path=self._settings.env.get("PATH")) is None and not (
@@ -125,7 +128,7 @@ class ServerProcess:
                     unanswered += len(line)
                     try:
                         message = jsonrpc_message_adapter.validate_json(line, by_name=False)
-                    except ValueError:  # no message: what a server prints must not end its work
+                    except ValueError:  # other output of a server must not end the connection
                         message = None
                     if isinstance(message, JSONRPCResponse | JSONRPCError):
                         unanswered = 0
@@ -167,7 +170,7 @@ class ServerProcess:
 
 
 async def _stop(transport: asyncio.SubprocessTransport, process: SubprocessStreamProtocol) -> None:
-    """Close the input of the process, and end it and its children if that is not enough."""
+    """Close the input of the process; if it does not exit, send SIGTERM and SIGKILL to it and its children."""
     assert process.stdin is not None
     process.stdin.close()
     for number in (signal.SIGTERM, signal.SIGKILL):
@@ -175,12 +178,14 @@ async def _stop(transport: asyncio.SubprocessTransport, process: SubprocessStrea
             break
         _signal_group(transport.get_pid(), number)
     await _has_exited(transport)
-    _signal_group(transport.get_pid(), signal.SIGKILL)  # what it left behind
+    _signal_group(
+        transport.get_pid(), signal.SIGKILL
+    )  # children may still run after the process has exited
     transport.close()
 
 
 async def _has_exited(transport: asyncio.SubprocessTransport) -> bool:
-    """Wait for the end of the process, not for that of its pipes, which its children may hold open."""
+    """Wait up to a second for the exit of the process. Its pipes are ignored, because children may keep them open."""
     for _ in range(POLLS):
         if transport.get_returncode() is not None:
             break
@@ -195,13 +200,13 @@ def _signal_group(pid: int, number: signal.Signals) -> None:
 
 CONNECT_SECONDS = 10.0
 IDLE_SECONDS = 3_600.0
-"""Seconds without a byte after which a reply is given up; the time of a call is limited elsewhere."""
+"""The maximum number of seconds without a byte of a reply; a timeout for a whole call is set by the caller."""
 NOT_FOUND = 404
 _SESSION = "mcp-session-id"
 
 
 class HttpEndpoint:
-    """The address of a server. `ending` says why its session ended, empty while it is open."""
+    """The HTTP endpoint of a server. `ending` is the reason for the end of the session, and empty before it ends."""
 
     last_words = ""
 
@@ -213,7 +218,7 @@ class HttpEndpoint:
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[TransportStreams, None]:
-        """Connect, and end the session on the server in the end."""
+        """Connect, and end the session on the server at the end of the context."""
         async with (
             httpx2.AsyncClient(
                 headers=dict(self._settings.headers),
@@ -228,7 +233,7 @@ class HttpEndpoint:
             yield streams
 
     async def _watch(self, response: httpx2.Response) -> None:
-        """Bound a reply in one document; events are bounded one by one."""
+        """Limit the size of a reply in one document, and detect a lost session; the SDK limits the size of events."""
         if response.status_code == NOT_FOUND and _SESSION in response.request.headers:
             self.ending = "it has forgotten the session"
             self.ended.set()

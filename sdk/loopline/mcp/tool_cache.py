@@ -1,4 +1,4 @@
-"""The tools of servers, kept in files beside the store, so that a server starts only at its first call."""
+"""A cache of the tools of servers, in files next to the store, which delays the start of a server until a call."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from loopline.tools import McpToolSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptTools:
-    """The tools that a server listed, and what it called itself then.
+class CachedTools:
+    """The tools that a server listed, with checked schemas, and the name and version of the server.
 
-    The schemas of the tools have been checked. `left_out` says why other tools cannot be used.
+    `left_out` are the reasons why other tools cannot be used, by their names.
     """
 
     server: str
@@ -24,21 +24,21 @@ class KeptTools:
     left_out: dict[str, str]
 
 
-_KEPT = TypeAdapter(KeptTools)
+_KEPT = TypeAdapter(CachedTools)
 
 
-def read_kept_tools(folder: Path | None, digest: str) -> KeptTools | None:
-    """Return what the folder has of the server with that digest, or None."""
+def read_cached_tools(folder: Path | None, digest: str) -> CachedTools | None:
+    """Return the cached tools of the server with this digest, or None. Damaged files count as missing."""
     if folder is None:
         return None
     try:
         return _KEPT.validate_json((folder / f"{digest}.json").read_bytes())
-    except (OSError, ValidationError):  # another version wrote it, or nothing did
+    except (OSError, ValidationError):  # missing, or written by another version
         return None
 
 
-def write_kept_tools(folder: Path | None, digest: str, kept: KeptTools) -> None:
-    """Keep the tools in place of those kept before; without a folder keep nothing.
+def write_cached_tools(folder: Path | None, digest: str, kept: CachedTools) -> None:
+    """Write the tools to the cache, in place of earlier tools. Without a folder, this has no effect.
 
     Raises:
         OSError: the folder cannot be written to.
