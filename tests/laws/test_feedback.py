@@ -58,7 +58,9 @@ def test_the_rate_is_the_share_of_ok_among_what_is_in_force(
     verdicts = [
         user_reaction.feedback.reaction for user_reaction in reactions.user_reactions.values()
     ]
-    assert reactions.rate == (verdicts.count("ok") / len(verdicts) if verdicts else None)
+    assert reactions.satisfaction.rate == (
+        verdicts.count("ok") / len(verdicts) if verdicts else None
+    )
 
 
 @given(said, st.integers(0, 13))
@@ -76,7 +78,7 @@ def test_machines_change_nothing_of_what_the_user_thinks(
 ) -> None:
     log = blocks(*bodies)
     alone = [block for block in log if block.body.type != "turn.feedback" or is_by_user(block)]
-    assert feedback.fold(log).rate == feedback.fold(alone).rate
+    assert feedback.fold(log).satisfaction == feedback.fold(alone).satisfaction
     own = [line for line in feedback.fold(log).new_lines_since(seq) if "(user" in line]
     assert own == feedback.fold(alone).new_lines_since(seq)
 
@@ -99,7 +101,7 @@ def test_every_feedback_of_a_machine_that_is_sure_counts() -> None:
         "turn_1 not_ok (machine, 0.90 sure)",
         "turn_1 no reaction (machine): hm",
     ]
-    assert reactions.rate is None
+    assert reactions.satisfaction.rate is None
 
 
 @pytest.mark.parametrize(

@@ -625,5 +625,5 @@ class BaseWorkflow(Generic[Deps]):
             return None
         match = await self._run.past_turns.likeliest(about)
         if match is not None:
-            await recorder.record_feedback(feedback, turn_number(match))
+            await recorder.record_in(turn_number(match), lambda _: [feedback])
         return match

@@ -118,11 +118,6 @@ class Reactions(Struct):
         return list(takewhile(lambda entry: entry.block.seq > seq, newest_first))
 
     @property
-    def rate(self) -> float | None:
-        """The share of "ok" in the user's reactions from 0 to 1, None without reactions."""
-        return self.satisfaction.rate
-
-    @property
     def satisfaction(self) -> Satisfaction:
         """The counts of the user's reactions."""
         reactions = Counter(entry.feedback.reaction for entry in self.user_reactions.values())

@@ -19,7 +19,6 @@ from loopline.timeline.blocks import (
 )
 from loopline.timeline.bodies import (
     Body,
-    Feedback,
     ToolQuestion,
     TurnHeader,
     UserAnswer,
@@ -170,15 +169,6 @@ class Recorder:
         if self._is_heard():
             await asyncio.sleep(0)  # lets a subscriber act before the next step
         return recorded
-
-    async def record_feedback(self, feedback: Feedback, turn: int) -> None:
-        """Append feedback on another turn of the conversation.
-
-        Raises:
-            LooplineError: the recorder's own turn has ended.
-            LeaseLost: another runner has taken over the conversation.
-        """
-        await self.record_in(turn, lambda _: [feedback])
 
     async def record_in(
         self, turn: int, make: Callable[[Timeline], Sequence[Body]], key: str = ""

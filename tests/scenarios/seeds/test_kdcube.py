@@ -146,7 +146,7 @@ async def test_k14_the_last_word_of_a_person_counts_and_a_rate_is_made_of_those(
             elif reaction == "neutral":
                 await talk.feedback("turn_3", None)
         reactions = Timeline(await talk.blocks()).reactions
-    assert reactions.rate == pytest.approx(0.5)
+    assert reactions.satisfaction.rate == pytest.approx(0.5)
 
 
 async def test_k15_channels_are_streamed_apart() -> None:
