@@ -7,8 +7,6 @@ import re
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 
-import typer.main
-
 from loopline.timeline import body_types
 from tests.docs.pages import ROOT, code_words, pages
 from tests.house.tree import python_files, tree
@@ -33,7 +31,7 @@ def public_names() -> list[str]:
 
 def commands() -> list[str]:
     """Every command as it is typed: `run`, `knowledge build`, …"""
-    return list(_commands(typer.main.get_command(import_module("loopline.cli").app)))
+    return list(_commands(import_module("loopline.cli").app))
 
 
 def _commands(command: object, typed: str = "") -> Iterator[str]:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from importlib import import_module
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 from loopline import BaseWorkflow, Bundle, Harness
-from loopline.cli.app import BUILD, COMMANDS, DIFF, PRESETS, CommandEntry
+from loopline.cli.app import LazyCommand, app
 from loopline.testing import Say, ScriptedModel
 
 HEAVY = {
-    *{"aiosqlite", "git", "httpx", "httpx2", "mcp", "numpy", "pydantic", "pydantic_ai"},
-    *{"opentelemetry", "rich", "sqlalchemy", "sqlite3", "torch", "typer", "yaml"},
+    *{"aiosqlite", "click", "git", "httpx", "httpx2", "mcp", "numpy", "pydantic", "pydantic_ai"},
+    *{"opentelemetry", "rich", "sqlalchemy", "sqlite3", "torch", "yaml"},
     *{"loopline.cli", "loopline.store", "loopline.providers", "loopline.testing"},
 }
 ASK_FOR_ALL = "import loopline; [getattr(loopline, name) for name in loopline.__all__]"
@@ -99,11 +100,18 @@ async def test_read_loads_no_other_command_and_no_adapter_but_the_store(tmp_path
     assert loaded & heavy == set()
 
 
-@pytest.mark.parametrize("entry", [*COMMANDS, BUILD, PRESETS, DIFF], ids=lambda entry: entry.name)
-def test_the_help_of_a_command_says_what_its_function_does(entry: CommandEntry) -> None:
-    module, _, function = entry.work.partition(":")
-    work: object = getattr(import_module(f"loopline.cli.{module}"), function)
-    assert entry.help == f"{work.__doc__}".partition("\n")[0]
+def commands(group: click.Group) -> Iterator[LazyCommand]:
+    for command in group.commands.values():
+        if isinstance(command, click.Group):
+            yield from commands(command)
+        else:
+            assert isinstance(command, LazyCommand)
+            yield command
+
+
+@pytest.mark.parametrize("command", [*commands(app)], ids=lambda command: command.function)
+def test_the_help_of_a_command_says_what_its_function_does(command: LazyCommand) -> None:
+    assert command.help == command.load().help
 
 
 def test_a_name_that_is_not_public_is_no_attribute(tmp_path: Path) -> None:

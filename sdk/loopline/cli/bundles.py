@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
-import typer
+import click
 from msgspec import structs
 from rich.table import Table
 from rich.text import Text
@@ -46,7 +46,16 @@ from loopline.bundle import (
 )
 from loopline.cli.bundle_access import Invocation, chosen_properties, open_bundle
 from loopline.cli.knowledge import index_line, vectors_line
-from loopline.cli.options import ANSWERED, FAILED, BundleArgument, Choices, UsageError
+from loopline.cli.options import ANSWERED, FAILED, Choices, UsageError, command
+from loopline.cli.parameters import (
+    PATH,
+    bundle_argument,
+    json_option,
+    model_option,
+    prop_option,
+    store_option,
+    user_option,
+)
 from loopline.cli.terminal import QUIET, WARNING, Screen, escape, quantity
 from loopline.clock import SystemClock
 from loopline.crew import Agents
@@ -116,7 +125,13 @@ class Findings:
         self.problems += [problem for problem in problems if problem not in self.problems]
 
 
-async def check(choices: Choices, screen: Screen, bundle: BundleArgument) -> int:
+@command
+@bundle_argument
+@store_option
+@model_option
+@prop_option
+@json_option
+async def check(choices: Choices, screen: Screen, bundle: str) -> int:
     """Show what a bundle consists of, and what is wrong with it."""
     try:
         overrides = chosen_properties(choices)
@@ -383,14 +398,18 @@ def _findings_document(findings: Findings) -> JsonObject:
     }
 
 
+@command
+@bundle_argument
+@click.argument("name", metavar="ALIAS.FUNCTION", help="The tool.")
+@click.argument(
+    "arguments_json", default="{}", metavar="[JSON]", help="Its arguments, as a JSON object."
+)
+@user_option
+@store_option
+@prop_option
+@json_option
 async def call_tool(
-    choices: Choices,
-    screen: Screen,
-    bundle: BundleArgument,
-    name: Annotated[str, typer.Argument(metavar="ALIAS.FUNCTION", help="The tool.")],
-    arguments_json: Annotated[
-        str, typer.Argument(metavar="JSON", help="Its arguments, as a JSON object.")
-    ] = "{}",
+    choices: Choices, screen: Screen, bundle: str, name: str, arguments_json: str
 ) -> int:
     """Call one tool of a bundle, outside any conversation."""
     loaded = load(bundle)
@@ -520,14 +539,18 @@ def _show_outcome(outcome: Outcome, choices: Choices, screen: Screen) -> None:
         screen.note(f"file: {escape(str(change.path))} ({what}), which only a conversation keeps")
 
 
-async def new(
-    choices: Choices,
-    screen: Screen,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the new package.")],
-    folder: Annotated[
-        Path, typer.Option("--in", metavar="FOLDER", help="Where to create its folder.")
-    ] = Path(),
-) -> int:
+@command
+@click.argument("name", metavar="NAME", help="The name of the new package.")
+@click.option(
+    "folder",
+    "--in",
+    type=PATH,
+    default=Path(),
+    show_default=True,
+    metavar="FOLDER",
+    help="Where to create its folder.",
+)
+async def new(choices: Choices, screen: Screen, name: str, folder: Path) -> int:
     """Create a bundle, with a tool, a skill and a test."""
     del choices
     project = create(name, folder, Installation.now())
@@ -547,6 +570,8 @@ async def new(
     return ANSWERED
 
 
+@command
+@json_option
 async def list_bundles(choices: Choices, screen: Screen) -> int:
     """List the bundles that can be opened by name."""
     entries = available()

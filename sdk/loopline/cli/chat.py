@@ -7,13 +7,19 @@ import logging
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 from rich.text import Text
 
 from loopline.cli.bundle_access import open_bundle
-from loopline.cli.options import Choices, UsageError, exit_now, stop_on_signal
+from loopline.cli.options import Choices, UsageError, command, exit_now, stop_on_signal
+from loopline.cli.parameters import (
+    PATH,
+    answer_options,
+    cassette_options,
+    conversation_option,
+    json_option,
+)
 from loopline.cli.reader import new_name
 from loopline.cli.run import (
     HELP,
@@ -40,22 +46,31 @@ from loopline.timeline import Timeline
 _logger = logging.getLogger("loopline")
 
 
+@command
+@click.argument(
+    "bundle",
+    required=False,
+    metavar="[BUNDLE]",
+    help="A bundle's folder or name; with --server its id there.",
+)
+@click.option(
+    "--server",
+    default="",
+    metavar="URL",
+    help="Talk with a bundle of this server.",
+)
+@click.option(
+    "--key-file",
+    type=PATH,
+    metavar="FILE",
+    help="The file of your key there; else LOOPLINE_KEY has it.",
+)
+@conversation_option
+@answer_options
+@cassette_options
+@json_option
 async def chat(
-    choices: Choices,
-    screen: Screen,
-    bundle: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[BUNDLE]", help="A bundle's folder or name; with --server its id there."
-        ),
-    ] = None,
-    server: Annotated[
-        str, typer.Option(metavar="URL", help="Talk with a bundle of this server.")
-    ] = "",
-    key_file: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="The file of your key there; else LOOPLINE_KEY has it."),
-    ] = None,
+    choices: Choices, screen: Screen, bundle: str | None, server: str, key_file: Path | None
 ) -> int:
     """Talk with a bundle, here or on a server."""
     if server:

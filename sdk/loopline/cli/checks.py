@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Container, Sequence
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 from rich.table import Table
 from rich.text import Text
 
-from loopline.cli.options import ANSWERED, FAILED, Choices, UsageError
+from loopline.cli.options import ANSWERED, FAILED, Choices, UsageError, command
+from loopline.cli.parameters import PATH, json_option
 from loopline.cli.terminal import QUIET, WARNING, Screen, escape, format_limit, quantity
 from loopline.errors import LooplineError
 from loopline.harness import execution_features
@@ -20,6 +20,8 @@ from loopline.react import GROUPS, PRESETS, Preset, named_preset, presets_diff
 from loopline.skills import check_skill, skill_folders
 
 
+@command
+@json_option
 async def doctor(choices: Choices, screen: Screen) -> int:
     """Say what isolation of programs needs, and whether it is here."""
     backends = await execution_features()
@@ -54,9 +56,10 @@ TABLE_WIDTH = 108
 """The columns that the table of all presets takes."""
 DIFFERENT = "yellow"
 """The style of a value that is not that of the first preset shown."""
-PresetArgument = Annotated[str, typer.Argument(metavar="PRESET")]
 
 
+@command
+@json_option
 async def list_presets(choices: Choices, screen: Screen) -> int:
     """List the loop options of every preset."""
     presets = list(PRESETS.values())
@@ -75,9 +78,11 @@ async def list_presets(choices: Choices, screen: Screen) -> int:
     return ANSWERED
 
 
-async def diff(
-    choices: Choices, screen: Screen, first_name: PresetArgument, second_name: PresetArgument
-) -> int:
+@command
+@click.argument("first_name", metavar="PRESET")
+@click.argument("second_name", metavar="PRESET")
+@json_option
+async def diff(choices: Choices, screen: Screen, first_name: str, second_name: str) -> int:
     """Show the loop options in which two presets differ."""
     try:
         first, second = named_preset(first_name), named_preset(second_name)
@@ -139,14 +144,12 @@ PLACES = (".agents/skills", "skills")
 """Where skills are looked for if no folder is given."""
 
 
-async def check_skills(
-    choices: Choices,
-    screen: Screen,
-    folders: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="FOLDER…", help="Skills, or folders of skills."),
-    ] = None,
-) -> int:
+@command
+@click.argument(
+    "folders", type=PATH, nargs=-1, metavar="[FOLDER…]", help="Skills, or folders of skills."
+)
+@json_option
+async def check_skills(choices: Choices, screen: Screen, folders: tuple[Path, ...]) -> int:
     """Check skills by the rules of the format."""
     roots = await asyncio.to_thread(_roots, folders or [])
     skills = {

@@ -6,12 +6,18 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from difflib import unified_diff
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 from rich.text import Text
 
-from loopline.cli.options import ANSWERED, FAILED, Choices, UsageError
+from loopline.cli.options import ANSWERED, FAILED, Choices, UsageError, command
+from loopline.cli.parameters import (
+    PATH,
+    conversation_option,
+    json_option,
+    pager_option,
+    scope_options,
+)
 from loopline.cli.reader import open_store, stored_blocks
 from loopline.cli.terminal import QUIET, REF, Screen, escape, quantity
 from loopline.errors import LooplineError
@@ -113,13 +119,18 @@ def _patch_lines(patch: str) -> Iterator[Text]:
         yield Text(f"and {len(lines) - PATCH_LINES} more lines", QUIET)
 
 
-TurnOption = Annotated[
-    str, typer.Option("--turn", metavar="TURN", help="The turn, as turn_2 or 2; else the last.")
-]
+turn_option = click.option(
+    "--turn", default="", metavar="TURN", help="The turn, as turn_2 or 2; else the last."
+)
 _AREAS: tuple[WorkspaceArea, ...] = ("files", "outputs")
 
 
-async def list_files(choices: Choices, screen: Screen, turn: TurnOption = "") -> int:
+@command
+@turn_option
+@conversation_option
+@scope_options
+@json_option
+async def list_files(choices: Choices, screen: Screen, turn: str) -> int:
     """List the files of a turn."""
     tree = await _tree(choices, screen, turn)
     if choices.as_json:
@@ -131,12 +142,13 @@ async def list_files(choices: Choices, screen: Screen, turn: TurnOption = "") ->
     return ANSWERED if tree else FAILED
 
 
-async def show(
-    choices: Choices,
-    screen: Screen,
-    path: Annotated[str, typer.Argument(metavar="PATH", help="Such as files/a.py.")],
-    turn: TurnOption = "",
-) -> int:
+@command
+@click.argument("path", metavar="PATH", help="Such as files/a.py.")
+@turn_option
+@conversation_option
+@scope_options
+@json_option
+async def show(choices: Choices, screen: Screen, path: str, turn: str) -> int:
     """Print the text of a file of a turn."""
     tree = await _tree(choices, screen, turn)
     name = path if path.startswith(("files/", "outputs/")) else f"files/{path}"
@@ -155,12 +167,14 @@ async def show(
     return ANSWERED
 
 
-async def diff(
-    choices: Choices,
-    screen: Screen,
-    first: Annotated[str, typer.Argument(metavar="TURN", help="The older turn.")],
-    second: Annotated[str, typer.Argument(metavar="TURN", help="The newer turn.")],
-) -> int:
+@command
+@click.argument("first", metavar="TURN", help="The older turn.")
+@click.argument("second", metavar="TURN", help="The newer turn.")
+@conversation_option
+@scope_options
+@pager_option
+@json_option
+async def diff(choices: Choices, screen: Screen, first: str, second: str) -> int:
     """Show what changed in the files between two turns."""
     timeline = await _timeline(choices, screen)
     older, newer = (_files(timeline, _number(timeline, turn)) for turn in (first, second))
@@ -178,25 +192,30 @@ async def diff(
     return ANSWERED
 
 
-async def export(
-    choices: Choices,
-    screen: Screen,
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new or an empty folder.")],
-    turn: TurnOption = "",
-    force: Annotated[bool, typer.Option(help="Write into a folder that has files.")] = False,
-) -> int:
+@command
+@click.argument("folder", type=PATH, metavar="FOLDER", help="A new or an empty folder.")
+@turn_option
+@click.option("--force/--no-force", help="Write into a folder that has files.")
+@conversation_option
+@scope_options
+async def export(choices: Choices, screen: Screen, folder: Path, turn: str, force: bool) -> int:
     """Write the files of a turn into a folder."""
     tree = await _tree(choices, screen, turn)
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder} is no folder")
-    if folder.is_dir() and any(folder.iterdir()) and not force:
-        raise UsageError(f"{folder} has files: name a new folder, or pass --force")
-    await asyncio.to_thread(_write_tree, folder, tree)
+    await asyncio.to_thread(_write_tree, folder, tree, force=force)
     screen.note(f"{quantity(len(tree), 'file')} in {folder}")
     return ANSWERED
 
 
-def _write_tree(folder: Path, tree: Mapping[str, Block]) -> None:
+def _write_tree(folder: Path, tree: Mapping[str, Block], *, force: bool) -> None:
+    """Write the files into the folder, which is created if it does not exist.
+
+    Raises:
+        UsageError: the path is not a folder, or the folder has files and `force` is false.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is not a folder")
+    if folder.is_dir() and any(folder.iterdir()) and not force:
+        raise UsageError(f"{folder} has files: name a new folder, or pass --force")
     folder.mkdir(parents=True, exist_ok=True)
     with Folder(folder) as target:
         for path, block in tree.items():

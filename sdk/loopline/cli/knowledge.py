@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated
 
-import typer
+import click
 from rich.table import Table
 from rich.text import Text
 
 from loopline.cli.bundle_access import open_bundle, progress_bar
-from loopline.cli.options import ANSWERED, FAILED, BundleArgument, Choices, UsageError
+from loopline.cli.options import ANSWERED, FAILED, Choices, UsageError, command
+from loopline.cli.parameters import bundle_argument, json_option, prop_option, store_option
 from loopline.cli.terminal import QUIET, REF, WARNING, Screen, escape, quantity
 from loopline.errors import LooplineError
 from loopline.harness import Harness
@@ -22,22 +22,43 @@ from loopline.search import Explanation, VectorState
 DIGITS = 3
 
 
+@command
+@bundle_argument
+@click.argument("query", metavar="QUERY", help="The words to look for.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    help="Print at most this many passages.",
+)
+@click.option("--root", default="", metavar="FOLDER", help="Look only below this folder.")
+@click.option(
+    "--language",
+    default="",
+    metavar="ENDING",
+    help="Look only in such files, as py.",
+)
+@click.option(
+    "--path",
+    default="",
+    metavar="PATTERN",
+    help="Look only in such paths, as docs/*.md.",
+)
+@click.option("--explain/--no-explain", help="Say why each passage stands where it does.")
+@store_option
+@prop_option
+@json_option
 async def search(
     choices: Choices,
     screen: Screen,
-    bundle: BundleArgument,
-    query: Annotated[str, typer.Argument(metavar="QUERY", help="The words to look for.")],
-    limit: Annotated[int, typer.Option(min=1, help="Print at most this many passages.")] = 5,
-    root: Annotated[str, typer.Option(metavar="FOLDER", help="Look only below this folder.")] = "",
-    language: Annotated[
-        str, typer.Option(metavar="ENDING", help="Look only in such files, as py.")
-    ] = "",
-    path: Annotated[
-        str, typer.Option(metavar="PATTERN", help="Look only in such paths, as docs/*.md.")
-    ] = "",
-    explain: Annotated[
-        bool, typer.Option(help="Say why each passage stands where it does.")
-    ] = False,
+    bundle: str,
+    query: str,
+    limit: int,
+    root: str,
+    language: str,
+    path: str,
+    explain: bool,
 ) -> int:
     """Search a bundle's knowledge space."""
     if not query.strip():
@@ -61,7 +82,12 @@ async def search(
     return ANSWERED if passages else FAILED
 
 
-async def build(choices: Choices, screen: Screen, bundle: BundleArgument) -> int:
+@command
+@bundle_argument
+@store_option
+@prop_option
+@json_option
+async def build(choices: Choices, screen: Screen, bundle: str) -> int:
     """Build a knowledge space, and show what is in it."""
     async with open_bundle(bundle, choices, screen) as harness:
         space = _space(harness)
@@ -81,7 +107,12 @@ async def build(choices: Choices, screen: Screen, bundle: BundleArgument) -> int
     return ANSWERED
 
 
-async def check_links(choices: Choices, screen: Screen, bundle: BundleArgument) -> int:
+@command
+@bundle_argument
+@store_option
+@prop_option
+@json_option
+async def check_links(choices: Choices, screen: Screen, bundle: str) -> int:
     """List the links, refs and paths in documents that name nothing."""
     async with open_bundle(bundle, choices, screen) as harness:
         space = _space(harness)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
 import logging
 import os
@@ -11,30 +10,15 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from functools import partial
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Concatenate, Literal, NoReturn
+from typing import Any, Concatenate, Literal, NoReturn, TypeAlias
 
-import typer
+import click
 
-from loopline.cli.parameters import (
-    OWN,
-    ConversationArgument,
-    ConversationOption,
-    JsonOption,
-    ModelOption,
-    PagerOption,
-    ProjectOption,
-    PropOption,
-    RecordOption,
-    ReplayOption,
-    StoreOption,
-    TenantOption,
-    UserOption,
-    VerboseOption,
-)
+from loopline.cli.parameters import verbose_option
 from loopline.cli.terminal import Screen, leave_pipe
 from loopline.errors import LooplineError
 from loopline.timeline import DEFAULT_USER, Reaction
@@ -65,7 +49,7 @@ def execute(
     `verbose` writes the log to stderr, `paged` shows long layouts in the user's pager.
 
     Raises:
-        typer.Exit: always.
+        SystemExit: always.
     """
     _configure_log(verbose, as_json)
     screen = Screen(paged=paged)
@@ -91,7 +75,7 @@ def execute(
         _report(error, problem, screen, as_json=as_json)
         _logger.exception("unexpected")
         code = FAILED
-    raise typer.Exit(code)
+    raise SystemExit(code)
 
 
 def _report(error: Exception, problem: str, screen: Screen, *, as_json: bool) -> None:
@@ -183,8 +167,6 @@ REACTIONS: Mapping[str, Reaction | None] = {
 }
 """The reactions to a turn by the name that is typed; `none` takes a reaction back."""
 
-BundleArgument = Annotated[str, typer.Argument(metavar="BUNDLE", help="A bundle's folder or name.")]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
@@ -207,62 +189,39 @@ class Choices:
         return self.user or DEFAULT_USER
 
 
-def command(
-    work: Callable[Concatenate[Choices, Screen, ...], Coroutine[None, None, int]], *shared: str
-) -> Callable[..., None]:
-    """Return a command that does the `work`, with its own parameters and the `shared` ones of `call`.
+_SHARED = tuple(field.name for field in fields(Choices))
 
-    Its own ones, which have other names than all of `call`, stand before the shared ones, or where these have OWN.
-    The help is the first line of its docstring.
+Work: TypeAlias = Callable[Concatenate[Choices, Screen, ...], Coroutine[None, None, int]]
+
+
+def command(work: Work) -> click.Command:
+    """Make a command of an async function that returns an exit code.
+
+    The function gets the shared options as `Choices`, a screen, and its other parameters by name. The first line of
+    its docstring is the help.
     """
 
-    def call(
-        conversation: ConversationOption = None,
-        conversation_argument: ConversationArgument = None,
-        store: StoreOption = None,
-        model: ModelOption = None,
-        user: UserOption = None,
-        project: ProjectOption = None,
-        tenant: TenantOption = None,
-        prop: PropOption = None,
-        record: RecordOption = None,
-        replay: ReplayOption = None,
-        pager: PagerOption = True,
-        as_json: JsonOption = False,
-        verbose: VerboseOption = False,
-        **own: object,
-    ) -> None:
-        if conversation is not None and conversation_argument not in (None, conversation):
-            raise typer.BadParameter(
+    @wraps(work)
+    def call(verbose: bool, **values: Any) -> None:
+        shared = {name: values.pop(name) for name in _SHARED if name in values}
+        by_argument = values.pop("conversation_argument", None)
+        chosen = shared.get("conversation")
+        if chosen is not None and by_argument not in (None, chosen):
+            raise click.BadParameter(
                 "two conversations are named: write one of them", param_hint="'--conversation'"
             )
-        choices = Choices(
-            conversation=conversation_argument if conversation is None else conversation,
-            store=store,
-            model=model,
-            user=user,
-            project=project,
-            tenant=tenant,
-            props=tuple(prop or ()),
-            record=record,
-            replay=replay,
-            as_json=as_json,
-        )
+        if by_argument is not None:
+            shared["conversation"] = by_argument
+        paged = values.pop("pager", False)
+        choices = Choices(**shared)
         execute(
-            partial(work, choices, **own),
+            lambda screen: work(choices, screen, **values),
             verbose=verbose,
-            as_json=as_json,
-            paged=pager and "pager" in shared,
+            as_json=choices.as_json,
+            paged=paged,
         )
 
-    options = inspect.signature(call, eval_str=True).parameters
-    _, _, *own = inspect.signature(work, eval_str=True).parameters.values()
-    names = [*shared, "verbose"] if OWN in shared else [OWN, *shared, "verbose"]
-    parameters = [
-        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for name in names
-        for parameter in (own if name == OWN else [options[name]])
-    ]
-    vars(call)["__signature__"] = inspect.Signature(parameters)
-    call.__doc__ = (work.__doc__ or "").partition("\n")[0]
-    return call
+    about = (work.__doc__ or "").partition("\n")[0]
+    made = click.command(help=about)(call)
+    verbose_option(made)
+    return made

@@ -1,53 +1,77 @@
-"""The arguments and options that several commands share, as they are typed."""
+"""The arguments and options that several commands share."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Any, TypeAlias
 
-import typer
+import click
 
-OWN = "..."
-"""Where a command's own options stand among the shared ones."""
+Decorator: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-ConversationArgument = Annotated[
-    str | None, typer.Argument(metavar="CONVERSATION", help="Its name; the latest if omitted.")
-]
-ConversationOption = Annotated[
-    str | None,
-    typer.Option(
-        "-c",
-        "--conversation",
-        help="The conversation; if omitted, run and chat begin one, others take the latest.",
+PATH: click.Path = click.Path(path_type=Path)
+"""The type of a parameter whose value is a path."""
+
+
+def _combine(*options: Decorator) -> Decorator:
+    """Return a decorator that adds the options; the help lists them in this order."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+bundle_argument: Decorator = click.argument(
+    "bundle", metavar="BUNDLE", help="A bundle's folder or name."
+)
+conversation_argument: Decorator = click.argument(
+    "conversation_argument",
+    required=False,
+    metavar="[CONVERSATION]",
+    help="Its name; the latest if omitted.",
+)
+conversation_option: Decorator = click.option(
+    "-c",
+    "--conversation",
+    help="The conversation; if omitted, run and chat begin one, others take the latest.",
+)
+store_option: Decorator = click.option(
+    "--store", help="The store's URL, such as sqlite:///talk.db; else LOOPLINE_STORE."
+)
+model_option: Decorator = click.option(
+    "--model", help="The model, such as openai:gpt-5; else LOOPLINE_MODEL."
+)
+user_option: Decorator = click.option("--user", help="The user of the conversation.")
+project_option: Decorator = click.option("--project", help="The project of the conversation.")
+tenant_option: Decorator = click.option("--tenant", help="The tenant of the conversation.")
+prop_option: Decorator = click.option(
+    "props", "--prop", multiple=True, metavar="A.B=VALUE", help="Set a property of the bundle."
+)
+pager_option: Decorator = click.option(
+    "--pager/--no-pager",
+    default=True,
+    help="Show long output in PAGER, else in less.",
+)
+yes_option: Decorator = click.option("-y", "--yes", is_flag=True, help="Do not ask first.")
+
+_flag = partial(click.option, is_flag=True)
+json_option: Decorator = _flag("as_json", "--json", help="Print one JSON value on stdout.")
+verbose_option: Decorator = _flag(
+    "-v", "--verbose", help="Log to stderr; with --json in lines of JSON."
+)
+
+scope_options: Decorator = _combine(store_option, user_option, project_option, tenant_option)
+answer_options: Decorator = _combine(store_option, model_option, user_option, prop_option)
+cassette_options: Decorator = _combine(
+    click.option(
+        "--record", type=PATH, metavar="FILE", help="Record the replies of a provider's model."
     ),
-]
-StoreOption = Annotated[
-    str | None,
-    typer.Option(help="The store's URL, such as sqlite:///talk.db; else LOOPLINE_STORE."),
-]
-ModelOption = Annotated[
-    str | None, typer.Option(help="The model, such as openai:gpt-5; else LOOPLINE_MODEL.")
-]
-UserOption = Annotated[str | None, typer.Option(help="The user of the conversation.")]
-ProjectOption = Annotated[str | None, typer.Option(help="The project of the conversation.")]
-TenantOption = Annotated[str | None, typer.Option(help="The tenant of the conversation.")]
-PropOption = Annotated[
-    list[str] | None,
-    typer.Option("--prop", metavar="A.B=VALUE", help="Set a property of the bundle."),
-]
-RecordOption = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Record the replies of a provider's model.")
-]
-ReplayOption = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Answer from a recording, without network.")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON value on stdout.")]
-PagerOption = Annotated[
-    bool,
-    typer.Option(
-        "--pager/--no-pager", help="Show long output in PAGER, else in less.", show_default=False
+    click.option(
+        "--replay", type=PATH, metavar="FILE", help="Answer from a recording, without network."
     ),
-]
-VerboseOption = Annotated[
-    bool, typer.Option("-v", "--verbose", help="Log to stderr; with --json in lines of JSON.")
-]
+)

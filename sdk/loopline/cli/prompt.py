@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal, get_args
 
-import typer
+import click
 from rich.text import Text
 
-from loopline.cli.options import ANSWERED, FAILED, Choices, UsageError
+from loopline.cli.options import ANSWERED, FAILED, Choices, UsageError, command
+from loopline.cli.parameters import (
+    conversation_argument,
+    conversation_option,
+    json_option,
+    pager_option,
+    store_option,
+    user_option,
+)
 from loopline.cli.reader import open_store, stored_blocks
 from loopline.cli.terminal import QUIET, REF, WARNING, Columns, Screen, escape, quantity
 from loopline.cli.timeline_reports import UNKNOWN, format_dollars
@@ -57,24 +65,32 @@ async def _chosen_timeline(choices: Choices, screen: Screen) -> Timeline:
     return Timeline(blocks)
 
 
+@command
+@conversation_option
+@click.option("--turn", type=click.IntRange(min=1), help="The turn; the last one if omitted.")
+@click.option(
+    "number",
+    "--round",
+    type=click.IntRange(min=1),
+    help="The round of the turn; its last one if omitted.",
+)
+@click.option(
+    "--cache",
+    type=click.Choice(get_args(CacheName)),
+    help="Show what this provider's cache would have read of every round.",
+)
+@click.option("priced_as", "--model", help="With --cache: use the prices of this model.")
+@store_option
+@user_option
+@pager_option
+@json_option
 async def prompt(
     choices: Choices,
     screen: Screen,
-    turn: Annotated[
-        int | None, typer.Option(min=1, help="The turn; the last one if omitted.")
-    ] = None,
-    number: Annotated[
-        int | None,
-        typer.Option("--round", min=1, help="The round of the turn; its last one if omitted."),
-    ] = None,
-    cache: Annotated[
-        CacheName | None,
-        typer.Option(help="Show what this provider's cache would have read of every round."),
-    ] = None,
-    priced_as: Annotated[
-        str | None,
-        typer.Option("--model", help="With --cache: use the prices of this model."),
-    ] = None,
+    turn: int | None,
+    number: int | None,
+    cache: CacheName | None,
+    priced_as: str | None,
 ) -> int:
     """Show exactly what a round sent to its model."""
     timeline = await _chosen_timeline(choices, screen)
@@ -320,6 +336,13 @@ def _cache_document(simulation: CacheSimulation) -> JsonObject:
     }
 
 
+@command
+@conversation_argument
+@conversation_option
+@store_option
+@user_option
+@pager_option
+@json_option
 async def replay(choices: Choices, screen: Screen) -> int:
     """Render every prompt again, and show where one diverges."""
     rounds = list(replayed_rounds(await _chosen_timeline(choices, screen)))

@@ -8,13 +8,19 @@ import sys
 from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
-import typer
+import click
 from rich.rule import Rule
 from rich.text import Text
 
-from loopline.cli.options import ANSWERED, FAILED, Choices, UsageError
+from loopline.cli.options import ANSWERED, FAILED, Choices, UsageError, command
+from loopline.cli.parameters import (
+    conversation_argument,
+    conversation_option,
+    json_option,
+    scope_options,
+)
 from loopline.cli.terminal import QUIET, REF, Screen, escape, quantity
 from loopline.errors import LooplineError, StoreError
 from loopline.harness import ConversationNames, ReadOnlyStore
@@ -148,13 +154,14 @@ async def read_object(file: Path) -> JsonObject:
     return document
 
 
-async def read(
-    choices: Choices,
-    screen: Screen,
-    refs: Annotated[
-        list[str], typer.Argument(metavar="REF…", help="Refs, as other commands print them.")
-    ],
-) -> int:
+@command
+@click.argument(
+    "refs", nargs=-1, required=True, metavar="REF…", help="Refs, as other commands print them."
+)
+@conversation_option
+@scope_options
+@json_option
+async def read(choices: Choices, screen: Screen, refs: tuple[str, ...]) -> int:
     """Read anything that has a ref."""
     async with open_store(choices) as store:
         conversation = await chosen_conversation(store, choices, screen)
@@ -203,6 +210,10 @@ def _item_document(item: Item) -> Json:
     }
 
 
+@command
+@conversation_argument
+@conversation_option
+@scope_options
 async def export(choices: Choices, screen: Screen) -> int:
     """Print a conversation as a JSON document."""
     async with open_store(choices) as store:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
-import typer
+import click
 from msgspec import structs
 from rich.cells import cell_len
 from rich.text import Text
@@ -33,12 +33,20 @@ from loopline.cli.options import (
     ANSWERED,
     FAILED,
     REACTIONS,
-    BundleArgument,
     Choices,
     Protocol,
     UsageError,
+    command,
     exit_now,
     stop_on_signal,
+)
+from loopline.cli.parameters import (
+    PATH,
+    answer_options,
+    bundle_argument,
+    cassette_options,
+    conversation_option,
+    json_option,
 )
 from loopline.cli.reader import chosen_name, key_document, new_name, unused_name
 from loopline.cli.terminal import QUIET, REF, Screen, escape, format_duration, quantity
@@ -129,48 +137,76 @@ MODEL_REMARKS = {"offline": " — a deterministic reader, not a language model"}
 _EMPTY_LINES = re.compile(r"\n\s*\n")
 _logger = logging.getLogger("loopline")
 
-AnyBundle = Annotated[
-    bool, typer.Option("--any-bundle", help="Continue a turn of another bundle or version.")
-]
-"""The option by which a person runs a turn with the named bundle."""
+any_bundle_option = click.option(
+    "--any-bundle", is_flag=True, help="Continue a turn of another bundle or version."
+)
 
 
+@command
+@conversation_option
+@answer_options
+@cassette_options
+@bundle_argument
+@click.argument(
+    "text",
+    required=False,
+    metavar="[TEXT]",
+    help="Your message; - reads it from stdin. Without it the turn that was cut off is continued.",
+)
+@click.option("--max-iterations", type=click.IntRange(min=1), help="Run at most this many rounds.")
+@click.option(
+    "--protocol", type=click.Choice(get_args(Protocol)), help="How the model states its decisions."
+)
+@click.option(
+    "--answer", multiple=True, metavar="CALL=VALUE", help="Answer a call of the paused turn."
+)
+@click.option(
+    "--attach", type=PATH, multiple=True, metavar="FILE", help="Attach a file; may be repeated."
+)
+@click.option("--svg", type=PATH, metavar="FILE", help="Save the screen as a picture.")
+@any_bundle_option
+@json_option
 async def run(
     choices: Choices,
     screen: Screen,
-    bundle: BundleArgument,
-    text: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="TEXT",
-            help="Your message; - reads it from stdin. Without it the turn that was cut off "
-            "is continued.",
-        ),
-    ] = None,
-    max_iterations: Annotated[
-        int | None, typer.Option(min=1, help="Run at most this many rounds.")
-    ] = None,
-    protocol: Annotated[
-        Protocol | None, typer.Option(help="How the model states its decisions.")
-    ] = None,
-    answer: Annotated[
-        list[str] | None,
-        typer.Option(metavar="CALL=VALUE", help="Answer a call of the paused turn."),
-    ] = None,
-    attach: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="Attach a file; may be repeated.")
-    ] = None,
-    svg: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Save the screen as a picture.")
-    ] = None,
-    any_bundle: AnyBundle = False,
+    bundle: str,
+    text: str | None,
+    max_iterations: int | None,
+    protocol: Protocol | None,
+    answer: tuple[str, ...],
+    attach: tuple[Path, ...],
+    svg: Path | None,
+    any_bundle: bool,
 ) -> int:
     """Ask a bundle; without TEXT continue its cut turn."""
-    limits = _limits(max_iterations, protocol)
     text = sys.stdin.read() if text == STDIN else text
-    answers = dict(map(_parse_answer, answer or ()))
-    files = attach or ()
-    _check_message(text, answers, files)
+    return await _run_turn(
+        choices,
+        screen,
+        bundle,
+        text,
+        limits=_limits(max_iterations, protocol),
+        answers=dict(map(_parse_answer, answer)),
+        files=attach,
+        svg=svg,
+        any_bundle=any_bundle,
+    )
+
+
+async def _run_turn(
+    choices: Choices,
+    screen: Screen,
+    bundle: str,
+    text: str | None = None,
+    *,
+    limits: Limits | None = None,
+    answers: Mapping[str, str] | None = None,
+    files: Sequence[Path] = (),
+    svg: Path | None = None,
+    any_bundle: bool = False,
+) -> int:
+    """Run one turn, or continue the turn that was cut off if `text` is None; print it, and return the exit code."""
+    _check_message(text, answers or {}, files)
     async with open_bundle(bundle, choices, screen) as harness:
         name = await _conversation_name(harness, choices, screen, is_new=text is not None)
         conversation = harness.conversation(name, user=choices.user_name)
@@ -181,8 +217,8 @@ async def run(
                 text,
                 choices,
                 screen,
-                limits=limits,
-                answers=answers,
+                limits=limits or {},
+                answers=answers or {},
                 files=files,
                 any_bundle=any_bundle,
             )
@@ -491,21 +527,29 @@ def _source_document(numbered: NumberedSource) -> Json:
     }
 
 
+@command
+@conversation_option
+@bundle_argument
+@click.option(
+    "all_turns", "--all", is_flag=True, help="Continue every cut turn of the store instead."
+)
+@click.option(
+    "--at-once",
+    type=click.IntRange(min=1),
+    default=4,
+    show_default=True,
+    metavar="N",
+    help="With --all: run this many at a time.",
+)
+@any_bundle_option
+@answer_options
+@json_option
 async def resume(
-    choices: Choices,
-    screen: Screen,
-    bundle: BundleArgument,
-    all_turns: Annotated[
-        bool, typer.Option("--all", help="Continue every cut turn of the store instead.")
-    ] = False,
-    at_once: Annotated[
-        int, typer.Option(min=1, metavar="N", help="With --all: run this many at a time.")
-    ] = 4,
-    any_bundle: AnyBundle = False,
+    choices: Choices, screen: Screen, bundle: str, all_turns: bool, at_once: int, any_bundle: bool
 ) -> int:
     """Continue the turn that was cut off, or all of the store."""
     if not all_turns:
-        return await run(choices, screen, bundle, any_bundle=any_bundle)
+        return await _run_turn(choices, screen, bundle, any_bundle=any_bundle)
     if any_bundle:
         raise UsageError("--any-bundle continues one turn: name its conversation, without --all")
     async with open_bundle(bundle, choices, screen) as harness:

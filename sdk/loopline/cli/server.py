@@ -13,13 +13,24 @@ from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
-import typer
+import click
 
 from loopline.bundle import load
 from loopline.cli.bundle_access import chosen_properties, open_bundle
-from loopline.cli.options import ANSWERED, BundleArgument, Choices, UsageError
+from loopline.cli.options import ANSWERED, Choices, UsageError, command
+from loopline.cli.parameters import (
+    PATH,
+    answer_options,
+    bundle_argument,
+    model_option,
+    project_option,
+    prop_option,
+    store_option,
+    tenant_option,
+    user_option,
+)
 from loopline.cli.terminal import Screen, escape
 from loopline.errors import BundleError, LooplineError
 from loopline.files import AttachmentCaps
@@ -83,55 +94,80 @@ HOST, PORT = "127.0.0.1", 8_000
 SCAN = "APP_AV_SCAN"
 NEEDED = ("ag_ui", "fastapi", "jwt", "PIL", "python_multipart", "socketio", "uvicorn", "watchfiles")
 
-BundlesArgument = Annotated[
-    list[str], typer.Argument(metavar="BUNDLE…", help="Folders or names of bundles.")
-]
-KeysOption = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="API keys, as loopline key writes them.")
-]
 
-
+@command
+@click.argument(
+    "bundles", nargs=-1, required=True, metavar="BUNDLE…", help="Folders or names of bundles."
+)
+@click.option("--host", default=HOST, show_default=True, help="The address to listen on.")
+@click.option(
+    "--port",
+    type=click.IntRange(min=0, max=65535),
+    default=PORT,
+    show_default=True,
+    help="The port to listen on.",
+)
+@click.option("--keys", type=PATH, metavar="FILE", help="API keys, as loopline key writes them.")
+@click.option(
+    "--issuer",
+    default="",
+    metavar="URL",
+    help="The issuer of JSON Web Tokens that are taken.",
+)
+@click.option("--audience", default="", help="For whom these tokens must be.")
+@click.option(
+    "--jwks",
+    default="",
+    metavar="URL",
+    help="The issuer's keys, if its configuration names none.",
+)
+@click.option(
+    "--production", is_flag=True, help="Refuse to begin without keys, scanner and isolation."
+)
+@click.option("--reload", is_flag=True, help="Begin anew when a file of a bundle changes.")
+@click.option(
+    "--origin",
+    multiple=True,
+    metavar="URL",
+    help="Pages of this origin may read answers in a browser.",
+)
+@click.option(
+    "--public-url",
+    default="",
+    metavar="URL",
+    help="Where a proxy has the server reached, for its URLs.",
+)
+@click.option(
+    "--retention",
+    multiple=True,
+    metavar="[TENANT=]DAYS",
+    help="Forget conversations that nobody has used for so long.",
+)
+@click.option(
+    "--quota",
+    multiple=True,
+    metavar="NAME=AMOUNT",
+    help="What a day may cost, such as user_tokens=200000.",
+)
+@store_option
+@model_option
+@prop_option
 async def serve(
     choices: Choices,
     screen: Screen,
-    bundles: BundlesArgument,
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = HOST,
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="The port to listen on.")] = PORT,
-    keys: KeysOption = None,
-    issuer: Annotated[
-        str, typer.Option(metavar="URL", help="The issuer of JSON Web Tokens that are taken.")
-    ] = "",
-    audience: Annotated[str, typer.Option(help="For whom these tokens must be.")] = "",
-    jwks: Annotated[
-        str, typer.Option(metavar="URL", help="The issuer's keys, if its configuration names none.")
-    ] = "",
-    production: Annotated[
-        bool,
-        typer.Option("--production", help="Refuse to begin without keys, scanner and isolation."),
-    ] = False,
-    reload: Annotated[
-        bool, typer.Option("--reload", help="Begin anew when a file of a bundle changes.")
-    ] = False,
-    origin: Annotated[
-        list[str] | None,
-        typer.Option(metavar="URL", help="Pages of this origin may read answers in a browser."),
-    ] = None,
-    public_url: Annotated[
-        str,
-        typer.Option(metavar="URL", help="Where a proxy has the server reached, for its URLs."),
-    ] = "",
-    retention: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="[TENANT=]DAYS", help="Forget conversations that nobody has used for so long."
-        ),
-    ] = None,
-    quota: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=AMOUNT", help="What a day may cost, such as user_tokens=200000."
-        ),
-    ] = None,
+    bundles: tuple[str, ...],
+    host: str,
+    port: int,
+    keys: Path | None,
+    issuer: str,
+    audience: str,
+    jwks: str,
+    production: bool,
+    reload: bool,
+    origin: tuple[str, ...],
+    public_url: str,
+    retention: tuple[str, ...],
+    quota: tuple[str, ...],
 ) -> int:
     """Serve bundles over HTTP: conversations, events, files."""
     check_extra()
@@ -147,7 +183,7 @@ async def serve(
         bundles,
         store=choices.store,
         auth=FirstOf(ways) if ways else None,
-        settings=_chosen(settings, public_url, origin or (), retention or (), quota or ()),
+        settings=_chosen(settings, public_url, origin, retention, quota),
         model=choices.model,
         properties=chosen_properties(choices),
     )
@@ -260,17 +296,22 @@ async def _serve_until_a_change(
         begin_anew()
 
 
+@command
+@click.argument("file", type=PATH, metavar="FILE", help="Where the digest is stored.")
+@click.option(
+    "--role", multiple=True, help="A role; who is privileged reads what other users said."
+)
+@click.option(
+    "--revoke",
+    default="",
+    metavar="ID",
+    help="Remove this key instead: the part after llk_.",
+)
+@user_option
+@project_option
+@tenant_option
 async def make_key(
-    choices: Choices,
-    screen: Screen,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where the digest is stored.")],
-    role: Annotated[
-        list[str] | None,
-        typer.Option(help="A role; who is privileged reads what other users said."),
-    ] = None,
-    revoke: Annotated[
-        str, typer.Option(metavar="ID", help="Remove this key instead: the part after llk_.")
-    ] = "",
+    choices: Choices, screen: Screen, file: Path, role: tuple[str, ...], revoke: str
 ) -> int:
     """Make an API key for a user, and store its digest in a file."""
     check_extra()
@@ -286,7 +327,7 @@ async def make_key(
         tenant=choices.tenant or DEFAULT_TENANT,
         project=choices.project or DEFAULT_PROJECT,
         user=choices.user_name,
-        roles=frozenset(role or ()),
+        roles=frozenset(role),
     )
     key = add_key(file, principal)
     screen.note("This key is shown only once:")
@@ -307,29 +348,37 @@ def check_extra() -> None:
 LOOPBACK = "127.0.0.1"
 
 
+@command
+@bundle_argument
+@click.option(
+    "--port",
+    type=click.IntRange(min=1, max=65535),
+    help="Serve over HTTP at /mcp of this port, not stdio.",
+)
+@click.option(
+    "--host", default=LOOPBACK, show_default=True, help="The address to listen on, with --port."
+)
+@click.option(
+    "--allow-host",
+    multiple=True,
+    help="Another name that clients reach it by, such as that of a proxy.",
+)
+@click.option("--login", metavar="SERVER", help="Sign in to an MCP server of the bundle instead.")
+@answer_options
 async def mcp(
     choices: Choices,
     screen: Screen,
-    bundle: BundleArgument,
-    port: Annotated[
-        int | None,
-        typer.Option(min=1, max=65_535, help="Serve over HTTP at /mcp of this port, not stdio."),
-    ] = None,
-    host: Annotated[str, typer.Option(help="The address to listen on, with --port.")] = LOOPBACK,
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option(help="Another name that clients reach it by, such as that of a proxy."),
-    ] = None,
-    login: Annotated[
-        str | None,
-        typer.Option(metavar="SERVER", help="Sign in to an MCP server of the bundle instead."),
-    ] = None,
+    bundle: str,
+    port: int | None,
+    host: str,
+    allow_host: tuple[str, ...],
+    login: str | None,
 ) -> int:
     """Serve a bundle to MCP clients: its tools, questions, skills."""
     address = None
     if port is not None:
         try:
-            address = http_address(host, port, allow_host or (), os.environ)
+            address = http_address(host, port, allow_host, os.environ)
         except LooplineError as error:
             raise UsageError(str(error)) from error
     async with open_bundle(bundle, choices, screen, model=model_or_call(choices.model)) as harness:

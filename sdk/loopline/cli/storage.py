@@ -8,12 +8,31 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 from rich.text import Text
 
-from loopline.cli.options import ANSWERED, FAILED, REACTIONS, Choices, ReactionName, UsageError
+from loopline.cli.options import (
+    ANSWERED,
+    FAILED,
+    REACTIONS,
+    Choices,
+    ReactionName,
+    UsageError,
+    command,
+)
+from loopline.cli.parameters import (
+    PATH,
+    conversation_argument,
+    conversation_option,
+    json_option,
+    project_option,
+    scope_options,
+    store_option,
+    tenant_option,
+    user_option,
+    yes_option,
+)
 from loopline.cli.reader import (
     chosen_conversation,
     conversation_in,
@@ -71,61 +90,57 @@ async def existing_store(choices: Choices) -> AsyncGenerator[Store]:
         yield store
 
 
-UserArgument = Annotated[str, typer.Argument(metavar="USER", help="The name of the user.")]
-YesOption = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask first.")]
+_user_argument = click.argument("name", metavar="USER", help="The name of the user.")
+_fact_argument = click.argument("fact_id", metavar="ID", help="The fact, as memory list names it.")
 
 
+@command
+@click.argument("file", type=PATH, metavar="FILE", help="What export printed; - reads stdin.")
+@click.option("name", "--as", default="", help="Its name here, instead of its own.")
+@click.option(
+    "--confirm",
+    multiple=True,
+    metavar="ACTION",
+    help="Allow an action that the import lists as inert; may be repeated.",
+)
+@store_option
+@user_option
 async def import_document(
-    choices: Choices,
-    screen: Screen,
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="What export printed; - reads stdin.")
-    ],
-    name: Annotated[str, typer.Option("--as", help="Its name here, instead of its own.")] = "",
-    confirm: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="ACTION",
-            help="Allow an action that the import lists as inert; may be repeated.",
-        ),
-    ] = None,
+    choices: Choices, screen: Screen, file: Path, name: str, confirm: tuple[str, ...]
 ) -> int:
     """Store an exported conversation; its actions stay inert."""
-    confirmed = confirm or ()
     document = await read_object(file)
     async with Store.open(choices.store) as store:
         conversation = await store.load(
-            document, name=name, confirm=confirmed, user=choices.user_name
+            document, name=name, confirm=confirm, user=choices.user_name
         )
         *blocks, _ = await conversation.blocks()
     imported = conversation.conversation.name
     screen.note(f"conversation {escape(imported)}: {quantity(len(blocks), 'block')} imported")
     for action in import_actions(blocks, imported):
-        if action.name not in confirmed:
+        if action.name not in confirm:
             screen.note(
                 f"inert: {action.name} ({action.text}); --confirm {action.name} would allow it"
             )
     return ANSWERED
 
 
+@command
+@click.argument("name", required=False, metavar="[CONVERSATION]", help="Its name; all if omitted.")
+@click.option("--document", type=PATH, metavar="FILE", help="Audit an exported document instead.")
+@click.option("--head", type=PATH, metavar="FILE", help="Compare with heads that were saved.")
+@click.option("--save", type=PATH, metavar="FILE", help="Save the current heads.")
+@click.option("--key", type=PATH, metavar="FILE", help="The key that signs the heads.")
+@scope_options
+@json_option
 async def audit(
     choices: Choices,
     screen: Screen,
-    name: Annotated[
-        str | None, typer.Argument(metavar="CONVERSATION", help="Its name; all if omitted.")
-    ] = None,
-    document: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Audit an exported document instead.")
-    ] = None,
-    head: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Compare with heads that were saved.")
-    ] = None,
-    save: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Save the current heads.")
-    ] = None,
-    key: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The key that signs the heads.")
-    ] = None,
+    name: str | None,
+    document: Path | None,
+    head: Path | None,
+    save: Path | None,
+    key: Path | None,
 ) -> int:
     """Find blocks that were changed, removed, moved or inserted."""
     secret = b"" if key is None else await asyncio.to_thread(_read_key, key)
@@ -196,11 +211,10 @@ def _audit_document(result: Audit) -> JsonObject:
     }
 
 
-async def backup(
-    choices: Choices,
-    screen: Screen,
-    target: Annotated[Path, typer.Argument(metavar="FILE", help="A file that does not exist yet.")],
-) -> int:
+@command
+@click.argument("target", type=PATH, metavar="FILE", help="A file that does not exist yet.")
+@store_option
+async def backup(choices: Choices, screen: Screen, target: Path) -> int:
     """Copy the store, with its blobs, while it is in use."""
     async with existing_store(choices) as store:
         await store.backup(target)
@@ -208,15 +222,13 @@ async def backup(
     return ANSWERED
 
 
-async def forget(
-    choices: Choices,
-    screen: Screen,
-    name: Annotated[str, typer.Argument(metavar="CONVERSATION", help="Its name.")],
-    cascade: Annotated[
-        bool, typer.Option("--cascade", help="Forget the forks that show parts of it too.")
-    ] = False,
-    yes: YesOption = False,
-) -> int:
+@command
+@click.argument("name", metavar="CONVERSATION", help="Its name.")
+@click.option("--cascade", is_flag=True, help="Forget the forks that show parts of it too.")
+@yes_option
+@store_option
+@user_option
+async def forget(choices: Choices, screen: Screen, name: str, cascade: bool, yes: bool) -> int:
     """Remove a conversation for good, after asking.
 
     Raises:
@@ -243,12 +255,13 @@ async def forget(
     return ANSWERED
 
 
-async def forget_user(
-    choices: Choices,
-    screen: Screen,
-    name: UserArgument,
-    yes: YesOption = False,
-) -> int:
+@command
+@_user_argument
+@yes_option
+@store_option
+@project_option
+@tenant_option
+async def forget_user(choices: Choices, screen: Screen, name: str, yes: bool) -> int:
     """Remove all conversations of a user for good, after asking.
 
     Raises:
@@ -266,14 +279,17 @@ async def forget_user(
     return ANSWERED
 
 
-async def forget_inactive(
-    choices: Choices,
-    screen: Screen,
-    days: Annotated[
-        int, typer.Option(min=1, max=36_500, help="Without activity for so many days.")
-    ],
-    yes: YesOption = False,
-) -> int:
+@command
+@click.option(
+    "--days",
+    type=click.IntRange(min=1, max=36500),
+    required=True,
+    help="Without activity for so many days.",
+)
+@yes_option
+@store_option
+@tenant_option
+async def forget_inactive(choices: Choices, screen: Screen, days: int, yes: bool) -> int:
     """Remove conversations that nobody has used for so many days.
 
     Raises:
@@ -293,12 +309,13 @@ async def forget_inactive(
     return ANSWERED
 
 
-async def export_user(
-    choices: Choices,
-    screen: Screen,
-    name: UserArgument,
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder to be made.")],
-) -> int:
+@command
+@_user_argument
+@click.argument("folder", type=PATH, metavar="FOLDER", help="A folder to be made.")
+@store_option
+@project_option
+@tenant_option
+async def export_user(choices: Choices, screen: Screen, name: str, folder: Path) -> int:
     """Write all conversations of a user to a new folder."""
     tenant = choices.tenant or DEFAULT_TENANT
     async with Store.open(choices.store, read_only=True) as store:
@@ -317,14 +334,25 @@ async def _confirm(subject: str) -> bool:
     return (line or "").strip().lower() in ("y", "yes")
 
 
-async def fork(
-    choices: Choices,
-    screen: Screen,
-    seq: Annotated[int, typer.Option(min=1, metavar="SEQ", help="The last block that both share.")],
-    name: Annotated[
-        str, typer.Option(metavar="NAME", help="The name of the new conversation.")
-    ] = "",
-) -> int:
+@command
+@click.option(
+    "--seq",
+    type=click.IntRange(min=1),
+    required=True,
+    metavar="SEQ",
+    help="The last block that both share.",
+)
+@click.option(
+    "--name",
+    default="",
+    metavar="NAME",
+    help="The name of the new conversation.",
+)
+@conversation_argument
+@conversation_option
+@store_option
+@user_option
+async def fork(choices: Choices, screen: Screen, seq: int, name: str) -> int:
     """Begin another conversation from a block of this one."""
     async with existing_store(choices) as store:
         source = await chosen_conversation(store, choices, screen)
@@ -333,15 +361,20 @@ async def fork(
     return ANSWERED
 
 
+@command
+@click.argument("turn", metavar="TURN", help="The turn, such as turn_2.")
+@click.argument(
+    "reaction",
+    type=click.Choice(list(REACTIONS)),
+    metavar="REACTION",
+    help="Your reaction; none takes it back.",
+)
+@click.option("--text", default="", help="Your reason.")
+@conversation_option
+@store_option
+@user_option
 async def feedback(
-    choices: Choices,
-    screen: Screen,
-    turn: Annotated[str, typer.Argument(metavar="TURN", help="The turn, such as turn_2.")],
-    reaction: Annotated[
-        ReactionName,
-        typer.Argument(metavar="REACTION", help="Your reaction; none takes it back."),
-    ],
-    text: Annotated[str, typer.Option(help="Your reason.")] = "",
+    choices: Choices, screen: Screen, turn: str, reaction: ReactionName, text: str
 ) -> int:
     """Rate a turn; the newest reaction counts."""
     async with existing_store(choices) as store:
@@ -351,13 +384,19 @@ async def feedback(
     return ANSWERED
 
 
-async def stop(
-    choices: Choices,
-    screen: Screen,
-    wait: Annotated[
-        float, typer.Option(min=0.1, metavar="SECONDS", help="How long to wait until it has ended.")
-    ] = 30.0,
-) -> int:
+@command
+@conversation_option
+@click.option(
+    "--wait",
+    type=click.FloatRange(min=0.1),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait until it has ended.",
+)
+@scope_options
+@json_option
+async def stop(choices: Choices, screen: Screen, wait: float) -> int:
     """Stop the running turn, in any process, and queued turns.
 
     Fails if one still runs after the wait.
@@ -405,18 +444,19 @@ def _exit_reason(turn: Turn) -> str | None:
     return "stopped" if turn.stopped and turn.header is None else None
 
 
+@command
+@conversation_option
+@click.argument(
+    "call", required=False, metavar="[CALL]", help="The call that asks; without it, list them."
+)
+@click.argument(
+    "values", nargs=-1, metavar="[VALUE…]", help="yes, or FIELD=VALUE for the fields of its form."
+)
+@click.option("--decline", is_flag=True, help="Give no answer.")
+@scope_options
+@json_option
 async def answer(
-    choices: Choices,
-    screen: Screen,
-    call: Annotated[
-        str | None,
-        typer.Argument(metavar="CALL", help="The call that asks; without it, list them."),
-    ] = None,
-    values: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="VALUE…", help="yes, or FIELD=VALUE for the fields of its form."),
-    ] = None,
-    decline: Annotated[bool, typer.Option("--decline", help="Give no answer.")] = False,
+    choices: Choices, screen: Screen, call: str | None, values: tuple[str, ...], decline: bool
 ) -> int:
     """Answer what a running call asks, in any process."""
     async with existing_store(choices) as store:
@@ -435,7 +475,7 @@ async def answer(
                 f"no running call {escape(call)!r} asks anything: {asking}; "
                 "a turn that is paused goes on with loopline run BUNDLE --answer"
             )
-        value = None if decline else _value(questions[call], values or ())
+        value = None if decline else _value(questions[call], values)
         is_first = await conversation.interrupts.answer(call, value)
     if choices.as_json:
         screen.write_json({"call_id": call, "answered": is_first})
@@ -485,13 +525,16 @@ def _value(question: ToolQuestion, values: Sequence[str]) -> Json:
 DIFF_STYLES = {"+": "green", "-": "red", "@": REF}
 
 
-async def stale(
-    choices: Choices,
-    screen: Screen,
-    since: Annotated[
-        str, typer.Option(metavar="COMMIT", help="Only lines that still stood at this commit.")
-    ] = "",
-) -> int:
+@command
+@click.option(
+    "--since",
+    default="",
+    metavar="COMMIT",
+    help="Only lines that still stood at this commit.",
+)
+@scope_options
+@json_option
+async def stale(choices: Choices, screen: Screen, since: str) -> int:
     """List answers whose cited lines have changed, with the difference."""
     stale_answers: list[StaleAnswer] = []
     async with open_store(choices) as store:
@@ -535,9 +578,9 @@ def _document(answer: StaleAnswer) -> Json:
     }
 
 
-FactId = Annotated[str, typer.Argument(metavar="ID", help="The fact, as memory list names it.")]
-
-
+@command
+@scope_options
+@json_option
 async def list_facts(choices: Choices, screen: Screen) -> int:
     """List what is remembered about a user."""
     async with open_store(choices) as store:
@@ -558,12 +601,11 @@ async def list_facts(choices: Choices, screen: Screen) -> int:
     return ANSWERED
 
 
-async def edit_fact(
-    choices: Choices,
-    screen: Screen,
-    fact_id: FactId,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="What is remembered from now on.")],
-) -> int:
+@command
+@_fact_argument
+@click.argument("text", metavar="TEXT", help="What is remembered from now on.")
+@scope_options
+async def edit_fact(choices: Choices, screen: Screen, fact_id: str, text: str) -> int:
     """Replace the text of a fact."""
     async with existing_store(choices) as store:
         fact = await UserFacts(store.log).edit(_owner(choices), fact_id, text)
@@ -571,7 +613,10 @@ async def edit_fact(
     return ANSWERED
 
 
-async def remove_fact(choices: Choices, screen: Screen, fact_id: FactId) -> int:
+@command
+@_fact_argument
+@scope_options
+async def remove_fact(choices: Choices, screen: Screen, fact_id: str) -> int:
     """Remove a fact, so that no turn recalls it."""
     async with existing_store(choices) as store:
         await UserFacts(store.log).remove(_owner(choices), fact_id)

@@ -6,12 +6,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Annotated
+from typing import get_args
 
-import typer
+import click
 from rich.text import Text
 
-from loopline.cli.options import ANSWERED, Choices, UsageError
+from loopline.cli.options import ANSWERED, Choices, UsageError, command
+from loopline.cli.parameters import (
+    conversation_argument,
+    conversation_option,
+    json_option,
+    pager_option,
+    scope_options,
+)
 from loopline.cli.reader import (
     chosen_conversation,
     key_document,
@@ -141,45 +148,58 @@ class BlockSelection:
         return page, page[-1].seq if page and len(blocks) > len(page) else None
 
 
+@command
+@conversation_argument
+@conversation_option
+@click.option("--turn", type=click.IntRange(min=1), help="Only this turn.")
+@click.option(
+    "--types",
+    "--type",
+    multiple=True,
+    metavar="TYPE,…",
+    help="Only these types and those below them: user,react.tool",
+)
+@click.option(
+    "--after",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Only blocks after this seq.",
+)
+@click.option("--limit", type=click.IntRange(min=1), help="At most this many lines.")
+@click.option("--verify", is_flag=True, help="Compare the answers with the sources they cite.")
+@click.option("--cost", is_flag=True, help="Show what each request cost.")
+@click.option(
+    "--dialect",
+    type=click.Choice(get_args(DialectName)),
+    help="Show the records that a subscriber received in this dialect.",
+)
+@click.option("listed", "--list", "--all", is_flag=True, help="List the conversations instead.")
+@click.option("--active-after", metavar="TIME", help="With --list: only those active later.")
+@click.option("--active-before", metavar="TIME", help="With --list: only those not active since.")
+@scope_options
+@pager_option
+@json_option
 async def timeline(
     choices: Choices,
     screen: Screen,
-    turn: Annotated[int | None, typer.Option(min=1, help="Only this turn.")] = None,
-    types: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--types",
-            "--type",
-            metavar="TYPE,…",
-            help="Only these types and those below them: user,react.tool",
-        ),
-    ] = None,
-    after: Annotated[int, typer.Option(min=0, help="Only blocks after this seq.")] = 0,
-    limit: Annotated[int | None, typer.Option(min=1, help="At most this many lines.")] = None,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Compare the answers with the sources they cite.")
-    ] = False,
-    cost: Annotated[bool, typer.Option("--cost", help="Show what each request cost.")] = False,
-    dialect: Annotated[
-        DialectName | None,
-        typer.Option(help="Show the records that a subscriber received in this dialect."),
-    ] = None,
-    listed: Annotated[
-        bool, typer.Option("--list", "--all", help="List the conversations instead.")
-    ] = False,
-    active_after: Annotated[
-        str | None, typer.Option(metavar="TIME", help="With --list: only those active later.")
-    ] = None,
-    active_before: Annotated[
-        str | None, typer.Option(metavar="TIME", help="With --list: only those not active since.")
-    ] = None,
+    turn: int | None,
+    types: tuple[str, ...],
+    after: int,
+    limit: int | None,
+    verify: bool,
+    cost: bool,
+    dialect: DialectName | None,
+    listed: bool,
+    active_after: str | None,
+    active_before: str | None,
 ) -> int:
     """Show a conversation block by block, or list them all.
 
     Raises:
         UsageError: some options belong to another thing to show.
     """
-    kinds = tuple(kind.strip() for item in types or () for kind in item.split(","))
+    kinds = tuple(kind.strip() for item in types for kind in item.split(","))
     selection = BlockSelection(turn=turn, types=kinds, after=after, limit=limit)
     reports = {
         "--verify": ("shows answers", partial(show_verification, turn) if verify else None),
