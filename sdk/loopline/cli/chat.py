@@ -53,12 +53,7 @@ _logger = logging.getLogger("loopline")
     metavar="[BUNDLE]",
     help="A bundle's folder or name; with --server its id there.",
 )
-@click.option(
-    "--server",
-    default="",
-    metavar="URL",
-    help="Talk with a bundle of this server.",
-)
+@click.option("--server", default="", metavar="URL", help="Talk with a bundle of this server.")
 @click.option(
     "--key-file",
     type=PATH,

@@ -33,17 +33,9 @@ DIGITS = 3
     help="Print at most this many passages.",
 )
 @click.option("--root", default="", metavar="FOLDER", help="Look only below this folder.")
+@click.option("--language", default="", metavar="ENDING", help="Look only in such files, as py.")
 @click.option(
-    "--language",
-    default="",
-    metavar="ENDING",
-    help="Look only in such files, as py.",
-)
-@click.option(
-    "--path",
-    default="",
-    metavar="PATTERN",
-    help="Look only in such paths, as docs/*.md.",
+    "--path", default="", metavar="PATTERN", help="Look only in such paths, as docs/*.md."
 )
 @click.option("--explain/--no-explain", help="Say why each passage stands where it does.")
 @store_option

@@ -109,17 +109,11 @@ NEEDED = ("ag_ui", "fastapi", "jwt", "PIL", "python_multipart", "socketio", "uvi
 )
 @click.option("--keys", type=PATH, metavar="FILE", help="API keys, as loopline key writes them.")
 @click.option(
-    "--issuer",
-    default="",
-    metavar="URL",
-    help="The issuer of JSON Web Tokens that are taken.",
+    "--issuer", default="", metavar="URL", help="The issuer of JSON Web Tokens that are taken."
 )
 @click.option("--audience", default="", help="For whom these tokens must be.")
 @click.option(
-    "--jwks",
-    default="",
-    metavar="URL",
-    help="The issuer's keys, if its configuration names none.",
+    "--jwks", default="", metavar="URL", help="The issuer's keys, if its configuration names none."
 )
 @click.option(
     "--production", is_flag=True, help="Refuse to begin without keys, scanner and isolation."
@@ -302,10 +296,7 @@ async def _serve_until_a_change(
     "--role", multiple=True, help="A role; who is privileged reads what other users said."
 )
 @click.option(
-    "--revoke",
-    default="",
-    metavar="ID",
-    help="Remove this key instead: the part after llk_.",
+    "--revoke", default="", metavar="ID", help="Remove this key instead: the part after llk_."
 )
 @user_option
 @project_option

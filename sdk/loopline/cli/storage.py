@@ -342,12 +342,7 @@ async def _confirm(subject: str) -> bool:
     metavar="SEQ",
     help="The last block that both share.",
 )
-@click.option(
-    "--name",
-    default="",
-    metavar="NAME",
-    help="The name of the new conversation.",
-)
+@click.option("--name", default="", metavar="NAME", help="The name of the new conversation.")
 @conversation_argument
 @conversation_option
 @store_option
@@ -527,10 +522,7 @@ DIFF_STYLES = {"+": "green", "-": "red", "@": REF}
 
 @command
 @click.option(
-    "--since",
-    default="",
-    metavar="COMMIT",
-    help="Only lines that still stood at this commit.",
+    "--since", default="", metavar="COMMIT", help="Only lines that still stood at this commit."
 )
 @scope_options
 @json_option
