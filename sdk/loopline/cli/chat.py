@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -26,11 +28,13 @@ from loopline.cli.run import (
     LATE_INPUT,
     ChatConversation,
     Command,
+    FinishedTurn,
     checked_file,
     fork,
     introduce,
     open_server,
     parse,
+    pending_line,
     rate,
     refusal,
     remote_conversation,
@@ -41,7 +45,7 @@ from loopline.cli.run import (
 from loopline.cli.terminal import Keyboard, Screen, escape
 from loopline.errors import AttachmentError, LooplineError
 from loopline.react import result
-from loopline.timeline import Timeline
+from loopline.timeline import PendingCall, Timeline
 
 _logger = logging.getLogger("loopline")
 
@@ -89,96 +93,147 @@ async def chat(
 async def _converse(conversation: ChatConversation, choices: Choices, screen: Screen) -> int:
     screen.note(f"conversation {escape(conversation.conversation.name)}")
     if sys.stdin.isatty() and sys.stdout.isatty() and not choices.as_json:
-        from loopline.cli import terminal_chat
+        from loopline.cli.terminal_chat import converse
 
-        return await terminal_chat.converse(conversation)
-    return await _LineChat(conversation, choices, screen).converse()
+        return await converse(conversation)
+    return await _PipeChat(conversation, choices, screen).converse()
 
 
-class _LineChat:
-    """A conversation in which each line is a turn and waits for the one before."""
+class Chat(ABC):
+    """The loop of a chat: each line is a message, an answer to a pending call, or a command."""
 
-    def __init__(self, conversation: ChatConversation, choices: Choices, screen: Screen) -> None:
+    def __init__(self, conversation: ChatConversation, screen: Screen) -> None:
         self._conversation = conversation
-        self._choices = choices
         self._screen = screen
-        self._keyboard = Keyboard()
-        self._pending: tuple[str, ...] = ()
+        self._pending: Sequence[PendingCall] = ()
         self._attached: tuple[Path, ...] = ()
+        self._leaving = False
+        self._ok = True
 
     async def converse(self) -> int:
-        """Run a turn for each line; 0 unless the last one failed."""
-        ok = await self._continue_last_turn()
-        while (line := await self._line()) is not None:
+        """Continue the last turn if it has not ended, then handle each line; return 1 if the last turn failed, else 0."""
+        await self._continue_last_turn()
+        while not self._leaving and (line := await self._read_line()) is not None:
             command, text = parse(line)
-            match command:
-                case "":
-                    ok = await self._run_turn(line) if line.strip() else ok
-                case Command.QUIT:
-                    break
-                case Command.ATTACH:
-                    await self._attach(text)
-                case Command.FORK | Command.FEEDBACK:
-                    await self._fork_or_rate(command, text)
-                case Command.HELP:
-                    self._screen.note(HELP)
-                case Command.STOP | Command.STEER:
-                    self._screen.note("nothing is running")
-                case _:
-                    self._screen.error(refusal(command))
-        return 0 if ok else 1
+            await self._handle(command, text)
+        return 0 if self._ok else 1
 
-    async def _continue_last_turn(self) -> bool:
-        """Continue the turn that was cut off, or find the pending calls of the paused one."""
+    async def _handle(self, command: Command | str, text: str) -> None:
+        match command:
+            case "":
+                await self._say(text)
+            case Command.QUIT:
+                self._leaving = True
+            case Command.ATTACH:
+                await self._attach(text)
+            case Command.FORK | Command.FEEDBACK:
+                await self._fork_or_rate(command, text)
+            case Command.HELP:
+                self._screen.note(HELP)
+            case Command.STOP | Command.STEER:
+                self._screen.note("nothing is running")
+            case _:
+                self._screen.error(refusal(command))
+
+    async def _continue_last_turn(self) -> None:
+        """Continue the last turn if it was cut off; if it is paused, show its pending calls."""
         timeline = Timeline(await self._conversation.blocks())
         if not timeline.resumable:
-            return True
-        pending = result(timeline, timeline.resumable[0].number, "paused").pending
-        self._pending = tuple(call.call_id for call in pending)
-        return True if pending else await self._run_turn(None)
+            return
+        number = timeline.resumable[0].number
+        self._pending = result(timeline, number, "paused").pending
+        for call in self._pending:
+            self._screen.note(pending_line(call))
+        if not self._pending:
+            await self._resume(number)
+
+    @abstractmethod
+    async def _read_line(self) -> str | None:
+        """Read the next line; None at the end of the input."""
+
+    @abstractmethod
+    async def _say(self, text: str) -> None:
+        """Send a message, or the answer to the first pending call; an empty text is ignored."""
+
+    @abstractmethod
+    async def _resume(self, number: int) -> None:
+        """Continue the turn of that number."""
 
     async def _attach(self, name: str) -> None:
-        """Check a file, and keep it for the next message."""
+        """Check a file, and send it with the next message."""
         try:
             file = await asyncio.to_thread(checked_file, name)
         except AttachmentError as error:
             self._screen.error(str(error))
-            return
-        self._attached = (*self._attached, file)
-        self._screen.note(f"{escape(name)} goes with your next message")
+        else:
+            self._attached = (*self._attached, file)
+            self._screen.note(f"{escape(name)} goes with your next message")
+
+    def _take_attached(self) -> tuple[Path, ...]:
+        attached = self._attached
+        self._attached = ()
+        return attached
 
     async def _fork_or_rate(self, command: str, text: str) -> None:
+        """Continue in a copy of the conversation, or rate its last turn."""
         try:
-            if command == Command.FORK:
-                self._conversation = await fork(self._conversation, text)
-                self._pending = ()  # a pending call is not run in a copy
-                message = f"conversation {self._conversation.conversation.name}"
-            else:
-                message = await rate(self._conversation, text)
+            if command == Command.FEEDBACK:
+                self._screen.note(await rate(self._conversation, text))
+                return
+            source = self._conversation
+            self._conversation = await fork(source, text)
         except LooplineError as error:
             self._screen.error(str(error))
-        else:
-            self._screen.note(message)
+            return
+        self._pending = ()  # a pending call is not run in a copy
+        copy_name = escape(self._conversation.conversation.name)
+        source_name = escape(source.conversation.name)
+        self._screen.note(f"you are in {copy_name} now; {source_name} stays as it is")
 
-    async def _line(self) -> str | None:
-        """Read the next line; None when there is none, or Ctrl-C was pressed instead."""
+    def _take_result(self, finished: FinishedTurn) -> None:
+        """Remember whether a turn succeeded and the calls that it waits for."""
+        self._ok = finished.result.ok
+        self._pending = finished.result.pending
+        if finished.result.late_input:
+            self._screen.note(LATE_INPUT)
+
+
+class _PipeChat(Chat):
+    """A chat whose lines come from a pipe: each turn ends before the next line is read."""
+
+    def __init__(self, conversation: ChatConversation, choices: Choices, screen: Screen) -> None:
+        super().__init__(conversation, screen)
+        self._choices = choices
+        self._keyboard = Keyboard()
+
+    async def _read_line(self) -> str | None:
+        """Read the next line; None at the end of the input, or if the user presses Ctrl-C."""
         interrupted = asyncio.Event()
 
         async def interrupt() -> None:
             interrupted.set()
 
         with stop_on_signal(self._screen, interrupt):
-            line, interruption = self._keyboard.ask(), asyncio.ensure_future(interrupted.wait())
+            line = self._keyboard.ask()
+            interruption = asyncio.ensure_future(interrupted.wait())
             await asyncio.wait((line, interruption), return_when=asyncio.FIRST_COMPLETED)
             interruption.cancel()
         return self._keyboard.take() if line.done() else None
 
-    async def _run_turn(self, text: str | None) -> bool:
-        """Run a turn with what was typed: a message, or the answer to the first pending call."""
-        answers = dict.fromkeys(self._pending[:1], text or "")
-        message = None if answers else text
-        attachments = self._attached if message else ()
-        self._attached = self._attached[len(attachments) :]
+    async def _say(self, text: str) -> None:
+        if not text.strip():
+            return
+        if self._pending:
+            await self._run_turn(None, {self._pending[0].call_id: text})
+        else:
+            await self._run_turn(text, {})
+
+    async def _resume(self, number: int) -> None:
+        del number  # the conversation continues its last turn
+        await self._run_turn(None, {})
+
+    async def _run_turn(self, message: str | None, answers: Mapping[str, str]) -> None:
+        """Run a turn and print its result."""
         with stop_on_signal(self._screen, partial(stop, self._conversation, self._screen)):
             try:
                 finished = await watch(
@@ -188,16 +243,14 @@ class _LineChat:
                     self._screen,
                     limits={},
                     answers=answers,
-                    files=attachments,
+                    files=self._take_attached() if message else (),
                     animated=False,
                 )
             except LooplineError as error:
                 self._screen.error(str(error))
                 _logger.debug("%s", type(error).__name__, exc_info=error)
-                return False
+                self._ok = False
+                return
         name = self._conversation.conversation.name
         show_result(finished, name, self._screen, as_json=self._choices.as_json)
-        self._pending = tuple(call.call_id for call in finished.result.pending)
-        if finished.result.late_input:
-            self._screen.note(LATE_INPUT)
-        return finished.result.ok
+        self._take_result(finished)

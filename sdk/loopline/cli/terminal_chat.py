@@ -6,9 +6,8 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import AsyncIterator, Generator, Sequence
+from collections.abc import AsyncIterator, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from pathlib import Path
 from typing import TextIO, cast
 
 from prompt_toolkit import PromptSession
@@ -19,31 +18,23 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.patch_stdout import StdoutProxy
 from rich.text import Text
 
+from loopline.cli.chat import Chat
 from loopline.cli.options import BY_SIGNAL
 from loopline.cli.run import (
     GREETING,
-    HELP,
-    LATE_INPUT,
     ChatConversation,
     Command,
     FinishedTurn,
     answer_question,
-    checked_file,
-    fork,
-    parse,
-    pending_line,
-    rate,
-    refusal,
     show_result,
     show_sources,
 )
 from loopline.cli.terminal import QUIET, Screen, escape
 from loopline.cli.turn_display import DECLINE, QuestionForm, Transcript
 from loopline.conversations import Receipt
-from loopline.errors import AttachmentError, LooplineError
+from loopline.errors import LooplineError
 from loopline.events import Delta, Event
-from loopline.react import result
-from loopline.timeline import Block, PendingCall, Timeline, ToolResult, UserPrompt
+from loopline.timeline import Block, Timeline, ToolResult, UserPrompt
 
 PROMPT = "> "
 WRITE_SECONDS = 0.02
@@ -63,12 +54,11 @@ async def converse(conversation: ChatConversation) -> int:
         return await TerminalChat(conversation, screen, keys).converse()
 
 
-class TerminalChat:
-    """One conversation at a terminal."""
+class TerminalChat(Chat):
+    """A chat at a terminal: what is typed while a turn runs is added to it."""
 
     def __init__(self, conversation: ChatConversation, screen: Screen, keys: Input) -> None:
-        self._conversation = conversation
-        self._screen = screen
+        super().__init__(conversation, screen)
         self._session: PromptSession[str] = PromptSession(
             input=keys,
             history=InMemoryHistory(),
@@ -77,34 +67,34 @@ class TerminalChat:
         )
         self._turn: asyncio.Task[None] | None = None
         self._transcript = Transcript(screen.width)
-        self._pending: Sequence[PendingCall] = ()
         self._questions: list[QuestionForm] = []
-        self._attached: tuple[Path, ...] = ()
-        self._leaving = False
-        self._code = 0
-        self._ok = True
+        self._signal_code = 0
 
     async def converse(self) -> int:
-        """Continue the last turn if it has not ended, then handle each line that is typed."""
+        """Show the greeting, load the earlier messages into the history, and chat; stop the running turn at the end."""
         self._screen.note(GREETING)
+        for block in await self._conversation.blocks(types="user.prompt"):
+            if isinstance(block.body, UserPrompt):
+                self._session.history.append_string(block.body.text)
         with self._leaving_on_sigterm():
-            await self._continue_last_turn()
-            await self._handle_lines()
+            code = await super().converse()
             if self._running:
                 await self._stop()
-        return self._code if self._code else int(not self._ok)
+                code = 0 if self._ok else 1
+        return self._signal_code or code
 
     @contextmanager
     def _leaving_on_sigterm(self) -> Generator[None]:
-        """Leave on SIGTERM as on Ctrl-D: the terminal is set back, and the turn and its servers are stopped."""
+        """Leave on SIGTERM as on Ctrl-D, which restores the terminal, and stops the turn and its servers."""
         loop = asyncio.get_running_loop()
 
         def leave() -> None:
-            self._leaving, self._code = True, BY_SIGNAL + int(signal.SIGTERM)
+            self._leaving = True
+            self._signal_code = BY_SIGNAL + int(signal.SIGTERM)
             if self._session.app.is_running:
                 self._session.app.exit(exception=EOFError)
 
-        with suppress(NotImplementedError):  # where there are no signals
+        with suppress(NotImplementedError):  # if the platform has no signals
             loop.add_signal_handler(signal.SIGTERM, leave)
         try:
             yield
@@ -112,20 +102,24 @@ class TerminalChat:
             with suppress(NotImplementedError):
                 loop.remove_signal_handler(signal.SIGTERM)
 
-    async def _handle_lines(self) -> None:
+    async def _read_line(self) -> str | None:
+        """Read the next line; None at Ctrl-D, or at Ctrl-C if no turn runs. Ctrl-C stops the running turn."""
         while not self._leaving:
             try:
                 line = await self._session.prompt_async(
                     self._message, bottom_toolbar=self._toolbar, handle_sigint=False
                 )
             except KeyboardInterrupt:
-                await self._interrupt()
+                if not self._running:
+                    return None
+                await self._stop()
             except EOFError:
-                break
+                return None
             else:
-                # The session's own echo would leave the line that is still being written there too.
+                # The session's own echo would also leave the unfinished line of the answer on the screen.
                 self._screen.note(Text.assemble((PROMPT, "bold"), escape(line)))
-                await self._handle(line)
+                return line
+        return None
 
     @property
     def _running(self) -> bool:
@@ -150,49 +144,24 @@ class TerminalChat:
             parts.append(f"attached: {', '.join(escape(file.name) for file in self._attached)}")
         return " · ".join(parts)
 
-    async def _continue_last_turn(self) -> None:
-        """Load the earlier messages into the history; show the pending calls of the last turn, or continue it."""
-        blocks = await self._conversation.blocks()
-        for block in blocks:
-            if isinstance(block.body, UserPrompt):
-                self._session.history.append_string(block.body.text)
-        timeline = Timeline(blocks)
-        if not timeline.resumable:
-            return
-        turn = timeline.resumable[0]
-        pending = result(timeline, turn.number, "paused").pending
-        if pending:
-            self._ask(pending)
+    async def _resume(self, number: int) -> None:
+        self._screen.note(f"turn_{number} has not ended: it continues")
+        self._start(self._conversation.stream_resume(), number)
+
+    async def _handle(self, command: Command | str, text: str) -> None:
+        if not self._running:
+            await super()._handle(command, text)
+        elif command == Command.STOP:
+            await self._stop()
+        elif command == Command.STEER:
+            await self._steer(text)
+        elif command == Command.FORK:
+            self._screen.error(f"a turn runs: {Command.STOP} it or let it end, then fork")
         else:
-            self._screen.note(f"turn_{turn.number} has not ended: it continues")
-            self._start(self._conversation.stream_resume(), turn.number)
-
-    def _ask(self, pending: Sequence[PendingCall]) -> None:
-        self._pending = pending
-        for call in pending:
-            self._screen.note(pending_line(call))
-
-    async def _handle(self, line: str) -> None:
-        command, text = parse(line)
-        match command:
-            case "":
-                await self._say(line.strip())
-            case Command.QUIT:
-                self._leaving = True
-            case Command.STOP:
-                await self._stop()
-            case Command.STEER:
-                await self._steer(text)
-            case Command.ATTACH:
-                await self._attach(text)
-            case Command.FORK | Command.FEEDBACK:
-                await self._fork_or_rate(command, text)
-            case Command.HELP:
-                self._screen.note(HELP)
-            case _:
-                self._screen.error(refusal(command))
+            await super()._handle(command, text)
 
     async def _say(self, text: str) -> None:
+        text = text.strip()
         if self._running and self._questions:
             await self._answer(text)
         elif not text:
@@ -202,7 +171,7 @@ class TerminalChat:
         elif self._pending:
             self._start(self._conversation.stream_resume({self._pending[0].call_id: text}))
         else:
-            attached, self._attached = self._attached, ()
+            attached = self._take_attached()
             self._start(self._conversation.stream(text, attachments=attached))
 
     async def _answer(self, line: str) -> None:
@@ -234,53 +203,17 @@ class TerminalChat:
             self._show_question()
 
     async def _steer(self, text: str) -> None:
-        if not self._running:
-            self._screen.note("nothing is running")
-        elif not text:
+        if not text:
             self._screen.error(f"{Command.STEER} needs a text: what the turn should do instead")
         else:
             self._note_added(await self._conversation.steer(text))
 
-    async def _attach(self, name: str) -> None:
-        try:
-            file = await asyncio.to_thread(checked_file, name)
-        except AttachmentError as error:
-            self._screen.error(str(error))
-        else:
-            self._attached = (*self._attached, file)
-
-    async def _fork_or_rate(self, command: str, text: str) -> None:
-        try:
-            if command == Command.FEEDBACK:
-                self._screen.note(await rate(self._conversation, text))
-            elif self._running:
-                self._screen.error(f"a turn runs: {Command.STOP} it or let it end, then fork")
-            else:
-                before = self._conversation
-                self._conversation = await fork(before, text)
-                self._pending = ()  # a pending call is not run in a copy
-                here, there = (
-                    escape(conversation.conversation.name)
-                    for conversation in (self._conversation, before)
-                )
-                self._screen.note(f"you are in {here} now; {there} stays as it is")
-        except LooplineError as error:
-            self._screen.error(str(error))
-
     async def _stop(self) -> None:
-        if not self._running:
-            self._screen.note("nothing is running")
-        elif self._turn is not None:
+        """Stop the running turn, and wait until it has ended."""
+        if self._turn is not None:
             self._screen.note("stopping")
             await self._conversation.stop()
             await asyncio.wait([self._turn])
-
-    async def _interrupt(self) -> None:
-        """Stop the running turn; if there is none, leave."""
-        if self._running:
-            await self._stop()
-        else:
-            self._leaving = True
 
     def _start(self, events: AsyncIterator[Event], number: int = 0) -> None:
         self._turn = asyncio.create_task(self._show(events, number))
@@ -332,10 +265,7 @@ class TerminalChat:
             show_sources(finished, name, self._screen)
         else:
             show_result(finished, name, self._screen, as_json=False)
-        self._pending = finished.result.pending
-        self._ok = finished.result.ok
-        if finished.result.late_input:
-            self._screen.note(LATE_INPUT)
+        self._take_result(finished)
         self._session.app.invalidate()
 
     def _note_added(self, receipt: Receipt) -> None:
