@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from loopline.cli.turn_display import Step, Steps, finished_steps, step_line
+from loopline.cli.turn_display import Step, Steps, step_line, take_finished_steps
 from loopline.events import Delta
 from loopline.timeline import (
     Block,
@@ -150,7 +150,7 @@ def test_steps_of_a_plan_that_was_given_up_are_left_out() -> None:
 def test_only_steps_that_are_over_are_written_to_a_pipe() -> None:
     done = Step(status="done", text="look")
     working = Step(status="in_progress", text="read")
-    assert finished_steps([done, working, done]) == [done]
+    assert take_finished_steps([done, working, done]) == [done]
 
 
 def test_an_answer_on_its_way_is_seen_until_it_is_void() -> None:

@@ -162,10 +162,7 @@ def test_a_sender_who_gives_up_has_run_nothing(slow: Loopline) -> None:
         terminal.see("waiting: turn_1 has been running since ")
         terminal.type("\x03")
         assert terminal.end() == 1
-        assert (
-            "error: the message was withdrawn before its turn began: nothing was run"
-            in terminal.text
-        )
+        assert "error: the message was withdrawn before its turn began" in terminal.text
     first.kill()
     finish(first)
     assert "user.recalled" in [block["type"] for block in slow.blocks("c1")]

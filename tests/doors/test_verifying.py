@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from loopline import BaseWorkflow, Bundle, Harness, Output, TurnPayload, TurnResult, tool
-from loopline.cli.timeline_reports import verification_summary, verified_answers
+from loopline.cli.timeline_reports import verification_summary, verify_answers
 from loopline.clock import SystemClock
 from loopline.models import ToolCall
 from loopline.redaction.redaction import Redactor
@@ -56,12 +56,12 @@ def test_every_answer_of_a_turn_is_compared_with_what_the_pool_holds_now() -> No
     )
     assert [
         (verified_answer.turn_id, verification_summary(verified_answer.report))
-        for verified_answer in verified_answers(timeline, None)
+        for verified_answer in verify_answers(timeline, None)
     ] == [
         ("turn_1", "1 supported"),
         ("turn_2", "1 no source"),
     ]
-    assert [verified_answer.turn_id for verified_answer in verified_answers(timeline, 2)] == [
+    assert [verified_answer.turn_id for verified_answer in verify_answers(timeline, 2)] == [
         "turn_2"
     ]
 
@@ -104,7 +104,7 @@ async def supports(
     async with Harness.open(bundle, store="memory:", model=model, redactor=redactor) as harness:
         talk = harness.conversation("c1")
         await talk.say("How?")
-        [verified] = verified_answers(Timeline(await talk.blocks()), None)
+        [verified] = verify_answers(Timeline(await talk.blocks()), None)
     return [sentence.together.support for sentence in verified.report.cited]
 
 

@@ -12,8 +12,8 @@ import pytest
 from loopline.cli.bundle_access import FinishedRun, Invocation, next_commands, repository_to_ask
 from loopline.cli.knowledge import index_line
 from loopline.cli.options import Choices
-from loopline.cli.reader import unused_name
-from loopline.cli.run import answer_text, printed_answer, source_lines
+from loopline.cli.reader import make_name
+from loopline.cli.run import answer_text, number_citations, source_lines
 from loopline.cli.terminal import escape, format_duration
 from loopline.knowledge import KnowledgeState
 from loopline.timeline import (
@@ -60,7 +60,7 @@ def test_citations_are_numbered_in_the_order_of_their_first_mention() -> None:
     talked = timeline(
         source(1), source(2), source(3), Completion(text="A [[S:3]] b [[S:1,3]] `[[S:2]]`")
     )
-    answer = printed_answer(talked, talked.turn(1))
+    answer = number_citations(talked, talked.turn(1))
     assert answer.text == "A [1] b [2] [1] `[[S:2]]`"
     assert [(cited.n, cited.source.url[:9]) for cited in answer.sources] == [
         (1, "ks:docs/3"),
@@ -70,21 +70,21 @@ def test_citations_are_numbered_in_the_order_of_their_first_mention() -> None:
 
 def test_a_source_that_nobody_knows_is_marked() -> None:
     talked = timeline(source(1), Completion(text="A [[S:7]]"))
-    assert printed_answer(talked, talked.turn(1)).text == "A [?]"
+    assert number_citations(talked, talked.turn(1)).text == "A [?]"
 
 
 def test_a_turn_without_an_answer_has_no_text() -> None:
-    assert printed_answer(timeline(), timeline().turn(1)).text == ""
+    assert number_citations(timeline(), timeline().turn(1)).text == ""
 
 
 def test_in_few_lines_none_is_empty() -> None:
     talked = timeline(Completion(text="a\n\nb\n \n\nc"))
-    assert answer_text(printed_answer(talked, talked.turn(1)), dense=True).plain == "a\nb\nc"
+    assert answer_text(number_citations(talked, talked.turn(1)), dense=True).plain == "a\nb\nc"
 
 
 def test_a_heading_gives_way_to_its_ref() -> None:
     talked = timeline(source(1, "A heading that is rather long"), Completion(text="[[S:1]]"))
-    (line,) = source_lines(printed_answer(talked, talked.turn(1)).sources, 50)
+    (line,) = source_lines(number_citations(talked, talked.turn(1)).sources, 50)
     assert line.plain == "[1] A heading that i… — ks:docs/1.md@3f2a91c#L1-L2"
 
 
@@ -108,7 +108,7 @@ def test_controls_are_made_visible_and_lines_stay() -> None:
     [([], "tea-1"), (["tea-1", "tea-x", "other-7"], "tea-2"), (["tea-9", "tea-2"], "tea-10")],
 )
 def test_a_new_conversation_has_a_name_of_its_own(taken: list[str], name: str) -> None:
-    assert unused_name("tea", taken) == name
+    assert make_name("tea", taken) == name
 
 
 def program(file: Path) -> Path:

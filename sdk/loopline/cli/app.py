@@ -23,7 +23,7 @@ COMMANDS: Entries = {
     "chat": ("chat:chat", "Talk with a bundle, here or on a server."),
     "resume": ("run:resume", "Continue the turn that was cut off, or all of the store."),
     "stop": ("storage:stop", "Stop the running turn, in any process, and queued turns."),
-    "answer": ("storage:answer", "Answer what a running call asks, in any process."),
+    "answer": ("storage:answer", "Answer the question of a running call, in any process."),
     "read": ("reader:read", "Read anything that has a ref."),
     "timeline": ("timeline:timeline", "Show a conversation block by block, or list them all."),
     "prompt": ("prompt:prompt", "Show exactly what a round sent to its model."),
@@ -42,7 +42,7 @@ COMMANDS: Entries = {
     ),
     "forget-inactive": (
         "storage:forget_inactive",
-        "Remove conversations that nobody has used for so many days.",
+        "Remove conversations without activity for the given number of days.",
     ),
     "export-user": (
         "storage:export_user",
@@ -55,7 +55,7 @@ COMMANDS: Entries = {
         "List answers whose cited lines have changed, with the difference.",
     ),
     "search": ("knowledge:search", "Search a bundle's knowledge space."),
-    "check": ("bundles:check", "Show what a bundle consists of, and what is wrong with it."),
+    "check": ("bundles:check", "Show the parts of a bundle, its problems and its warnings."),
     "tool": ("bundles:call_tool", "Call one tool of a bundle, outside any conversation."),
     "mcp": ("server:mcp", "Serve a bundle to MCP clients: its tools, questions, skills."),
     "serve": ("server:serve", "Serve bundles over HTTP: conversations, events, files."),
@@ -65,13 +65,16 @@ COMMANDS: Entries = {
     ),
     "new": ("bundles:new", "Create a bundle, with a tool, a skill and a test."),
     "bundles": ("bundles:list_bundles", "List the bundles that can be opened by name."),
-    "doctor": ("checks:doctor", "Say what isolation of programs needs, and whether it is here."),
+    "doctor": (
+        "checks:doctor",
+        "Show what isolating programs needs, and whether this machine has it.",
+    ),
 }
 KNOWLEDGE_COMMANDS: Entries = {
     "build": ("knowledge:build", "Build a knowledge space, and show what is in it."),
     "check": (
         "knowledge:check_links",
-        "List the links, refs and paths in documents that name nothing.",
+        "List the links, refs and paths in documents that do not exist.",
     ),
 }
 FILE_COMMANDS: Entries = {

@@ -1,4 +1,4 @@
-"""A bundle opened for a command, with the properties and the cassette of its options."""
+"""Open a bundle with the options of a command, and suggest the next commands after a run."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ BAR_WIDTH = 32
 async def open_bundle(
     bundle: str, choices: Choices, screen: Screen, *, model: ModelChoice = None
 ) -> AsyncGenerator[Harness]:
-    """Open a bundle; on a terminal a bar shows how far its knowledge space is built.
+    """Open a bundle, and show a progress bar on a terminal while its knowledge space is built.
 
-    A `model` takes the place of the option.
+    `model` replaces the option `--model`.
 
     Raises:
-        UsageError: an option names a model, a store, a cassette or a property that cannot be.
+        UsageError: an option has an invalid model, store, cassette or property.
         LooplineError: the bundle cannot be opened.
     """
     try:
@@ -45,9 +45,9 @@ async def open_bundle(
             bundle,
             store=choices.store,
             model=choices.model if model is None else model,
-            properties=chosen_properties(choices),
+            properties=parse_properties(choices),
             on_build=progress_bar(screen),
-            cassette=chosen_cassette(choices),
+            cassette=choose_cassette(choices),
         )
     except (ModelError, PropertyError, StoreError) as error:
         raise UsageError(str(error)) from error
@@ -63,13 +63,13 @@ async def open_bundle(
             raise UsageError(str(error)) from error
         finally:
             screen.stop_animation()
-        # What is loaded by now stays: looking through it for garbage would hold the screen still for a tenth of a second.
+        # All modules stay loaded: a garbage collection over them would stop the screen for a tenth of a second.
         gc.freeze()
         yield harness
 
 
 def progress_bar(screen: Screen) -> Progress | None:
-    """Return what moves the bar; another thread calls it."""
+    """Return a callback that shows progress on the screen, for calls from another thread; None without a terminal."""
     if not screen.is_live:
         return None
     loop = asyncio.get_running_loop()
@@ -92,23 +92,23 @@ def progress_bar(screen: Screen) -> Progress | None:
     return move
 
 
-def chosen_properties(choices: Choices) -> dict[str, Setting]:
-    """Return the properties that `--prop` sets, by name.
+def parse_properties(choices: Choices) -> dict[str, Setting]:
+    """Return the properties that `--prop` sets, by dotted name.
 
     Raises:
-        PropertyError: a `--prop` sets nothing.
+        PropertyError: a `--prop` is not `NAME=VALUE`.
     """
     return dict(map(parse_setting, choices.props))
 
 
-def chosen_cassette(choices: Choices) -> Cassette | None:
-    """Return the file in which the replies of a provider's model are recorded, or from which they come.
+def choose_cassette(choices: Choices) -> Cassette | None:
+    """Return the cassette of `--record` or `--replay`; None without these options.
 
     Raises:
-        UsageError: it is to do both.
+        UsageError: both options are given.
     """
     if choices.record is not None and choices.replay is not None:
-        raise UsageError("--record makes a file and --replay reads one: choose one of them")
+        raise UsageError("--record writes a file and --replay reads one: choose one")
     if choices.record is not None:
         return Cassette(choices.record, mode="record")
     return None if choices.replay is None else Cassette(choices.replay)
@@ -119,12 +119,12 @@ REPO = "knowledge.repo"
 CONTINUE_TEXT = "go on"
 """The message to a turn that was stopped."""
 TOOLS_WITHOUT_EXAMPLE = ("react.plan",)
-"""Tools whose results are no example of what `loopline read` can show."""
+"""Tools that are not suggested as an example for `loopline read`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invocation:
-    """How this program was started, and how to start it again."""
+    """The script, interpreter and environment of this process, to print commands that work in the user's shell."""
 
     script: str
     interpreter: str
@@ -134,7 +134,7 @@ class Invocation:
 
     @classmethod
     def now(cls) -> Invocation:
-        """Return how this process was started."""
+        """Return the invocation of this process."""
         return cls(
             script=sys.argv[0],
             interpreter=sys.executable,
@@ -145,25 +145,26 @@ class Invocation:
 
     @property
     def program(self) -> list[str]:
-        """The words that start it again: `loopline`, `uv run loopline`, or the script's path."""
+        """The words that start this program: `loopline`, `uv run loopline`, or the path of the script."""
         return [*self._uv, PROGRAM] if self._uv else [self._short(Path(self.script), PROGRAM)]
 
     @property
     def python(self) -> list[str]:
-        """The words that start its Python."""
+        """The words that start the Python interpreter of this program."""
         if self._uv:
             return [*self._uv, "--with", "pytest", "python"]
         return [self._short(Path(self.interpreter), "python")]
 
     @property
     def _uv(self) -> list[str]:
-        uv, ours = self.environment.get("UV", ""), self.environment.get("VIRTUAL_ENV", "")
+        uv = self.environment.get("UV", "")
+        ours = self.environment.get("VIRTUAL_ENV", "")
         if not uv or not ours or Path(ours).resolve() != Path(self.prefix).resolve():
             return []
         return [self._short(Path(uv), "uv"), "run"]
 
     def _short(self, program: Path, name: str) -> str:
-        """Return the name if `PATH` finds the program by it, else its path, relative if possible."""
+        """Return `name` if `PATH` finds the program under it, otherwise the path of the program, relative if possible."""
         path = self.environment.get("PATH", "")
         if self.environment.get("UV"):  # uv puts our own scripts on the path, for us alone
             scripts = Path(self.prefix).resolve()
@@ -181,7 +182,7 @@ class Invocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedRun:
-    """A run that has ended or waits for answers to its `pending` calls."""
+    """A turn that has ended, or is paused until its `pending` calls are answered."""
 
     bundle: str
     text: str
@@ -193,7 +194,7 @@ class FinishedRun:
 
 
 def next_commands(run: FinishedRun, blocks: Sequence[Block], invocation: Invocation) -> list[str]:
-    """Return three commands: read a ref of the run, show its timeline, and ask again or go on."""
+    """Return three commands: read a ref of the run, show its timeline, and continue or ask again."""
     stored = store_options(run.choices)
     lines = [
         ["read", _example_ref(blocks), "-c", run.conversation, *stored],
@@ -204,13 +205,14 @@ def next_commands(run: FinishedRun, blocks: Sequence[Block], invocation: Invocat
 
 
 def store_options(choices: Choices) -> list[str]:
-    """Return the options by which another command finds the same store and user."""
+    """Return the options `--store` and `--user` as they were given, for another command."""
     return [*_option("--store", choices.store), *_option("--user", choices.user)]
 
 
 def _next_run(run: FinishedRun, folder: Path, stored: Sequence[str]) -> list[str]:
-    """Return the command that answers what is pending, goes on, or asks another repository."""
-    props, model = run.choices.props, _option("--model", run.choices.model)
+    """Return the command that answers the pending calls, continues a stopped turn, asks another repository, or chats."""
+    props = run.choices.props
+    model = _option("--model", run.choices.model)
     conversation_options = ["-c", run.conversation, *stored, *model, *_prop_options(props)]
     if run.pending:
         answers = [word for call_id in run.pending for word in ("--answer", f"{call_id}=yes")]
@@ -230,7 +232,7 @@ def _prop_options(props: Sequence[str]) -> list[str]:
 
 
 def repository_to_ask(state: KnowledgeState, folder: Path) -> str | None:
-    """Return the repository around the folder, else the one that was asked if it is on this machine."""
+    """Return `.` if `folder` is in a Git repository, otherwise the indexed repository if it is a local folder."""
     if any((parent / ".git").exists() for parent in (folder, *folder.parents)):
         return "."
     location = Path(state.location)
@@ -240,7 +242,7 @@ def repository_to_ask(state: KnowledgeState, folder: Path) -> str | None:
 
 
 def _example_ref(blocks: Sequence[Block]) -> str:
-    """Return the ref of the last result that is worth reading, else of the last block."""
+    """Return the ref of the last tool result, without those of TOOLS_WITHOUT_EXAMPLE; otherwise of the last block."""
     for block in reversed(blocks):
         if isinstance(block.body, ToolResult) and block.body.tool not in TOOLS_WITHOUT_EXAMPLE:
             return block.ref

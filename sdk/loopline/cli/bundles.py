@@ -1,4 +1,4 @@
-"""`loopline check`, `tool`, `new` and `bundles`: commands for the authors of bundles."""
+"""`loopline check`, `tool`, `new` and `bundles`: commands for authors of bundles."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from loopline.bundle import (
     tool_settings,
     unknown_skills,
 )
-from loopline.cli.bundle_access import Invocation, chosen_properties, open_bundle
+from loopline.cli.bundle_access import Invocation, open_bundle, parse_properties
 from loopline.cli.knowledge import index_line, vectors_line
 from loopline.cli.options import ANSWERED, FAILED, Choices, UsageError, command
 from loopline.cli.parameters import (
@@ -84,20 +84,20 @@ from loopline.tools import (
 
 ROOTS = ("docs_root", "src_root", "deploy_root", "tests_root")
 TURN_ID = "turn_1"
-"""The turn that a tool reads in its context when it is called outside a conversation."""
+"""The turn in the context of a tool that is called outside a conversation."""
 QUESTION = "How long is this sentence?"
 EXAMPLE_CALL = ("text.statistics", '{"text": "One. Two more words!"}')
-"""A tool of a new bundle, with arguments."""
+"""A tool of a new bundle, and arguments for it."""
 
 OTHERS_TOOLS = ("react.", "mcp.", "web_")
-"""The beginnings of the ids of tools that are not the bundle's own."""
+"""Prefixes of tool ids that the bundle does not define itself."""
 
 T = TypeVar("T")
 
 
 @dataclass(slots=True)
 class Findings:
-    """What a bundle consists of and what is wrong: problems stop the bundle, warnings do not."""
+    """The parts of a bundle, its problems, which prevent running it, and its warnings."""
 
     bundle: str
     properties: Properties = field(default_factory=Properties)
@@ -111,16 +111,16 @@ class Findings:
     problems: list[str] = field(default_factory=list[str])
     warnings: list[str] = field(default_factory=list[str])
 
-    def attempt(self, do: Callable[[], T], otherwise: T) -> T:
-        """Return what `do` returns; if it fails, add the problem and return `otherwise`."""
+    def attempt(self, do: Callable[[], T], default: T) -> T:
+        """Return the result of `do`; if it raises, add the problem and return `default`."""
         try:
             return do()
         except LooplineError as error:
             self.add(error)
-            return otherwise
+            return default
 
     def add(self, error: LooplineError) -> None:
-        """Add the problems of an error, each once."""
+        """Add the problems of an error that are not yet in the list."""
         problems = error.problems if isinstance(error, BundleError) else (str(error),)
         self.problems += [problem for problem in problems if problem not in self.problems]
 
@@ -132,9 +132,9 @@ class Findings:
 @prop_option
 @json_option
 async def check(choices: Choices, screen: Screen, bundle: str) -> int:
-    """Show what a bundle consists of, and what is wrong with it."""
+    """Show the parts of a bundle, its problems and its warnings."""
     try:
-        overrides = chosen_properties(choices)
+        overrides = parse_properties(choices)
     except PropertyError as error:
         raise UsageError(str(error)) from error
     loaded = load(bundle)
@@ -176,20 +176,20 @@ async def check(choices: Choices, screen: Screen, bundle: str) -> int:
 
 
 def _unread_servers(bundle: str, loaded: LoadedBundle) -> Iterator[str]:
-    """Yield a warning for a file of servers beside the bundle's folder, which is not read."""
+    """Yield a warning if an MCP file is in the folder of the command argument, but not in the bundle's folder."""
     folder, file = loaded.folder, Path(bundle) / MCP_FILE
     if folder is not None and file.is_file() and folder.resolve() != file.parent.resolve():
         yield f"{file} is not read: move it to {folder}, or name it with --prop mcp.file={file.absolute()}"
 
 
 def _read_descriptors(loaded: LoadedBundle, findings: Findings) -> None:
-    """Read the tools and skills descriptors that the bundle's code names."""
+    """Read the descriptor modules of the bundle, and add their tools, skills, agents and problems."""
     tools: dict[str, Tool] = {}
     for module in descriptor_modules(loaded, "tools") or [""]:
-        tools |= findings.attempt(partial(_tools_with_schemas, module, loaded), ToolSet())
+        tools |= findings.attempt(partial(_load_tools_with_schemas, module, loaded), ToolSet())
     findings.tools = ToolSet(tools.values())
     for module in descriptor_modules(loaded, "skills") or [""]:
-        skills = findings.attempt(partial(_skills_found, module, loaded, findings), Skills())
+        skills = findings.attempt(partial(_find_skills, module, loaded, findings), Skills())
         findings.skills = Skills(
             (*findings.skills, *skills), (*findings.skills.warnings, *skills.warnings)
         )
@@ -202,13 +202,13 @@ def _read_descriptors(loaded: LoadedBundle, findings: Findings) -> None:
         findings.problems.append(f"{loaded.folder}: {name}.process must be `async def`")
 
 
-def _skills_found(module: str, loaded: LoadedBundle, findings: Findings) -> Skills:
-    """Return the skills of the bundle and of the places that its properties name, with a warning for each unknown tool."""
+def _find_skills(module: str, loaded: LoadedBundle, findings: Findings) -> Skills:
+    """Return the skills of the bundle and of the configured folders, with a warning for each unknown tool."""
     search = loop_settings(findings.properties).skills
     places = skill_places(search, os.environ, Path.cwd())
     skills = load_skills(module, loaded, places=places)
     unknown = tuple(
-        f"{tool.location}: no tool of this bundle is called {tool.id!r}"
+        f"{tool.location}: this bundle does not have the tool {tool.id!r}"
         for skill in skills
         for tool in skill.tools
         if tool.id not in findings.tools and not tool.id.startswith(OTHERS_TOOLS)
@@ -217,7 +217,7 @@ def _skills_found(module: str, loaded: LoadedBundle, findings: Findings) -> Skil
 
 
 def _add_unknown_names(loaded: LoadedBundle, findings: Findings) -> None:
-    """Add the unknown names in settings of a bundle that cannot be opened; names of tools of MCP servers are left out."""
+    """Add unknown tools and skills in the settings of a bundle that cannot be opened, without tools of MCP servers."""
     known = KnownTools(LOOP_TOOLS | frozenset(findings.tools), frozenset([f"{MCP}."]))
     if not names_every_module(loaded, "tools"):
         known |= ANY_TOOL
@@ -229,14 +229,14 @@ def _add_unknown_names(loaded: LoadedBundle, findings: Findings) -> None:
     findings.add(BundleError(*names))
 
 
-def _tools_with_schemas(module: str, loaded: LoadedBundle) -> ToolSet:
-    """Return the tools; their schemas are made now, and not when a model first asks."""
+def _load_tools_with_schemas(module: str, loaded: LoadedBundle) -> ToolSet:
+    """Load the tools of a descriptor module, and generate their schemas to detect errors in them."""
     tools = load_tools(module, loaded)
     return tools if tools.specs else ToolSet()
 
 
 def _check_dependencies(loaded: LoadedBundle, deps: object, findings: Findings) -> None:
-    """Add what the tools' functions miss: a warning if `deps` can still be passed in Python."""
+    """Add a problem if dependencies of tools are missing, or a warning if the bundle does not make them itself."""
     try:
         check_deps(findings.tools.values(), deps)
     except BundleError as error:
@@ -249,7 +249,7 @@ def _check_dependencies(loaded: LoadedBundle, deps: object, findings: Findings) 
 def _findings_lines(findings: Findings) -> Iterator[Text]:
     yield Text(findings.bundle, style="bold")
     tools = findings.tools
-    yield _section("tools", quantity(len(tools), "tool") if tools else "none of its own")
+    yield _section("tools", quantity(len(tools), "tool") if tools else "none in the bundle")
     yield from map(_tool_line, tools.values())
     if findings.servers.tools:
         yield _section("MCP servers", quantity(len(findings.servers.tools), "tool"))
@@ -329,7 +329,7 @@ def _section(name: str, summary: str) -> Text:
 
 
 def _parameters(schema: JsonObject) -> str:
-    """Return `name: string, limit?: integer`."""
+    """Render the properties of a schema as `name: string, limit?: integer`."""
     match schema:
         case {"properties": dict(properties), "required": list(required_names)}:
             pass
@@ -344,7 +344,7 @@ def _parameters(schema: JsonObject) -> str:
 
 
 def _type_name(schema: Json) -> str:
-    """Return the type that a schema names, or the name of the schema that it refers to."""
+    """Return the type of a JSON Schema, its choices, or the name of the definition that it refers to."""
     if not isinstance(schema, dict):
         return "any"
     match schema:
@@ -417,9 +417,10 @@ async def call_tool(
         async with AsyncExitStack() as stack:
             if name.startswith("mcp."):
                 harness = await stack.enter_async_context(open_bundle(bundle, choices, screen))
-                of_servers = await harness.server_tools()
-                tool = _find_tool(name, ToolSet(of_servers.tools), of_servers.problems)
-                arguments, deps = _parse_arguments(tool, arguments_json), harness.deps
+                server_tools = await harness.server_tools()
+                tool = _find_tool(name, ToolSet(server_tools.tools), server_tools.problems)
+                arguments = _parse_arguments(tool, arguments_json)
+                deps = harness.deps
             else:
                 programs = await open_executions(_properties(loaded, choices), loaded, stack)
                 module = next(iter(descriptor_modules(loaded, "tools")), "")
@@ -433,8 +434,8 @@ async def call_tool(
             outcome = await tool.run(arguments, structs.replace(call, make_context=lambda: context))
     except AskUser as pending:
         screen.error(
-            f"{name} asks the user: {escape(pending.question)!r}. Outside a conversation nobody can "
-            "answer: have a model call it with loopline run"
+            f"{name} asks the user: {escape(pending.question)!r}. Questions can be answered only in a "
+            "conversation: use loopline run"
         )
         return FAILED
     except ToolError as error:
@@ -478,7 +479,7 @@ def _parse_arguments(tool: Tool, written: str) -> JsonObject:
 def _properties(loaded: LoadedBundle, choices: Choices) -> Properties:
     try:
         return merged(
-            loaded.bundle.defaults, folder=loaded.folder, overrides=chosen_properties(choices)
+            loaded.bundle.defaults, folder=loaded.folder, overrides=parse_properties(choices)
         )
     except PropertyError as error:
         if choices.props:
@@ -487,12 +488,13 @@ def _properties(loaded: LoadedBundle, choices: Choices) -> Properties:
 
 
 def _call(loaded: LoadedBundle, choices: Choices, screen: Screen) -> ToolInvocation:
-    """Return a call outside any conversation, whose progress and events are printed."""
-    clock, timeline = SystemClock(), Timeline()
+    """Make a call outside a conversation that prints its progress and events."""
+    clock = SystemClock()
+    timeline = Timeline()
     scratchpad: MutableMapping[str, Any] = {}
 
     def emit(event: CustomEvent, durable: bool) -> Emission:
-        del durable  # there is no log
+        del durable  # the event cannot be stored without a log
         screen.note(f"{event.name} {escape(dumps(event.data))}")
         return Emission()
 
@@ -535,8 +537,8 @@ def _show_outcome(outcome: Outcome, choices: Choices, screen: Screen) -> None:
     for source in outcome.sources:
         screen.note(Text(f"source: {escape(source.title or source.url)} — {escape(source.url)}"))
     for change in outcome.files:
-        what = "removed" if change.data is None else f"{len(change.data):,} bytes"
-        screen.note(f"file: {escape(str(change.path))} ({what}), which only a conversation keeps")
+        size = "removed" if change.data is None else f"{len(change.data):,} bytes"
+        screen.note(f"file: {escape(str(change.path))} ({size}), stored only in a conversation")
 
 
 @command
@@ -578,7 +580,8 @@ async def list_bundles(choices: Choices, screen: Screen) -> int:
     if choices.as_json:
         screen.write_json([{"name": entry.name, "place": entry.location} for entry in entries])
     elif entries:
-        table, lines = Table.grid(padding=(0, 2)), list[str]()
+        table = Table.grid(padding=(0, 2))
+        lines: list[str] = []
         table.add_column(style="bold", no_wrap=True)
         table.add_column(style=QUIET, overflow="fold")
         for entry in entries:
@@ -587,5 +590,7 @@ async def list_bundles(choices: Choices, screen: Screen) -> int:
             lines.append("\t".join(cells))
         screen.print_layout(table, "\n".join(lines))
     else:
-        screen.note(Text("none installed and none in ./bundles: begin one with loopline new NAME"))
+        screen.note(
+            Text("no bundle is installed or in ./bundles: create one with loopline new NAME")
+        )
     return ANSWERED

@@ -1,4 +1,4 @@
-"""`loopline chat`: a conversation at a terminal, or line by line from a pipe."""
+"""`loopline chat`: the loop that reads lines from a terminal or a pipe, and runs turns."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from loopline.cli.run import (
     ChatConversation,
     Command,
     FinishedTurn,
-    checked_file,
+    check_file,
     fork,
     introduce,
     open_server,
@@ -87,7 +87,9 @@ async def chat(
             introduce(harness, screen)
             local_chat = harness.conversation(name, user=choices.user_name)
             code = await _converse(local_chat, choices, screen)
-    exit_now(code)  # a thread may still be reading a line, and nobody waits for it
+    exit_now(
+        code
+    )  # a thread may still wait for a line, and the process must not wait for the thread
 
 
 async def _converse(conversation: ChatConversation, choices: Choices, screen: Screen) -> int:
@@ -162,7 +164,7 @@ class Chat(ABC):
     async def _attach(self, name: str) -> None:
         """Check a file, and send it with the next message."""
         try:
-            file = await asyncio.to_thread(checked_file, name)
+            file = await asyncio.to_thread(check_file, name)
         except AttachmentError as error:
             self._screen.error(str(error))
         else:

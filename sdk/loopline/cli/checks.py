@@ -1,4 +1,4 @@
-"""`loopline doctor`: what isolation of programs needs, and whether this machine has it."""
+"""`loopline doctor`, `presets` and `skills`: checks of this machine, and of presets and skills."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from loopline.skills import check_skill, skill_folders
 @command
 @json_option
 async def doctor(choices: Choices, screen: Screen) -> int:
-    """Say what isolation of programs needs, and whether it is here."""
+    """Show what isolating programs needs, and whether this machine has it."""
     backends = await execution_features()
     if choices.as_json:
         document: JsonObject = {
@@ -53,9 +53,9 @@ async def doctor(choices: Choices, screen: Screen) -> int:
 
 
 TABLE_WIDTH = 108
-"""The columns that the table of all presets takes."""
+"""The width of the table of all presets, in columns."""
 DIFFERENT = "yellow"
-"""The style of a value that is not that of the first preset shown."""
+"""The style of a value that differs from the value of the first preset in the table."""
 
 
 @command
@@ -68,7 +68,7 @@ async def list_presets(choices: Choices, screen: Screen) -> int:
         return ANSWERED
     if 0 < screen.width < TABLE_WIDTH:
         for preset in presets:
-            screen.print(_short(preset))
+            screen.print(_render_preset(preset))
     else:
         options = [name for names in GROUPS.values() for name in names]
         _print_table(presets, options, screen)
@@ -99,8 +99,8 @@ async def diff(choices: Choices, screen: Screen, first_name: str, second_name: s
     return ANSWERED
 
 
-def _short(preset: Preset) -> Text:
-    """Return the preset in a few lines: only the options that differ from the preset `bare`."""
+def _render_preset(preset: Preset) -> Text:
+    """Render a preset with the options that differ from the preset `bare`, one per line."""
     bare = PRESETS["bare"].options
     text = Text.assemble((preset.name, "bold"), (f" — {preset.about}", QUIET))
     for name, value in preset.options.differences(bare).items():
@@ -141,7 +141,7 @@ def _document(preset: Preset) -> JsonObject:
 
 
 PLACES = (".agents/skills", "skills")
-"""Where skills are looked for if no folder is given."""
+"""The folders that are checked if the user names none."""
 
 
 @command
@@ -151,7 +151,7 @@ PLACES = (".agents/skills", "skills")
 @json_option
 async def check_skills(choices: Choices, screen: Screen, folders: tuple[Path, ...]) -> int:
     """Check skills by the rules of the format."""
-    roots = await asyncio.to_thread(_roots, folders or [])
+    roots = await asyncio.to_thread(_roots, folders)
     skills = {
         folder: check_skill(folder) for root in roots for folder in skill_folders(root) or [root]
     }
@@ -170,15 +170,15 @@ async def check_skills(choices: Choices, screen: Screen, folders: tuple[Path, ..
 
 
 def _roots(folders: Sequence[Path]) -> Sequence[Path]:
-    """Return the folders to check: those given, else those where skills usually are.
+    """Return `folders`, or the existing folders of PLACES if `folders` is empty.
 
     Raises:
-        UsageError: there is none, or one of them is no folder.
+        UsageError: there is no folder to check, or a path is not a folder.
     """
     roots = folders or [Path(place) for place in PLACES if Path(place).is_dir()]
     if not roots:
         raise UsageError(f"no skills here: name a folder, or make one of {', '.join(PLACES)}")
     for root in roots:
         if not root.is_dir():
-            raise UsageError(f"{root} is no folder")
+            raise UsageError(f"{root} is not a folder")
     return roots

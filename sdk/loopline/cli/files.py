@@ -1,4 +1,4 @@
-"""`loopline files`: the files of a turn listed, shown, compared with another turn's, and written into a folder."""
+"""`loopline files`: list, show, compare and export the files of a turn."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from loopline.cli.parameters import (
     pager_option,
     scope_options,
 )
-from loopline.cli.reader import open_store, stored_blocks
+from loopline.cli.reader import open_store, read_blocks
 from loopline.cli.terminal import QUIET, REF, Screen, escape, quantity
 from loopline.errors import LooplineError
 from loopline.events import Event
@@ -49,13 +49,13 @@ _READ = BodyUnion[FileLinesBody](FileLinesBody)
 
 
 def diff_line(line: str) -> Text:
-    """Return a line of a unified diff in the colour of what it says."""
+    """Return a line of a unified diff in the colour of an added, removed or header line."""
     style = next((style for start, style in _STYLES if line.startswith(start)), "")
     return Text(escape(line), style)
 
 
 class FileLines:
-    """The lines of one turn; `take` yields those of an applied patch, `end` the files that the user is offered."""
+    """Renders the applied patches of a turn, and at its end the files that it produced."""
 
     def __init__(self) -> None:
         self._patches: dict[str, str] = {}
@@ -63,7 +63,7 @@ class FileLines:
         self._project: set[str] = set()
 
     def take(self, event: Event) -> Iterator[Text]:
-        """Yield the lines that an event gives."""
+        """Yield the lines of a patch if the event is the result of a call that applied it; remember files for `end`."""
         if not isinstance(event, Block) or not _READ.has(event.body):
             return
         match event.body:
@@ -92,9 +92,11 @@ class FileLines:
             self._outputs[name] = block, file
 
     def end(self) -> Iterator[Text]:
-        """Yield a line for each file that the turn produced, and one that counts what it changed in the project."""
-        outputs, project = self._outputs, self._project
-        self._outputs, self._project = {}, set()
+        """Yield a line for each output file of the turn, and one line that counts its changed project files."""
+        outputs = self._outputs
+        project = self._project
+        self._outputs = {}
+        self._project = set()
         for name, (block, file) in list(outputs.items())[:LISTED_FILES]:
             yield Text.assemble(
                 ("file ", QUIET),
@@ -153,7 +155,7 @@ async def show(choices: Choices, screen: Screen, path: str, turn: str) -> int:
     tree = await _tree(choices, screen, turn)
     name = path if path.startswith(("files/", "outputs/")) else f"files/{path}"
     if name not in tree:
-        raise LooplineError(f"no file {name!r} there: loopline files list lists those there are")
+        raise LooplineError(f"no file {name!r} in this turn: loopline files list lists its files")
     version = _version(tree[name])
     if choices.as_json:
         screen.write_json({**_document(name, tree[name]), "text": version.text})
@@ -177,7 +179,7 @@ async def show(choices: Choices, screen: Screen, path: str, turn: str) -> int:
 async def diff(choices: Choices, screen: Screen, first: str, second: str) -> int:
     """Show what changed in the files between two turns."""
     timeline = await _timeline(choices, screen)
-    older, newer = (_files(timeline, _number(timeline, turn)) for turn in (first, second))
+    older, newer = (_files(timeline, _parse_turn(timeline, turn)) for turn in (first, second))
     changed = [
         path for path in sorted({*older, *newer}) if _digest(older, path) != _digest(newer, path)
     ]
@@ -225,21 +227,21 @@ def _write_tree(folder: Path, tree: Mapping[str, Block], *, force: bool) -> None
 
 async def _timeline(choices: Choices, screen: Screen) -> Timeline:
     async with open_store(choices) as store:
-        _, blocks = await stored_blocks(store, choices, screen)
+        _, blocks = await read_blocks(store, choices, screen)
     return Timeline(blocks)
 
 
 async def _tree(choices: Choices, screen: Screen, turn: str) -> Mapping[str, Block]:
-    """Return the blocks of a turn's files by path."""
+    """Return the files of a turn: the block of the newest version of each, by path."""
     timeline = await _timeline(choices, screen)
-    return _files(timeline, _number(timeline, turn))
+    return _files(timeline, _parse_turn(timeline, turn))
 
 
-def _number(timeline: Timeline, turn: str) -> int:
-    """Return the number of the turn, by default that of the last.
+def _parse_turn(timeline: Timeline, turn: str) -> int:
+    """Parse `turn_2` or `2` as the number of a turn; an empty text means the last turn.
 
     Raises:
-        LooplineError: there is no such turn.
+        LooplineError: the conversation does not have that turn.
     """
     if not turn:
         return max(timeline.turns)
@@ -258,7 +260,7 @@ def _files(timeline: Timeline, number: int) -> dict[str, Block]:
 
 def _version(block: Block) -> FileAdded:
     if not isinstance(block.body, FileAdded):
-        raise TypeError(f"{block.ref} holds no version of a file")
+        raise TypeError(f"{block.ref} is not a version of a file")
     return block.body
 
 
@@ -300,11 +302,11 @@ def _change_document(path: str, older: Mapping[str, Block], newer: Mapping[str, 
 
 
 def diff_lines(path: str, before: Block | None, after: Block | None) -> Iterator[str]:
-    """Yield the lines of the unified diff of a file; one that is no text gets one line."""
+    """Yield the lines of the unified diff of a file, or one line with the sizes if the file is binary."""
     versions = [None if block is None else _version(block) for block in (before, after)]
     if any(version is not None and version.data for version in versions):
         sizes = [f"{version.size:,} bytes" if version else "no file" for version in versions]
-        yield f"{path} is no text: {' → '.join(sizes)}"
+        yield f"{path} is binary: {' → '.join(sizes)}"
         return
     old, new = [version.text.splitlines() if version else [] for version in versions]
     old_name, new_name = [

@@ -1,4 +1,4 @@
-"""`loopline search` and `loopline knowledge`: a bundle's knowledge space, without a turn."""
+"""`loopline search` and `loopline knowledge`: search, build and check a bundle's knowledge space."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DIGITS = 3
 @click.option(
     "--path", default="", metavar="PATTERN", help="Look only in such paths, as docs/*.md."
 )
-@click.option("--explain/--no-explain", help="Say why each passage stands where it does.")
+@click.option("--explain/--no-explain", help="Print the scores that rank each passage.")
 @store_option
 @prop_option
 @json_option
@@ -105,10 +105,11 @@ async def build(choices: Choices, screen: Screen, bundle: str) -> int:
 @prop_option
 @json_option
 async def check_links(choices: Choices, screen: Screen, bundle: str) -> int:
-    """List the links, refs and paths in documents that name nothing."""
+    """List the links, refs and paths in documents that do not exist."""
     async with open_bundle(bundle, choices, screen) as harness:
         space = _space(harness)
-        problems, files = await space.check(), space.state.files
+        problems = await space.check()
+        files = space.state.files
     if choices.as_json:
         screen.write_json(list[Json](problems))
     else:
@@ -128,9 +129,9 @@ def _space(harness: Harness) -> KnowledgeSpace:
 
 
 def index_line(state: KnowledgeState, *, hint: bool = True) -> Text:
-    """Return a line that says from what the knowledge space was built and how much is in it.
+    """Render the commits, size and build time of a knowledge space on one line.
 
-    With a `hint` it names the command that shows the warnings.
+    With `hint` the line names the command that prints the warnings.
     """
     verb = "opened index of" if state.reused else "indexed"
     states = state.repositories or {state.repository: state}
@@ -150,7 +151,7 @@ def index_line(state: KnowledgeState, *, hint: bool = True) -> Text:
 
 
 def vectors_line(vectors: VectorState) -> Text:
-    """Return a line that says how many passages can be found in other words."""
+    """Render on one line how many passages have vectors, or why vectors cannot be used."""
     if vectors.problem:
         return Text(f"words only: {escape(vectors.problem)}", style=WARNING)
     if vectors.is_ready:
@@ -160,8 +161,9 @@ def vectors_line(vectors: VectorState) -> Text:
 
 
 def _print_passages(passages: Sequence[Passage], screen: Screen, *, explain: bool) -> None:
-    """Print each passage on two lines at a terminal, and with tabs in a pipe."""
-    table, lines = Table.grid(padding=(0, 1)), list[str]()
+    """Print each passage on two lines on a terminal, and on one line with tabs in a pipe."""
+    table = Table.grid(padding=(0, 1))
+    lines: list[str] = []
     table.add_column(justify="right", style=QUIET, no_wrap=True)
     table.add_column(overflow="fold")
     for passage in passages:
@@ -172,14 +174,14 @@ def _print_passages(passages: Sequence[Passage], screen: Screen, *, explain: boo
         table.add_row("", Text(escape(first), no_wrap=True, overflow="ellipsis"))
         cells = [score, passage.ref, passage.title, first]
         if explain and passage.why is not None:
-            table.add_row("", Text(_reason(passage.why), style=QUIET))
-            cells.append(_reason(passage.why))
+            table.add_row("", Text(_render_scores(passage.why), style=QUIET))
+            cells.append(_render_scores(passage.why))
         lines.append("\t".join(escape(cell).replace("\t", " ") for cell in cells))
     screen.print_layout(table, "\n".join(lines))
 
 
-def _reason(why: Explanation) -> str:
-    """Return why a passage stands where it does: each number from 0 to 1, a cosine from -1 to 1."""
+def _render_scores(why: Explanation) -> str:
+    """Render the scores that rank a passage: each is from 0 to 1, and the cosine from -1 to 1."""
     parts = [f"words {why.words:.2f}", f"has {why.coverage:.0%} of what is rare in the query"]
     if why.cosine is not None:
         parts += [f"cosine {why.cosine:.2f}", f"vectors weigh {why.vector_weight:.0%}"]
@@ -187,7 +189,7 @@ def _reason(why: Explanation) -> str:
 
 
 def _first_line(passage: Passage) -> str:
-    """Return the first line that is no heading, else the first that is not empty."""
+    """Return the first non-empty line that is not a heading, or the first heading if there are only headings."""
     lines = [line.strip() for line in passage.text.splitlines() if line.strip()]
     text_lines = [line for line in lines if not line.startswith("#")]
     return next(iter(text_lines or lines), "")

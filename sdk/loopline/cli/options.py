@@ -1,4 +1,4 @@
-"""The common options of a command, and the command made of them and of its own."""
+"""Make commands of async functions: the shared options, exit codes, signals and the log."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from loopline.timeline import DEFAULT_USER, Reaction
 
 ANSWERED, FAILED, MISUSED = 0, 1, 2
 BY_SIGNAL = 128
-"""The exit code of a process that a signal ended is this, plus the signal's number."""
+"""The exit code of a process that a signal ended, minus the number of the signal."""
 
 _logger = logging.getLogger("loopline")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _STANDARD_FIELDS = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
-"""The fields of every log record; all others were added by the caller, such as the turn."""
+"""The fields of every log record. Other fields, such as the turn, were added by the caller."""
 
 
 class UsageError(LooplineError):
-    """The command was called in a way that cannot work."""
+    """The arguments or options of a command are wrong; its exit code is 2."""
 
 
 def execute(
@@ -44,9 +44,10 @@ def execute(
     as_json: bool = False,
     paged: bool = False,
 ) -> None:
-    """Run the work of a command, and exit with the code that it returns.
+    """Run the work of a command, print its error if it fails, and exit with its code.
 
-    `verbose` writes the log to stderr, `paged` shows long layouts in the user's pager.
+    The code of a failure is 2 for a UsageError and 1 for other errors. `verbose` writes the log to stderr, `as_json`
+    also prints an error as JSON on stdout, and `paged` shows long layouts in the user's pager.
 
     Raises:
         SystemExit: always.
@@ -59,7 +60,9 @@ def execute(
         _report(error, str(error), screen, as_json=as_json)
         _logger.debug("%s", type(error).__name__, exc_info=error)
         code = MISUSED if isinstance(error, UsageError) else FAILED
-    except BrokenPipeError:  # the reader has read enough, as `| head` does: nothing went wrong
+    except (
+        BrokenPipeError
+    ):  # the reader has closed the pipe, as `| head` does, which is not an error
         leave_pipe(sys.stdout)
         code = ANSWERED
     except OSError as error:
@@ -79,7 +82,7 @@ def execute(
 
 
 def _report(error: Exception, problem: str, screen: Screen, *, as_json: bool) -> None:
-    """Print what went wrong on stderr, and with `--json` as an object on stdout too."""
+    """Print the error on stderr, and with `as_json` also as an object on stdout."""
     screen.error(problem)
     if as_json:
         screen.write_json({"error": problem, "error_type": type(error).__name__})
@@ -87,7 +90,7 @@ def _report(error: Exception, problem: str, screen: Screen, *, as_json: bool) ->
 
 @dataclass(slots=True)
 class StopRequest:
-    """A request to stop the work; `stop` is called when somebody makes it."""
+    """Whether the user asked to stop the work: `stop` is the running call of the stop function, or None."""
 
     stop: asyncio.Future[None] | None = None
 
@@ -96,11 +99,12 @@ class StopRequest:
 def stop_on_signal(
     screen: Screen, stop: Callable[[], Awaitable[None]] | None = None
 ) -> Generator[StopRequest]:
-    """While inside, call `stop` on a first Ctrl-C or SIGTERM, and end the process on a second one.
+    """Handle Ctrl-C and SIGTERM in the context: the first calls `stop`, the second ends the process.
 
-    Without a `stop` the first one ends the process.
+    Without `stop`, the first ends the process.
     """
-    loop, request = asyncio.get_running_loop(), StopRequest()
+    loop = asyncio.get_running_loop()
+    request = StopRequest()
 
     def receive(number: int) -> None:
         if stop is None or request.stop is not None:
@@ -108,7 +112,7 @@ def stop_on_signal(
             exit_now(BY_SIGNAL + number)
         request.stop = asyncio.ensure_future(stop())
 
-    with suppress(NotImplementedError):  # where there are no signals, Ctrl-C ends the process
+    with suppress(NotImplementedError):  # on Windows, where Ctrl-C ends the process
         for number in _SIGNALS:
             loop.add_signal_handler(number, receive, int(number))
     try:
@@ -120,14 +124,14 @@ def stop_on_signal(
 
 
 def exit_now(code: int) -> NoReturn:
-    """End the process without waiting for what still runs in its threads."""
+    """End the process with this code, without waiting for its threads."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
 def _configure_log(verbose: bool, as_json: bool) -> None:
-    """Write the package's log to stderr, as lines of text or of JSON, or keep it silent."""
+    """Write the log of the package to stderr if `verbose`, as text or as JSON; otherwise discard it."""
     handler: logging.Handler = logging.NullHandler()
     if verbose:
         handler = logging.StreamHandler(sys.stderr)
@@ -139,10 +143,10 @@ def _configure_log(verbose: bool, as_json: bool) -> None:
 
 
 class JsonLines(logging.Formatter):
-    """Log records as JSON: `time`, `level`, `logger`, `message`, the added fields, and a traceback as `error`."""
+    """Formats log records as JSON: `time`, `level`, `logger`, `message`, added fields, and a traceback as `error`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record as a line of JSON; added fields that are empty are left out."""
+        """Return the record as a line of JSON, without added fields that are empty."""
         line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
@@ -165,12 +169,12 @@ REACTIONS: Mapping[str, Reaction | None] = {
     "neutral": "neutral",
     "none": None,
 }
-"""The reactions to a turn by the name that is typed; `none` takes a reaction back."""
+"""The reactions to a turn by name; `none` removes a reaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """The common options of a command; None where one was omitted."""
+    """The values of the shared options; None if an option was omitted or the command does not have it."""
 
     conversation: str | None = None
     store: str | None = None
@@ -185,7 +189,7 @@ class Choices:
 
     @property
     def user_name(self) -> str:
-        """The user, else the default one."""
+        """The user of `--user`, or the default user."""
         return self.user or DEFAULT_USER
 
 
@@ -197,8 +201,8 @@ Work: TypeAlias = Callable[Concatenate[Choices, Screen, ...], Coroutine[None, No
 def command(work: Work) -> click.Command:
     """Make a command of an async function that returns an exit code.
 
-    The function gets the shared options as `Choices`, a screen, and its other parameters by name. The first line of
-    its docstring is the help.
+    The function receives the shared options as `Choices`, a screen, and its own parameters by name. The first line of
+    its docstring is the help. Every command also has `--verbose`.
     """
 
     @wraps(work)

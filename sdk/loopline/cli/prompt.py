@@ -1,4 +1,4 @@
-"""`loopline prompt` and `loopline replay`: what each round sent to its model."""
+"""`loopline prompt` and `loopline replay`: print the prompts of a conversation, and render them again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from loopline.cli.parameters import (
     store_option,
     user_option,
 )
-from loopline.cli.reader import open_store, stored_blocks
+from loopline.cli.reader import open_store, read_blocks
 from loopline.cli.terminal import QUIET, REF, WARNING, Columns, Screen, escape, quantity
 from loopline.cli.timeline_reports import UNKNOWN, format_dollars
 from loopline.errors import LooplineError
@@ -56,12 +56,12 @@ CacheName = Literal["anthropic", "openai"]
 CACHE_HEADINGS = ("round", "read", "written", "fresh", "missed", "cost", "epoch", "why")
 REPLAY_HEADINGS = ("round", "epoch", "messages", "tokens", "prompt", "opened by")
 DIGITS = 12
-"""How much of a digest is shown to people."""
+"""The characters of a digest that are printed."""
 
 
-async def _chosen_timeline(choices: Choices, screen: Screen) -> Timeline:
+async def _read_timeline(choices: Choices, screen: Screen) -> Timeline:
     async with open_store(choices) as store:
-        _, blocks = await stored_blocks(store, choices, screen)
+        _, blocks = await read_blocks(store, choices, screen)
     return Timeline(blocks)
 
 
@@ -77,7 +77,7 @@ async def _chosen_timeline(choices: Choices, screen: Screen) -> Timeline:
 @click.option(
     "--cache",
     type=click.Choice(get_args(CacheName)),
-    help="Show what this provider's cache would have read of every round.",
+    help="Simulate the prompt cache of this provider for every round.",
 )
 @click.option("priced_as", "--model", help="With --cache: use the prices of this model.")
 @store_option
@@ -93,18 +93,18 @@ async def prompt(
     priced_as: str | None,
 ) -> int:
     """Show exactly what a round sent to its model."""
-    timeline = await _chosen_timeline(choices, screen)
+    timeline = await _read_timeline(choices, screen)
     if cache is not None:
         return _show_cache(timeline, cache, priced_as, choices, screen)
     if priced_as is not None:
-        raise UsageError("--model prices what a cache would have read: use it with --cache")
+        raise UsageError("--model sets the prices for --cache: use it with --cache")
     last = timeline.last_request
     if last is None:
         raise LooplineError("no model was asked in this conversation")
     request = request_of_round(timeline, turn or last.turn, number)
     schema = _answer_schema(timeline, request)
     if request.inexact:
-        screen.note(Text(f"this may not be what was sent: {request.inexact}", style=WARNING))
+        screen.note(Text(f"the sent prompt may differ: {request.inexact}", style=WARNING))
     if choices.as_json:
         screen.write_json(_prompt_document(request, schema))
         return ANSWERED
@@ -123,7 +123,7 @@ async def prompt(
 
 
 def _answer_schema(timeline: Timeline, request: ModelRequest) -> JsonObject | None:
-    """Return the JSON Schema that the provider was to enforce for the answer; None if there was none."""
+    """Return the JSON Schema of the answer that the request asked the provider to enforce; None without a schema."""
     start = request.round_start
     if start.answer_by != "schema":
         return None
@@ -217,7 +217,7 @@ def _prompt_document(request: ModelRequest, schema: JsonObject | None) -> JsonOb
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheSimulation:
-    """Requests, what a cache would have read of them, and the price of each; None if it is unknown."""
+    """Requests, their simulated cache report, and the price of the model of each; None if a price is unknown."""
 
     requests: Sequence[ModelRequest]
     report: CacheReport
@@ -242,7 +242,7 @@ class CacheSimulation:
 def _show_cache(
     timeline: Timeline, name: CacheName, model: str | None, choices: Choices, screen: Screen
 ) -> int:
-    """Print what a provider's cache would have read of every round, priced as `model` or as it was asked."""
+    """Print a simulation of a provider's cache for every round, with the prices of `model` or of the model of each round."""
     rules: CacheRules = AnthropicCache() if name == "anthropic" else OpenAICache()
     sent = list(past_requests(timeline))
     simulation = CacheSimulation(
@@ -261,12 +261,13 @@ def _show_cache(
     right = frozenset({1, 2, 3, 4, 5})
     screen.print_columns(Columns(rows=rows, cut=7, right=right, headings=CACHE_HEADINGS))
     screen.note(
-        f"read {report.read_of_held:.1%} of what the request before held, {report.read_of_all:.1%} of all; "
-        f"the prompts cost {report.cost_factor:.2f} of what they cost without a cache"
+        f"read {report.read_of_held:.1%} of the prefix shared with the previous request, {report.read_of_all:.1%} of all; "
+        f"the prompts cost {report.cost_factor:.2f} of their cost without a cache"
     )
-    cost, uncached = _sum(simulation.costs), _sum(simulation.costs_uncached)
+    cost = _sum(simulation.costs)
+    uncached = _sum(simulation.costs_uncached)
     if cost is None or uncached is None:
-        screen.note("the price of a model is unknown: --model uses the prices of another one")
+        screen.note("the price of a model is unknown: --model uses the prices of another model")
     else:
         screen.note(
             f"that is {format_dollars(cost)} instead of {format_dollars(uncached)}, replies aside"
@@ -275,7 +276,7 @@ def _show_cache(
 
 
 def _sum(costs: Sequence[float | None]) -> float | None:
-    """Return the sum, None if a cost is unknown."""
+    """Return the sum of the costs, or None if a cost is unknown."""
     known_costs = [cost for cost in costs if cost is not None]
     return sum(known_costs) if len(known_costs) == len(costs) else None
 
@@ -307,7 +308,9 @@ def _miss_reasons(row: CacheRow) -> str:
 
 
 def _cache_document(simulation: CacheSimulation) -> JsonObject:
-    report, costs, uncached = simulation.report, simulation.costs, simulation.costs_uncached
+    report = simulation.report
+    costs = simulation.costs
+    uncached = simulation.costs_uncached
     rows: list[Json] = [
         {
             "turn_id": request.block.turn_id,
@@ -345,7 +348,7 @@ def _cache_document(simulation: CacheSimulation) -> JsonObject:
 @json_option
 async def replay(choices: Choices, screen: Screen) -> int:
     """Render every prompt again, and show where one diverges."""
-    rounds = list(replayed_rounds(await _chosen_timeline(choices, screen)))
+    rounds = list(replayed_rounds(await _read_timeline(choices, screen)))
     if not rounds:
         raise LooplineError("no model was asked in this conversation: there is nothing to replay")
     diverging = next((item for item in rounds if item.divergence is not None), None)
@@ -365,7 +368,9 @@ async def replay(choices: Choices, screen: Screen) -> int:
 
 
 def _round_row(item: ReplayedRound) -> tuple[Text, ...]:
-    block, start, divergence = item.request.block, item.request.round_start, item.divergence
+    block = item.request.block
+    start = item.request.round_start
+    divergence = item.divergence
     outcome = Text("identical", style="green")
     if divergence is not None:
         outcome = Text(f"other {divergence.part}", style="red")
@@ -380,12 +385,14 @@ def _round_row(item: ReplayedRound) -> tuple[Text, ...]:
 
 
 def _divergence_text(item: ReplayedRound, divergence: Divergence) -> str:
-    """Return which part of which round diverges first, and what was recorded."""
-    block, recorded, rendered = item.request.block, divergence.recorded, divergence.rendered
+    """Describe the first divergence: its round and part, the recorded value and the value that is rendered now."""
+    block = item.request.block
+    recorded = divergence.recorded
+    rendered = divergence.rendered
     where = f"{block.turn_id} round {block.round} is the first that diverges"
     match divergence.part:
         case "renderer":
-            return f"{where}: it was rendered by version {recorded}, this loopline has {rendered}"
+            return f"{where}: it was rendered by version {recorded}, and this loopline has version {rendered}"
         case "system" | "tools":
             now = f"that of the log has {rendered[:DIGITS]}" if rendered else "there is none"
             text = f"its {divergence.part} text had the digest {recorded[:DIGITS]}"
@@ -405,7 +412,9 @@ def _divergence_text(item: ReplayedRound, divergence: Divergence) -> str:
 
 
 def _round_document(item: ReplayedRound) -> JsonObject:
-    block, start, divergence = item.request.block, item.request.round_start, item.divergence
+    block = item.request.block
+    start = item.request.round_start
+    divergence = item.divergence
     return {
         "turn_id": block.turn_id,
         "round": block.round,

@@ -1,4 +1,4 @@
-"""Commands that read one conversation, and need neither a bundle nor the loop: read and export."""
+"""`loopline read` and `export`, and the choice of a conversation for other commands."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ Handle = TypeVar("Handle", bound=ConversationReader)
 
 
 def open_store(choices: Choices) -> ReadOnlyStore:
-    """Open the store for reading.
+    """Return the chosen store for reading, to be entered with `async with`.
 
     Raises:
-        UsageError: its URL cannot be.
+        UsageError: the URL of the store is invalid.
     """
     try:
         return ReadOnlyStore(choices.store)
@@ -54,13 +54,13 @@ def conversation_key(name: str, choices: Choices) -> ConversationKey:
 
 
 def conversation_in(store: ConversationNames[Handle], name: str, choices: Choices) -> Handle:
-    """Return a conversation of the chosen user, project and tenant."""
+    """Return the handle of a conversation of the chosen user, project and tenant."""
     key = conversation_key(name, choices)
     return store.conversation(name, user=key.user, project=key.project, tenant=key.tenant)
 
 
 def key_document(key: ConversationKey) -> JsonObject:
-    """Return the fields by which a JSON document names a conversation."""
+    """Return the name, user, project and tenant of a conversation as JSON."""
     return {
         "conversation": key.name,
         "user": key.user,
@@ -69,37 +69,37 @@ def key_document(key: ConversationKey) -> JsonObject:
     }
 
 
-async def chosen_conversation(
+async def choose_conversation(
     store: ConversationNames[Handle], choices: Choices, screen: Screen
 ) -> Handle:
-    """Return the conversation that was named, else the user's latest in the store.
+    """Return the handle of the chosen conversation, or of the user's latest; print the name of the latest.
 
     Raises:
-        LooplineError: the user has none.
+        LooplineError: no conversation was chosen, and the user does not have one.
     """
-    return conversation_in(store, await chosen_name(store.log, choices, screen), choices)
+    return conversation_in(store, await choose_name(store.log, choices, screen), choices)
 
 
-async def stored_blocks(
+async def read_blocks(
     store: ConversationNames[Handle], choices: Choices, screen: Screen
 ) -> tuple[Handle, Sequence[Block]]:
-    """Return the conversation that was named, else the user's latest in the store, with its blocks.
+    """Return the handle and all blocks of the chosen conversation, or of the user's latest.
 
     Raises:
-        LooplineError: there is no such conversation.
+        LooplineError: the conversation does not exist.
     """
-    conversation = await chosen_conversation(store, choices, screen)
+    conversation = await choose_conversation(store, choices, screen)
     blocks = await conversation.blocks()
     if not blocks:
         raise no_such_conversation(conversation.conversation.name, choices)
     return conversation, blocks
 
 
-async def chosen_name(log: TimelineLog, choices: Choices, screen: Screen) -> str:
-    """Return the conversation that was named, else the user's latest in the project, which is printed.
+async def choose_name(log: TimelineLog, choices: Choices, screen: Screen) -> str:
+    """Return the name of the chosen conversation, or of the user's latest in the project; print the name of the latest.
 
     Raises:
-        LooplineError: the user has none.
+        LooplineError: no conversation was chosen, and the user does not have one.
     """
     if choices.conversation is not None:
         return choices.conversation
@@ -118,29 +118,29 @@ async def chosen_name(log: TimelineLog, choices: Choices, screen: Screen) -> str
 
 
 def no_such_conversation(name: str, choices: Choices) -> LooplineError:
-    """Return the error for a conversation that does not exist."""
+    """Make the error for a conversation that does not exist."""
     return LooplineError(
         f"no conversation {name!r} of the user {choices.user_name!r}: "
         "loopline timeline --list lists those that exist"
     )
 
 
-def unused_name(bundle: str, names: Iterable[str]) -> str:
-    """Return the first of `<bundle>-1`, `<bundle>-2`, … that comes after all of the names."""
+def make_name(bundle: str, names: Iterable[str]) -> str:
+    """Return `<bundle>-<n>`, where n is one above the highest number in `names` of this form."""
     numbers = (name.removeprefix(f"{bundle}-") for name in names if name.startswith(f"{bundle}-"))
     return f"{bundle}-{max((int(n) for n in numbers if n.isdecimal()), default=0) + 1}"
 
 
 async def new_name(log: TimelineLog, bundle: str, user: str) -> str:
-    """Return the name of a new conversation with a bundle."""
-    return unused_name(bundle, [s.conversation.name for s in await log.conversations(user=user)])
+    """Return an unused name for a conversation with a bundle, such as `guide-3`."""
+    return make_name(bundle, [s.conversation.name for s in await log.conversations(user=user)])
 
 
 async def read_object(file: Path) -> JsonObject:
-    """Return the JSON object that a file holds; `-` is stdin.
+    """Read a JSON object from a file, or from stdin if `file` is `-`.
 
     Raises:
-        UsageError: it holds none.
+        UsageError: the content is not a JSON object.
     """
     try:
         text = await asyncio.to_thread(
@@ -148,9 +148,9 @@ async def read_object(file: Path) -> JsonObject:
         )
         document: Json = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{file}: it is not JSON: {error}") from error
+        raise UsageError(f"{file} is not JSON: {error}") from error
     if not isinstance(document, dict):
-        raise UsageError(f"{file}: it holds no JSON object: give it what loopline export prints")
+        raise UsageError(f"{file} is not a JSON object: use the output of loopline export")
     return document
 
 
@@ -164,7 +164,7 @@ async def read_object(file: Path) -> JsonObject:
 async def read(choices: Choices, screen: Screen, refs: tuple[str, ...]) -> int:
     """Read anything that has a ref."""
     async with open_store(choices) as store:
-        conversation = await chosen_conversation(store, choices, screen)
+        conversation = await choose_conversation(store, choices, screen)
         reading = await conversation.read(refs)
     if choices.as_json:
         items: list[Json] = [_item_document(item) for item in reading]
@@ -217,13 +217,13 @@ def _item_document(item: Item) -> Json:
 async def export(choices: Choices, screen: Screen) -> int:
     """Print a conversation as a JSON document."""
     async with open_store(choices) as store:
-        conversation = await chosen_conversation(store, choices, screen)
+        conversation = await choose_conversation(store, choices, screen)
         await write_document(conversation, screen)
     return ANSWERED
 
 
 async def write_document(conversation: ConversationReader, screen: Screen) -> None:
-    """Write a conversation as JSON to stdout, without holding all of it."""
+    """Write a conversation as JSON to stdout piece by piece, to use little memory."""
     async for piece in conversation.export_text():
         screen.write_part(piece)
     screen.write("")

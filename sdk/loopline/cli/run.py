@@ -1,4 +1,4 @@
-"""`loopline run` and `loopline resume`: one turn of a bundle, or every turn that was cut off."""
+"""`loopline run` and `loopline resume`, and what they share with `loopline chat`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from loopline.cli.parameters import (
     conversation_option,
     json_option,
 )
-from loopline.cli.reader import chosen_name, key_document, new_name, unused_name
+from loopline.cli.reader import choose_name, key_document, make_name, new_name
 from loopline.cli.terminal import QUIET, REF, Screen, escape, format_duration, quantity
 from loopline.cli.turn_display import QuestionForm, TurnDisplay
 from loopline.conversations import Conversation, Recovery
@@ -78,7 +78,7 @@ ChatConversation: TypeAlias = "Conversation[Any] | RemoteConversation"
 
 
 async def answer_question(conversation: ChatConversation, call_id: str, value: Json) -> bool:
-    """Answer a question of a call that stays open for it; None declines. Return whether the call still asked."""
+    """Answer the question of a running call, or decline it if `value` is None; return whether the call still waited."""
     if isinstance(conversation, Conversation):
         return conversation.answer(call_id, value)
     return await conversation.answer(call_id, value)
@@ -86,15 +86,15 @@ async def answer_question(conversation: ChatConversation, call_id: str, value: J
 
 @asynccontextmanager
 async def open_server(url: str, key_file: Path | None) -> AsyncGenerator[RemoteServer]:
-    """Open a server with the key of the file, else of the environment, else without one.
+    """Connect to a server with the key in `key_file`, or in LOOPLINE_KEY, or without a key.
 
     Raises:
-        UsageError: the file cannot be read, or the URL is no address of a server.
+        UsageError: the file cannot be read, or the URL is invalid.
         LooplineError: the server cannot be reached, or refuses the key.
     """
     from loopline.client import connect
 
-    key = await asyncio.to_thread(_stored_key, key_file)
+    key = await asyncio.to_thread(_read_key, key_file)
     try:
         server = connect(url, key)
     except LooplineError as error:
@@ -103,7 +103,7 @@ async def open_server(url: str, key_file: Path | None) -> AsyncGenerator[RemoteS
         yield server
 
 
-def _stored_key(file: Path | None) -> str:
+def _read_key(file: Path | None) -> str:
     if file is None:
         return os.environ.get(KEY_VARIABLE, "").strip()
     try:
@@ -115,16 +115,18 @@ def _stored_key(file: Path | None) -> str:
 async def remote_conversation(
     server: RemoteServer, name: str | None, bundle: str
 ) -> RemoteConversation:
-    """Return the conversation of that name; without one a new one, which is named after the bundle.
+    """Return the conversation `name`, or a new conversation that is named after the bundle if `name` is None.
 
     Raises:
         UsageError: the bundle is not served there.
     """
     if bundle and bundle not in server.bundles:
-        raise UsageError(f"no bundle {bundle!r} is served there: {', '.join(server.bundles)}")
+        raise UsageError(
+            f"the server does not have the bundle {bundle!r}: it has {', '.join(server.bundles)}"
+        )
     if name is None:
         names = [row.conversation_id for row in await server.conversations(limit=500)]
-        name = unused_name(bundle or server.bundles[0], names)
+        name = make_name(bundle or server.bundles[0], names)
     return server.conversation(name, bundle=bundle)
 
 
@@ -132,7 +134,7 @@ STDIN = "-"
 PICTURE = "--svg"
 MINIMUM_TITLE_WIDTH = 12
 MODEL_REMARKS = {"offline": " — a deterministic reader, not a language model"}
-"""What a reader must know about a model besides its name."""
+"""Notes on models that are printed after their names."""
 
 _EMPTY_LINES = re.compile(r"\n\s*\n")
 _logger = logging.getLogger("loopline")
@@ -235,15 +237,15 @@ async def _run_turn(
         for line in next_commands(summary, finished.blocks, Invocation.now()):
             screen.note_command(line)
     if svg is not None:
-        screen.save_picture(svg, _typed_command(sys.argv[1:]))
+        screen.save_picture(svg, _render_command(sys.argv[1:]))
     code = ANSWERED if finished.result.ok else FAILED
     if request.stop is not None or finished.result.exit_reason not in ("complete", "paused"):
-        exit_now(code)  # a tool that runs in a thread cannot be stopped, and nobody waits for it
+        exit_now(code)  # a tool in a thread cannot be stopped, and the process must not wait for it
     return code
 
 
 def _limits(max_iterations: int | None, protocol: Protocol | None) -> Limits:
-    """Return the limits that the options give."""
+    """Return the limits that the options set."""
     limits: Limits = {}
     if max_iterations is not None:
         limits["max_iterations"] = max_iterations
@@ -255,10 +257,10 @@ def _limits(max_iterations: int | None, protocol: Protocol | None) -> Limits:
 async def _conversation_name(
     harness: Harness, choices: Choices, screen: Screen, *, is_new: bool
 ) -> str:
-    """Return the name of the chosen conversation; without one that of a new one, or of the latest."""
+    """Return the name of the chosen conversation, or of a new one if `is_new`, or of the user's latest."""
     if choices.conversation is None and is_new:
         return await new_name(harness.log, harness.bundle.id, choices.user_name)
-    return await chosen_name(harness.log, choices, screen)
+    return await choose_name(harness.log, choices, screen)
 
 
 def _check_message(
@@ -273,15 +275,15 @@ def _check_message(
 
 
 def _parse_answer(written: str) -> tuple[str, str]:
-    """Return the call and the value of `c7=yes`."""
+    """Parse `c7=yes` as the id of a call and its value."""
     call_id, equals, value = written.partition("=")
     if not equals or not call_id.strip():
         raise UsageError(f"--answer takes CALL=VALUE, such as c7=yes, not {written!r}")
     return call_id.strip(), value
 
 
-def _typed_command(arguments: Sequence[str]) -> str:
-    """Return the command as it was typed, without the option that asks for the picture."""
+def _render_command(arguments: Sequence[str]) -> str:
+    """Return the command as it was typed, without the option --svg."""
     words = [
         word
         for before, word in zip(("", *arguments), arguments, strict=False)
@@ -292,14 +294,14 @@ def _typed_command(arguments: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FinishedTurn:
-    """A turn that has ended or waits, and its conversation at that moment."""
+    """The number of a turn that has ended or is paused, and the timeline at that moment."""
 
     timeline: Timeline
     number: int
 
     @property
     def blocks(self) -> list[Block]:
-        """The blocks of the turn."""
+        """The blocks of this turn."""
         return [block for block in self.timeline if block.turn == self.number]
 
     @property
@@ -317,13 +319,13 @@ class FinishedTurn:
 
 
 async def stop(conversation: ChatConversation, screen: Screen) -> None:
-    """Stop the running turn, and say that it may take a moment."""
+    """Stop the running turn, and print that a second Ctrl-C leaves at once."""
     screen.note("stopping; press Ctrl-C again to leave at once")
     await conversation.stop()
 
 
 def introduce(harness: Harness, screen: Screen) -> None:
-    """Print which bundle and model answer, and from which index."""
+    """Print the bundle and the model, and the state of the knowledge space if there is one."""
     name = harness.model.name
     screen.note(
         Text.assemble(
@@ -347,9 +349,13 @@ async def watch(
     animated: bool = True,
     any_bundle: bool = False,
 ) -> FinishedTurn:
-    """Show a turn until it ends, also with an error, or waits for the user.
+    """Run a turn and show its steps until it ends or is paused.
 
-    Where a person watches, a question of a running call waits for an answer from another terminal.
+    `text` None resumes the last turn, with `answers` to its pending calls. On an animated terminal a question of a running call waits for
+    `loopline answer`; elsewhere it is declined.
+
+    Raises:
+        LooplineError: the turn could not begin, or the message was withdrawn.
     """
     options = ["-c", conversation.conversation.name, *store_options(choices)]
     location = escape(shlex.join(options))
@@ -365,7 +371,9 @@ async def watch(
         async for event in events:
             display.take(event)
             if isinstance(event, Delta) and event.type == "pending":
-                if not (animated and screen.is_live):  # nobody watches, and it would wait for ever
+                if not (
+                    animated and screen.is_live
+                ):  # without a person the call would wait for ever
                     await answer_question(conversation, event.call_id, None)
                 elif conversation.asks(event.call_id):
                     _show_question(event, location, screen)
@@ -376,12 +384,12 @@ async def watch(
     finally:
         display.end()
     if not display.turn:
-        raise LooplineError("the message was withdrawn before its turn began: nothing was run")
+        raise LooplineError("the message was withdrawn before its turn began")
     return FinishedTurn(Timeline(await conversation.blocks()), display.turn)
 
 
 def _show_question(event: Delta, location: str, screen: Screen) -> None:
-    """Print what a running call asks, and the command that answers it."""
+    """Print the question of a running call, and the command that answers it."""
     form = QuestionForm(event.call_id, event.text, event.data)
     screen.note(form.question)
     screen.note(f"answer it: loopline answer {location} {escape(event.call_id)} {form.usage}")
@@ -389,7 +397,7 @@ def _show_question(event: Delta, location: str, screen: Screen) -> None:
 
 @dataclass(frozen=True, slots=True)
 class NumberedSource:
-    """A source with its number in the printed answer."""
+    """A cited source, and its number in the printed answer."""
 
     n: int
     source: Source
@@ -397,14 +405,14 @@ class NumberedSource:
 
 @dataclass(frozen=True, slots=True)
 class PrintedAnswer:
-    """An answer as it is printed: its citations are numbered in the order of their first mention."""
+    """The text of an answer, with citations numbered in the order of their first mention, and the cited sources."""
 
     text: str
     sources: tuple[NumberedSource, ...]
 
 
-def printed_answer(timeline: Timeline, turn: Turn) -> PrintedAnswer:
-    """Return the answer of a turn as it is printed."""
+def number_citations(timeline: Timeline, turn: Turn) -> PrintedAnswer:
+    """Return the answer of a turn with its citations replaced by numbers; empty if the turn did not answer."""
     written, pool = turn.completion.text if turn.completion else "", timeline.pool
     marks = citations.Marks(pool.sources)
     text = citations.resolve(written, marks, newest=pool.newest).strip()
@@ -413,7 +421,7 @@ def printed_answer(timeline: Timeline, turn: Turn) -> PrintedAnswer:
 
 
 def answer_text(answer: PrintedAnswer, *, dense: bool = False) -> Text:
-    """Return the answer with its citations coloured; a `dense` one has no empty lines."""
+    """Return the answer with coloured citations, and without empty lines if `dense`."""
     escaped = escape(answer.text)
     text = Text(_EMPTY_LINES.sub("\n", escaped) if dense else escaped)
     if answer.sources:
@@ -422,16 +430,18 @@ def answer_text(answer: PrintedAnswer, *, dense: bool = False) -> Text:
 
 
 def source_lines(sources: Iterable[NumberedSource], width: int = 0) -> list[Text]:
-    """Return a line `[1] heading — ks:docs/…@3f2a91c#L88-L96` for each source.
+    """Render each source as a line `[1] heading — ks:docs/…@3f2a91c#L88-L96`.
 
-    If the line is longer than `width` columns, the heading is cut; the ref never is.
+    The heading is truncated if the line is longer than `width` columns; 0 means any length.
     """
     return [_source_line(numbered, width) for numbered in sources]
 
 
 def _source_line(numbered: NumberedSource, width: int) -> Text:
-    source, n = numbered.source, numbered.n
-    title, ref = escape(" ".join(source.title.split())), escape(source.url)
+    source = numbered.source
+    n = numbered.n
+    title = escape(" ".join(source.title.split()))
+    ref = escape(source.url)
     room = width - len(f"[{n}]  — ") - cell_len(ref)
     if width and cell_len(title) > room >= MINIMUM_TITLE_WIDTH:
         title = f"{title[: room - 1].rstrip()}…"
@@ -439,8 +449,8 @@ def _source_line(numbered: NumberedSource, width: int) -> Text:
 
 
 def show_result(finished: FinishedTurn, name: str, screen: Screen, *, as_json: bool) -> None:
-    """Print the answer with its sources, and how the turn went."""
-    answer = printed_answer(finished.timeline, finished.turn)
+    """Print the answer with its sources, or with `as_json` the whole result, then the outcome of the turn."""
+    answer = number_citations(finished.timeline, finished.turn)
     if as_json:
         screen.write_json(_run_document(finished, answer, name))
     elif answer.text:
@@ -454,25 +464,26 @@ def show_result(finished: FinishedTurn, name: str, screen: Screen, *, as_json: b
 
 
 def show_sources(finished: FinishedTurn, name: str, screen: Screen) -> None:
-    """Print the sources of an answer that was printed while it came, and how the turn went."""
-    answer = printed_answer(finished.timeline, finished.turn)
+    """Print the sources of an answer that was already printed, and the outcome of the turn."""
+    answer = number_citations(finished.timeline, finished.turn)
     for line in source_lines(answer.sources, screen.width):
         screen.print(line)
     _show_outcome(finished, name, screen)
 
 
 def pending_line(call: PendingCall) -> Text:
-    """Return `? c7 shop.buy asks: which one?`."""
+    """Render a pending call as `? c7 shop.buy asks: which one?`."""
     question = escape(call.question)
     return Text.assemble(("? ", "yellow"), f"{call.call_id} {call.tool} asks: ", (question, "bold"))
 
 
 def _show_outcome(finished: FinishedTurn, name: str, screen: Screen) -> None:
-    """Print the pending calls, then rounds, time and blocks of the turn, then its error."""
+    """Print the pending calls, the rounds, time and blocks of the turn, and its error."""
     for call in finished.result.pending:
         screen.note(pending_line(call))
     screen.gap()
-    turn, final = finished.turn, finished.turn.exit
+    turn = finished.turn
+    final = turn.exit
     reason = "" if final is None or final.reason == "complete" else final.reason
     parts = [
         *([reason.replace("_", " ")] if reason else []),
@@ -487,7 +498,8 @@ def _show_outcome(finished: FinishedTurn, name: str, screen: Screen) -> None:
 
 
 def _run_document(finished: FinishedTurn, answer: PrintedAnswer, name: str) -> JsonObject:
-    outcome, final = finished.result, finished.turn.exit
+    outcome = finished.result
+    final = finished.turn.exit
     usage: JsonObject = {**structs.asdict(outcome.usage)}
     return {
         "conversation": name,
@@ -565,18 +577,19 @@ async def resume(
     statuses = ", ".join(f"{count} {status}" for status, count in counts if count)
     turns = quantity(len(recoveries), "turn")
     screen.note(f"{turns}: {statuses}" if recoveries else "no turn was cut off")
-    return ANSWERED if all(map(_is_well, recoveries)) else FAILED
+    return ANSWERED if all(map(_is_fine, recoveries)) else FAILED
 
 
-def _is_well(recovery: Recovery) -> bool:
-    """Return whether nobody has to act: the turn was answered, waits, or runs in another process."""
+def _is_fine(recovery: Recovery) -> bool:
+    """Return whether the turn is fine: it was answered, is paused, or runs in another process."""
     if recovery.status == "resumed":
         return recovery.result is not None and (recovery.result.ok or bool(recovery.result.pending))
     return recovery.status in ("waiting", "running")
 
 
 def _show_recovery(screen: Screen, recovery: Recovery) -> None:
-    outcome, key = recovery.result, recovery.conversation
+    outcome = recovery.result
+    key = recovery.conversation
     if outcome is None:
         detail = recovery.reason
     elif outcome.pending:
@@ -608,7 +621,7 @@ _COMMAND = re.compile(r"/[a-z]+")
 
 
 class Command(StrEnum):
-    """The first word of a line that is a command and not a message."""
+    """The commands of a chat: a line that starts with one is not a message."""
 
     STEER = "/steer"
     STOP = "/stop"
@@ -619,7 +632,9 @@ class Command(StrEnum):
     QUIT = "/quit"
 
 
-GREETING = f"what you type while a turn runs is added to it · {Command.HELP} lists the commands"
+GREETING = (
+    f"text that you type while a turn runs is added to it · {Command.HELP} lists the commands"
+)
 HELP = f"""\
 {Command.STEER} TEXT               changes the direction of the running turn
 {Command.STOP}, Ctrl-C             stops it
@@ -628,11 +643,11 @@ HELP = f"""\
 {Command.FORK} [NAME]              continues in a copy of the conversation
 {Command.QUIT}, Ctrl-D             leaves
 Esc, then Enter           begins another line of the message"""
-LATE_INPUT = "your message came too late for this turn: it waits for the next one"
+LATE_INPUT = "your message came too late for this turn: the next turn will read it"
 
 
 def parse(line: str) -> tuple[Command | str, str]:
-    """Return the command that a line begins with, or "", and the rest of the line."""
+    """Split a line into its command and the text after it; a line without a command is ("", line)."""
     first, _, text = line.partition(" ")
     first = first.rstrip()
     if not _COMMAND.fullmatch(first):
@@ -641,7 +656,7 @@ def parse(line: str) -> tuple[Command | str, str]:
 
 
 def refusal(command: str) -> str:
-    """Return the error for a command that does not exist."""
+    """Return the error message for a command that does not exist."""
     return (
         f"there is no command {command}: {', '.join(Command)}; "
         "begin the line with a space to send it as a message"
@@ -649,10 +664,10 @@ def refusal(command: str) -> str:
 
 
 async def fork(conversation: ChatConversation, name: str) -> ChatConversation:
-    """Return another conversation that begins with all blocks of this one.
+    """Copy all blocks of a conversation to a new conversation, and return the new one.
 
     Raises:
-        LooplineError: this one is empty, or the name is taken or invalid.
+        LooplineError: the conversation is empty, or the name is used or invalid.
     """
     blocks = await conversation.blocks()
     if not blocks:
@@ -661,10 +676,10 @@ async def fork(conversation: ChatConversation, name: str) -> ChatConversation:
 
 
 async def rate(conversation: ChatConversation, typed: str) -> str:
-    """Record the reaction that was typed to the last turn that has ended, and return what was recorded.
+    """Rate the last turn that has ended with `typed`, such as `ok` or `not_ok too long`; return `turn_2: ok`.
 
     Raises:
-        LooplineError: no turn has ended, or what was typed begins with no reaction.
+        LooplineError: no turn has ended, or `typed` does not start with a reaction.
     """
     reaction, _, text = typed.partition(" ")
     if reaction not in REACTIONS:
@@ -677,8 +692,8 @@ async def rate(conversation: ChatConversation, typed: str) -> str:
     return f"{turn}: {reaction}"
 
 
-def checked_file(name: str) -> Path:
-    """Return the path of a file that can be attached.
+def check_file(name: str) -> Path:
+    """Return the path of a file, with `~` expanded, after a check that it can be attached.
 
     Raises:
         AttachmentError: the file cannot be attached.

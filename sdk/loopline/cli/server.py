@@ -1,4 +1,4 @@
-"""`loopline serve` and `loopline key`: bundles over HTTP, and the keys of those who may ask them."""
+"""`loopline serve`, `key` and `mcp`: serve bundles over HTTP or to MCP clients, and manage API keys."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 import click
 
 from loopline.bundle import load
-from loopline.cli.bundle_access import chosen_properties, open_bundle
+from loopline.cli.bundle_access import open_bundle, parse_properties
 from loopline.cli.options import ANSWERED, Choices, UsageError, command
 from loopline.cli.parameters import (
     PATH,
@@ -46,11 +46,11 @@ _SKIPPED = frozenset({"__pycache__", "node_modules"})
 
 
 def is_source(path: Path, folders: Sequence[Path]) -> bool:
-    """Return whether a bundle in one of these folders is made of the file; what begins with a dot is no part of it."""
+    """Return whether the file is a source file of a bundle in one of `folders`; hidden files and folders are not."""
     inside = [path.relative_to(folder) for folder in folders if path.is_relative_to(folder)]
     return path.suffix in _SUFFIXES and any(
-        not any(part in _SKIPPED or part.startswith(".") for part in place.parts)
-        for place in inside
+        not any(part in _SKIPPED or part.startswith(".") for part in relative.parts)
+        for relative in inside
     )
 
 
@@ -61,20 +61,20 @@ class _Watchfiles(Protocol):
 
 
 def bundle_location(source: str) -> Path:
-    """Return the folder of a bundle, or its one file.
+    """Return the file of a bundle in one file, or the folder of any other bundle.
 
     Raises:
-        BundleError: there is no such bundle, its code fails, or it is in no file.
+        BundleError: the bundle does not exist, cannot be imported, or has no file.
     """
     loaded = load(source)
     location = loaded.file or loaded.folder
     if location is None:
-        raise BundleError(f"{source}: it is in no file, and --reload has nothing to watch")
+        raise BundleError(f"{source} has no file, so --reload cannot watch it")
     return location
 
 
 async def watch(locations: Sequence[Path], on_change: Callable[[Path], None]) -> None:
-    """Call `on_change` with the first file of these bundles that changes, comes or goes."""
+    """Wait until a file of these bundles is added, changed or removed; call `on_change` with its path, and return."""
     library = cast("_Watchfiles", await asyncio.to_thread(import_module, "watchfiles"))
     async for changes in library.awatch(
         *locations, watch_filter=lambda _, path: is_source(Path(path), locations)
@@ -83,13 +83,13 @@ async def watch(locations: Sequence[Path], on_change: Callable[[Path], None]) ->
         return
 
 
-def begin_anew() -> None:
-    """Replace this process by one with the same arguments."""
+def restart() -> None:
+    """Replace this process with a new one that has the same arguments."""
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 RELOAD_SECONDS = 1.0
-"""How long a server that begins anew waits for its turns: they are resumed."""
+"""The seconds that a server waits for its turns before a restart, which resumes them."""
 HOST, PORT = "127.0.0.1", 8_000
 SCAN = "APP_AV_SCAN"
 NEEDED = ("ag_ui", "fastapi", "jwt", "PIL", "python_multipart", "socketio", "uvicorn", "watchfiles")
@@ -108,17 +108,15 @@ NEEDED = ("ag_ui", "fastapi", "jwt", "PIL", "python_multipart", "socketio", "uvi
     help="The port to listen on.",
 )
 @click.option("--keys", type=PATH, metavar="FILE", help="API keys, as loopline key writes them.")
-@click.option(
-    "--issuer", default="", metavar="URL", help="The issuer of JSON Web Tokens that are taken."
-)
-@click.option("--audience", default="", help="For whom these tokens must be.")
+@click.option("--issuer", default="", metavar="URL", help="Accept JSON Web Tokens of this issuer.")
+@click.option("--audience", default="", help="The audience that these tokens must have.")
 @click.option(
     "--jwks", default="", metavar="URL", help="The issuer's keys, if its configuration names none."
 )
 @click.option(
-    "--production", is_flag=True, help="Refuse to begin without keys, scanner and isolation."
+    "--production", is_flag=True, help="Refuse to start without keys, scanner and isolation."
 )
-@click.option("--reload", is_flag=True, help="Begin anew when a file of a bundle changes.")
+@click.option("--reload", is_flag=True, help="Restart when a file of a bundle changes.")
 @click.option(
     "--origin",
     multiple=True,
@@ -129,19 +127,19 @@ NEEDED = ("ag_ui", "fastapi", "jwt", "PIL", "python_multipart", "socketio", "uvi
     "--public-url",
     default="",
     metavar="URL",
-    help="Where a proxy has the server reached, for its URLs.",
+    help="The address of the proxy in front of the server, for its URLs.",
 )
 @click.option(
     "--retention",
     multiple=True,
     metavar="[TENANT=]DAYS",
-    help="Forget conversations that nobody has used for so long.",
+    help="Forget conversations without activity for this number of days.",
 )
 @click.option(
     "--quota",
     multiple=True,
     metavar="NAME=AMOUNT",
-    help="What a day may cost, such as user_tokens=200000.",
+    help="A limit per day, such as user_tokens=200000.",
 )
 @store_option
 @model_option
@@ -172,14 +170,14 @@ async def serve(
     ways = _authenticators(keys, issuer, audience, jwks)
     if production and (not ways or os.environ.get(SCAN) != "1"):
         raise UsageError(f"--production needs --keys FILE or --issuer URL, and {SCAN}=1")
-    settings = _settings(production=production, reload=reload)
+    settings = _environment_settings(production=production, reload=reload)
     served = app(
         bundles,
         store=choices.store,
         auth=FirstOf(ways) if ways else None,
-        settings=_chosen(settings, public_url, origin, retention, quota),
+        settings=_apply_options(settings, public_url, origin, retention, quota),
         model=choices.model,
-        properties=chosen_properties(choices),
+        properties=parse_properties(choices),
     )
     try:
         server = make_server(served, host=host, port=port)
@@ -187,7 +185,7 @@ async def serve(
         raise UsageError(str(error)) from error
     shown = f"[{host}]" if ":" in host else host
     screen.note(f"{escape(', '.join(bundles))} at http://{shown}:{port}; the API is at /docs")
-    # What is loaded by now stays: looking through it for garbage would hold up every turn for a tenth of a second.
+    # All modules stay loaded: a garbage collection over them would delay each turn by a tenth of a second.
     gc.freeze()
     await (_serve_until_a_change(server, bundles, screen) if reload else server.serve())
     return ANSWERED
@@ -196,23 +194,23 @@ async def serve(
 def _authenticators(
     keys: Path | None, issuer: str, audience: str, jwks: str
 ) -> list[Authenticator]:
-    """Return the ways in which senders of requests are known.
+    """Return the authenticators for API keys and for JSON Web Tokens that the options configure.
 
     Raises:
-        UsageError: there is no such file of keys.
+        UsageError: the file of keys does not exist.
     """
     from loopline.server import ApiKeys, TokenUsers
 
     if keys is not None and not keys.exists():
-        raise UsageError(f"{keys}: there is no such file; loopline key {keys} makes one")
+        raise UsageError(f"{keys} does not exist; loopline key {keys} creates it")
     ways: list[Authenticator] = [] if keys is None else [ApiKeys.read(keys)]
     if issuer:
         ways.append(TokenUsers(issuer, audience, jwks_url=jwks))
     return ways
 
 
-def _settings(*, production: bool, reload: bool) -> ServerSettings:
-    """Return the settings of a server with what the environment says."""
+def _environment_settings(*, production: bool, reload: bool) -> ServerSettings:
+    """Return the settings of a server from environment variables."""
     from loopline.server import ServerSettings
 
     return ServerSettings(
@@ -226,17 +224,17 @@ def _settings(*, production: bool, reload: bool) -> ServerSettings:
     )
 
 
-def _chosen(
+def _apply_options(
     settings: ServerSettings,
     public_url: str,
     origins: Sequence[str],
     retention: Sequence[str],
     quotas: Sequence[str],
 ) -> ServerSettings:
-    """Return the settings with what the options say.
+    """Return the settings with the values of the options.
 
     Raises:
-        UsageError: an option is not written as it should be.
+        UsageError: `--retention` or `--quota` is malformed.
     """
     from loopline.server import DailyQuotas, Retention
 
@@ -253,47 +251,49 @@ def _chosen(
 
 
 class _ListeningServer(Protocol):
-    """A server that listens until it is told to end."""
+    """A server that listens until `should_exit` is true."""
 
     should_exit: bool
 
     async def serve(self) -> None:
-        """Serve until the end."""
+        """Serve until `should_exit` is true."""
         ...
 
 
 async def _serve_until_a_change(
     server: _ListeningServer, bundles: Sequence[str], screen: Screen
 ) -> None:
-    """Serve; when a file of a bundle changes, end and begin anew, so that cut turns are resumed by the new code.
+    """Serve until a file of a bundle changes, then restart the process, which resumes the turns that were cut off.
 
     Raises:
-        BundleError: a bundle cannot be loaded, or is in no file.
+        BundleError: a bundle cannot be loaded, or has no file.
     """
     locations = [await asyncio.to_thread(bundle_location, bundle) for bundle in bundles]
     changed: list[Path] = []
 
-    def end(path: Path) -> None:
+    def stop_server(path: Path) -> None:
         changed.append(path)
         server.should_exit = True
 
-    def tell(watching: asyncio.Task[None]) -> None:
+    def report(watching: asyncio.Task[None]) -> None:
         if not watching.cancelled() and (error := watching.exception()) is not None:
-            screen.note(f"changes are not noticed any more: {escape(str(error))}")
+            screen.note(f"changes are no longer watched: {escape(str(error))}")
 
-    watching = asyncio.create_task(watch(locations, end))
-    watching.add_done_callback(tell)
+    watching = asyncio.create_task(watch(locations, stop_server))
+    watching.add_done_callback(report)
     await server.serve()
     watching.cancel()
     if changed:
-        screen.note(f"{escape(str(changed[0]))} has changed: the server begins anew")
-        begin_anew()
+        screen.note(f"{escape(str(changed[0]))} has changed: the server restarts")
+        restart()
 
 
 @command
 @click.argument("file", type=PATH, metavar="FILE", help="Where the digest is stored.")
 @click.option(
-    "--role", multiple=True, help="A role; who is privileged reads what other users said."
+    "--role",
+    multiple=True,
+    help="A role; the role privileged may read conversations of other users.",
 )
 @click.option(
     "--revoke", default="", metavar="ID", help="Remove this key instead: the part after llk_."
@@ -310,7 +310,7 @@ async def make_key(
 
     if revoke:
         if not await asyncio.to_thread(revoke_key, file, revoke):
-            raise LooplineError(f"{file}: it has no key {revoke!r}")
+            raise LooplineError(f"{file} does not have the key {revoke!r}")
         screen.note(f"revoked; servers that read {escape(str(file))} refuse it from now on")
         return ANSWERED
 
@@ -327,10 +327,10 @@ async def make_key(
 
 
 def check_extra() -> None:
-    """Check that the extra is installed.
+    """Check that the packages of the extra `server` are installed.
 
     Raises:
-        LooplineError: it is not.
+        LooplineError: a package is missing.
     """
     if any(find_spec(name) is None for name in NEEDED):
         raise LooplineError("a server needs the extra: pip install 'loopline[server]'")
@@ -352,7 +352,7 @@ LOOPBACK = "127.0.0.1"
 @click.option(
     "--allow-host",
     multiple=True,
-    help="Another name that clients reach it by, such as that of a proxy.",
+    help="Another host name of the server, such as the name of a proxy.",
 )
 @click.option("--login", metavar="SERVER", help="Sign in to an MCP server of the bundle instead.")
 @answer_options
@@ -374,10 +374,10 @@ async def mcp(
             raise UsageError(str(error)) from error
     async with open_bundle(bundle, choices, screen, model=model_or_call(choices.model)) as harness:
         if login is not None:
-            await harness.sign_in(login, lambda address: _show(screen, address))
+            await harness.sign_in(login, lambda address: _show_address(screen, address))
             screen.note(f"signed in to {escape(login)}")
             return ANSWERED
-        name = harness.model.name  # a wrong model string is an error now, not at the first question
+        name = harness.model.name  # checks the model string now, and not with the first question
         served = ServedBundle(harness, choices.user_name)
         if address is not None:
             key = "with its key" if address.key_sha256 else "without a key"
@@ -388,8 +388,8 @@ async def mcp(
     return ANSWERED
 
 
-def _show(screen: Screen, address: str) -> None:
-    """Open the address in a browser, and show it in case there is none."""
+def _show_address(screen: Screen, address: str) -> None:
+    """Print the address, and open it in a browser if there is one."""
     screen.note(f"Open this address to sign in:\n{escape(address)}")
     with contextlib.suppress(webbrowser.Error):
         webbrowser.open(address)

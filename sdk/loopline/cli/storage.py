@@ -1,4 +1,4 @@
-"""Commands on a store, which need no bundle: import, audit, backup, fork, feedback, forget, export of a user, stop."""
+"""Commands on a store that do not open a bundle, such as import, audit, backup, forget, stop, answer and memory."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from loopline.cli.parameters import (
     yes_option,
 )
 from loopline.cli.reader import (
-    chosen_conversation,
+    choose_conversation,
     conversation_in,
     conversation_key,
     key_document,
     no_such_conversation,
     open_store,
+    read_blocks,
     read_object,
-    stored_blocks,
 )
 from loopline.cli.terminal import (
     QUIET,
@@ -51,7 +51,7 @@ from loopline.cli.terminal import (
     Screen,
     escape,
     quantity,
-    restored_terminal,
+    restore_terminal,
 )
 from loopline.cli.turn_display import QuestionForm
 from loopline.errors import LooplineError
@@ -78,14 +78,14 @@ from loopline.timeline.chain import Audit, Head
 
 
 @asynccontextmanager
-async def existing_store(choices: Choices) -> AsyncGenerator[Store]:
-    """Open a store to change what is in it, and create none.
+async def open_existing_store(choices: Choices) -> AsyncGenerator[Store]:
+    """Open a store for writing if it exists.
 
     Raises:
-        StoreError: there is none.
+        StoreError: the store does not exist.
     """
     async with Store.open(choices.store, read_only=True):
-        pass  # opened to write, one that is missing would be created
+        pass  # Store.open without read_only would create a missing store
     async with Store.open(choices.store) as store:
         yield store
 
@@ -174,7 +174,7 @@ def _read_text(file: Path) -> str:
     try:
         return file.read_text("utf-8")
     except ValueError as error:
-        raise UsageError(f"{file}: it is not text: {error}") from error
+        raise UsageError(f"{file} is not text in UTF-8: {error}") from error
 
 
 def _read_key(file: Path) -> bytes:
@@ -186,7 +186,8 @@ def _read_key(file: Path) -> bytes:
 
 def _show_audits(audits: Sequence[Audit], screen: Screen) -> None:
     for result in audits:
-        name, head = escape(result.conversation.name), result.head
+        name = escape(result.conversation.name)
+        head = result.head
         if result.forgotten is not None:
             screen.write(f"{name}: forgotten on {result.forgotten:%Y-%m-%d}")
         elif not result.faults:
@@ -216,7 +217,7 @@ def _audit_document(result: Audit) -> JsonObject:
 @store_option
 async def backup(choices: Choices, screen: Screen, target: Path) -> int:
     """Copy the store, with its blobs, while it is in use."""
-    async with existing_store(choices) as store:
+    async with open_existing_store(choices) as store:
         await store.backup(target)
     screen.note(f"backed up to {target}")
     return ANSWERED
@@ -232,10 +233,10 @@ async def forget(choices: Choices, screen: Screen, name: str, cascade: bool, yes
     """Remove a conversation for good, after asking.
 
     Raises:
-        LooplineError: there is no such conversation.
-        UsageError: nobody can be asked.
+        LooplineError: the conversation does not exist.
+        UsageError: stdin is not a terminal, and `yes` is false.
     """
-    async with existing_store(choices) as store:
+    async with open_existing_store(choices) as store:
         key = conversation_key(name, choices)
         shown = f"conversation {escape(name)}"
         summary = await store.log.find(key)
@@ -265,10 +266,10 @@ async def forget_user(choices: Choices, screen: Screen, name: str, yes: bool) ->
     """Remove all conversations of a user for good, after asking.
 
     Raises:
-        UsageError: nobody can be asked.
+        UsageError: stdin is not a terminal, and `yes` is false.
     """
     tenant = choices.tenant or DEFAULT_TENANT
-    async with existing_store(choices) as store:
+    async with open_existing_store(choices) as store:
         summaries = await store.log.conversations(user=name, tenant=tenant, project=choices.project)
         shown = f"{quantity(len(summaries), 'conversation')} of the user {escape(name)}"
         if summaries and not yes and not await _confirm(shown):
@@ -284,19 +285,19 @@ async def forget_user(choices: Choices, screen: Screen, name: str, yes: bool) ->
     "--days",
     type=click.IntRange(min=1, max=36500),
     required=True,
-    help="Without activity for so many days.",
+    help="The days without activity.",
 )
 @yes_option
 @store_option
 @tenant_option
 async def forget_inactive(choices: Choices, screen: Screen, days: int, yes: bool) -> int:
-    """Remove conversations that nobody has used for so many days.
+    """Remove conversations without activity for the given number of days.
 
     Raises:
-        UsageError: nobody can be asked.
+        UsageError: stdin is not a terminal, and `yes` is false.
     """
     before = datetime.now(UTC) - timedelta(days=days)
-    async with existing_store(choices) as store:
+    async with open_existing_store(choices) as store:
         summaries = await store.log.conversations(tenant=choices.tenant, before=before)
         shown = f"{quantity(len(summaries), 'conversation')} without activity for {quantity(days, 'day')}"
         if summaries and not yes and not await _confirm(shown):
@@ -311,7 +312,7 @@ async def forget_inactive(choices: Choices, screen: Screen, days: int, yes: bool
 
 @command
 @_user_argument
-@click.argument("folder", type=PATH, metavar="FOLDER", help="A folder to be made.")
+@click.argument("folder", type=PATH, metavar="FOLDER", help="A new folder.")
 @store_option
 @project_option
 @tenant_option
@@ -325,11 +326,15 @@ async def export_user(choices: Choices, screen: Screen, name: str, folder: Path)
 
 
 async def _confirm(subject: str) -> bool:
-    """Ask the user whether to remove it for good."""
+    """Ask the user to confirm that `subject` is removed for good; return whether the answer is yes.
+
+    Raises:
+        UsageError: stdin is not a terminal.
+    """
     keyboard = Keyboard()
     if not keyboard.is_person:
         raise UsageError("forget removes for good, and there is no terminal to ask at: give --yes")
-    with restored_terminal():
+    with restore_terminal():
         line = await keyboard.ask(f"Remove {subject}, for good? [y/N] ")
     return (line or "").strip().lower() in ("y", "yes")
 
@@ -349,8 +354,8 @@ async def _confirm(subject: str) -> bool:
 @user_option
 async def fork(choices: Choices, screen: Screen, seq: int, name: str) -> int:
     """Begin another conversation from a block of this one."""
-    async with existing_store(choices) as store:
-        source = await chosen_conversation(store, choices, screen)
+    async with open_existing_store(choices) as store:
+        source = await choose_conversation(store, choices, screen)
         copy = await source.fork(seq=seq, name=name)
     screen.print(Text(escape(copy.conversation.name)))
     return ANSWERED
@@ -372,8 +377,8 @@ async def feedback(
     choices: Choices, screen: Screen, turn: str, reaction: ReactionName, text: str
 ) -> int:
     """Rate a turn; the newest reaction counts."""
-    async with existing_store(choices) as store:
-        conversation = await chosen_conversation(store, choices, screen)
+    async with open_existing_store(choices) as store:
+        conversation = await choose_conversation(store, choices, screen)
         await conversation.feedback(turn, REACTIONS[reaction], text=text)
     screen.note(f"{escape(turn)} of {escape(conversation.conversation.name)}: {reaction}")
     return ANSWERED
@@ -394,14 +399,15 @@ async def feedback(
 async def stop(choices: Choices, screen: Screen, wait: float) -> int:
     """Stop the running turn, in any process, and queued turns.
 
-    Fails if one still runs after the wait.
+    The exit code is 1 if a turn still runs after `wait` seconds.
 
     Raises:
-        LooplineError: there is no such conversation.
+        LooplineError: the conversation does not exist.
     """
     async with open_store(choices) as store:
-        conversation, blocks = await stored_blocks(store, choices, screen)
-    name, timeline = conversation.conversation.name, Timeline(blocks)
+        conversation, blocks = await read_blocks(store, choices, screen)
+    name = conversation.conversation.name
+    timeline = Timeline(blocks)
     numbers = [turn.number for turn in timeline.open_turns]
     turns: list[Turn] = []
     if numbers:
@@ -413,27 +419,27 @@ async def stop(choices: Choices, screen: Screen, wait: float) -> int:
             timeline = Timeline(await conversation.blocks())
             turns = [timeline.turn(number) for number in numbers]
     if choices.as_json:
-        screen.write_json({"conversation": name, "turns": list(map(_stopped_document, turns))})
+        screen.write_json({"conversation": name, "turns": list(map(_turn_document, turns))})
     elif not turns:
         screen.print(Text(f"nothing was running in {escape(name)}"))
     for turn in turns:
         reason = _exit_reason(turn)
         if reason is None:
             screen.error(
-                f"{turn_id(turn.number)} still runs after {wait:g} s: it ends as soon as its process "
-                f"looks again; loopline timeline {shlex.quote(escape(name))} shows when"
+                f"{turn_id(turn.number)} still runs after {wait:g} s: its process will stop it "
+                f"later; loopline timeline {shlex.quote(escape(name))} shows when"
             )
         elif not choices.as_json:
             screen.print(Text(f"{turn_id(turn.number)}: {reason}"))
     return ANSWERED if all(map(_exit_reason, turns)) else FAILED
 
 
-def _stopped_document(turn: Turn) -> JsonObject:
+def _turn_document(turn: Turn) -> JsonObject:
     return {"turn_id": turn_id(turn.number), "exit_reason": _exit_reason(turn)}
 
 
 def _exit_reason(turn: Turn) -> str | None:
-    """Return why the turn ended, None if it still runs. A message that was recalled before its turn began is stopped."""
+    """Return the exit reason of a turn, `stopped` if its message was recalled before it began, None if it runs."""
     if turn.exit is not None:
         return turn.exit.reason
     return "stopped" if turn.stopped and turn.header is None else None
@@ -442,7 +448,10 @@ def _exit_reason(turn: Turn) -> str | None:
 @command
 @conversation_option
 @click.argument(
-    "call", required=False, metavar="[CALL]", help="The call that asks; without it, list them."
+    "call",
+    required=False,
+    metavar="[CALL]",
+    help="The call with the question; if omitted, list all questions.",
 )
 @click.argument(
     "values", nargs=-1, metavar="[VALUE…]", help="yes, or FIELD=VALUE for the fields of its form."
@@ -453,16 +462,16 @@ def _exit_reason(turn: Turn) -> str | None:
 async def answer(
     choices: Choices, screen: Screen, call: str | None, values: tuple[str, ...], decline: bool
 ) -> int:
-    """Answer what a running call asks, in any process."""
-    async with existing_store(choices) as store:
-        conversation = await chosen_conversation(store, choices, screen)
+    """Answer the question of a running call, in any process."""
+    async with open_existing_store(choices) as store:
+        conversation = await choose_conversation(store, choices, screen)
         if await store.log.find(conversation.conversation) is None:
             raise no_such_conversation(conversation.conversation.name, choices)
         questions = {
             question.call_id: question for question in await conversation.interrupts.questions()
         }
         if call is None:
-            _list(list(questions.values()), screen, as_json=choices.as_json)
+            _print_questions(list(questions.values()), screen, as_json=choices.as_json)
             return ANSWERED
         if call not in questions:
             asking = ", ".join(questions) or "none does"
@@ -470,7 +479,7 @@ async def answer(
                 f"no running call {escape(call)!r} asks anything: {asking}; "
                 "a turn that is paused goes on with loopline run BUNDLE --answer"
             )
-        value = None if decline else _value(questions[call], values)
+        value = None if decline else _parse_answer(questions[call], values)
         is_first = await conversation.interrupts.answer(call, value)
     if choices.as_json:
         screen.write_json({"call_id": call, "answered": is_first})
@@ -483,7 +492,7 @@ def _form(question: ToolQuestion) -> QuestionForm:
     return QuestionForm(question.call_id, question.question, question.form)
 
 
-def _list(questions: Sequence[ToolQuestion], screen: Screen, *, as_json: bool) -> None:
+def _print_questions(questions: Sequence[ToolQuestion], screen: Screen, *, as_json: bool) -> None:
     """Print each question and its fields."""
     if as_json:
         documents: list[Json] = [
@@ -501,11 +510,11 @@ def _list(questions: Sequence[ToolQuestion], screen: Screen, *, as_json: bool) -
         screen.note("no running call asks anything")
 
 
-def _value(question: ToolQuestion, values: Sequence[str]) -> Json:
-    """Return the answer that the values give.
+def _parse_answer(question: ToolQuestion, values: Sequence[str]) -> Json:
+    """Parse `values`, such as `yes` or `size=3`, as the answer to a question.
 
     Raises:
-        UsageError: there are none, or they are no answer.
+        UsageError: `values` is empty, or does not fit the fields of the question.
     """
     form = _form(question)
     if not values:
@@ -522,7 +531,7 @@ DIFF_STYLES = {"+": "green", "-": "red", "@": REF}
 
 @command
 @click.option(
-    "--since", default="", metavar="COMMIT", help="Only lines that still stood at this commit."
+    "--since", default="", metavar="COMMIT", help="Only lines that were unchanged at this commit."
 )
 @scope_options
 @json_option
@@ -538,15 +547,15 @@ async def stale(choices: Choices, screen: Screen, since: str) -> int:
             since=since,
         ):
             stale_answers.append(answer)
-            for line in () if choices.as_json else _lines(answer):
+            for line in () if choices.as_json else _stale_lines(answer):
                 screen.print(line)
     if choices.as_json:
-        screen.write_json([_document(answer) for answer in stale_answers])
+        screen.write_json([_stale_document(answer) for answer in stale_answers])
     screen.note(f"{quantity(len(stale_answers), 'stale answer')}")
     return FAILED if stale_answers else ANSWERED
 
 
-def _lines(answer: StaleAnswer) -> Iterator[Text]:
+def _stale_lines(answer: StaleAnswer) -> Iterator[Text]:
     where = f"cv:{answer.conversation.name}/{answer.answer.ref}"
     yield Text.assemble((escape(where), REF), f"  {escape(one_line(answer.question))}")
     for source in answer.sources:
@@ -558,7 +567,7 @@ def _lines(answer: StaleAnswer) -> Iterator[Text]:
             yield Text(f"  {escape(line)}", QUIET if header else style)
 
 
-def _document(answer: StaleAnswer) -> Json:
+def _stale_document(answer: StaleAnswer) -> Json:
     return {
         **key_document(answer.conversation),
         "ref": answer.answer.ref,
@@ -599,7 +608,7 @@ async def list_facts(choices: Choices, screen: Screen) -> int:
 @scope_options
 async def edit_fact(choices: Choices, screen: Screen, fact_id: str, text: str) -> int:
     """Replace the text of a fact."""
-    async with existing_store(choices) as store:
+    async with open_existing_store(choices) as store:
         fact = await UserFacts(store.log).edit(_owner(choices), fact_id, text)
     screen.note(f"{escape(fact.fact_id)}: {escape(fact.text)}")
     return ANSWERED
@@ -610,7 +619,7 @@ async def edit_fact(choices: Choices, screen: Screen, fact_id: str, text: str) -
 @scope_options
 async def remove_fact(choices: Choices, screen: Screen, fact_id: str) -> int:
     """Remove a fact, so that no turn recalls it."""
-    async with existing_store(choices) as store:
+    async with open_existing_store(choices) as store:
         await UserFacts(store.log).remove(_owner(choices), fact_id)
     screen.note(
         f"{escape(fact_id)} is removed; the log of its conversation keeps it until forgotten"

@@ -1,4 +1,4 @@
-"""The terminal: what a command prints, how it is laid out, and the lines that are typed."""
+"""Output of commands to terminals and pipes, and input from a keyboard."""
 
 from __future__ import annotations
 
@@ -37,42 +37,42 @@ WARNING = "yellow"
 
 REFRESH_PER_SECOND = 12.5
 ROOMY = 32
-"""The height from which on a terminal has room for empty lines."""
+"""The height in lines from which empty lines are printed."""
 WIDE = 120
-"""The width from which on a terminal has room for every column."""
+"""The width in columns from which every column of a table is printed."""
 MINIMUM_CUT_WIDTH = 12
-"""The width that the column that is cut keeps in any case."""
+"""The minimum width of the truncated column, in columns."""
 PICTURE_WIDTH = 100
 
 NO_PAGERS = ("", "cat")
-"""Values of `PAGER` that mean: no pager."""
+"""Values of `PAGER` that disable paging."""
 COMMAND_NOT_FOUND = 127
 """The exit code of a shell that does not know the command."""
 PAGER_ENVIRONMENT: Mapping[str, str] = {"LESS": "FRX", "LESSCHARSET": "utf-8"}
-"""How `less` behaves unless the environment says otherwise: it keeps colours, and leaves the text on the screen."""
+"""Defaults of the environment of a pager: less shows colours, and leaves the text on the screen."""
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
 def escape(text: str) -> str:
-    """Return the text with its control characters made visible, so that it cannot steer a terminal."""
+    """Replace control characters by visible escapes, as untrusted text must not control the terminal."""
     return _CONTROLS.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def quantity(count: int, unit: str) -> str:
-    """Return a count with its unit, such as `1 hit` or `1,903 hits`."""
+    """Render a count with its unit, such as `1 hit` or `1,903 hits`."""
     return f"{count:,} {unit}{'' if count == 1 else 's'}"
 
 
 def format_duration(ms: float) -> str:
-    """Return milliseconds as `0.4 ms`, `31 ms` or `2.4 s`."""
+    """Render milliseconds as `0.4 ms`, `31 ms` or `2.4 s`."""
     if ms < 1:
         return f"{ms:.1f} ms"
     return f"{ms:.0f} ms" if ms < 1000 else f"{ms / 1000:.1f} s"
 
 
 def format_limit(value: LimitValue) -> str:
-    """Return the value of a limit, for people."""
+    """Render the value of a limit, such as `1,000`, `yes`, or `–` for None."""
     match value:
         case None:
             return "–"
@@ -85,10 +85,10 @@ def format_limit(value: LimitValue) -> str:
 
 
 class Screen:
-    """Where a command prints: its results to stdout, everything else to stderr.
+    """The output of a command: results on stdout, and all other lines on stderr.
 
-    A terminal gets colours and columns, a pipe plain lines. A layout that is longer than the terminal goes
-    through the user's pager if the screen is `paged`.
+    A terminal shows colours and columns, a pipe receives plain lines. If the screen is `paged`, layouts that are longer
+    than the terminal are shown in the user's pager.
     """
 
     def __init__(
@@ -96,7 +96,9 @@ class Screen:
     ) -> None:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
-                stream.reconfigure(errors="replace")  # no text may end a command half-way
+                stream.reconfigure(
+                    errors="replace"
+                )  # a character outside the encoding must not end the command
         self._out = _console(out or sys.stdout)
         self._err = _console(err or sys.stderr)
         self._is_paged = paged
@@ -105,7 +107,7 @@ class Screen:
 
     @property
     def is_live(self) -> bool:
-        """Whether stderr is a terminal, on which lines may change."""
+        """Whether stderr is a terminal, on which lines can be animated."""
         return self._err.is_terminal
 
     @property
@@ -115,12 +117,12 @@ class Screen:
 
     @property
     def is_wide(self) -> bool:
-        """Whether stdout has room for every column, as a pipe always has."""
+        """Whether stdout is wide enough for every column; true for a pipe."""
         return not 0 < self.width < WIDE
 
     @property
     def is_small(self) -> bool:
-        """Whether stdout is a terminal without room for empty lines."""
+        """Whether stdout is a terminal with fewer than ROOMY lines."""
         return self._out.is_terminal and self._out.height < ROOMY
 
     def print(self, text: Text) -> None:
@@ -129,7 +131,7 @@ class Screen:
         self._history.append(text)
 
     def print_layout(self, layout: RenderableType, plain: str) -> None:
-        """Print a result: its layout on a terminal, its plain text elsewhere."""
+        """Print a result: its layout on a terminal, its plain text in a pipe."""
         if not self._out.is_terminal:
             _write(self._out, Text(plain))
         elif self._is_paged:
@@ -139,26 +141,27 @@ class Screen:
         self._history.append(layout)
 
     def print_columns(self, columns: Columns) -> None:
-        """Print a table: in columns on a terminal, elsewhere with tabs and without headings."""
+        """Print a table: in columns on a terminal, with tabs and without headings in a pipe."""
         plain = ("\t".join(map(_plain, row)) for row in columns.rows)
         self.print_layout(columns, "\n".join(plain))
 
     def _page(self, layout: RenderableType) -> None:
         with self._out.capture() as capture:
             self._out.print(layout)
-        text, command = capture.get(), _pager()
+        text = capture.get()
+        command = _pager()
         fits = text.count("\n") < self._out.height
         if fits or command is None or not _show_in_pager(text, command):
             self._out.file.write(text)
             self._out.file.flush()
 
     def write(self, text: str) -> None:
-        """Write exactly this text to stdout, ended by a newline."""
+        """Write this text to stdout without escapes, with a newline at the end."""
         self._out.file.write(text if text.endswith("\n") else f"{text}\n")
         self._out.file.flush()
 
     def write_part(self, text: str) -> None:
-        """Write exactly this text to stdout."""
+        """Write this text to stdout without escapes."""
         self._out.file.write(text)
 
     def write_json(self, value: Json) -> None:
@@ -166,29 +169,29 @@ class Screen:
         self.write(dumps(value))
 
     def write_escaped(self, text: str) -> None:
-        """Write this text to stdout as it is; on a terminal its control characters are made visible."""
+        """Write this text to stdout, with control characters escaped if stdout is a terminal."""
         self.write(escape(text) if self._out.file.isatty() else text)
 
     def note(self, message: Text | str) -> None:
-        """Print a line about the work to stderr; a string is printed in a quiet colour."""
+        """Print a line to stderr; a string is printed in a quiet colour."""
         text = Text(message, style=QUIET) if isinstance(message, str) else message
         with self._notes() as console:
             _write(console, text)
         self._history.append(text)
 
     def note_step(self, text: Text) -> None:
-        """Print a line to stderr that a picture shows in another form."""
+        """Print a line to stderr that is left out of pictures, which show the steps as a table."""
         with self._notes() as console:
             _write(console, text)
 
     def note_layout(self, layout: RenderableType, *, only_pictured: bool = False) -> None:
-        """Print a layout to stderr if that is a terminal, and show it in a picture."""
+        """Add a layout to the picture, and print it to stderr if that is a terminal and it is not `only_pictured`."""
         if self.is_live and not only_pictured:
             self._err.print(layout)
         self._history.append(layout)
 
     def note_command(self, line: str) -> None:
-        """Print a command for the user to paste, on stderr and without line breaks."""
+        """Print a command for the user to copy, on stderr and without line breaks."""
         text = Text(f"  {escape(line)}")
         with self._notes() as console:
             console.print(text, soft_wrap=True)
@@ -202,20 +205,20 @@ class Screen:
 
     @contextmanager
     def _notes(self) -> Generator[Console]:
-        """Provide stderr. Once its reader has gone, as `2>&1 | head` goes, notes are lost and the work goes on."""
+        """Provide stderr; if its pipe was closed, as by `2>&1 | head`, discard notes and continue the work."""
         try:
             yield self._err
         except BrokenPipeError:
             leave_pipe(sys.stderr)
 
     def gap(self, *, needed: bool = False) -> None:
-        """Print an empty line if there is room for it; a `needed` one on every terminal."""
+        """Print an empty line on a terminal that is high enough, or on every terminal if `needed`."""
         if self._err.is_terminal and (needed or self._err.height >= ROOMY):
             self._err.print()
         self._history.append(Text())
 
     def animate(self, layout: RenderableType) -> None:
-        """Show a layout in place of the one before, if stderr is a terminal."""
+        """Replace the animated layout, if stderr is a terminal."""
         if not self.is_live:
             return
         if self._live is None:
@@ -226,13 +229,14 @@ class Screen:
         self._live.update(layout)
 
     def stop_animation(self) -> None:
-        """Remove what `animate` showed."""
-        live, self._live = self._live, None
+        """Remove the animated layout."""
+        live = self._live
+        self._live = None
         if live is not None:
             live.stop()
 
     def save_picture(self, file: Path, title: str) -> None:
-        """Save everything that was shown so far as an SVG, which needs neither a font nor a host."""
+        """Save all output of this screen as an SVG without external fonts."""
         console = Console(
             record=True,
             width=PICTURE_WIDTH,
@@ -252,10 +256,10 @@ class Screen:
 
 
 def leave_pipe(stream: TextIO) -> None:
-    """Write nowhere from now on: the reader of the stream has gone."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)
+    """Discard further output of a stream, as its pipe was closed."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, stream.fileno())
+    os.close(null)
 
 
 def _console(stream: TextIO) -> Console:
@@ -271,7 +275,7 @@ def _console(stream: TextIO) -> Console:
 
 
 def _write(console: Console, text: Text) -> None:
-    """Write text that cannot steer a terminal; in a pipe it is not wrapped."""
+    """Write text with escaped control characters; a pipe receives it as one line."""
     if escape(text.plain) != text.plain:
         text = Text(escape(text.plain), style=text.style)
     if console.is_terminal:
@@ -286,10 +290,10 @@ Cell = Text | Spinner
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """Rows of cells of one line each; column `cut` gives way, and those in `right` are aligned right.
+    """A table with rows of one line. Column `cut` is truncated, and the columns in `right` are aligned right.
 
-    No other column takes more than half of the terminal. Where `cut` would have less than its minimum, the
-    last columns are left out.
+    Other columns have at most half of the width. If column `cut` would have less than its minimum width, the last
+    columns are left out.
     """
 
     rows: Sequence[Sequence[Cell]]
@@ -306,14 +310,14 @@ class Columns:
         widths = [width if n == self.cut else min(width, half) for n, width in enumerate(widths)]
         while (
             len(widths) > self.cut + 1
-            and self._width_beside_cut(widths) + MINIMUM_CUT_WIDTH > options.max_width
+            and self._width_without_cut(widths) + MINIMUM_CUT_WIDTH > options.max_width
         ):
             widths.pop()
-        room = max(options.max_width - self._width_beside_cut(widths), MINIMUM_CUT_WIDTH)
+        cut_width = max(options.max_width - self._width_without_cut(widths), MINIMUM_CUT_WIDTH)
         table = Table.grid(padding=(0, self.gap, 0, 0))
         for n, width in enumerate(widths):
             table.add_column(
-                width=min(width, room) if n == self.cut else width,
+                width=min(width, cut_width) if n == self.cut else width,
                 no_wrap=True,
                 overflow="ellipsis",
                 justify="right" if n in self.right else "left",
@@ -322,7 +326,7 @@ class Columns:
             table.add_row(*row[: len(widths)])
         yield table
 
-    def _width_beside_cut(self, widths: Sequence[int]) -> int:
+    def _width_without_cut(self, widths: Sequence[int]) -> int:
         return sum(width + self.gap for n, width in enumerate(widths) if n != self.cut)
 
 
@@ -335,7 +339,7 @@ def _plain(cell: Cell) -> str:
 
 
 def _pager() -> str | None:
-    """Return the command of the user's pager: `PAGER`, else less; None if there is none."""
+    """Return the command of the user's pager: `PAGER`, or less; None if paging is disabled or less is missing."""
     chosen = os.environ.get("PAGER")
     if chosen is None:
         return shutil.which("less")
@@ -343,7 +347,7 @@ def _pager() -> str | None:
 
 
 def _show_in_pager(text: str, command: str) -> bool:
-    """Show the text in a pager until the user leaves it; return whether the pager exists."""
+    """Show the text in a pager until the user quits it; return whether the pager exists."""
     process = subprocess.Popen(
         command,
         shell=True,
@@ -362,10 +366,7 @@ def _show_in_pager(text: str, command: str) -> bool:
 
 
 class Keyboard:
-    """Lines from a person or a pipe; each is read in a thread when it is requested.
-
-    The threads are daemons: the process can end while one of them waits for Enter.
-    """
+    """Reads lines of stdin, each in a daemon thread, so the process can end while a thread waits for Enter."""
 
     def __init__(self) -> None:
         self.is_person: bool = sys.stdin.isatty()
@@ -373,10 +374,10 @@ class Keyboard:
         self._next_line: asyncio.Future[str | None] | None = None
         if self.is_person:
             with suppress(ImportError):
-                importlib.import_module("readline")  # with it lines can be edited
+                importlib.import_module("readline")  # this enables line editing in input()
 
     def ask(self, prompt: str = "") -> asyncio.Future[str | None]:
-        """Return the next line, None at the end of the input; the same one until it is taken."""
+        """Return a future of the next line, None at the end of the input; the same future until `take` is called."""
         if self._next_line is None:
             loop = asyncio.get_running_loop()
             self._next_line = loop.create_future()
@@ -391,10 +392,11 @@ class Keyboard:
         return self._next_line
 
     def take(self) -> str | None:
-        """Return the line that has come, and let the next one be asked for."""
+        """Return the line that was read, and allow `ask` to read the next line; None if `ask` was not called."""
         if self._next_line is None:
             return None
-        line, self._next_line = self._next_line.result(), None
+        line = self._next_line.result()
+        self._next_line = None
         return line
 
 
@@ -408,8 +410,8 @@ def _read_line(
 
 
 @contextmanager
-def restored_terminal() -> Generator[None]:
-    """Restore the terminal's settings on leaving, even while a line is being typed."""
+def restore_terminal() -> Generator[None]:
+    """Restore the settings of the terminal at the end of the context, even if a line is unfinished."""
     if sys.platform == "win32" or not sys.stdin.isatty():
         yield
         return

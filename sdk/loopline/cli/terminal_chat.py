@@ -1,4 +1,4 @@
-"""`loopline chat` at a terminal: the turn is shown as it comes, above a line on which you can always type."""
+"""`loopline chat` at a terminal: the running turn is shown above a prompt that always accepts input."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from loopline.timeline import Block, Timeline, ToolResult, UserPrompt
 
 PROMPT = "> "
 WRITE_SECONDS = 0.02
-"""How long lines are collected before they are written above the prompt."""
+"""The seconds for which lines are buffered before they are written above the prompt."""
 BUSY_HINT = f"{Command.STEER} TEXT changes its direction · {Command.STOP} stops waiting"
 _STYLES = {"": "", QUIET: "ansibrightblack", f"{QUIET} italic": "ansibrightblack italic"}
 
@@ -46,10 +46,12 @@ _logger = logging.getLogger("loopline")
 
 
 async def converse(conversation: ChatConversation) -> int:
-    """Talk until the user leaves; 0 unless the last turn failed."""
+    """Chat until the user leaves, and return the exit code."""
     keys = _input()
     with keys.raw_mode(), StdoutProxy(sleep_between_writes=WRITE_SECONDS, raw=True) as proxy:
-        stream = cast("TextIO", proxy)  # it has all that a console uses of a text stream
+        stream = cast(
+            "TextIO", proxy
+        )  # the proxy has every method of a text stream that a console calls
         screen = Screen(out=stream, err=stream)
         return await TerminalChat(conversation, screen, keys).converse()
 
@@ -76,7 +78,7 @@ class TerminalChat(Chat):
         for block in await self._conversation.blocks(types="user.prompt"):
             if isinstance(block.body, UserPrompt):
                 self._session.history.append_string(block.body.text)
-        with self._leaving_on_sigterm():
+        with self._leave_on_sigterm():
             code = await super().converse()
             if self._running:
                 await self._stop()
@@ -84,8 +86,8 @@ class TerminalChat(Chat):
         return self._signal_code or code
 
     @contextmanager
-    def _leaving_on_sigterm(self) -> Generator[None]:
-        """Leave on SIGTERM as on Ctrl-D, which restores the terminal, and stops the turn and its servers."""
+    def _leave_on_sigterm(self) -> Generator[None]:
+        """Handle SIGTERM like Ctrl-D in the context, so the terminal is restored and the turn is stopped."""
         loop = asyncio.get_running_loop()
 
         def leave() -> None:
@@ -126,7 +128,7 @@ class TerminalChat(Chat):
         return self._turn is not None and not self._turn.done()
 
     def _message(self) -> StyleAndTextTuples:
-        """Return the line that is being written, above the line on which the user types."""
+        """Render the prompt, below the unfinished line of the running turn."""
         partial = self._transcript.partial
         prompt: StyleAndTextTuples = [("bold", PROMPT)]
         if not partial.plain or not self._running:
@@ -136,8 +138,8 @@ class TerminalChat(Chat):
     def _toolbar(self) -> str:
         parts = [f" {escape(self._conversation.conversation.name)}"]
         if self._running:
-            what = "your answer" if self._questions else "running: type to add"
-            parts.append(f"{what} · {Command.STEER} · {Command.STOP}")
+            hint = "your answer" if self._questions else "running: type to add"
+            parts.append(f"{hint} · {Command.STEER} · {Command.STOP}")
         elif self._pending:
             parts.append(f"{self._pending[0].call_id} waits for your answer")
         if self._attached:
@@ -189,15 +191,15 @@ class TerminalChat(Chat):
         self._questions.pop(0)
         answer = None if line == DECLINE else question.answer
         if not await answer_question(self._conversation, question.call_id, answer):
-            self._screen.note(f"{question.call_id} asks nothing any more")
+            self._screen.note(f"{question.call_id} no longer waits for an answer")
         self._show_question()
 
     def _show_question(self) -> None:
         for line in self._questions[0].lines if self._questions else ():
             self._screen.note(line)
 
-    def _hear_question(self, event: Delta) -> None:
-        """Show a question of a call that stays open, unless another one waits before it."""
+    def _add_question(self, event: Delta) -> None:
+        """Queue the question of a running call, and show it if it is the first in the queue."""
         self._questions.append(QuestionForm(event.call_id, event.text, event.data))
         if len(self._questions) == 1:
             self._show_question()
@@ -219,7 +221,7 @@ class TerminalChat(Chat):
         self._turn = asyncio.create_task(self._show(events, number))
 
     async def _show(self, events: AsyncIterator[Event], number: int) -> None:
-        """Show a turn as it comes, and its result; its `number` is known if it is continued."""
+        """Show the events of a turn, then its result. `number` is the turn that is continued, 0 for a new message."""
         transcript = self._transcript = Transcript(self._screen.width, busy_hint=BUSY_HINT)
         has_begun = False
         try:
@@ -228,14 +230,14 @@ class TerminalChat(Chat):
                     has_begun, number = True, event.turn
                     self._drop_questions(event)
                 elif self._conversation.asks(event.call_id) and event.type == "pending":
-                    self._hear_question(event)
+                    self._add_question(event)
                 for line in transcript.take(event):
                     self._screen.note(line)
                 self._session.app.invalidate()
         except LooplineError as error:
             _logger.debug("%s", type(error).__name__, exc_info=error)
             self._ok = False
-            if not has_begun and not await self._has_ended(number):  # no block holds the error
+            if not has_begun and not await self._has_ended(number):  # the error is not in a block
                 self._screen.error(str(error))
                 return
         for line in transcript.end():
@@ -243,22 +245,22 @@ class TerminalChat(Chat):
         if has_begun or await self._has_ended(number):
             await self._show_finished(number, shown=transcript.is_answered)
         else:
-            self._screen.note("the message was withdrawn before its turn began: nothing was run")
+            self._screen.note("the message was withdrawn before its turn began")
 
     def _drop_questions(self, block: Block) -> None:
-        """Forget the questions of a call that has its result."""
+        """Remove the questions of a call when its result arrives."""
         if isinstance(block.body, ToolResult):
             call_id = block.body.call_id
             self._questions = [each for each in self._questions if each.call_id != call_id]
 
     async def _has_ended(self, number: int) -> bool:
-        """Return whether that turn has ended, as when another process ran it meanwhile."""
+        """Return whether the turn has ended, for example because another process ran it; false for 0."""
         if not number:
             return False
         return bool(await self._conversation.blocks(types="react.exit", turn=f"turn_{number}"))
 
     async def _show_finished(self, number: int, *, shown: bool) -> None:
-        """Show the result of the turn; its answer only if it was not `shown` as it came."""
+        """Show the result of the turn, without the answer if it was already `shown`."""
         finished = FinishedTurn(Timeline(await self._conversation.blocks()), number)
         name = self._conversation.conversation.name
         if shown:
@@ -273,7 +275,7 @@ class TerminalChat(Chat):
 
 
 def _newline_keys() -> KeyBindings:
-    """Return the key binding for another line in a message: Escape, then Enter."""
+    """Return the key binding that inserts a line break in a message: Escape, then Enter."""
     keys = KeyBindings()
 
     @keys.add("escape", "enter")
@@ -290,10 +292,10 @@ else:
     from prompt_toolkit.input.vt100 import Vt100Input
 
     class _RawInput(Vt100Input):
-        """A keyboard that stays raw while lines are written above the prompt.
+        """A keyboard that stays in raw mode while lines are written above the prompt.
 
-        Prompt Toolkit gives the terminal back for each of them, and a key that is pressed in that moment is
-        edited by the kernel: a Ctrl-D is dropped, a Backspace deletes nothing of what stands in the prompt.
+        Prompt Toolkit leaves raw mode for each written line. The kernel would edit a key that is pressed at that
+        moment: it would drop Ctrl-D, and Backspace would not change the prompt.
         """
 
         def cooked_mode(self) -> AbstractContextManager[None]:

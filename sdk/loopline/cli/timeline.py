@@ -1,4 +1,4 @@
-"""`loopline timeline`: the blocks of a conversation, a report on it, or a list of conversations."""
+"""`loopline timeline`: print the blocks of a conversation, a report on it, or a list of conversations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from loopline.cli.parameters import (
     scope_options,
 )
 from loopline.cli.reader import (
-    chosen_conversation,
+    choose_conversation,
     key_document,
     no_such_conversation,
     open_store,
@@ -82,7 +82,8 @@ from loopline.timeline import (
     workspace,
 )
 
-KILO, MEGA = 1_000, 1_000_000
+KILO = 1_000
+MEGA = 1_000_000
 SHORT_COMMIT = 7
 STYLES: Mapping[str, str] = {
     "user": "bold",
@@ -97,7 +98,7 @@ STYLES: Mapping[str, str] = {
     "react.exit": "bold",
     "react.notice": "yellow",
 }
-"""The colours of blocks by the beginning of their type."""
+"""The colours of blocks by a prefix of their type."""
 GRAPH_MARKS: Mapping[GraphStatus, str] = {
     "pending": "□",
     "running": "…",
@@ -110,13 +111,13 @@ LifecycleBody = TurnHeader | RoundStart | Decision | ModelSwitched | Exit
 CallBody = ToolCalled | ToolStarted | ToolResult | RunChild | ProxiedBody
 ContentBody = SourceAdded | TextKept | ArtifactKept | UserAttachment | FileBody
 SummarizedBody = LifecycleBody | CallBody | ContentBody | Plan | PlanAck | CrewGraph | CustomEvent
-"""What is shown by its fields; every other block is shown by its text."""
+"""Bodies that are summarized by their fields; other bodies are summarized by their text."""
 _SUMMARIZED = BodyUnion[SummarizedBody](SummarizedBody)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockSelection:
-    """Which blocks to show: of that turn and these types, after that seq, the first `limit`."""
+    """A filter of blocks by turn, types and seq; `after` is exclusive, and `limit` is the maximum number of blocks."""
 
     turn: int | None = None
     types: tuple[str, ...] = ()
@@ -127,7 +128,7 @@ class BlockSelection:
         """Return the matching blocks of a conversation.
 
         Raises:
-            UsageError: there is no such type.
+            UsageError: a type is unknown.
         """
         turn = None if self.turn is None else turn_id(self.turn)
         try:
@@ -140,7 +141,7 @@ class BlockSelection:
             raise UsageError(str(error)) from error
 
     async def page(self, conversation: ConversationReader) -> tuple[Sequence[Block], int | None]:
-        """Return the matching blocks, and the seq after which there are more; None if there are no more."""
+        """Return the first `limit` matching blocks, and the seq of the last of them if more blocks match, otherwise None."""
         if self.limit is None:
             return await self.blocks(conversation), None
         blocks = await replace(self, limit=self.limit + 1).blocks(conversation)
@@ -197,7 +198,7 @@ async def timeline(
     """Show a conversation block by block, or list them all.
 
     Raises:
-        UsageError: some options belong to another thing to show.
+        UsageError: options cannot be combined.
     """
     kinds = tuple(kind.strip() for item in types for kind in item.split(","))
     selection = BlockSelection(turn=turn, types=kinds, after=after, limit=limit)
@@ -226,9 +227,9 @@ async def timeline(
 
 
 async def show_blocks(selection: BlockSelection, choices: Choices, screen: Screen) -> int:
-    """Print the blocks of a conversation, in order."""
+    """Print the blocks of a conversation that match the selection, in order."""
     async with open_store(choices) as store:
-        conversation = await chosen_conversation(store, choices, screen)
+        conversation = await choose_conversation(store, choices, screen)
         name = conversation.conversation.name
         summary = await store.log.find(conversation.conversation)
         if summary is None:
@@ -244,7 +245,7 @@ async def show_blocks(selection: BlockSelection, choices: Choices, screen: Scree
         if not page:
             types = ", ".join(dict.fromkeys(block.type for block in await conversation.blocks()))
             size = f"{quantity(summary.turns, 'turn')} and {quantity(summary.head, 'block')}"
-            raise UsageError(f"no such block in {name!r}: it has {size}, with {types}")
+            raise UsageError(f"no block of {name!r} matches: it has {size}, with {types}")
         satisfaction = await conversation.satisfaction()
     columns = block_columns(page, wide=screen.is_wide)
     screen.print_layout(columns, "\n".join(map(_block_line, page)))
@@ -257,7 +258,7 @@ async def show_blocks(selection: BlockSelection, choices: Choices, screen: Scree
 
 
 def block_columns(blocks: Sequence[Block], *, wide: bool) -> Columns:
-    """Return the blocks in columns, coloured by kind, with the size of each body; types if it is `wide`."""
+    """Render blocks in columns, coloured by type, with the size of each body, and with the type if `wide`."""
     rows: list[tuple[Text, ...]] = []
     for block in blocks:
         style = style_of(block.type)
@@ -276,7 +277,7 @@ def block_columns(blocks: Sequence[Block], *, wide: bool) -> Columns:
 
 
 def format_size(count: int) -> str:
-    """Return a number of bytes as `87 B`, `12 kB` or `3.4 MB`."""
+    """Render a number of bytes as `87 B`, `12 kB` or `3.4 MB`."""
     if count < KILO:
         return f"{count} B"
     return f"{count / KILO:.0f} kB" if count < MEGA else f"{count / MEGA:.1f} MB"
@@ -296,14 +297,14 @@ def _block_line(block: Block) -> str:
 
 
 def style_of(kind: str) -> str:
-    """Return the colour of a block's type: that of its longest beginning that has one."""
+    """Return the colour of a block type: the colour of its longest prefix in STYLES."""
     parts = kind.split(".")
     beginnings = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
     return next((STYLES[name] for name in beginnings if name in STYLES), QUIET)
 
 
 def summary_of(block: Block) -> str:
-    """Return what a block says, on one line of any length."""
+    """Summarize a block on one line of any length."""
     body = block.body
     if not _SUMMARIZED.has(body):
         return " ".join(text_of(block)[0].split())
@@ -341,7 +342,7 @@ def summary_of(block: Block) -> str:
 
 
 def _graph_summary(graph: CrewGraph) -> str:
-    """Return a graph with its steps, each with what it needs."""
+    """Summarize a graph with the status and the dependencies of each step."""
     steps = [
         f"{GRAPH_MARKS[step.status]} {step.id}"
         + (f" ← {', '.join(step.dependencies)}" if step.dependencies else "")
@@ -413,7 +414,7 @@ def _header_summary(header: TurnHeader) -> str:
 
 
 def _limits(header: TurnHeader) -> Iterator[str]:
-    """Yield the turn's preset, and the limits that differ from it."""
+    """Yield the preset of the turn if it is not `bare`, and the limits that differ from the preset."""
     if header.preset != "bare":
         yield f"preset {header.preset}"
     preset = PRESETS.get(header.preset)
@@ -424,7 +425,7 @@ def _limits(header: TurnHeader) -> Iterator[str]:
 
 
 def _child_summary(child: RunChild) -> str:
-    """Return the link to a child run: a ref that reads its answer once there is one."""
+    """Summarize a child run: its conversation when it begins, a ref to its answer when it ends."""
     if not child.reason:
         return f"{child.call_id} begins {child.conversation}"
     answer = BlockRef(turn_id="turn_1", type="assistant.completion", n=1)
@@ -439,8 +440,9 @@ async def list_conversations(
     choices: Choices,
     screen: Screen,
 ) -> int:
-    """Print the conversations of the user, project and tenant, or of all, the latest first."""
-    after, before = _parse_time(active_after), _parse_time(active_before)
+    """Print the conversations of the chosen user, project and tenant, or all conversations, the latest first."""
+    after = _parse_time(active_after)
+    before = _parse_time(active_before)
     async with open_store(choices) as store:
         matches = store.conversations(
             user=choices.user,
@@ -467,7 +469,11 @@ async def list_conversations(
 
 
 def _parse_time(written: str | None) -> datetime | None:
-    """Return the time of `2026-03-21`, `2026-03-21 10:00` or an ISO time; in UTC unless it names a zone."""
+    """Parse `2026-03-21`, `2026-03-21 10:00` or an ISO time; a time without a zone is in UTC.
+
+    Raises:
+        UsageError: the text is not a time.
+    """
     if written is None:
         return None
     try:
@@ -494,7 +500,7 @@ def _conversation_columns(summaries: Sequence[ConversationSummary]) -> Columns:
 
 
 def _owner(key: ConversationKey) -> str:
-    """Return the user, and the project and tenant if they are not the default ones."""
+    """Render the user, with the project and the tenant if they are not the default."""
     project = [key.project] if key.project != DEFAULT_PROJECT else []
     tenant = [key.tenant] if key.tenant != DEFAULT_TENANT else []
     return " · ".join([key.user, *project, *tenant])

@@ -1,4 +1,4 @@
-"""Reports of `loopline timeline` on a conversation: `--cost`, `--verify` and `--dialect`."""
+"""The reports `--cost`, `--verify` and `--dialect` of `loopline timeline`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeVar
 from rich.text import Text
 
 from loopline.cli.options import ANSWERED, Choices, UsageError
-from loopline.cli.reader import conversation_in, open_store, stored_blocks
+from loopline.cli.reader import conversation_in, open_store, read_blocks
 from loopline.cli.terminal import QUIET, REF, Columns, Screen, escape, quantity
 from loopline.events import DialectName, Record, replayed, sse
 from loopline.models import Json, JsonObject, Usage, dumps
@@ -46,7 +46,7 @@ K = TypeVar("K")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charge:
-    """What a request cost, with its turn and round; `child` names the child run that made it."""
+    """The cost of a request in a turn and round; `child` is the conversation of the child run that sent it."""
 
     turn: int
     round: int
@@ -55,9 +55,9 @@ class Charge:
 
 
 async def show_costs(turn: int | None, choices: Choices, screen: Screen) -> int:
-    """Print what the requests of a conversation, or of one of its turns, cost."""
+    """Print the cost of each request in a conversation, or in one turn."""
     async with open_store(choices) as store:
-        conversation, blocks = await stored_blocks(store, choices, screen)
+        conversation, blocks = await read_blocks(store, choices, screen)
         name = conversation.conversation.name
         open_child = partial(conversation_in, store, choices=choices)
         charges = [c for c in await _charges(blocks, open_child) if turn in (None, c.turn)]
@@ -65,17 +65,17 @@ async def show_costs(turn: int | None, choices: Choices, screen: Screen) -> int:
         screen.write_json(_cost_document(name, charges))
         return ANSWERED
     if not charges:
-        raise UsageError(f"no model was asked in {_scope(name, turn)}")
+        raise UsageError(f"no request was sent in {_scope(name, turn)}")
     rows = list(_cost_rows(charges, wide=screen.is_wide))
     right = frozenset(range(3, 9))
     screen.print_columns(Columns(rows=rows, cut=2, right=right, gap=1, headings=COST_HEADINGS))
     total = CostSummary.of(charge.spent for charge in charges)
     if total.unknown:
         requests = quantity(total.unknown, "request")
-        screen.note(f"the price of {requests} is unknown: the sums leave them out")
+        screen.note(f"the price of {requests} is unknown: the sums do not include them")
     if total.estimated:
         requests = quantity(total.estimated, "request")
-        screen.note(f"≈ {requests} at the price that is known of the model now")
+        screen.note(f"≈ {requests} at the current price of the model")
     return ANSWERED
 
 
@@ -86,13 +86,15 @@ def _scope(name: str, turn: int | None) -> str:
 async def _charges(
     blocks: Sequence[Block], open_child: Callable[[str], ConversationReader]
 ) -> list[Charge]:
-    """Return what every request cost; those of a child run stand where it began.
+    """Return the cost of every request, with the requests of a child run at the place where the run began.
 
-    A run whose conversation no longer exists is one charge.
+    A child run without a stored conversation is one charge.
     """
-    charges, children = list[Charge](), dict[str, list[Charge]]()
+    charges: list[Charge] = []
+    children: dict[str, list[Charge]] = {}
     for block in blocks:
-        body, cost = block.body, request_cost(block)
+        body = block.body
+        cost = request_cost(block)
         child = body.conversation if isinstance(body, RunChild) else ""
         charge = partial(Charge, turn=block.turn, round=block.round)
         if isinstance(body, RunChild) and not body.reason:
@@ -104,8 +106,8 @@ async def _charges(
     return charges
 
 
-def _grouped(charges: Sequence[Charge], key: Callable[[Charge], K]) -> Mapping[K, list[Charge]]:
-    """Return the charges of each key, in the order of its first request."""
+def _group(charges: Sequence[Charge], key: Callable[[Charge], K]) -> Mapping[K, list[Charge]]:
+    """Group charges by key, in the order of the first request of each."""
     groups: dict[K, list[Charge]] = {}
     for charge in charges:
         groups.setdefault(key(charge), []).append(charge)
@@ -113,18 +115,19 @@ def _grouped(charges: Sequence[Charge], key: Callable[[Charge], K]) -> Mapping[K
 
 
 def _cost_rows(charges: Sequence[Charge], *, wide: bool) -> Iterator[tuple[Text, ...]]:
-    """Yield a row for each request, a sum after each turn, then a sum for each model and for all."""
-    for number, of_turn in _grouped(charges, lambda charge: charge.turn).items():
+    """Yield a row for each request, a sum after each turn, then the sums of each model and of all requests."""
+    for number, of_turn in _group(charges, lambda charge: charge.turn).items():
         for charge in of_turn:
             yield _cost_row(charge, wide=wide)
         yield _sum_row(turn_id(number), "", of_turn)
-    for model, of_model in _grouped(charges, lambda charge: charge.spent.model).items():
+    for model, of_model in _group(charges, lambda charge: charge.spent.model).items():
         yield _sum_row("model", _model_name(model, wide=wide), of_model)
     yield _sum_row("all", "", charges)
 
 
 def _cost_row(charge: Charge, *, wide: bool) -> tuple[Text, ...]:
-    cost, child = charge.spent, charge.child
+    cost = charge.spent
+    child = charge.child
     is_whole_child = cost.purpose == "child"
     return (
         Text(f"{charge.turn}.{charge.round}", style=QUIET),
@@ -135,7 +138,7 @@ def _cost_row(charge: Charge, *, wide: bool) -> tuple[Text, ...]:
 
 
 def _model_name(model: str, *, wide: bool) -> str:
-    """Return the model, without its provider where there is little room."""
+    """Return the model string, without its provider if the screen is not `wide`."""
     if not model:
         return UNKNOWN
     return model if wide else model.partition(":")[2] or model
@@ -159,12 +162,12 @@ def _amounts(spending: CostSummary, style: str) -> tuple[Text, ...]:
         Text(f"{usage.output_tokens:,}", style=style),
         Text(f"{usage.cache_read_tokens:,}", style=style),
         Text(f"{usage.cache_write_tokens:,}", style=style),
-        Text(f"{_cached_share(usage):.0%}", style="green" if usage.cache_read_tokens else QUIET),
+        Text(f"{_cache_share(usage):.0%}", style="green" if usage.cache_read_tokens else QUIET),
     )
 
 
 def _cost_text(spending: CostSummary) -> str:
-    """Return `$0.00123`; with `≈` if a part is estimated, with `≥` if a part is unknown."""
+    """Render a cost as `$0.00123`, with `≈` if a part is estimated, and with `≥` if a part is unknown."""
     if spending.cost is None:
         return UNKNOWN
     marks = ("≥" if spending.unknown else "") + ("≈" if spending.estimated else "")
@@ -172,23 +175,23 @@ def _cost_text(spending: CostSummary) -> str:
 
 
 def format_dollars(cost: float) -> str:
-    """Return `$0.00123`."""
+    """Render a cost in US dollars as `$0.00123`."""
     return f"${cost:,.5f}"
 
 
-def _cached_share(usage: Usage) -> float:
-    """Return the share of the prompts that was read from a cache."""
+def _cache_share(usage: Usage) -> float:
+    """Return the share of input tokens that were read from a cache, from 0 to 1."""
     return usage.cache_read_tokens / usage.input_tokens if usage.input_tokens else 0.0
 
 
 def _cost_document(name: str, charges: Sequence[Charge]) -> JsonObject:
     turns: list[Json] = [
         {"turn_id": turn_id(number), **_sum_document(of_turn)}
-        for number, of_turn in _grouped(charges, lambda charge: charge.turn).items()
+        for number, of_turn in _group(charges, lambda charge: charge.turn).items()
     ]
     models: list[Json] = [
         {"model": model, **_sum_document(of_model)}
-        for model, of_model in _grouped(charges, lambda charge: charge.spent.model).items()
+        for model, of_model in _group(charges, lambda charge: charge.spent.model).items()
     ]
     return {
         "conversation": name,
@@ -231,13 +234,13 @@ def _usage_document(usage: Usage) -> JsonObject:
         "output_tokens": usage.output_tokens,
         "cache_read_tokens": usage.cache_read_tokens,
         "cache_write_tokens": usage.cache_write_tokens,
-        "cached": round(_cached_share(usage), 4),
+        "cached": round(_cache_share(usage), 4),
     }
 
 
 @dataclass(frozen=True, slots=True)
 class VerifiedAnswer:
-    """An answer with its ref, compared with the sources that it cites."""
+    """The turn and the ref of an answer, and its comparison with the sources that it cites."""
 
     turn_id: str
     ref: str
@@ -245,25 +248,25 @@ class VerifiedAnswer:
 
 
 async def show_verification(turn: int | None, choices: Choices, screen: Screen) -> int:
-    """Print how sources support the answers of a conversation, or of one of its turns."""
+    """Print how well the cited sources support the answers of a conversation, or of one turn."""
     async with open_store(choices) as store:
-        conversation, blocks = await stored_blocks(store, choices, screen)
+        conversation, blocks = await read_blocks(store, choices, screen)
     name = conversation.conversation.name
-    answers = verified_answers(Timeline(blocks), turn)
+    answers = verify_answers(Timeline(blocks), turn)
     if choices.as_json:
         documents: list[Json] = [_verification_document(answer) for answer in answers]
         screen.write_json({"conversation": name, "answers": documents})
         return ANSWERED
     if not answers:
-        raise UsageError(f"there is no answer in {_scope(name, turn)}")
+        raise UsageError(f"no answer in {_scope(name, turn)}")
     for answer in answers:
         _show_answer(answer, screen)
-    screen.note("words are compared, not what they mean; S:1 is so:sources_pool[1]")
+    screen.note("only words are compared, not their meaning; S:1 is so:sources_pool[1]")
     return ANSWERED
 
 
-def verified_answers(timeline: Timeline, turn: int | None) -> list[VerifiedAnswer]:
-    """Return the answers of a conversation, or of one turn, compared with all stored texts of the sources."""
+def verify_answers(timeline: Timeline, turn: int | None) -> list[VerifiedAnswer]:
+    """Compare the answers of a conversation, or of one turn, with the stored texts of their sources."""
     texts = source_texts(timeline)
     return [
         VerifiedAnswer(
@@ -278,7 +281,8 @@ def _show_answer(answer: VerifiedAnswer, screen: Screen) -> None:
     report = answer.report
     heading = Text.assemble((answer.ref, REF), (f"  {verification_summary(report)}", QUIET))
     screen.print_layout(heading, heading.plain)
-    rows, lines = list[tuple[Text, ...]](), list[tuple[str, ...]]()
+    rows: list[tuple[Text, ...]] = []
+    lines: list[tuple[str, ...]] = []
     for sentence in report.cited:
         overlap, sids, text = sentence.together, _sids(sentence.sids), escape(sentence.text)
         mark, style = SUPPORT_MARKS[overlap.support]
@@ -307,7 +311,7 @@ def _show_answer(answer: VerifiedAnswer, screen: Screen) -> None:
 
 
 def verification_summary(report: Verification) -> str:
-    """Return `2 supported · 1 weak · 1 no source · cites S:7, which is not there`."""
+    """Summarize a comparison as `2 supported · 1 weak · 1 no source · cites S:7, which is not there`."""
     parts = [f"{count} {support}" for support, count in report.counts.items() if count]
     if report.uncited:
         parts.append(f"{len(report.uncited)} {UNCITED}")
@@ -318,7 +322,7 @@ def verification_summary(report: Verification) -> str:
 
 
 def _sids(numbers: Sequence[int]) -> str:
-    """Return `S:1,3`."""
+    """Render the ids of sources as `S:1,3`."""
     return f"S:{','.join(map(str, numbers))}"
 
 
@@ -359,9 +363,9 @@ def _overlap_document(overlap: Overlap) -> JsonObject:
 async def show_records(
     dialect: DialectName, turn: int | None, choices: Choices, screen: Screen
 ) -> int:
-    """Print the records of a dialect that a subscriber received of one turn, or of all."""
+    """Print the records that a subscriber of a dialect receives for a conversation, or for one turn."""
     async with open_store(choices) as store:
-        conversation, blocks = await stored_blocks(store, choices, screen)
+        conversation, blocks = await read_blocks(store, choices, screen)
     turns = {block.seq: block.turn for block in blocks}
     records = [
         record
@@ -381,7 +385,7 @@ async def show_records(
         ]
         screen.print_columns(Columns(rows=rows, cut=2, right=frozenset({0})))
     else:
-        screen.note("no record was sent of it")
+        screen.note("no record was sent")
     return ANSWERED
 
 

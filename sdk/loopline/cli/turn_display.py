@@ -1,4 +1,4 @@
-"""A running turn on the screen: as steps, or as a transcript."""
+"""A running turn on the screen, as steps or as a transcript, and the questions of its calls."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ PROGRESS_LENGTH = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One line of what the turn does.
+    """A step of a plan, or a call outside a plan, as one line.
 
-    `tool` names the tools with how often each was called, `counts` says how many results there were, `ms` is the duration,
-    None while it is unknown. `problem` is the error of a call that is a step of its own.
+    `tool` has the names of the called tools with their numbers of calls, `counts` the numbers of results, and `ms` the
+    duration, None while it is unknown. `problem` is the error of a call outside a plan.
     """
 
     status: StepStatus
@@ -55,7 +55,7 @@ class Step:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the step has ended."""
+        """Whether the step is done or has failed."""
         return self.status in ("done", "failed")
 
 
@@ -68,7 +68,7 @@ class _Call:
 
 @dataclass(slots=True)
 class _Row:
-    """A step so far; `plan_id` is empty for a call that is a step of its own."""
+    """The state of a step; `plan_id` is empty for a call outside a plan."""
 
     text: str
     plan_id: str = ""
@@ -80,7 +80,7 @@ class _Row:
 
 
 class Steps:
-    """The steps of a turn so far; those of a turn that is continued begin with its first."""
+    """Folds the events of a turn into its steps; a turn that is continued has only the events since then."""
 
     def __init__(self) -> None:
         self._rows: list[_Row] = []
@@ -93,12 +93,14 @@ class Steps:
         self.progress: str = ""
 
     def take(self, event: Event) -> None:
-        """Fold an event in."""
+        """Update the steps with an event."""
         match event:
             case Delta():
                 self._take_delta(event)
             case Block(body=RoundStart(), ts=ts):
-                self._round_started, self._is_running, self._preview = ts, True, ""
+                self._round_started = ts
+                self._is_running = True
+                self._preview = ""
             case Block(body=Decision(model=model)):
                 self._model = model
             case Block(body=Plan(snapshot=snapshot), ts=ts):
@@ -108,18 +110,19 @@ class Steps:
             case Block(body=ToolResult() as result):
                 self._end_call(result)
             case Block(body=Exit()):
-                self._is_running, self._preview = False, ""
+                self._is_running = False
+                self._preview = ""
             case Block():
                 pass
 
     @property
     def preview(self) -> str:
-        """The answer so far."""
+        """The text of the answer that was streamed up to now."""
         return self._preview
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """The steps, in order."""
+        """All steps, in order."""
         current = self._current()
         return tuple(_step(row, self._is_running and row is current) for row in self._rows)
 
@@ -135,7 +138,7 @@ class Steps:
                 pass
 
     def _take_plan(self, snapshot: PlanSnapshot, ts: datetime) -> None:
-        """Take over the statuses of a plan; drop the pending steps of a plan that was abandoned."""
+        """Update the steps of a plan; remove the pending steps of a plan that was closed or superseded."""
         if snapshot.current or self._plan is None or self._plan.plan_id == snapshot.plan_id:
             self._plan = snapshot
         own = {row.number: row for row in self._rows if row.plan_id == snapshot.plan_id}
@@ -144,14 +147,14 @@ class Steps:
                 own[number] = _Row(text, snapshot.plan_id, number)
                 self._rows.append(own[number])
             own[number].status = snapshot.at(number)
-        self._credit([row for row in own.values() if row.status == "done"], ts)
+        self._attribute_to_model([row for row in own.values() if row.status == "done"], ts)
         if snapshot.status in ("closed", "superseded"):
             self._rows = [row for row in self._rows if not _is_abandoned(row, snapshot)]
 
     def _begin_call(self, call: ToolCalled, number: int) -> None:
         self.progress = ""
         if call.tool == PLAN_TOOL:
-            return  # its plan is shown instead
+            return  # the plan itself is shown instead of the call
         row = self._current()
         if row is None or not row.plan_id:
             row = _Row(f"{call.tool}{_arguments_text(call.arguments)}")
@@ -168,15 +171,15 @@ class Steps:
             own = _Row(result.tool, calls={result.call_id: _Call(result.tool, 0, result)})
             self._rows.append(own)
 
-    def _credit(self, done: list[_Row], ts: datetime) -> None:
-        """Credit the model with the last step that is done and needed no tool."""
+    def _attribute_to_model(self, done: list[_Row], ts: datetime) -> None:
+        """Attribute the time of the round to the model for the last finished step without tool calls."""
         idle = [row for row in done if not row.calls and not row.model]
         if idle and self._round_started is not None:
             idle[-1].model = self._model
             idle[-1].model_ms = (ts - self._round_started).total_seconds() * 1000
 
     def _current(self) -> _Row | None:
-        """Return the current step: a running call that is a step of its own, else a step of the plan."""
+        """Return the current step: a running call outside a plan, or the started or first pending step of the plan."""
         for row in self._rows:
             if not row.plan_id and any(call.result is None for call in row.calls.values()):
                 return row
@@ -234,11 +237,11 @@ def _result_counts(results: list[ToolResult]) -> str:
 
 
 def _ms(calls: list[_Call]) -> float | None:
-    """Return the duration: calls of a round run at once, so the longest of each round counts."""
+    """Return the sum of the longest call of each round, as calls of a round run in parallel; None if unknown."""
     rounds: dict[int, float] = {}
     for call in calls:
         if call.result is None or call.result.status in ("interrupted", "stopped"):
-            return None  # nobody measured it
+            return None  # the duration was not measured
         rounds[call.round] = max(rounds.get(call.round, 0.0), call.result.elapsed_ms)
     return sum(rounds.values())
 
@@ -249,7 +252,7 @@ def _problem(results: list[ToolResult]) -> str:
 
 
 def _arguments_text(arguments: JsonObject) -> str:
-    """Return the arguments as in a call, cut to fit a line."""
+    """Render arguments as `(name=value, …)`, truncated to ARGUMENTS_LENGTH characters."""
     pairs = ", ".join(f"{name}={dumps(value)}" for name, value in arguments.items())
     return f"({_shorten(pairs, ARGUMENTS_LENGTH)})"
 
@@ -276,10 +279,10 @@ VOID = "(that was not the answer)"
 
 
 class TurnDisplay:
-    """Shows the steps of a running turn. Where lines cannot change, each step is written once it is done.
+    """Shows the steps of a running turn: animated on a terminal, elsewhere each step when it is finished.
 
-    `busy_hint` says what the user can do while the turn waits for another one. `turn` is the number of the
-    turn of the last event, `has_ended` whether that turn has ended.
+    `busy_hint` is printed while the turn waits for another turn. `turn` is the number of the turn of the last event,
+    and `has_ended` whether that turn has ended.
     """
 
     def __init__(self, screen: Screen, *, animated: bool = True, busy_hint: str = "") -> None:
@@ -293,7 +296,7 @@ class TurnDisplay:
         self.has_ended: bool = False
 
     def take(self, event: Event) -> None:
-        """Take an event in, and show what it changes."""
+        """Show the changes of an event."""
         for line in self._queue.take(event):
             self._screen.note(line)
         self._steps.take(event)
@@ -307,10 +310,10 @@ class TurnDisplay:
         if self._is_animated:
             self._screen.animate(_animation(steps, self._steps.progress, self._steps.preview))
         else:
-            self._write(finished_steps(steps))
+            self._write(take_finished_steps(steps))
 
     def end(self) -> None:
-        """Leave the steps on the screen as they are now."""
+        """Stop the animation, and print the remaining steps and the files of the turn."""
         self._screen.stop_animation()
         steps = self._steps.steps
         if not self._is_animated:
@@ -326,14 +329,14 @@ class TurnDisplay:
         self._written = max(self._written, len(steps))
 
 
-def finished_steps(steps: Sequence[Step]) -> Sequence[Step]:
-    """Return the finished steps, up to the first that is not."""
+def take_finished_steps(steps: Sequence[Step]) -> Sequence[Step]:
+    """Return the steps before the first unfinished step."""
     unfinished = (n for n, step in enumerate(steps) if not step.is_finished)
     return steps[: next(unfinished, len(steps))]
 
 
 def _animation(steps: Sequence[Step], progress: str, preview: str) -> RenderableType:
-    """Return the steps, the progress of the current one, and the last lines of the answer so far."""
+    """Render the steps, the progress of the current call, and the last lines of the streamed answer."""
     parts: list[RenderableType] = [_step_columns(steps, animated=True)] if steps else []
     if progress:
         parts.append(Text(f"  {escape(progress)}", style=QUIET))
@@ -363,13 +366,13 @@ def _mark(step: Step, *, animated: bool) -> Cell:
 
 
 def _details(step: Step) -> tuple[str, str, str]:
-    """Return the step's tool, its results or its error, and its duration."""
+    """Return the tool of a step, its result counts or its error, and its duration; empty texts if unknown."""
     duration = "" if step.ms is None else format_duration(step.ms)
     return escape(step.tool), escape(step.problem or step.counts), duration
 
 
 def step_line(step: Step) -> Text:
-    """Return a step on one line of any length."""
+    """Render a step on one line of any length."""
     line = Text(f"{MARKS[step.status]} ", style=MARK_STYLES[step.status])
     line.append(escape(step.text), style="default")
     for detail in filter(None, _details(step)):
@@ -378,7 +381,7 @@ def step_line(step: Step) -> Text:
 
 
 def custom_event_line(event: Event) -> Text | None:
-    """Return a line for an event that a tool or a workflow emitted, None for every other event."""
+    """Render an event that a tool or a workflow emitted on one line; None for every other event."""
     custom = event.body if isinstance(event, Block) else event
     if isinstance(custom, CustomEvent) or (isinstance(custom, Delta) and custom.type == "custom"):
         data = "" if custom.data is None else dumps(custom.data)
@@ -388,9 +391,9 @@ def custom_event_line(event: Event) -> Text | None:
 
 
 class QueueLines:
-    """The lines that say that a turn waits for another one, and that the wait has ended.
+    """Renders the beginning and the end of a wait for another turn.
 
-    `hint` says what the user can do instead of waiting.
+    `hint` is appended to the first line.
     """
 
     def __init__(self, hint: str) -> None:
@@ -398,7 +401,7 @@ class QueueLines:
         self._waits = False
 
     def take(self, event: Event) -> Iterator[Text]:
-        """Yield a line if the event begins or ends a wait."""
+        """Yield a line if a wait begins or ends with the event."""
         match event:
             case Delta(type="progress", channel=channel, text=text) if channel == QUEUE_CHANNEL:
                 self._waits = True
@@ -411,9 +414,9 @@ class QueueLines:
 
 
 class Transcript:
-    """Makes lines, at most `width` columns wide, of the events of a turn.
+    """Renders the events of a turn as lines of at most `width` columns.
 
-    `is_answered` is true once an answer was shown that was not reset.
+    `is_answered` is true if an answer was shown and not reset.
     """
 
     def __init__(self, width: int, *, busy_hint: str = "") -> None:
@@ -428,7 +431,7 @@ class Transcript:
 
     @property
     def partial(self) -> Text:
-        """The line that is still being written, or the progress of a call."""
+        """The unfinished line of streamed text, or the progress of a call."""
         if self._line:
             return Text(self._line, style=_style(self._channel))
         progress = escape(self._steps.progress).replace("\n", " ")
@@ -449,17 +452,17 @@ class Transcript:
             case Delta():
                 pass
             case Block():
-                yield from self._finished_steps(complete=False)
+                yield from self._show_finished_steps(complete=False)
                 yield from self._cut(self._files.take(event))
 
     def end(self) -> Iterator[Text]:
         """Yield the remaining lines once the turn has ended."""
         yield from self._flush()
-        yield from self._finished_steps(complete=True)
+        yield from self._show_finished_steps(complete=True)
         yield from self._cut(self._files.end())
 
     def _cut(self, lines: Iterator[Text]) -> Iterator[Text]:
-        """Yield lines about files, each on one row, below what is being written."""
+        """Yield the unfinished line, then the lines about files, each truncated to the width."""
         for line in lines:
             yield from self._flush()
             line.truncate(self._width, overflow="ellipsis")
@@ -476,7 +479,7 @@ class Transcript:
         yield from self._append(remaining)
 
     def _append(self, text: str) -> Iterator[Text]:
-        """Add text to the last line; yield the rows that no longer fit on it."""
+        """Append text to the unfinished line; yield the rows that exceed the width."""
         remaining = self._line + text
         while cell_len(remaining[: self._width + 1]) > self._width:
             self._line, remaining = _split(remaining, self._width)
@@ -484,7 +487,8 @@ class Transcript:
         self._line = remaining
 
     def _take_line(self) -> Text:
-        line, self._line = self._line, ""
+        line = self._line
+        self._line = ""
         if self._channel == ANSWER and line.strip():
             self.is_answered = True
         return Text(line, style=_style(self._channel))
@@ -494,16 +498,16 @@ class Transcript:
             yield self._take_line()
 
     def _discard(self, channel: str) -> Iterator[Text]:
-        """Drop the unfinished line of a channel; say so if rows of the answer were shown already."""
+        """Discard the unfinished line of a channel; yield a note if rows of the answer were already shown."""
         if channel == self._channel:
             self._line = ""
         if channel == ANSWER and self.is_answered:
             self.is_answered = False
             yield Text(VOID, style=QUIET)
 
-    def _finished_steps(self, *, complete: bool) -> Iterator[Text]:
+    def _show_finished_steps(self, *, complete: bool) -> Iterator[Text]:
         steps = self._steps.steps
-        finished = steps if complete else finished_steps(steps)
+        finished = steps if complete else take_finished_steps(steps)
         if len(finished) > self._shown_steps:
             yield from self._flush()
             yield from map(step_line, finished[self._shown_steps :])
@@ -521,7 +525,7 @@ def _style(channel: str) -> str:
 
 
 def _split(text: str, width: int) -> tuple[str, str]:
-    """Split off the longest row that fits the width, at a space if there is one."""
+    """Split text into the longest row that fits the width, at a space if possible, and the remaining text."""
     head = text[: width + 1]
     if cell_len(head) <= width:
         return text, ""
@@ -541,53 +545,53 @@ YES_AND_NO = {"yes": True, "y": True, "true": True, "no": False, "n": False, "fa
 
 
 class QuestionForm:
-    """The fields of a question, and the answers so far; a question without fields is answered with yes."""
+    """A question of a call, its fields, and the answers to them; a question without fields is answered with yes or no."""
 
     def __init__(self, call_id: str, question: str, schema: Json) -> None:
         self.call_id: str = call_id
         self._text = question
         self._fields = dict(_fields(schema))
-        self._required = _required(schema)
+        self._required = _find_required(schema)
         self._answers: dict[str, Json] = {}
 
     @property
     def question(self) -> Text:
-        """Return the line that asks."""
+        """The question as one line."""
         return Text.assemble(("? ", "yellow"), f"{self.call_id} ", (escape(self._text), "bold"))
 
     @property
     def fields(self) -> list[str]:
-        """Return each field with what may be typed for it; none if yes is the answer."""
-        return [f"{name}{_described(field)}" for name, field in self._fields.items()]
+        """The fields with their choices or types; empty if the answer is yes or no."""
+        return [f"{name}{_describe(field)}" for name, field in self._fields.items()]
 
     @property
     def usage(self) -> str:
-        """Return what the texts of an answer look like."""
+        """A template of the answer, such as `kind=… size=…`, or `yes`."""
         return " ".join(f"{name}=…" for name in self._fields) or "yes"
 
     @property
     def lines(self) -> list[Text]:
-        """Return the question, and what to type."""
+        """The question and the prompt for its first field."""
         return [self.question, self.prompt]
 
     @property
     def prompt(self) -> Text:
-        """Return what the next line answers."""
+        """The prompt for the next field without an answer."""
         name = self._next
         hint = f"  ({DECLINE} declines)"
         if name is None:
             return Text(f"  type yes when it is done{hint}")
-        return Text(escape(f"  {name}{_described(self._fields[name])}:{hint}"))
+        return Text(escape(f"  {name}{_describe(self._fields[name])}:{hint}"))
 
     @property
     def _next(self) -> str | None:
         return next((name for name in self._fields if name not in self._answers), None)
 
     def take(self, line: str) -> bool:
-        """Take a line as the answer to the next field; return whether the answer is complete.
+        """Store a line as the answer to the next field; return whether the answer is complete.
 
         Raises:
-            LooplineError: it is no value of the field.
+            LooplineError: the line is not a value of the field.
         """
         name = self._next
         if name is None:
@@ -595,14 +599,14 @@ class QuestionForm:
                 raise LooplineError("type yes or no")
             self._answers[""] = YES_AND_NO[line.strip().casefold()]
             return True
-        self._answers[name] = _value(line.strip(), self._fields[name])
+        self._answers[name] = _parse_value(line.strip(), self._fields[name])
         return self._next is None
 
     def take_values(self, texts: Sequence[str]) -> None:
-        """Take `field=value` for each field that has no default, or the value alone if there is one field.
+        """Store the answers in texts of the form `field=value`; with one field also the value alone.
 
         Raises:
-            LooplineError: a field is missing, or a text is no value of one.
+            LooplineError: a required field without a default is missing, a field is unknown, or a value is invalid.
         """
         if not self._fields or (len(self._fields) == 1 and not _PAIR.match(texts[0])):
             self.take(" ".join(texts))
@@ -611,20 +615,20 @@ class QuestionForm:
         for text in texts:
             name, equals, value = text.partition("=")
             if not equals or name not in self._fields:
-                raise LooplineError(f"{text!r} names no field: {', '.join(self._fields)}")
+                raise LooplineError(f"{text!r} is not one of the fields: {', '.join(self._fields)}")
             values[name] = value
         missing = [name for name in self._fields if name not in values and self._needs(name)]
         if missing:
             raise LooplineError(f"a value is missing: {', '.join(missing)}")
         for name, value in values.items():
-            self._answers[name] = _value(value, self._fields[name])
+            self._answers[name] = _parse_value(value, self._fields[name])
 
     def _needs(self, name: str) -> bool:
         return name in self._required and "default" not in self._fields[name]
 
     @property
     def answer(self) -> Json:
-        """Return the values of the fields; of a question without fields yes or no."""
+        """The values of the fields; True or False for a question without fields."""
         return {**self._answers} if self._fields else self._answers[""]
 
 
@@ -637,7 +641,7 @@ def _fields(schema: Json) -> Iterator[tuple[str, Mapping[str, Json]]]:
             return
 
 
-def _required(schema: Json) -> list[Json]:
+def _find_required(schema: Json) -> list[Json]:
     match schema:
         case {"required": list(names)}:
             return names
@@ -645,8 +649,8 @@ def _required(schema: Json) -> list[Json]:
             return []
 
 
-def _described(field: Mapping[str, Json]) -> str:
-    """Return what may be typed for a field: its choices, or its type."""
+def _describe(field: Mapping[str, Json]) -> str:
+    """Return the choices or the type of a field in parentheses, empty for a text."""
     match field:
         case {"enum": list(values)}:
             return f" ({' | '.join(map(_plain, values))})"
@@ -660,11 +664,11 @@ def _described(field: Mapping[str, Json]) -> str:
             return ""
 
 
-def _value(line: str, field: Mapping[str, Json]) -> Json:
-    """Return what a line means for a field; an empty line is its default.
+def _parse_value(line: str, field: Mapping[str, Json]) -> Json:
+    """Parse a line as the value of a field; an empty line is its default.
 
     Raises:
-        LooplineError: it is no such value.
+        LooplineError: the line is not a value of the field.
     """
     match field:
         case {"default": default} if not line:
@@ -676,16 +680,16 @@ def _value(line: str, field: Mapping[str, Json]) -> Json:
         case {"type": "boolean"}:
             raise LooplineError("type yes or no")
         case {"type": "integer" | "number" | "array" | "object" as kind}:
-            return _parsed(line, kind)
+            return _parse_json(line, kind)
         case _:
             return line
 
 
-def _parsed(line: str, kind: str) -> Json:
+def _parse_json(line: str, kind: str) -> Json:
     try:
         value: Json = json.loads(line)
     except ValueError:
-        raise LooplineError(f"{line!r} is no {kind}") from None
+        raise LooplineError(f"{line!r} is not of the type {kind}") from None
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     fits = {
         "integer": is_number and isinstance(value, int),
@@ -694,7 +698,7 @@ def _parsed(line: str, kind: str) -> Json:
         "object": isinstance(value, dict),
     }
     if not fits[kind]:
-        raise LooplineError(f"{line!r} is no {kind}")
+        raise LooplineError(f"{line!r} is not of the type {kind}")
     return value
 
 
