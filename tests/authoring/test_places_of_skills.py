@@ -131,7 +131,8 @@ def test_check_names_unknown_tools_and_skills_that_are_left_out(project: Path) -
     found = command("check", "./shop", "--prop", "react.skills=project")
     assert found.code == 0
     assert (
-        "skills/public/tea/tools.yaml:2: no tool of this bundle is called 'shop.lost'" in found.err
+        "skills/public/tea/tools.yaml:2: this bundle does not have the tool 'shop.lost'"
+        in found.err
     )
     assert "tools.yaml:3" not in found.err
     assert "left out" in found.err

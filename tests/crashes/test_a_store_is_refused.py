@@ -224,5 +224,5 @@ async def test_the_limits_of_a_conversation_are_given_where_a_store_is_opened(
 
 def test_a_log_that_is_given_has_limits_of_its_own() -> None:
     bundle, limits = Bundle(id="b", workflow=BaseWorkflow), ConversationLimits(blocks=5)
-    with pytest.raises(LooplineError, match="a log has limits of its own"):
+    with pytest.raises(LooplineError, match="a log has its limits already"):
         Harness.open(bundle, store=MemoryLog(), limits=limits)

@@ -72,7 +72,7 @@ def test_every_request_has_its_line_and_every_turn_and_model_its_sum(spent: Loop
         ["all", "5 requests", "", "≥≈$0.00875", "4,710"],
     ]
     assert "the price of 1 request is unknown" in ran.err
-    assert "≈ 2 requests at the price that is known of the model now" in ran.err
+    assert "≈ 2 requests at the current price of the model" in ran.err
 
 
 def test_one_turn_is_told_for_programs(spent: Loopline) -> None:
@@ -103,7 +103,7 @@ def test_in_a_narrow_terminal_models_go_without_their_providers(spent: Loopline)
 
 def test_a_turn_in_which_no_model_was_asked_is_a_wrong_use(spent: Loopline) -> None:
     ran = spent("timeline", "c", "--cost", "--turn", "7")
-    assert (ran.code, "no model was asked in turn_7 of 'c'" in ran.err) == (2, True)
+    assert (ran.code, "no request was sent in turn_7 of 'c'" in ran.err) == (2, True)
 
 
 def test_what_a_cache_would_save_is_told_in_dollars(spent: Loopline) -> None:

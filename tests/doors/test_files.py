@@ -114,7 +114,7 @@ async def test_a_tool_that_is_called_alone_says_which_files_it_would_make(tmp_pa
     command = Loopline(tmp_path)
     ran = command("tool", "shop.py", "shop.report")
     assert (ran.code, ran.out.strip()) == (0, "Done.")
-    assert "file: outputs/a.csv (1 bytes), which only a conversation keeps" in ran.err
+    assert "file: outputs/a.csv (1 bytes), stored only in a conversation" in ran.err
     assert command("tool", "shop.py", "shop.report", "--json").value["files"] == ["outputs/a.csv"]
 
 

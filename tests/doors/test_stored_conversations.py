@@ -174,4 +174,7 @@ def test_what_is_asked_of_no_conversation_is_an_error(tea: Loopline) -> None:
     assert (unknown.code, "no conversation 'c2'" in unknown.err) == (1, True)
     (tea.folder / "other.json").write_text('{"teas": 3}')
     imported = tea("import", "other.json")
-    assert (imported.code, "it is no exported conversation" in imported.err) == (1, True)
+    assert (imported.code, "the document is not an exported conversation" in imported.err) == (
+        1,
+        True,
+    )

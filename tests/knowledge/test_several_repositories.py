@@ -227,7 +227,7 @@ async def changes(store: str, since: str = "") -> list[tuple[str, tuple[str, ...
 @pytest.mark.parametrize(
     ("repositories", "problem"),
     [
-        ({"a b": {"repo": "."}}, "knowledge.repositories.a b: a name has letters"),
+        ({"a b": {"repo": "."}}, "knowledge.repositories.a b: a name can have letters"),
         ({"web": "."}, "knowledge.repositories.web must be a section with a key 'repo'"),
         ({"web": {"repo": ".", "root": "x"}}, "knowledge.repositories.web.root: the settings are"),
         ({"web": {"repo": "nowhere"}}, "knowledge.repositories.web: knowledge.repo is 'nowhere'"),

@@ -120,7 +120,7 @@ def test_a_question_is_answered_from_another_process(asking: Loopline) -> None:
         assert terminal.end() == 0
     [question] = json.loads(listed.out)["questions"]
     assert (question["call_id"], "Which tea" in question["question"]) == ("c1", True)
-    assert (wrong.code, "'colour=green' names no field: kind" in wrong.err) == (2, True)
+    assert (wrong.code, "'colour=green' is not one of the fields: kind" in wrong.err) == (2, True)
     assert (elsewhere.code, "no running call 'c9' asks anything: c1" in elsewhere.err) == (1, True)
     assert (answered.code, "c1 has its answer" in answered.err) == (0, True)
     assert "accept: green" in result_of(asking, "c1")
@@ -143,9 +143,9 @@ def test_the_command_that_answers_names_the_store_and_the_user(asking: Loopline)
     [
         (["kind=green", "milk=no"], {"kind": "green", "milk": False}),
         (["kind=a=b"], "choose one of green, black"),
-        (["kind=green", "cups=two"], "'two' is no integer"),
+        (["kind=green", "cups=two"], "'two' is not of the type integer"),
         (["note=hot"], "a value is missing: kind"),
-        (["green"], "'green' names no field"),
+        (["green"], "'green' is not one of the fields"),
     ],
 )
 def test_the_words_of_a_command_are_the_fields_of_a_form(words: list[str], answer: Json) -> None:

@@ -312,7 +312,7 @@ async def test_over_http_a_key_a_host_and_an_origin_are_checked(bundle: Path) ->
 @pytest.mark.parametrize(
     ("host", "key", "refusal"),
     [
-        ("0.0.0.0", "", "0.0.0.0 is reached by other machines: set LOOPLINE_MCP_KEY"),
+        ("0.0.0.0", "", "other machines can reach 0.0.0.0: set LOOPLINE_MCP_KEY"),
         ("::", "", "reached by other machines"),
         ("tea.example", "", "reached by other machines"),
         ("127.0.0.1", "short", "must have 16 characters or more"),

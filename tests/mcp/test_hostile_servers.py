@@ -61,7 +61,7 @@ async def test_a_server_that_does_not_start_is_a_notice_and_no_tools(
     [notice] = [block.body for block in blocks if isinstance(block.body, Notice)]
     assert notice.code == "mcp_unavailable"
     assert notice.text.startswith(
-        "Its tools are not here now: the MCP server 'one' cannot be started: "
+        "Its tools are not available now: the MCP server 'one' cannot be started: "
     )
     assert [result.text for result in results_in(blocks)] == ["worked"]
     assert TOKEN not in f"{blocks}"

@@ -90,7 +90,9 @@ async def test_a_server_that_refuses_gives_no_tools_and_shows_no_secret(tmp_path
             blocks = await talk.blocks()
     [notice] = [block.body for block in blocks if isinstance(block.body, Notice)]
     assert result.answer == "Done."
-    assert notice.text.startswith("Its tools are not here now: the MCP server 'far' cannot be ")
+    assert notice.text.startswith(
+        "Its tools are not available now: the MCP server 'far' cannot be "
+    )
     assert TOKEN not in f"{blocks}"
     assert running.asked[0][1]["Authorization"] == f"Bearer {TOKEN}"
 

@@ -68,9 +68,9 @@ def test_an_object_that_is_almost_a_model_is_refused_by_what_it_lacks() -> None:
 
 @pytest.mark.parametrize("value", [5, [None], {"general": 5}, {"fast": [ONE, None]}])
 def test_a_choice_of_what_is_no_model_is_refused(value: Any) -> None:
-    with pytest.raises(ModelError, match="is no model: give a model string"):
+    with pytest.raises(ModelError, match="is not a model: pass a model string"):
         resolve_models(value)
-    with pytest.raises(ModelError, match="is no model: give a model string"):
+    with pytest.raises(ModelError, match="is not a model: pass a model string"):
         resolve_models(lambda: value)()
 
 

@@ -120,7 +120,7 @@ def test_the_commands_audit_and_replay_it(store: str, commit: str, tmp_path: Pat
         if RENDERERS[commit] == RENDERER:
             assert replayed.code == 0, replayed.err
         else:
-            says = f"it was rendered by version {RENDERERS[commit]}, this loopline has {RENDERER}"
+            says = f"it was rendered by version {RENDERERS[commit]}, and this loopline has version {RENDERER}"
             assert says in replayed.err
 
 

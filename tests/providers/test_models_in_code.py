@@ -108,10 +108,10 @@ async def test_what_a_query_of_a_base_url_says_is_in_no_error_and_no_repr() -> N
 def test_a_base_url_that_is_none_is_told_before_anything_is_asked(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ModelError, match="base_url of openai:m is no URL"):
+    with pytest.raises(ModelError, match="base_url of openai:m is not a URL"):
         loopline.model("openai:m", base_url=url)
     monkeypatch.setenv("OLLAMA_BASE_URL", url)
-    with pytest.raises(ModelError, match="OLLAMA_BASE_URL of ollama:m is no URL"):
+    with pytest.raises(ModelError, match="OLLAMA_BASE_URL of ollama:m is not a URL"):
         loopline.model("ollama:m")
 
 

@@ -122,7 +122,7 @@ async def test_a_descriptor_may_name_a_backend_where_programs_are_turned_off(
         ({"runtime": {"default_profile": "x"}}, "default_profile"),
         ({"runtime": {"profiles": {"small": {"mode": "docker"}}}}, "which one applies"),
         ({"runtime": {"mode": "process", "profiles": {"docker": {"memry": "2g"}}}}, "no 'memry'"),
-        ({"runtime": {"mode": "process", "profiles": {"docker": "2g"}}}, "is no section"),
+        ({"runtime": {"mode": "process", "profiles": {"docker": "2g"}}}, "is not a section"),
         ({"effect": "meta"}, "execution.effect"),
         ({"limits": {"calls": 0}}, "execution.limits.calls"),
         ({"approval_wait_s": -1.0}, "approval_wait_s"),

@@ -1,4 +1,4 @@
-"""Where a bundle, a store and a model come together; the only place that picks technologies."""
+"""Opens bundles, stores and models together, and chooses the technologies for them."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> object:
-    """Return a name of this room when it is first asked for: who reads a store needs no loop."""
+    """Import a public name with its first use, as a process that reads a store does not need the loop."""
     if name not in _MODULES:
         raise AttributeError(f"module 'loopline.harness' has no attribute {name!r}")
     value: object = getattr(import_module(f"loopline.harness.{_MODULES[name]}"), name)

@@ -1,4 +1,4 @@
-"""The harness: a bundle, a store and a model, opened together. The only place that picks technologies."""
+"""The harness: opens a bundle with a store and models, and chooses the technologies for them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from loopline.crew import Agents, LessonWriter, QualityChoice
 from loopline.errors import LooplineError
 from loopline.events import Observer
 from loopline.files import AttachmentCaps
-from loopline.harness.inspections import chosen_redactor, chosen_scanner, redacted_models
+from loopline.harness.inspections import make_redactor, make_scanner, redact_models
 from loopline.harness.mcp_servers import McpServers, mcp_servers_of
 from loopline.harness.model_choice import (
     Cassette,
@@ -61,12 +61,17 @@ from loopline.harness.model_choice import (
     ModelChoice,
     ModelsInUse,
     OpenCassette,
-    metered_models,
+    add_agent_models,
+    meter_models,
     open_cassette,
     resolve_models,
-    with_agent_models,
 )
-from loopline.harness.read_only_store import MEMORY, open_log, past_repositories_beside, store_place
+from loopline.harness.read_only_store import (
+    MEMORY,
+    open_log,
+    open_past_repositories,
+    parse_store_url,
+)
 from loopline.harness.sandboxes import open_background, open_executions
 from loopline.harness.spaces import (
     Embedders,
@@ -109,23 +114,20 @@ if TYPE_CHECKING:
 
 
 class HostedFolder:
-    """A folder that only this user can read. It is made for the first file, and removed with the harness."""
+    """A temporary folder for copies of files; it is created for the first file and removed when the harness closes."""
 
     def __init__(self) -> None:
         self._folder: Path | None = None
 
     def host_file(self, name: HostedRef, file: FileAdded) -> str:
-        """Return the URL of a copy of the file, which is valid until the folder is closed.
-
-        The copy is made before this returns, by the caller's thread: a file is as large as a conversation may have one.
-        """
+        """Copy the file into the folder in the calling thread, and return its `file:` URL, valid until `close`."""
         if self._folder is None:
             self._folder = Path(mkdtemp(prefix="loopline-files-"))
         digest = sha256(str(name).encode(errors="surrogatepass")).hexdigest()
         path = self._folder / digest[:32] / PurePosixPath(file.path).name
         if not path.exists():
             path.parent.mkdir(exist_ok=True)
-            part = self._folder / "part"  # what could not be written to its end is no copy
+            part = self._folder / "part"  # an incomplete copy must not have the final name
             part.write_bytes(workspace.file_bytes(file))
             part.replace(path)
         return path.as_uri()
@@ -140,7 +142,7 @@ class HostedFolder:
 def open_lessons(
     services: Services, turns: Turns, log: TimelineLog, stack: AsyncExitStack
 ) -> LessonWriter | None:
-    """Return the writer of lessons, which follows the turns until the stack closes it; None if no lessons are drawn."""
+    """Start the writer of lessons after turns, until the stack closes it; None if the bundle does not write lessons."""
     reflexion = services.quality.reflexion
     if reflexion is None:
         return None
@@ -161,10 +163,12 @@ def open_lessons(
 async def record_lesson(
     log: TimelineLog, conversation: ConversationKey, turn: int, lesson: Lesson, /
 ) -> None:
-    """Append a lesson to a turn that is over, once nobody runs the conversation; if another process has, do nothing.
+    """Append a lesson to a turn that has ended, when the lease of the conversation is free.
+
+    The lesson is stored once, even if several processes append it.
 
     Raises:
-        StoreError: it cannot be stored.
+        StoreError: the lesson cannot be stored.
     """
     async with log.lease(conversation) as term:
         summary = await log.find(conversation)
@@ -175,15 +179,18 @@ async def record_lesson(
 
 logger: logging.Logger = logging.getLogger("loopline")
 
-_HOME, _CONFIG = "HOME", "XDG_CONFIG_HOME"
-PROJECT, USER = "project", "user"
-"""The namespaces of the skills that are found there."""
+_HOME = "HOME"
+_CONFIG = "XDG_CONFIG_HOME"
+PROJECT = "project"
+"""The namespace of skills in the folders of the project."""
+USER = "user"
+"""The namespace of skills in the folders of the user."""
 
 
 def skill_places(
     search: SkillSearch, environment: Mapping[str, str], folder: Path
 ) -> tuple[SkillPlace, ...]:
-    """Return the places that are searched, the first of which wins."""
+    """Return the folders that are searched for skills; of skills with the same name, the first is used."""
     places: list[SkillPlace] = []
     if search != "bundle":
         places += (SkillPlace(PROJECT, root / SKILLS_FOLDER) for root in _project_folders(folder))
@@ -193,7 +200,7 @@ def skill_places(
 
 
 def _project_folders(folder: Path) -> list[Path]:
-    """Return the folder and those around it up to its repository's; without a repository the folder alone."""
+    """Return `folder` and its parents up to the root of its Git repository, or only `folder` without a repository."""
     around = [folder, *folder.parents]
     top = next((index for index, root in enumerate(around) if (root / ".git").exists()), 0)
     return around[: top + 1]
@@ -210,10 +217,10 @@ def _user_folders(environment: Mapping[str, str]) -> Iterator[Path]:
 def skill_finder(
     bundle: LoadedBundle, search: SkillSearch, environment: Mapping[str, str]
 ) -> Callable[[str], Skills]:
-    """Return what gives the skills that a descriptor module selects, once for each; what was left out elsewhere is logged."""
+    """Make a cached function that loads the skills of a descriptor module, and logs warnings about skill folders."""
 
     @cache
-    def found(module: str) -> Skills:
+    def find_skills(module: str) -> Skills:
         places = skill_places(search, environment, Path.cwd())
         skills = load_skills(module, bundle, places=places)
         if places:
@@ -221,7 +228,7 @@ def skill_finder(
                 logger.warning("%s", warning)
         return skills
 
-    return found
+    return find_skills
 
 
 Telemetry = Literal["otlp"] | Observer | None
@@ -230,39 +237,39 @@ _CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _WITH_CONTENT = {"true", "span_only", "span_and_event"}
 
 
-def chosen_telemetry(choice: Telemetry) -> Telemetry:
-    """Return the chosen telemetry, else that of `LOOPLINE_TELEMETRY`, else none.
+def choose_telemetry(choice: Telemetry) -> Telemetry:
+    """Return `choice`, or the telemetry that `LOOPLINE_TELEMETRY` names if `choice` is None.
 
     Raises:
-        LooplineError: there is none of that name.
+        LooplineError: the name is not `otlp`.
     """
-    named: object = choice  # who calls this is not always checked by types
+    named: object = choice  # a caller may not use a type checker
     if choice is None:
-        return _named(os.environ.get(_VARIABLE, ""), _VARIABLE)
-    return _named(named, "telemetry") if isinstance(named, str) else choice
+        return _parse_telemetry(os.environ.get(_VARIABLE, ""), _VARIABLE)
+    return _parse_telemetry(named, "telemetry") if isinstance(named, str) else choice
 
 
-def _named(name: str, source: str) -> Telemetry:
+def _parse_telemetry(name: str, source: str) -> Telemetry:
     match name:
         case "":
             return None
         case "otlp":
             return "otlp"
         case _:
-            raise LooplineError(f"{source} is {name!r}: use 'otlp', or leave it out")
+            raise LooplineError(f"{source} is {name!r}: use 'otlp', or omit it")
 
 
 async def open_observer(telemetry: Telemetry) -> Observer | None:
-    """Open and return the observer.
+    """Return the observer of every turn: for `otlp` an exporter, otherwise `telemetry` itself.
 
     Raises:
         LooplineError: a package is missing, or an `OTEL_*` variable has a wrong value.
     """
-    return await asyncio.to_thread(_otlp) if telemetry == "otlp" else telemetry
+    return await asyncio.to_thread(_open_otlp) if telemetry == "otlp" else telemetry
 
 
-def _otlp() -> Otlp:
-    """Import and open the adapter, which takes a while: not on the event loop."""
+def _open_otlp() -> Otlp:
+    """Import and open the exporter; this blocks, so it runs in a thread."""
     try:
         from loopline.telemetry.otel import Otlp
     except ModuleNotFoundError as error:
@@ -272,25 +279,25 @@ def _otlp() -> Otlp:
     try:
         return Otlp(
             content=os.environ.get(_CONTENT, "").strip().lower() in _WITH_CONTENT,
-            traces=_sent("OTEL_TRACES_EXPORTER"),
-            metrics=_sent("OTEL_METRICS_EXPORTER"),
+            traces=_is_exported("OTEL_TRACES_EXPORTER"),
+            metrics=_is_exported("OTEL_METRICS_EXPORTER"),
         )
     except ValueError as error:
         raise LooplineError(f"a variable OTEL_… has a wrong value: {error}") from error
 
 
-def _sent(variable: str) -> bool:
+def _is_exported(variable: str) -> bool:
     return os.environ.get(variable, "").strip().lower() != "none"
 
 
 T_co = TypeVar("T_co", covariant=True, default=None)
 B = TypeVar("B", default=Any)
-"""The type of a bundle's answers; it is unknown if the bundle is opened by path."""
+"""The type of the answers of a bundle; Any if the bundle is opened by path."""
 
 
 @dataclass(frozen=True, slots=True)
 class _OpenHarness:
-    """The parts of an open harness; `readable_skills` are those that a reader outside a turn finds."""
+    """The parts of an open harness; `readable_skills` returns the skills that can be read outside a turn."""
 
     loaded: LoadedBundle
     services: Services
@@ -304,7 +311,7 @@ class _OpenHarness:
 
 
 class OpenOptions(TypedDict, total=False):
-    """The optional keywords of `Harness.open` that few callers need."""
+    """The less common keywords of `Harness.open`."""
 
     on_build: Progress | None
     telemetry: Telemetry
@@ -318,7 +325,7 @@ class OpenOptions(TypedDict, total=False):
 
 
 class Harness(ConversationHost[T_co], Generic[T_co]):
-    """A bundle, a store and models, ready for conversations. Open it with `async with Harness.open(...)`."""
+    """A bundle with a store and models, which runs conversations. Open it with `async with Harness.open(...)`."""
 
     def __init__(
         self,
@@ -330,21 +337,21 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         clock: Clock | None,
         options: OpenOptions,
     ) -> None:
-        """Use `open`."""
+        """Store the arguments; use `open` instead of this constructor."""
         cassette = options.get("cassette")
         self._source = bundle
         self._callers_log = None if isinstance(store, str | None) else store
-        self._store_place = store_place(store if isinstance(store, str | None) else MEMORY)
-        self._choose = resolve_models(model) if cassette is None else _unopened
+        self._store_place = parse_store_url(store if isinstance(store, str | None) else MEMORY)
+        self._choose = resolve_models(model) if cassette is None else _raise_not_open
         self._open_cassette = (
             partial(open_cassette, cassette, model, clock) if cassette is not None else None
         )
         self._overrides = properties
         self._clock = clock or SystemClock()
         self._on_build = options.get("on_build")
-        self._telemetry: Telemetry = chosen_telemetry(options.get("telemetry"))
+        self._telemetry: Telemetry = choose_telemetry(options.get("telemetry"))
         self._caps = options.get("caps") or AttachmentCaps.with_environment(os.environ)
-        self._scanner = chosen_scanner(os.environ)
+        self._scanner = make_scanner(os.environ)
         self._redactor = options.get("redactor")
         self._metering = options.get("metering")
         self._limits = options.get("limits") or DEFAULT_LIMITS
@@ -377,20 +384,20 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         knowledge space is built. `telemetry` is `otlp`, which sends spans and metrics of every turn, or an observer,
         which is closed with the harness. A `cassette` records requests to providers and their replies, or replays them;
         it is opened, and the model strings are checked, when the harness is entered. `caps` limit the size of attached
-        files, and `limits` the size of a conversation; a full conversation takes nothing new. `deps` is any object,
-        such as clients of other services: tools get it as `ToolContext[…].deps` and workflows as `self.deps`, and it is
-        never recorded or shown. Without it the bundle's own factory makes one. `hosting` makes the URLs of files for
-        users; without it they are of copies that are removed with the harness. A `redactor` replaces what may not be
-        stored, in place of the one that the property `privacy.redact` chooses.
-        A `metering` stands around every model of a run.
+        files, and `limits` the size of a conversation; a full conversation rejects new messages. `deps` is any object,
+        such as clients of other services: tools receive it as `ToolContext[…].deps` and workflows as `self.deps`, and it is
+        never recorded or shown. Without it the factory of the bundle makes `deps`. `hosting` makes the URLs of files for
+        users; without it the URLs point to temporary copies, which are removed with the harness. `redactor` replaces
+        secrets before they are stored, instead of the redactor of the property `privacy.redact`. `metering` wraps the
+        models of each run.
 
         Raises:
-            StoreError: the store's URL is wrong.
-            ModelError: the model string is wrong.
-            LooplineError: there is no telemetry of that name, or `limits` are given with a log, which has its own.
+            StoreError: the URL of the store is invalid.
+            ModelError: the model string is invalid.
+            LooplineError: `telemetry` is unknown, or `limits` are given together with a log, which has limits already.
         """
         if options.get("limits") is not None and not isinstance(store, str | None):
-            raise LooplineError("a log has limits of its own: pass limits when you open the log")
+            raise LooplineError("a log has its limits already: pass limits when you open the log")
         return Harness(
             bundle,
             store=store,
@@ -407,7 +414,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             stack.push_async_callback(asyncio.to_thread, self._folder.close)
             loaded = await asyncio.to_thread(load, self._source)
             properties = await asyncio.to_thread(self._properties, loaded)
-            redactor = self._redactor or await asyncio.to_thread(chosen_redactor, properties)
+            redactor = self._redactor or await asyncio.to_thread(make_redactor, properties)
             log = await self._open_log(stack, redactor, collects=tape is None)
             store_file = self._store_place.file if self._callers_log is None else None
             embedders = Embedders(loaded.folder, os.environ)
@@ -421,11 +428,11 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             servers = mcp_servers_of(loaded, properties, store_file, os.environ, self._clock)
             stack.push_async_callback(servers.close)
             skills = skill_finder(loaded, loop_settings(properties).skills, os.environ)
-            tool_modules, skill_modules = await asyncio.to_thread(_modules, loaded)
+            tool_modules, skill_modules = await asyncio.to_thread(_find_modules, loaded)
             services = Services(
                 source=loaded.bundle.id if isinstance(self._source, Bundle) else str(self._source),
                 bundle_id=loaded.bundle.id,
-                sender=await self._enter(log, loaded, stack),
+                sender=await self._register(log, loaded, stack),
                 instructions=loaded.bundle.instructions,
                 output=output_type_of(loaded.bundle.output_type),
                 properties=properties,
@@ -436,7 +443,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 memory=memory,
                 on_build=self._on_build,
                 read_knowledge=partial(knowledge_reader, space, self._past_repositories),
-                models=self._guarded_models(redactor),
+                models=self._make_models(redactor),
                 toolset=ThreadCache(partial(load_tools, bundle=loaded)),
                 skills=ThreadCache(skills),
                 deps=deps,
@@ -472,30 +479,33 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         return self
 
     async def _open_tape(self, stack: AsyncExitStack) -> OpenCassette | None:
-        """Open the cassette, if there is one, whose models and clock take the place of the others; the stack closes it."""
+        """Open the cassette if there is one, and use its models and clock; the stack closes the cassette."""
         tape = await self._open_cassette() if self._open_cassette is not None else None
         if tape is not None:
             stack.push_async_callback(tape.file.close)
-            self._choose, self._clock = tape.choose, tape.clock
+            self._choose = tape.choose
+            self._clock = tape.clock
         return tape
 
-    async def _enter(self, log: TimelineLog, loaded: LoadedBundle, stack: AsyncExitStack) -> Sender:
-        """Return this harness as a sender, which is present in the log until the stack closes."""
+    async def _register(
+        self, log: TimelineLog, loaded: LoadedBundle, stack: AsyncExitStack
+    ) -> Sender:
+        """Register this harness in the log as a sender until the stack closes."""
         version = await asyncio.to_thread(loaded.version)
         return await stack.enter_async_context(log.present(loaded.bundle.id, version))
 
-    def _guarded_models(
+    def _make_models(
         self, redactor: Redactor | None
     ) -> Callable[[ConversationKey], AbstractAsyncContextManager[ModelRegistry]]:
-        """Return the models of a run, metered and with redacted replies."""
-        return redacted_models(metered_models(self._models_of_run, self._metering), redactor)
+        """Return a function that opens the models of a run with metering and redaction."""
+        return redact_models(meter_models(self._models_of_run, self._metering), redactor)
 
     async def _open_log(
         self, stack: AsyncExitStack, redactor: Redactor | None, *, collects: bool
     ) -> TimelineLog:
-        """Open the store, unless the caller did; the stack closes it.
+        """Return the log with redaction; open it if the caller passed a URL, and let the stack close it.
 
-        A harness that records or replays a cassette collects no unused blobs: that asks the clock, not always as often.
+        With a cassette `collects` is false: the removal of unused blobs would read the recorded clock at other times.
         """
         log = self._callers_log
         if log is None:
@@ -511,7 +521,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         redactor: Redactor | None,
         stack: AsyncExitStack,
     ) -> Turns:
-        """Return what runs the turns; the stack stops it before the background of calls, which outlives turns."""
+        """Return the runner of turns; the stack closes it before the background calls, which can outlive turns."""
         turns = Turns(log, self._clock, await self._observer(stack), bundle, redactor)
         stack.push_async_callback(turns.close)
         return turns
@@ -519,79 +529,81 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
     def _models_of_run(
         self, conversation: ConversationKey
     ) -> AbstractAsyncContextManager[ModelRegistry]:
-        """Return the models of a run, which holds them until it ends."""
-        del conversation  # all have the same models
-        return self._models.of_run(self._choose, self._clock)
+        """Open the models of a run until the context ends."""
+        del conversation  # every conversation has the same models
+        return self._models.open_run(self._choose, self._clock)
 
     async def _observer(self, stack: AsyncExitStack) -> Observer | None:
-        """Return the observer of every turn, if there is one; the stack closes it."""
+        """Open the observer of every turn if there is one; the stack closes it."""
         observer = await open_observer(self._telemetry)
         if observer is not None:
             stack.push_async_callback(observer.close)
         return observer
 
     def _properties(self, loaded: LoadedBundle) -> Properties:
-        """Return the properties in force."""
+        """Merge the defaults of the bundle, its files and the overrides of the caller."""
         return merged(loaded.bundle.defaults, folder=loaded.folder, overrides=self._overrides)
 
     async def _agents(self, loaded: LoadedBundle) -> Agents:
-        """Return the bundle's agents, once their models can be chosen."""
+        """Load the agents of the bundle, and add the models that the environment names for them."""
         agents = await asyncio.to_thread(bundle_agents, loaded)
-        self._choose = with_agent_models(self._choose, agents, os.environ)
+        self._choose = add_agent_models(self._choose, agents, os.environ)
         return agents
 
     async def __aexit__(self, kind: object, error: object, traceback: object) -> None:
-        async with AsyncExitStack() as stack:  # what is pushed last is closed first: the turns
+        async with AsyncExitStack() as stack:  # the last pushed, the turns, is closed first
             self._models.close_with(stack, failed=error is not None)
             await stack.enter_async_context(self._closing)
         self._opened = None
 
     @property
-    def _open_now(self) -> _OpenHarness:
+    def _open_parts(self) -> _OpenHarness:
         if self._opened is None:
-            raise _not_open()
+            raise _make_not_open_error()
         return self._opened
 
     @property
     def bundle(self) -> Bundle[T_co]:
         """The bundle that was opened."""
-        return self._open_now.loaded.bundle
+        return self._open_parts.loaded.bundle
 
     @property
     def properties(self) -> Properties:
-        """The properties of the bundle that are in force."""
-        return self._open_now.services.properties
+        """The properties of the bundle, with the overrides of the caller."""
+        return self._open_parts.services.properties
 
     @property
     def deps(self) -> object:
-        """The dependencies that `open` got or the bundle's factory made; None without either."""
-        return self._open_now.services.deps
+        """The dependencies that were passed to `open` or made by the bundle; None without them."""
+        return self._open_parts.services.deps
 
     @property
     def knowledge(self) -> KnowledgeSpace | None:
-        """The bundle's knowledge space; None without a `knowledge` configuration."""
-        return self._open_now.services.knowledge
+        """The knowledge space of the bundle; None without a section `knowledge` in its configuration."""
+        return self._open_parts.services.knowledge
 
     @property
     def knowledge_state(self) -> KnowledgeState | None:
-        """The state of the knowledge space now."""
-        space = self._open_now.services.knowledge
+        """The current state of the knowledge space; None without a knowledge space."""
+        space = self._open_parts.services.knowledge
         return None if space is None else space.state
 
     @property
     def memory(self) -> ConversationMemory:
-        """The memory of what was said in past turns of this store."""
-        return self._open_now.services.memory
+        """The search index over past turns of this store."""
+        return self._open_parts.services.memory
 
     async def server_tools(self) -> McpTools:
-        """Return the tools of the bundle's MCP servers, and why some give none; one of which nothing is kept is started."""
-        opened, tools, problems = self._open_now, dict[str, Tool](), list[str]()
-        unknown = list[str]()
+        """Return the tools and the problems of the bundle's MCP servers; a server without a stored tool list is started."""
+        opened = self._open_parts
+        tools: dict[str, Tool] = {}
+        problems: list[str] = []
+        unknown: list[str] = []
         for module in opened.services.tool_modules:
-            of_servers = await opened.services.mcp_tools(module)
-            tools |= {tool.spec.name: tool for tool in of_servers.tools}
-            problems += of_servers.problems
-            unknown += of_servers.unknown
+            server_tools = await opened.services.mcp_tools(module)
+            tools |= {tool.spec.name: tool for tool in server_tools.tools}
+            problems += server_tools.problems
+            unknown += server_tools.unknown
         return McpTools(
             tuple(tools.values()),
             tuple(dict.fromkeys(problems)),
@@ -599,51 +611,53 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         )
 
     async def bundle_tools(self) -> Sequence[Tool]:
-        """Return the bundle's tools: its own, those of its MCP servers and of the web, without those of the loop."""
-        opened, tools = self._open_now, dict[str, Tool]()
+        """Return the tools of the bundle, of its MCP servers and of the web, without the tools of the loop."""
+        opened = self._open_parts
+        tools: dict[str, Tool] = {}
         for module in opened.services.tool_modules:
             tools |= await opened.services.toolset(module)
-        others = (*opened.services.web.tools, *(await self.server_tools()).tools)
-        return list({tool.spec.name: tool for tool in (*others, *tools.values())}.values())
+        external = (*opened.services.web.tools, *(await self.server_tools()).tools)
+        return list({tool.spec.name: tool for tool in (*external, *tools.values())}.values())
 
     async def drain(self, seconds: float) -> bool:
-        """Wait at most so long for hooks and lessons under way, and take no more hooks; return whether all have ended.
+        """Start no further quality hooks, and wait at most `seconds` for running hooks and lessons.
 
-        Lessons that are still due are written by the next harness that opens the store.
+        Return whether all have ended. The next harness that opens the store writes the missing lessons.
         """
-        services, lessons = self._open_now.services, self._open_now.lessons
+        services = self._open_parts.services
+        lessons = self._open_parts.lessons
         waits = [pipeline.drain(seconds) for pipeline in services.quality.pipelines]
         if lessons is not None:
             waits.append(lessons.drain(seconds))
         return all(await asyncio.gather(*waits))
 
     async def sign_in(self, server: str, show: Callable[[str], None]) -> None:
-        """Sign in to an MCP server over HTTP; `show` gets the address that the user has to open in a browser.
+        """Sign in to an MCP server over HTTP; `show` receives the address that the user opens in a browser.
 
-        The tokens are kept beside the store, in a file that only its owner can read.
+        The tokens are stored next to the store, in a file that only its owner can read.
 
         Raises:
-            BundleError: the bundle declares no such server.
-            ToolError: the sign-in failed, or nobody signed in.
+            BundleError: the bundle does not declare the server.
+            ToolError: the sign-in failed or timed out.
         """
-        await self._open_now.servers.sign_in(server, show)
+        await self._open_parts.servers.sign_in(server, show)
 
     async def bundle_skills(self) -> Sequence[Skill]:
-        """Return the skills that the bundle's loop sees."""
-        return list(await asyncio.to_thread(self._open_now.readable_skills))
+        """Return the skills that the loop of the bundle can use."""
+        return list(await asyncio.to_thread(self._open_parts.readable_skills))
 
     @property
     def model(self) -> Model:
-        """The model that the next run will ask first; a function that makes models is called."""
+        """The first model of the next run. If models are made by a function, the function is called."""
         return self._choose().default[0]
 
     @property
     def log(self) -> TimelineLog:
         """The log that stores the conversations."""
-        return self._open_now.log
+        return self._open_parts.log
 
     def _conversation(self, conversation: ConversationKey) -> Conversation[T_co]:
-        opened = self._open_now
+        opened = self._open_parts
         return Conversation(
             opened.log,
             conversation,
@@ -661,16 +675,17 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
     ) -> list[Recovery]:
         """Resume every turn of this bundle in the store that was cut off or never started.
 
-        Call it at the start of a process, and again for turns of processes that have died since. A turn that another process
-        runs stays there, so several processes may call this at once. At most `at_once` turns run at a time; `on_outcome` is called with each outcome as soon as it is
-        known. A turn is resumed only once here: if it is cut off again, it is skipped, and `resume` can still continue
-        it. A paused turn waits for its user. With `unbegun_since` it also starts the turns of conversations that
-        were active since and where no bundle has begun one: pass it where no other bundle is asked.
+        Call it at the start of a process, and again for turns of processes that have died. A turn that runs in
+        another process is skipped, so several processes may call this at the same time. At most `at_once` turns run at a
+        time; `on_outcome` is called with each outcome. This method resumes a turn once: if the turn is cut off again,
+        it is skipped, but `resume` can continue it. A paused turn is not resumed. With `unbegun_since` it also starts
+        the queued turns of conversations that were active since then and that no bundle has started; pass it only if
+        the store has one bundle.
 
         Raises:
             LooplineError: `at_once` is below 1.
         """
-        opened = self._open_now
+        opened = self._open_parts
         recoveries = Recoveries(
             log=opened.log,
             turns=opened.turns,
@@ -681,11 +696,11 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         return await recoveries.carry_on(at_once)
 
     async def hand_over(self) -> None:
-        """Leave every running turn unfinished, so that `carry_on` of the next process resumes it; begin no other turn.
+        """Interrupt every running turn for `carry_on` of the next process, and start no further turns.
 
-        Whoever waits for one of these turns gets a `LooplineError`. A harness that is closed without this stops its turns.
+        Callers that wait for these turns receive a `LooplineError`. Without this call, closing the harness stops its turns.
         """
-        await self._open_now.turns.hand_over()
+        await self._open_parts.turns.hand_over()
 
     async def _space(
         self,
@@ -694,7 +709,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         embedders: Embedders,
         stack: AsyncExitStack,
     ) -> KnowledgeSpace | None:
-        """Return the bundle's knowledge space once it is ready, None if it has none; the stack closes it."""
+        """Open and build the knowledge space of the bundle; None without one. The stack closes it."""
         config = knowledge_config(properties)
         if config is None:
             return None
@@ -713,10 +728,10 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
 
     @cached_property
     def _past_repositories(self) -> PastRepositories:
-        return past_repositories_beside(self._store_place.file)
+        return open_past_repositories(self._store_place.file)
 
     async def _reader(self, conversation: ConversationKey) -> Reader:
-        opened = self._open_now
+        opened = self._open_parts
         view = await view_conversation(opened.log, conversation)
         return Reader(
             conversation=view,
@@ -728,8 +743,8 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         )
 
 
-def _modules(loaded: LoadedBundle) -> tuple[Sequence[str], Sequence[str]]:
-    """Return the descriptor modules of tools and those of skills, of each kind an empty name if there is none."""
+def _find_modules(loaded: LoadedBundle) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the descriptor modules of tools and of skills; each list is [""] if the bundle does not name a module."""
     return descriptor_modules(loaded, "tools") or [""], descriptor_modules(loaded, "skills") or [""]
 
 
@@ -737,11 +752,11 @@ def _readable_skills(modules: Sequence[str], skills: Callable[[str], Skills]) ->
     return Skills(tuple(skill for module in modules for skill in skills(module)))
 
 
-def _unopened() -> ModelRegistry:
-    raise _not_open()
+def _raise_not_open() -> ModelRegistry:
+    raise _make_not_open_error()
 
 
-def _not_open() -> LooplineError:
+def _make_not_open_error() -> LooplineError:
     return LooplineError("the harness is not open: async with Harness.open(…) as harness")
 
 
@@ -792,14 +807,13 @@ def run_sync(
     output_type: Any = None,
     **limits: Unpack[Limits],
 ) -> TurnResult[Any]:
-    """Open the bundle, say `text` in the conversation, and return the result of the turn.
+    """Open the bundle, send `text` to the conversation, and return the result of the turn.
 
-    The arguments are those of `Harness.open` and of `say`. With the default store nothing outlives the
-    call.
+    The arguments are those of `Harness.open` and `say`. The default store is in memory and ends with the call.
 
     Raises:
-        LooplineError: an event loop runs in this thread already, which this would block; or as
-            `Harness.open` and `say` raise it.
+        LooplineError: this thread already runs an event loop, which would be blocked; or an error of
+            `Harness.open` or `say`.
     """
     try:
         asyncio.get_running_loop()

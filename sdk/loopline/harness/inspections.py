@@ -1,4 +1,4 @@
-"""What is redacted before it is stored: the property `privacy.redact`, or a redactor of the caller."""
+"""The redactor of stored texts and the virus scanner of attachments that settings choose."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from loopline.timeline import ConversationKey
 PROPERTY = "privacy.redact"
 
 
-def chosen_redactor(properties: Properties) -> Redactor | None:
-    """Return the redactor that the property asks for; None if it names nothing. Importing the libraries blocks.
+def make_redactor(properties: Properties) -> Redactor | None:
+    """Return the redactor for the kinds in `privacy.redact`, or None if the property is empty.
+
+    This imports libraries, which blocks.
 
     Raises:
-        PropertyError: it names a kind that there is not.
+        PropertyError: a kind is unknown.
         LooplineError: the extra `redaction` is not installed.
     """
     setting = properties.at(PROPERTY)
@@ -33,18 +35,18 @@ def chosen_redactor(properties: Properties) -> Redactor | None:
     names = [f"{kind}" for kind in setting] if isinstance(setting, list) else [f"{setting}"]
     unknown = [name for name in names if name not in KINDS]
     if unknown:
-        hint = f"{nearest_hint(unknown[0], KINDS)}: it may have {', '.join(KINDS)}"
+        hint = f"{nearest_hint(unknown[0], KINDS)}: the kinds are {', '.join(KINDS)}"
         raise PropertyError(f"{PROPERTY} has {unknown[0]!r}, {hint}")
     return LibraryRedactor(names)
 
 
-def redacted_models(models: OpenModels, redactor: Redactor | None) -> OpenModels:
-    """Return what gives the models of a run, whose replies are redacted if there is a redactor."""
+def redact_models(models: OpenModels, redactor: Redactor | None) -> OpenModels:
+    """Wrap a function that opens models, to redact their replies; return it unchanged if `redactor` is None."""
     if redactor is None:
         return models
 
     @asynccontextmanager
-    async def redacting(conversation: ConversationKey) -> AsyncGenerator[ModelRegistry, None]:
+    async def open_redacted(conversation: ConversationKey) -> AsyncGenerator[ModelRegistry, None]:
         async with models(conversation) as registry:
             yield ModelRegistry(
                 {
@@ -53,7 +55,7 @@ def redacted_models(models: OpenModels, redactor: Redactor | None) -> OpenModels
                 }
             )
 
-    return redacting
+    return open_redacted
 
 
 SCAN, TIMEOUT, ADDRESS = "APP_AV_SCAN", "APP_AV_TIMEOUT_S", "LOOPLINE_CLAMD"
@@ -63,11 +65,11 @@ _SECONDS = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,3})?", re.ASCII)
 _ADDRESS = re.compile(r"unix:/.+|[^\s:]+:[1-9][0-9]{0,4}", re.ASCII)
 
 
-def chosen_scanner(environment: Mapping[str, str]) -> AttachmentScanner | None:
-    """Return the scanner that the environment asks for, None if it asks for none.
+def make_scanner(environment: Mapping[str, str]) -> AttachmentScanner | None:
+    """Return the scanner that environment variables configure, or None if APP_AV_SCAN is not 1.
 
     Raises:
-        AttachmentError: a variable has a value that it cannot have.
+        AttachmentError: a variable has an invalid value.
     """
     setting = _value(environment, SCAN, "0")
     if setting not in ("0", "1"):

@@ -1,4 +1,4 @@
-"""The MCP servers of a harness: what is kept of their tools, and the connections to those that run."""
+"""The MCP servers of a harness: their stored tool lists, and connections to the servers that run."""
 
 from __future__ import annotations
 
@@ -37,14 +37,15 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("loopline")
 
 NAMED = 5
-"""Tools of a server that a notice names with the reason why they are left out."""
+"""The maximum number of unusable tools that a notice names with their reasons."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpSetup:
-    """What the servers of a harness are read from and started with; `file` is None if there can be none.
+    """The settings of the servers of a harness.
 
-    `folder` is where the lists of tools are kept, None for a store in memory.
+    `file` is the `.mcp.json`, None without a folder of the bundle. `folder` stores the lists of tools; it is None for a store
+    in memory.
     """
 
     file: Path | None
@@ -61,8 +62,9 @@ def mcp_servers_of(
     environment: Mapping[str, str],
     clock: Clock,
 ) -> McpServers:
-    """Return the servers that the bundle's `.mcp.json` declares; none is read or started yet."""
-    name, seconds = properties.at("mcp.file"), properties.at("mcp.start_seconds")
+    """Return the servers of the bundle's `.mcp.json`, which is read later; this starts no server."""
+    name = properties.at("mcp.file")
+    seconds = properties.at("mcp.start_seconds")
     file = Path(str(name or MCP_FILE)).expanduser()
     setup = McpSetup(
         file=(loaded.folder or Path()) / file if loaded.folder or name else None,
@@ -75,7 +77,7 @@ def mcp_servers_of(
 
 
 class McpServers:
-    """The servers of a harness. One is started at the first call of its tools, or when nothing is kept of these."""
+    """The servers of a harness. A server starts with the first call of its tools, or if its tool list is not stored."""
 
     def __init__(
         self, setup: McpSetup, selections: Callable[[str], tuple[McpSelection, ...] | None]
@@ -87,7 +89,7 @@ class McpServers:
         self._reading = asyncio.Lock()
 
     async def tools(self, module: str) -> McpTools:
-        """Return the tools that a descriptor module selects; without a selection those of every server.
+        """Return the tools that a descriptor module selects, or the tools of every server without a selection.
 
         Raises:
             BundleError: `.mcp.json` or the descriptor is wrong, or the extra is not installed.
@@ -113,36 +115,37 @@ class McpServers:
         return McpTools(
             tuple(tools),
             tuple(problem for problem in problems if problem),
-            frozenset(one.alias for one in selections if one.server_id in down),
+            frozenset(each.alias for each in selections if each.server_id in down),
             tuple(unknown),
         )
 
     async def check_selections(self, module: str) -> None:
-        """Check that `.mcp.json` declares each server that a descriptor module selects, and the names of their tools.
+        """Check that `.mcp.json` declares each server that a descriptor module selects, and check the names of tools.
 
-        No server is started: names of tools are checked if a list of the server's tools was stored before.
+        This starts no server: names of tools are checked only if the tool list of the server is stored.
 
         Raises:
             BundleError: a server or a tool is unknown, or `.mcp.json` or the descriptor is wrong.
         """
-        selections, unknown = await self._selections(module), list[str]()
+        selections = await self._selections(module)
+        unknown: list[str] = []
         if not selections:
             return
         await self._read_entries()
         for selection in selections:
             server = self._server(selection)
-            await server.read_kept()
+            await server.read_stored()
             _, missing, _ = await server.select(selection)
             unknown += _unknown(selection, missing)
         if unknown:
             raise BundleError(*unknown)
 
     async def sign_in(self, name: str, show: Callable[[str], None]) -> None:
-        """Sign in to a server over HTTP: `show` gets the address that the user has to open.
+        """Sign in to a server over HTTP; `show` receives the address that the user opens in a browser.
 
         Raises:
-            BundleError: no such server is declared, or its file is wrong.
-            ToolError: it cannot be signed in to.
+            BundleError: the server is not declared, or `.mcp.json` is wrong.
+            ToolError: the server is started by a command, or the sign-in failed.
         """
         await self._read_entries()
         location = "" if self._setup.file is None else str(self._setup.file)
@@ -154,7 +157,7 @@ class McpServers:
         await asyncio.gather(*(server.close() for server in self._servers.values()))
 
     async def _read_entries(self) -> dict[str, McpServerEntry]:
-        """Return what the file declares, which is read once."""
+        """Return the servers that the file declares by name; the file is read once."""
         if self._entries is None:
             async with self._reading:
                 if self._entries is None:
@@ -175,10 +178,11 @@ class McpServers:
             yield McpSelection(server_id=name, alias=name)
 
     def _server(self, selection: McpSelection) -> _SharedServer:
-        name, entries = selection.server_id, self._entries or {}
+        name = selection.server_id
+        entries = self._entries or {}
         if name not in entries:
             near = get_close_matches(name, list(entries), 1, 0.0)
-            hint = f"nearest is {near[0]!r}" if near else "it declares none"
+            hint = f"nearest is {near[0]!r}" if near else "it declares no servers"
             raise BundleError(
                 f"{selection.location}: no server {name!r} in {self._setup.file}: {hint}"
             )
@@ -189,7 +193,7 @@ class McpServers:
 
 
 class _SharedServer:
-    """A server of the harness: what is known of its tools, and its connection once there was a need for one."""
+    """A server of the harness: its tool list, and its connection after the first use."""
 
     def __init__(self, entry: McpServerEntry, setup: McpSetup) -> None:
         self._entry = entry
@@ -206,18 +210,18 @@ class _SharedServer:
         self._writes: set[asyncio.Task[None]] = set()
 
     async def ensure_tools(self) -> str:
-        """Read what is kept of the tools, else start the server; return why it gives none, or nothing."""
-        await self.read_kept()
+        """Read the stored tool list, or start the server to get it; return the problem as text, empty if there is none."""
+        await self.read_stored()
         async with self._reading:
             if self._kept is None:
                 try:
-                    await (await self._connected()).start()
+                    await (await self._connect()).start()
                 except ToolError as error:
-                    return f"Its tools are not here now: {error}."
+                    return f"Its tools are not available now: {error}."
         return ""
 
-    async def read_kept(self) -> None:
-        """Read the list of the server's tools that was stored, unless it is known."""
+    async def read_stored(self) -> None:
+        """Read the stored tool list of the server if no list is known yet."""
         async with self._reading:
             if self._kept is None:
                 self._kept = await asyncio.to_thread(self._read)
@@ -225,7 +229,7 @@ class _SharedServer:
     async def select(
         self, selection: McpSelection
     ) -> tuple[list[McpTool], Mapping[str, str], list[str]]:
-        """Return the tools of the selection, and lines for names that match no tool and for tools that cannot be used."""
+        """Return the selected tools, a text for each pattern without a match, and a text about unusable tools."""
         kept = self._kept
         if kept is None:
             return [], {}, []
@@ -242,22 +246,24 @@ class _SharedServer:
         on_progress: Callable[[str], None],
         on_question: AskPerson,
     ) -> McpResult:
-        """Call a tool, and start the server for it if it does not run.
+        """Call a tool, and start the server if it does not run.
 
         Raises:
-            ToolError: there is no result.
+            ToolError: the call failed, or the server cannot be started.
         """
-        return await (await self._connected()).call(tool, arguments, on_progress, on_question)
+        return await (await self._connect()).call(tool, arguments, on_progress, on_question)
 
     async def sign_in(self, show: Callable[[str], None]) -> None:
-        """Have the user sign in, and list the tools then; a server that runs is started again with its next call.
+        """Let the user sign in, and list the tools; a running connection is closed, and opened again by the next call.
 
         Raises:
-            ToolError: it is no server over HTTP, or the sign-in failed.
+            ToolError: the server is started by a command, or the sign-in failed.
         """
         if not self._entry.fields.url:
-            raise ToolError(f"{self._entry.name!r} is started by a command: it asks for no sign-in")
-        connection = await asyncio.to_thread(self._connect, show)
+            raise ToolError(
+                f"{self._entry.name!r} is started by a command: it does not use a sign-in"
+            )
+        connection = await asyncio.to_thread(self._open_connection, show)
         try:
             await connection.start()
         finally:
@@ -268,7 +274,7 @@ class _SharedServer:
             self._connection = None
 
     async def close(self) -> None:
-        """Stop the server, and finish keeping its tools."""
+        """Stop the server, and finish storing its tool list."""
         if self._connection is not None:
             await self._connection.close()
         await asyncio.gather(*self._writes)
@@ -278,25 +284,26 @@ class _SharedServer:
 
         return read_cached_tools(self._setup.folder, self._digest)
 
-    async def _connected(self) -> McpConnection:
+    async def _connect(self) -> McpConnection:
         async with self._connecting:
             if self._connection is None:
-                self._connection = await asyncio.to_thread(self._connect)
+                self._connection = await asyncio.to_thread(self._open_connection)
             return self._connection
 
-    def _connect(self, show: Callable[[str], None] | None = None) -> McpConnection:
-        """Import the SDK, which takes a while: not on the event loop."""
+    def _open_connection(self, show: Callable[[str], None] | None = None) -> McpConnection:
+        """Import the SDK and make a connection; the import blocks, so this runs in a thread."""
         from loopline.mcp.connection import McpConnection
         from loopline.mcp.oauth import SIGN_IN_SECONDS, authorization
 
-        name, setup = self._entry.name, self._setup
+        name = self._entry.name
+        setup = self._setup
         path = None if setup.folder is None else setup.folder / f"{self._digest}.oauth"
         return McpConnection(
             name,
             lambda: self._entry.resolve(setup.environment),
             clock=setup.clock,
             start_seconds=setup.start_seconds + (0.0 if show is None else SIGN_IN_SECONDS),
-            on_tools=self._keep,
+            on_tools=self._use_list,
             authorize=authorization(name, path, setup.clock, show),
         )
 
@@ -323,8 +330,8 @@ class _SharedServer:
         )
         return chosen, missing, [problem]
 
-    def _keep(self, tools: CachedTools) -> None:
-        """Use this list from the next turn on, and keep it if it is another one."""
+    def _use_list(self, tools: CachedTools) -> None:
+        """Use a new tool list from the next turn on, and store it in the background."""
         if tools == self._kept:
             return
         self._kept = tools
@@ -333,21 +340,17 @@ class _SharedServer:
         task.add_done_callback(self._writes.discard)
 
     async def _write(self, tools: CachedTools) -> None:
+        from loopline.mcp.tool_cache import write_cached_tools
+
         async with self._writing:
             try:
-                await asyncio.to_thread(_keep, self._setup.folder, self._digest, tools)
+                await asyncio.to_thread(write_cached_tools, self._setup.folder, self._digest, tools)
             except OSError as error:
-                logger.warning("the tools of %s are not kept: %s", self._entry.name, error)
-
-
-def _keep(folder: Path | None, digest: str, tools: CachedTools) -> None:
-    from loopline.mcp.tool_cache import write_cached_tools
-
-    write_cached_tools(folder, digest, tools)
+                logger.warning("the tools of %s are not stored: %s", self._entry.name, error)
 
 
 def _unknown(selection: McpSelection, missing: Mapping[str, str]) -> Iterator[str]:
-    """Yield the lines about names without wildcards, each with the file and line of the selection."""
+    """Yield the texts about missing tools that are named without wildcards, with the location of the selection."""
     for pattern, text in missing.items():
         if is_tool_name(pattern):
             yield f"{selection.location}: {text}"

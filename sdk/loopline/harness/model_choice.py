@@ -1,4 +1,4 @@
-"""The choice of models: from model strings, models, or models of pydantic-ai, by their roles."""
+"""Makes the models of runs from model strings, models and models of pydantic-ai, by roles."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ModelArguments:
 
 
 class ProviderModels:
-    """Makes models that share one client, which is made with the first of them."""
+    """Makes models that share one HTTP client; the client is made with the first model."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class ProviderModels:
         *,
         needs_keys: bool = True,
     ) -> None:
-        """`make` replaces the usual client; it may need no keys."""
+        """`make` replaces the default client; without `needs_keys` a missing key is not an error."""
         self._environment = environment
         self._make_client = make
         self._needs_keys = needs_keys
@@ -71,14 +71,14 @@ class ProviderModels:
         self._models: list[Model] = []
 
     def has_made(self, model: Model) -> bool:
-        """Return whether this is one of its models."""
+        """Return whether this object made the model."""
         return any(model is own_model for own_model in self._models)
 
     def model(self, name: str, arguments: ModelArguments | None = None) -> Model:
-        """Return the model of that string; its key and base URL come from the arguments or the environment.
+        """Make the model of a model string, with the key and base URL of the arguments or the environment.
 
         Raises:
-            ModelError: there is no such provider, or its key is not set.
+            ModelError: the provider is unknown, or its key is not set.
         """
         arguments = arguments or ModelArguments()
         model = (
@@ -93,10 +93,12 @@ class ProviderModels:
         base_url = self._base_url(name, vendor, arguments)
         needs_key = self._needs_keys and not base_url
         variable, key = self._key(name, vendor, arguments, required=needs_key)
-        facts = arguments.facts or _facts(name, vendor, is_elsewhere=bool(base_url))
+        facts = arguments.facts or _facts(name, vendor, has_other_server=bool(base_url))
         if (facts.api == "messages") != (vendor.api_vendor == "anthropic"):
-            raise ModelError(f"{name} is not asked by way of {facts.api}: change api in its facts")
-        # Nobody documents the limits of other servers with OpenAI's API: the stricter ones are safe.
+            raise ModelError(
+                f"{name} does not support the API {facts.api}: change api in its facts"
+            )
+        # Other servers with the API of OpenAI do not document their limits: the stricter limits are safe.
         is_own = vendor.name == vendor.api_vendor
         attachments = ATTACHMENTS[vendor.api_vendor if is_own else "anthropic"]
         from loopline.providers import HTTP_MODELS, Credentials, HttpTransport
@@ -122,32 +124,43 @@ class ProviderModels:
         )
 
     def _base_url(self, name: str, vendor: Vendor, arguments: ModelArguments) -> str:
-        """Return the base URL, if it is not the provider's own."""
+        """Return the base URL of the arguments or the environment; empty means the URL of the provider.
+
+        Raises:
+            ModelError: the base URL is invalid.
+        """
         url = (arguments.base_url or self._environment.get(vendor.url_variable, "")).strip()
         if url and not is_address(url):
             setting = "base_url" if arguments.base_url else vendor.url_variable
             raise ModelError(
-                f"{setting} of {name} is no URL: write http:// or https://, a host, and a path if any"
+                f"{setting} of {name} is not a URL: write http:// or https://, a host, and a path if any"
             )
         return url
 
     def _key(
         self, name: str, vendor: Vendor, arguments: ModelArguments, *, required: bool
     ) -> tuple[str, str]:
-        """Return what sets the key, and the key; a key from the environment is never sent to a URL from code."""
+        """Return the name of the setting of the key, and the key.
+
+        A key of the environment is never sent to a base URL that code passed.
+
+        Raises:
+            ModelAccessError: a required key is missing, or the key has non-ASCII or control characters.
+        """
         if arguments.base_url or arguments.api_key:
-            variable, key = "api_key", arguments.api_key.strip()
+            variable = "api_key"
+            key = arguments.api_key.strip()
         elif vendor.key_variable:
-            variable, key = (
-                vendor.key_variable,
-                self._environment.get(vendor.key_variable, "").strip(),
-            )
+            variable = vendor.key_variable
+            key = self._environment.get(variable, "").strip()
         else:
             return "its server", ""
         if required and not key:
             raise ModelAccessError(f"{name} needs a key: set {variable}")
         if not key.isascii() or not key.isprintable():
-            raise ModelAccessError(f"{variable} cannot be a key: it holds odd characters")
+            raise ModelAccessError(
+                f"{variable} is not a key: it has non-ASCII or control characters"
+            )
         return variable, key
 
 
@@ -160,13 +173,13 @@ def model(
     timeouts: Timeouts | None = None,
     reply_limits: ReplyLimits | None = None,
 ) -> Model:
-    """Return a model at a provider, or at any server with the same API; it may serve several harnesses.
+    """Make a model of a provider, or of any server with the same API; several harnesses may share the model.
 
     `name` is a model string such as `openai:llama-3`. `base_url` is the part before `/chat/completions`, `/responses`
     or `/v1/messages`; with it, no key is sent except `api_key`. `facts` replace the model's entry in the catalogue.
 
     Raises:
-        ModelError: there is no such provider, a key is missing, or the URL or the model cannot be used.
+        ModelError: the provider is unknown, a key is missing, or the URL or the model cannot be used.
     """
     arguments = ModelArguments(
         base_url=base_url or "",
@@ -181,39 +194,43 @@ def model(
 def _offline(arguments: ModelArguments) -> Model:
     if arguments != ModelArguments():
         raise ModelError(
-            "offline sends no requests: it takes no base_url, api_key, facts, timeouts or limits"
+            "offline sends no requests: omit base_url, api_key, facts, timeouts and limits"
         )
     from loopline.offline import OfflineModel
 
     return OfflineModel()
 
 
-def _facts(name: str, vendor: Vendor, *, is_elsewhere: bool) -> ModelFacts:
-    """Return the catalogue's facts; an unknown model elsewhere has those of most servers."""
+def _facts(name: str, vendor: Vendor, *, has_other_server: bool) -> ModelFacts:
+    """Return the facts of the catalogue; an unknown model on another server has default facts."""
     facts = find_model_facts(name)
-    if is_elsewhere and vendor.api_vendor == "openai" and facts is FAMILIES.get(f"{vendor.name}:"):
+    if (
+        has_other_server
+        and vendor.api_vendor == "openai"
+        and facts is FAMILIES.get(f"{vendor.name}:")
+    ):
         return ModelFacts(window=facts.window, output_limit=facts.output_limit)
     return facts
 
 
 _SECRET = ("_KEY", "_TOKEN", "_SECRET")
-"""The endings of variables whose values no error may show."""
+"""Suffixes of variables with secrets, which error messages must not contain."""
 _URL = "_BASE_URL"
-"""The ending of variables whose URL may hold such a value in its query."""
+"""The suffix of variables with a URL that may contain a secret in its query."""
 
 
 @runtime_checkable
 class ForeignModel(Protocol):
-    """A model of pydantic-ai, recognised by its attributes, since that library may not be installed."""
+    """A model of pydantic-ai, recognised by its attributes, because pydantic-ai may not be installed."""
 
     @property
     def model_id(self) -> str:
-        """Its provider and its name there, such as `google:gemini-3-pro`."""
+        """The provider and the name of the model, such as `google:gemini-3-pro`."""
         ...
 
     @property
     def request_stream(self) -> Callable[..., object]:
-        """Its method that sends a request."""
+        """The method that sends a request."""
         ...
 
 
@@ -225,27 +242,24 @@ def _secrets() -> tuple[str, ...]:
 
 @lru_cache(64)
 def _has_methods_of(kind: type[Model], protocol: type[ClockedModel | ClosingModel]) -> bool:
-    """Return whether models of that kind have the methods: no look at every attribute of every model."""
+    """Return whether a class has the methods of a protocol; cached, as isinstance checks each attribute each time."""
     return issubclass(kind, protocol)
 
 
 class ModelsInUse:
-    """The models of a harness. They are closed with it, or earlier when a run begins and no run uses them."""
+    """Counts the runs that use each model. An unused model is closed when the next run begins, or with the harness."""
 
     def __init__(self) -> None:
         self._open: dict[int, Model] = {}
         self._runs: dict[int, int] = {}
         self._idle: dict[int, None] = {}
 
-    def of_run(self, choose: Callable[[], ModelRegistry], clock: Clock) -> ModelsOfRun:
-        """Return a context that chooses the models of a run, and holds them until it is left.
-
-        It raises a ModelError if the function that makes them failed.
-        """
+    def open_run(self, choose: Callable[[], ModelRegistry], clock: Clock) -> ModelsOfRun:
+        """Return a context that chooses the models of a run, and keeps them open until the context ends."""
         return ModelsOfRun(self, choose, clock)
 
-    async def hold(self, models: Sequence[Model]) -> None:
-        """Hold the models for one run more, and close those that no run uses."""
+    async def acquire(self, models: Sequence[Model]) -> None:
+        """Count one more run for each model, and close the models that no run uses."""
         for model in models:
             key = id(model)
             self._open[key] = model
@@ -254,15 +268,15 @@ class ModelsInUse:
         for key in [*self._idle]:
             await self._close(key)
 
-    def give_up(self, models: Sequence[Model]) -> None:
-        """Hold the models for one run less."""
+    def release(self, models: Sequence[Model]) -> None:
+        """Count one run less for each model."""
         for key in map(id, models):
             self._runs[key] -= 1
             if not self._runs[key]:
                 self._idle[key] = None
 
     async def _close(self, key: int) -> None:
-        """Close a model unless a run has begun to use it; what cannot be closed is closed again with the harness."""
+        """Close a model if no run uses it; if closing fails, the harness closes it again at its end."""
         if key not in self._idle:
             return
         model = self._open.pop(key)
@@ -274,14 +288,17 @@ class ModelsInUse:
                 self._open[key] = model
 
     def close_with(self, stack: AsyncExitStack, *, failed: bool) -> None:
-        """Close every model with the stack."""
+        """Let the stack close every open model."""
         for model in self._open.values():
             if isinstance(model, ClosingModel):
                 stack.push_async_callback(model.close, failed=failed)
 
 
 class ModelsOfRun:
-    """The models of a run, while the context lasts."""
+    """A context with the models of a run.
+
+    Entering raises a ModelError if the function that makes the models fails.
+    """
 
     def __init__(
         self, in_use: ModelsInUse, choose: Callable[[], ModelRegistry], clock: Clock
@@ -305,14 +322,14 @@ class ModelsOfRun:
                 model.use_clock(self._clock)
         self._models = models
         try:
-            await self._in_use.hold(models)
+            await self._in_use.acquire(models)
         except BaseException:
-            self._in_use.give_up(models)
+            self._in_use.release(models)
             raise
         return registry
 
     async def __aexit__(self, *_: object) -> None:
-        self._in_use.give_up(self._models)
+        self._in_use.release(self._models)
 
 
 AnyModel = Model | ForeignModel
@@ -326,30 +343,31 @@ ModelChoice = Chosen | None
 def resolve_models(
     choice: ModelChoice, provider_models: ProviderModels | None = None
 ) -> Callable[[], ModelRegistry]:
-    """Return what chooses the models of a run: the choice, else `LOOPLINE_MODEL`, else `offline`.
+    """Return a function that returns the models of a run: of `choice`, of `LOOPLINE_MODEL`, or `offline`.
 
-    Model strings may be several, with commas between them; `fast=` before one is its role, `general` where
-    there is none.
+    A string may have several model strings, separated by commas. A prefix such as `fast=` is the role of a model;
+    the role is `general` without a prefix.
 
     Raises:
-        ModelError: a model string that does not work here, what is no model, or none at all.
+        ModelError: a model string is invalid, or a value is not a model.
     """
-    chosen, cache = _chosen(choice), _ModelCache(provider_models or ProviderModels(os.environ))
+    chosen = _apply_default(choice)
+    cache = _ModelCache(provider_models or ProviderModels(os.environ))
     if isinstance(chosen, ModelRegistry) or not callable(chosen):
         registry = cache.registry(chosen)
         return lambda: registry
     return lambda: cache.registry(chosen())
 
 
-def with_agent_models(
+def add_agent_models(
     choose: Callable[[], ModelRegistry], agents: Iterable[str], environment: Mapping[str, str]
 ) -> Callable[[], ModelRegistry]:
-    """Return a choice that also has the models that the environment names for these agents, each under its role.
+    """Wrap `choose` to add a role for each agent with a model in the environment.
 
-    `CHATCLI_AGENT_CODER_MODEL` has a model string, or a role of the other models.
+    A variable such as `CHATCLI_AGENT_CODER_MODEL` has a model string, or a role of the models of `choose`.
 
     Raises:
-        ModelError: a model string does not work here.
+        ModelError: a model string is invalid.
     """
     named = {name: environment.get(model_variable(name), "").strip() for name in agents}
     named = {name: text for name, text in named.items() if text}
@@ -361,24 +379,24 @@ def with_agent_models(
     }
     own: Mapping[str, Chain] = cache.registry(strings).roles if strings else {}
 
-    def chosen() -> ModelRegistry:
+    def choose_all() -> ModelRegistry:
         registry = choose()
-        others = {
+        by_reference = {
             agent_role(name): registry.chain(text)
             for name, text in named.items()
             if agent_role(name) not in own
         }
-        return ModelRegistry({**registry.roles, **own, **others})
+        return ModelRegistry({**registry.roles, **own, **by_reference})
 
-    return chosen
+    return choose_all
 
 
 def model_names(choice: ModelChoice) -> Sequence[str]:
-    """Return the choice as model strings with their roles; none if it has other models too."""
-    chosen = _chosen(choice)
+    """Return the choice as model strings such as `fast=openai:gpt-5-mini`; empty if a model is not a string."""
+    chosen = _apply_default(choice)
     if isinstance(chosen, ModelRegistry) or callable(chosen):
         return []
-    chains = {role: _chain_of(several) for role, several in _by_role(chosen).items()}
+    chains = {role: _chain_of(several) for role, several in _group_by_role(chosen).items()}
     named = [
         item if role == GENERAL else f"{role}={item}"
         for role, chain in chains.items()
@@ -388,8 +406,8 @@ def model_names(choice: ModelChoice) -> Sequence[str]:
     return named if len(named) == sum(map(len, chains.values())) else []
 
 
-def _chosen(choice: ModelChoice) -> Chosen:
-    """Return the choice; without one the environment's."""
+def _apply_default(choice: ModelChoice) -> Chosen:
+    """Return `choice`, or the value of LOOPLINE_MODEL, or `offline`."""
     return os.environ.get("LOOPLINE_MODEL") or OFFLINE if choice is None else choice
 
 
@@ -399,8 +417,8 @@ def _chain_of(several: ModelChain) -> Sequence[str | AnyModel]:
     return several if isinstance(several, Sequence) else (several,)
 
 
-def _by_role(chosen: ModelChain | Mapping[str, ModelChain]) -> Mapping[str, ModelChain]:
-    """Return the models by their roles, also those of `openai:gpt-5, fast=openai:gpt-5-mini`."""
+def _group_by_role(chosen: ModelChain | Mapping[str, ModelChain]) -> Mapping[str, ModelChain]:
+    """Group models by role; a string such as `openai:gpt-5, fast=openai:gpt-5-mini` is parsed."""
     match chosen:
         case str():
             by_role: dict[str, list[str]] = {}
@@ -415,7 +433,7 @@ def _by_role(chosen: ModelChain | Mapping[str, ModelChain]) -> Mapping[str, Mode
 
 
 class _ModelCache:
-    """Makes the chosen models; a model string stands for one model, however often it is named."""
+    """Makes models, and reuses the model of a string that was used before."""
 
     def __init__(self, provider_models: ProviderModels) -> None:
         self._provider_models = provider_models
@@ -423,10 +441,10 @@ class _ModelCache:
         self._bridged: list[tuple[ForeignModel, Model]] = []
 
     def registry(self, chosen: Models) -> ModelRegistry:
-        """Return the models by their roles."""
+        """Make the models of a choice, and return them by role."""
         if isinstance(chosen, ModelRegistry):
             return chosen
-        chains = {role: _chain_of(several) for role, several in _by_role(chosen).items()}
+        chains = {role: _chain_of(several) for role, several in _group_by_role(chosen).items()}
         return ModelRegistry(
             {role: tuple(map(self._model, chain)) for role, chain in chains.items()}
         )
@@ -435,7 +453,7 @@ class _ModelCache:
         match choice:
             case str():
                 if choice not in self._by_name:
-                    self._by_name[choice] = self._named(choice)
+                    self._by_name[choice] = self._make(choice)
                 return self._by_name[choice]
             case _ if is_model(choice):
                 return choice
@@ -444,16 +462,16 @@ class _ModelCache:
             case _:
                 lacks = [name for name in MODEL_MEMBERS if not hasattr(choice, name)]
                 raise ModelError(
-                    f"{type(choice).__name__} is no model: give a model string, a model, or several "
+                    f"{type(choice).__name__} is not a model: pass a model string, a model, or several "
                     f"(a model has {', '.join(MODEL_MEMBERS)}; missing: {', '.join(lacks)})"
                 )
 
-    def _named(self, name: str) -> Model:
-        """Return the model of that string, by way of pydantic-ai if only that supports its provider.
+    def _make(self, name: str) -> Model:
+        """Make the model of a model string; providers that Loopline does not support are used through pydantic-ai.
 
         Raises:
-            ModelError: there is no such model, or pydantic-ai, its package for the provider, a key or
-                a setting is missing.
+            ModelError: the model is unknown, or pydantic-ai, its package for the provider, a key or a setting is
+                missing.
         """
         provider, _, model = name.partition(":")
         if not model or provider in VENDORS:
@@ -469,7 +487,7 @@ class _ModelCache:
         return bridged_model(name, name.removeprefix(BRIDGED), _secrets())
 
     def _bridge(self, foreign: ForeignModel) -> Model:
-        """Return a model that asks this one of pydantic-ai; the same one for the same model."""
+        """Wrap a model of pydantic-ai; the same model is wrapped only once."""
         from loopline.bridge.bridged_model import bridge_model
 
         for wrapped, model in self._bridged:
@@ -484,9 +502,8 @@ class _ModelCache:
 class Cassette:
     """A file of HTTP requests to providers and their responses, byte for byte.
 
-    It works only with models named by model strings. `mode="record"` writes the file, which must not exist yet.
-    `mode="replay"` answers from the file, without network and keys; a request that was not recorded is a
-    `CassetteError`.
+    It works only with model strings. `mode="record"` writes the file, which must not exist. `mode="replay"` answers from
+    the file, without network and keys; a request that was not recorded raises a `CassetteError`.
     """
 
     file: str | Path
@@ -495,9 +512,9 @@ class Cassette:
 
 @dataclass(frozen=True, slots=True)
 class OpenCassette:
-    """A cassette in use: what chooses the models of a run, the cassette's clock, and its file.
+    """An open cassette: the function that returns the models of a run, the clock, and the file.
 
-    The file begins to record or replay when the harness is open.
+    Recording or replaying starts with `file.begin()`.
     """
 
     choose: Callable[[], ModelRegistry]
@@ -508,22 +525,21 @@ class OpenCassette:
 async def open_cassette(
     cassette: Cassette, model: ModelChoice, clock: Clock | None
 ) -> OpenCassette:
-    """Return an open cassette; without a model or a clock it replays with the recorded ones.
+    """Open a cassette. If `model` or `clock` is None, a replay uses the recorded model strings or times.
 
     Raises:
-        CassetteError: the file that is to be replayed is not there, or is no cassette; or a model would
-            be asked past it.
-        ModelError: a model string that does not work here.
+        CassetteError: the replayed file is missing or is not a cassette, or a model does not use the cassette.
+        ModelError: a model string is invalid.
     """
     file = Path(cassette.file)
     match cassette.mode:
         case "record":
-            return await asyncio.to_thread(_recording, file, model, clock or SystemClock())
+            return await asyncio.to_thread(_open_recording, file, model, clock or SystemClock())
         case "replay":
-            return await asyncio.to_thread(_replay, file, model, clock)
+            return await asyncio.to_thread(_open_replay, file, model, clock)
 
 
-def _recording(file: Path, model: ModelChoice, clock: Clock) -> OpenCassette:
+def _open_recording(file: Path, model: ModelChoice, clock: Clock) -> OpenCassette:
     from loopline.providers.cassettes import CassetteRecorder
     from loopline.providers.http import create_http_client
 
@@ -533,7 +549,7 @@ def _recording(file: Path, model: ModelChoice, clock: Clock) -> OpenCassette:
     return OpenCassette(_registry_maker(model, provider_models), tape.clock, tape)
 
 
-def _replay(file: Path, model: ModelChoice, clock: Clock | None) -> OpenCassette:
+def _open_replay(file: Path, model: ModelChoice, clock: Clock | None) -> OpenCassette:
     from loopline.providers.cassettes import CassettePlayer
 
     tape = CassettePlayer(file)
@@ -548,7 +564,7 @@ def _replay(file: Path, model: ModelChoice, clock: Clock | None) -> OpenCassette
 
 @dataclass(frozen=True)
 class _CassetteRegistry(ModelRegistry):
-    """Models that all use the cassette, those of a workflow too."""
+    """A registry that accepts only models of the cassette, also in a chain of a workflow."""
 
     provider_models: ProviderModels
 
@@ -566,14 +582,17 @@ class _CassetteRegistry(ModelRegistry):
             if not self.provider_models.has_made(model):
                 raise CassetteError(
                     f"{model.name} cannot be used with a cassette: use offline, or a model string that "
-                    f"begins with {', '.join(f'{vendor}:' for vendor in VENDORS)}"
+                    f"has one of the prefixes {', '.join(f'{vendor}:' for vendor in VENDORS)}"
                 )
 
 
 def _registry_maker(
     choice: ModelChoice, provider_models: ProviderModels
 ) -> Callable[[], ModelRegistry]:
-    """Return what chooses the models of a run; they are checked here already, unless a function makes them."""
+    """Return a function that returns the models of a run with the cassette; they are checked now if possible.
+
+    Models that a function makes are checked when the function is called.
+    """
     choose = resolve_models(choice, provider_models)
     if not callable(choice):
         _CassetteRegistry(choose().roles, provider_models)
@@ -581,7 +600,7 @@ def _registry_maker(
 
 
 def _settings(named: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the base URLs that are set for these models, by variable."""
+    """Return the base URLs of these models that the environment sets, by variable and without secrets."""
     providers = {name.rpartition("=")[2].partition(":")[0] for name in named}
     variables = [VENDORS[variable].url_variable for variable in VENDORS if variable in providers]
     return {
@@ -594,20 +613,20 @@ def _settings(named: Sequence[str], environment: Mapping[str, str]) -> dict[str,
 OpenModels = Callable[[ConversationKey], AbstractAsyncContextManager[ModelRegistry]]
 """Opens the models of a run of a conversation."""
 Metering = Callable[[ConversationKey, ModelRegistry], AbstractAsyncContextManager[ModelRegistry]]
-"""Returns models that take the place of a run's, until the run has ended."""
+"""Wraps the models of a run until the run ends, for example to count tokens."""
 
 
-def metered_models(models: OpenModels, metering: Metering | None) -> OpenModels:
-    """Return what opens the models of a run as the metering has them."""
+def meter_models(models: OpenModels, metering: Metering | None) -> OpenModels:
+    """Wrap a function that opens the models of a run with the metering; unchanged if it is None."""
     if metering is None:
         return models
 
     @asynccontextmanager
-    async def metered(conversation: ConversationKey) -> AsyncGenerator[ModelRegistry, None]:
+    async def open_metered(conversation: ConversationKey) -> AsyncGenerator[ModelRegistry, None]:
         async with (
             models(conversation) as registry,
             metering(conversation, registry) as counted,
         ):
             yield counted
 
-    return metered
+    return open_metered

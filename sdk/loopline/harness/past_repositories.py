@@ -1,4 +1,4 @@
-"""The repositories that past turns used, opened again at the commits that their headers name."""
+"""Opens the repositories of past turns at the commits in their headers."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from loopline.timeline import KnowledgeCommit
 
 
 class PastRepositories:
-    """The repositories that past turns used. One given by URL is read from its mirror, and fetched if that lacks the commit."""
+    """The repositories of past turns. A remote repository is read from its mirror, which is fetched if the commit is missing."""
 
     def __init__(self, mirrors: Path) -> None:
-        """Take the folder of the mirrors."""
+        """`mirrors` is the folder of the mirrors."""
         self._mirrors = mirrors
         self._fetched: dict[str, Repository] = {}
 
     def read(self, used: KnowledgeCommit, ref: str, commit: str = "") -> Passage:
-        """Read the ref from the repository of a past turn, at its commit or another one; this blocks.
+        """Read a ref from the repository of a past turn, at `commit`, or at the commit of the turn if empty; this blocks.
 
-        Another commit, such as `HEAD`, is that of the repository as it was when it was fetched first.
+        A name such as `HEAD` is resolved in the repository as it was at its first fetch by this object.
 
         Raises:
-            KnowledgeError: the repository cannot be opened, or has no such passage.
+            KnowledgeError: the repository cannot be opened, or the passage does not exist.
         """
         try:
             repository, at = self._at(used.repository, commit or used.commit, moves=bool(commit))
@@ -40,7 +40,7 @@ class PastRepositories:
         return read_passage(repository, config, ref, at, name=used.name)
 
     def has(self, used: KnowledgeCommit, commit: str) -> bool:
-        """Return whether the repository of a past turn has a commit; this blocks."""
+        """Return whether the repository of a past turn has a commit; false if the repository cannot be opened. This blocks."""
         try:
             self._at(used.repository, commit, moves=True)
         except KnowledgeError:
@@ -48,7 +48,7 @@ class PastRepositories:
         return True
 
     def _at(self, location: str, commit: str, *, moves: bool) -> tuple[Repository, str]:
-        """Return the repository and the full id of a commit; one that is pinned needs no network if it is there."""
+        """Return the repository and the full id of a commit; without `moves` a commit in the mirror is not fetched."""
         from loopline.knowledge.git import GitRepository
 
         if location not in self._fetched and not moves:
@@ -58,7 +58,7 @@ class PastRepositories:
                 )
                 return repository, repository.resolve(commit)
             except KnowledgeError:
-                pass  # it came later than the mirror was fetched
+                pass  # the commit is newer than the mirror
         if location not in self._fetched:
             self._fetched[location] = GitRepository.open(
                 location, ref=commit, mirrors=self._mirrors

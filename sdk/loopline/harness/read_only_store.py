@@ -1,4 +1,4 @@
-"""A store while it is open, and one that is only read: without a bundle, and without what runs a turn."""
+"""Opens stores without a bundle: for reading, or as the base of other owners of a log."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ Handle_co = TypeVar("Handle_co", bound=ConversationReader, covariant=True)
 
 
 class ConversationNames(ABC, Generic[Handle_co]):
-    """The owner of an open log of conversations."""
+    """The owner of an open log, which returns handles of conversations."""
 
     @property
     @abstractmethod
@@ -71,15 +71,15 @@ class ConversationNames(ABC, Generic[Handle_co]):
         tenant: str = DEFAULT_TENANT,
         project: str = DEFAULT_PROJECT,
     ) -> Handle_co:
-        """Return a conversation of a user; it begins with its first message."""
+        """Return a handle of a conversation of a user; the conversation is created with its first message."""
         return self._conversation(conversation_key(name, user=user, tenant=tenant, project=project))
 
 
 def conversation_key(name: str, *, user: str, tenant: str, project: str) -> ConversationKey:
-    """Return the key of a conversation, by its name and its owner's.
+    """Make the key of a conversation.
 
     Raises:
-        LooplineError: a name is empty, or is no text that can be stored.
+        LooplineError: a name is empty, or has characters that cannot be stored.
     """
     names = {"conversation": name, "user": user, "tenant": tenant, "project": project}
     for kind, text in names.items():
@@ -90,15 +90,16 @@ def conversation_key(name: str, *, user: str, tenant: str, project: str) -> Conv
 def past_knowledge_reader(
     repositories: PastRepositories, timeline: Timeline, past: History | None = None
 ) -> KnowledgeRead | None:
-    """Return what reads a ref as the turn that used its commit did; None when no turn had a space.
+    """Make a reader of knowledge refs from the repositories of past turns; None if no turn had a knowledge space.
 
-    What moves is read as the newest turn did that had one.
+    A pinned ref is read from the repository of the turn that used its commit, another ref from the repository of the
+    newest turn with a knowledge space.
     """
     if not timeline.knowledge:
         return None
 
     async def read(ref: str) -> Passage:
-        commit = await used_commit(ref, timeline, past, newest=True)
+        commit = await find_commit(ref, timeline, past, newest=True)
         if commit is None:
             raise KnowledgeError("no turn of this conversation used that commit")
         return await asyncio.to_thread(repositories.read, commit, ref)
@@ -106,10 +107,10 @@ def past_knowledge_reader(
     return read
 
 
-async def used_commit(
+async def find_commit(
     ref: str, timeline: Timeline, past: History | None, *, newest: bool = False
 ) -> KnowledgeCommit | None:
-    """Return the commit to which the ref is pinned, as a turn used it; `newest` is for a ref that moves."""
+    """Find the commit of a pinned ref in the headers of turns; with `newest` an unpinned ref has the newest commit."""
     parsed = parse(ref)
     if not isinstance(parsed, KnowledgeRef) or (parsed.commit is None and not newest):
         return None
@@ -120,7 +121,7 @@ async def used_commit(
 
 
 def _commit_of_ref(timeline: Timeline, ref: KnowledgeRef) -> KnowledgeCommit | None:
-    """Return the newest commit of the ref's repository, or the one that the ref is pinned to."""
+    """Return the newest commit of the ref's repository that matches the ref, or None."""
     name = ref.path.strip("/").partition("/")[0]
     return next(
         (
@@ -132,20 +133,20 @@ def _commit_of_ref(timeline: Timeline, ref: KnowledgeRef) -> KnowledgeCommit | N
     )
 
 
-def past_repositories_beside(store_file: Path | None) -> PastRepositories:
-    """Return the repositories that past turns used, with their mirrors beside the store."""
+def open_past_repositories(store_file: Path | None) -> PastRepositories:
+    """Return the repositories of past turns, with mirrors in a folder next to the store."""
     from loopline.harness.past_repositories import PastRepositories
 
-    return PastRepositories(mirrors_beside(store_file))
+    return PastRepositories(mirrors_folder(store_file))
 
 
-def mirrors_beside(store_file: Path | None) -> Path:
-    """Return the folder of the mirrors of a store, or of one in memory."""
-    return kept_beside(store_file, "repositories")
+def mirrors_folder(store_file: Path | None) -> Path:
+    """Return the folder of the mirrors for a store file, or for a store in memory if it is None."""
+    return cache_folder(store_file, "repositories")
 
 
-def kept_beside(store_file: Path | None, name: str) -> Path:
-    """Return the folder beside a store for what can be made again, or one in the user's cache."""
+def cache_folder(store_file: Path | None, name: str) -> Path:
+    """Return the folder of derived data next to a store file, or in the user's cache if it is None."""
     if store_file is not None:
         return store_file.with_name(f"{store_file.name}-{name}")
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -155,23 +156,23 @@ def kept_beside(store_file: Path | None, name: str) -> Path:
 DEFAULT_STORE = "sqlite:///.loopline/loopline.db"
 MEMORY = "memory:"
 LONGEST_NAME_BYTES = 200
-"""File systems allow 255, and the files beside a store have longer names."""
+"""File systems allow 255 bytes, and files next to the store have longer names."""
 _FOLDER = Path(".loopline")
 
 
 @dataclass(frozen=True, slots=True)
 class StorePlace:
-    """A store's URL and file; the file is None if nothing is kept."""
+    """The URL and the file of a store; the file is None for a store in memory."""
 
     url: str
     file: Path | None
 
 
-def store_place(url: str | None) -> StorePlace:
-    """Return the place of a store: of the URL, else of `LOOPLINE_STORE`, else in `.loopline/` here.
+def parse_store_url(url: str | None) -> StorePlace:
+    """Parse the URL of a store: `url`, or `LOOPLINE_STORE`, or the default in `.loopline/` of the working directory.
 
     Raises:
-        StoreError: the URL is not one that works.
+        StoreError: the URL is invalid.
     """
     chosen_url = url or os.environ.get("LOOPLINE_STORE") or DEFAULT_STORE
     if chosen_url == MEMORY:
@@ -186,10 +187,14 @@ def store_place(url: str | None) -> StorePlace:
     except ValueError as error:
         raise StoreError(f"no store {chosen_url!r}: {error}") from error
     if "\0" in chosen_url:
-        raise StoreError(f"no store {chosen_url!r}: the name of a file holds no null character")
+        raise StoreError(
+            f"no store {chosen_url!r}: the name of a file cannot have a null character"
+        )
     if not 0 < size <= LONGEST_NAME_BYTES:
         problem = f"the name of its file has more than {LONGEST_NAME_BYTES} bytes"
-        raise StoreError(f"no store {chosen_url!r}: {problem if size else 'it names no file'}")
+        raise StoreError(
+            f"no store {chosen_url!r}: {problem if size else 'it does not name a file'}"
+        )
     return StorePlace(chosen_url, path)
 
 
@@ -201,16 +206,16 @@ async def open_log(
     read_only: bool = False,
     collects: bool = True,
 ) -> TimelineLog:
-    """Open the log at that place; unless `collects` is False it removes unused blobs in the background.
+    """Open the log of a store, or make one in memory; with `collects` it removes unused blobs in the background.
 
     Raises:
-        StoreError: there can be no store; the message says why.
+        StoreError: the store cannot be opened; the message has the reason.
     """
     if where.file is None:
         if read_only:
-            raise StoreError("a store in memory is always new: there is nothing in it to read")
+            raise StoreError("a store in memory is always empty: use a store in a file")
         return MemoryLog(clock, limits)
-    log, blobs = await asyncio.to_thread(disk_adapters)
+    log, blobs = await asyncio.to_thread(import_disk_store)
     resolved = await asyncio.to_thread(where.file.resolve)
     if where.url == DEFAULT_STORE and not read_only:
         await asyncio.to_thread(_make_default_folder)
@@ -223,8 +228,8 @@ async def open_log(
     return opened
 
 
-def disk_adapters() -> tuple[type[SqlLog], type[FileBlobs]]:
-    """Return the adapters, whose import takes a while: not on the event loop."""
+def import_disk_store() -> tuple[type[SqlLog], type[FileBlobs]]:
+    """Import and return the classes of stores on disk; this blocks, so it runs in a thread."""
     from loopline.store import SqlLog
     from loopline.store.blobs import FileBlobs
 
@@ -239,8 +244,8 @@ def _make_default_folder() -> None:
             ignore.write_text("*\n", encoding="utf-8")
     except OSError as error:
         raise StoreError(
-            f"the store cannot be kept in {_FOLDER.absolute()}: {error.strerror}; "
-            "name another with --store or LOOPLINE_STORE"
+            f"the store cannot be created in {_FOLDER.absolute()}: {error.strerror}; "
+            "use --store or LOOPLINE_STORE for another folder"
         ) from error
 
 
@@ -250,8 +255,8 @@ class OpenedStore:
     def __init__(
         self, url: str | None, *, read_only: bool, clock: Clock, limits: ConversationLimits
     ) -> None:
-        """Check the URL."""
-        self._store_place = store_place(url)
+        """Parse the URL; None is the default store."""
+        self._store_place = parse_store_url(url)
         self._read_only = read_only
         self._clock = clock
         self._limits = limits
@@ -284,13 +289,14 @@ class OpenedStore:
         before: datetime | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[ConversationSummary]:
-        """Yield the conversations of that user, project and tenant, or of all, the last active one first.
+        """Yield the conversations of a user, project and tenant, the last active first; None means all.
 
-        `after` and `before` bound the time of the last activity; at most `limit` conversations are yielded. Those of the
-        same millisecond are in any order. Child runs are left out: `children` of their parent's handle returns them.
+        `after` and `before` bound the time of the last activity; at most `limit` conversations are yielded. Conversations
+        of the same millisecond are in any order. Child runs are not yielded: `children` of their parent's handle returns
+        them.
 
         Raises:
-            LooplineError: a time has no time zone, or `limit` is below 0.
+            LooplineError: a time does not have a time zone, or `limit` is below 0.
         """
         if any(moment is not None and moment.utcoffset() is None for moment in (after, before)):
             raise LooplineError("after and before need a time zone")
@@ -304,30 +310,30 @@ class OpenedStore:
 
     @cached_property
     def past_repositories(self) -> PastRepositories:
-        """The repositories that past turns used."""
-        return past_repositories_beside(self._store_place.file)
+        """The repositories of past turns."""
+        return open_past_repositories(self._store_place.file)
 
     async def audit(
         self,
         heads: Mapping[ConversationKey, Head] | None = None,
         only: ConversationKey | None = None,
     ) -> Sequence[Audit]:
-        """Compare every conversation, or only one, with its chain of digests, and with heads kept elsewhere.
+        """Compare every conversation, or `only` one, with its chain of digests, and with heads that were saved earlier.
 
         Raises:
             StoreError: the store is in memory.
         """
         log = self.log
-        log_type, _ = await asyncio.to_thread(disk_adapters)
+        log_type, _ = await asyncio.to_thread(import_disk_store)
         if not isinstance(log, log_type):
-            raise StoreError("a store in memory has nothing to audit: open a store that is a file")
+            raise StoreError("a store in memory cannot be audited: use a store in a file")
         return await log.audit(heads or {}, only)
 
     async def _reader(self, conversation: ConversationKey) -> Reader:
         log = self.log
         view = await view_conversation(log, conversation)
         knowledge = None
-        if view.timeline.knowledge:  # else no git and no index is loaded
+        if view.timeline.knowledge:  # without refs of a space, git is not loaded
             repositories = self.past_repositories
             knowledge = past_knowledge_reader(repositories, view.timeline, view.history)
         return Reader(
@@ -338,13 +344,13 @@ class OpenedStore:
 
 
 class ReadOnlyStore(OpenedStore, ConversationNames[ConversationReader]):
-    """Conversations that can only be read. Open it with `async with ReadOnlyStore(url)`."""
+    """A store that is opened for reading. Open it with `async with ReadOnlyStore(url)`."""
 
     def __init__(self, url: str | None = None) -> None:
-        """Check the URL; without one it is the default store.
+        """Parse the URL; None is the default store.
 
         Raises:
-            StoreError: the URL is wrong.
+            StoreError: the URL is invalid.
         """
         super().__init__(url, read_only=True, clock=SystemClock(), limits=DEFAULT_LIMITS)
 

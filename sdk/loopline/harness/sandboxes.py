@@ -1,4 +1,4 @@
-"""The sandbox that the properties of a bundle choose, and what each backend needs."""
+"""Opens the sandboxes that the properties of a bundle choose, and checks the requirements of backends."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _CHOICE = ("default_profile", "profiles")
 
 
 async def execution_features() -> Mapping[str, Sequence[Feature]]:
-    """Return for each backend what its isolation needs, and whether this machine has it."""
+    """Return the requirements of each backend for isolation, each with whether this machine has it."""
     from loopline.sandbox.process import BubblewrapSandbox
 
     docker = _docker(_docker_settings(_DEFAULT_RUNTIME, ""))
@@ -54,20 +54,20 @@ async def execution_features() -> Mapping[str, Sequence[Feature]]:
         await docker.close()
 
 
-def runtime_of(properties: Properties, mode: str = "") -> Mapping[str, Json]:
-    """Return how programs run, with a profile over the section, in the backend `mode` if one is given.
+def choose_runtime(properties: Properties, mode: str = "") -> Mapping[str, Json]:
+    """Return the settings of `execution.runtime` with the values of a profile, in the backend `mode` if it is not empty.
 
-    The profile is the one with the name of the given backend, else `default_profile`, else the one with the name of the
-    section's backend: docker, if it names none.
+    The profile is the first that exists: the profile named like `mode`, `default_profile`, the profile named like the
+    backend of the section, or `docker` if the section does not name a backend.
 
     Raises:
-        PropertyError: there is no such profile, a profile has an unknown property, or nothing says which one applies.
+        PropertyError: `default_profile` does not exist, a profile has an unknown property, or no profile can be chosen.
     """
     section = {**_DEFAULT_RUNTIME, **properties.section("execution.runtime")}
     runtime = {name: section[name] for name in _DEFAULT_RUNTIME if name not in _CHOICE}
     named = _profiles(section["profiles"], runtime)
     profile, backend = str(section["default_profile"]), mode or str(section["mode"])
-    names = ", ".join(named) or "there are none"
+    names = ", ".join(named) or "no profile exists"
     if profile and profile not in named:
         hint = nearest_hint(profile, named)
         raise PropertyError(f"execution.runtime.default_profile is {profile!r}, {hint}")
@@ -75,7 +75,7 @@ def runtime_of(properties: Properties, mode: str = "") -> Mapping[str, Json]:
         profile = backend or "docker"
     if named and profile not in named and not backend:
         raise PropertyError(
-            f"execution.runtime.profiles: nothing says which one applies. Write default_profile: {names}"
+            f"execution.runtime.profiles: no profile is chosen. Write default_profile: {names}"
         )
     return {**runtime, **named.get(profile, {}), **({"mode": mode} if mode else {})}
 
@@ -84,29 +84,32 @@ def _profiles(section: Json, runtime: Mapping[str, Json]) -> Mapping[str, JsonOb
     """Return the profiles by name.
 
     Raises:
-        PropertyError: one of them is no section, or has a property that the runtime has not.
+        PropertyError: a profile is not a section, or has an unknown property.
     """
     profiles: dict[str, JsonObject] = {}
     for name, values in section.items() if isinstance(section, dict) else ():
         if not isinstance(values, dict):
-            raise PropertyError(f"execution.runtime.profiles.{name} is no section: {values!r}")
+            raise PropertyError(f"execution.runtime.profiles.{name} is not a section: {values!r}")
         unknown = sorted(set(values) - set(runtime))
         if unknown:
             hint = nearest_hint(unknown[0], runtime)
-            raise PropertyError(f"execution.runtime.profiles.{name} has no {unknown[0]!r}, {hint}")
+            raise PropertyError(
+                f"execution.runtime.profiles.{name} has an unknown property {unknown[0]!r}, {hint}"
+            )
         profiles[name] = values
     return profiles
 
 
 async def open_sandbox(properties: Properties, runtime: Mapping[str, Json]) -> Sandbox:
-    """Return the backend that is named; if none is, docker where it is reachable, else `process`, never `local`.
+    """Open the backend of the runtime's mode; without a mode, docker if it is reachable, otherwise `process`.
 
     Raises:
-        PropertyError: a property has a value that it does not take, or programs would run without isolation.
+        PropertyError: a property has an invalid value, or the mode `local` is used without `execution.allow_local`.
     """
     from loopline.sandbox.process import SYSTEM_PYTHON, BubblewrapSandbox, LocalSandbox
 
-    mode, python = str(runtime["mode"]), str(properties.at("execution.python") or "")
+    mode = str(runtime["mode"])
+    python = str(properties.at("execution.python") or "")
     if mode not in ("", *BACKENDS):
         raise PropertyError(
             f"execution.runtime.mode is {mode!r}, {nearest_hint(mode, BACKENDS)}: write one of {', '.join(BACKENDS)}"
@@ -129,7 +132,7 @@ async def open_sandbox(properties: Properties, runtime: Mapping[str, Json]) -> S
 
 
 def _docker(settings: DockerSettings) -> DockerSandbox:
-    """Return the backend of the daemon that DOCKER_HOST names, or that of the machine."""
+    """Return a sandbox of the Docker daemon at DOCKER_HOST, or of the local daemon."""
     from loopline.sandbox.docker import DockerSandbox
     from loopline.sandbox.docker_daemon import DockerDaemon
 
@@ -137,10 +140,10 @@ def _docker(settings: DockerSettings) -> DockerSandbox:
 
 
 def _docker_settings(runtime: Mapping[str, Json], python: str) -> DockerSettings:
-    """Return the container that the properties ask for.
+    """Return the container settings of the properties.
 
     Raises:
-        PropertyError: a value is malformed, or an argument is not permitted.
+        PropertyError: a value is malformed, or an extra argument is not permitted.
     """
     from loopline.sandbox.docker_daemon import DockerSettings
 
@@ -157,10 +160,10 @@ def _docker_settings(runtime: Mapping[str, Json], python: str) -> DockerSettings
 
 
 def _fargate(runtime: Mapping[str, Json], python: str) -> Sandbox:
-    """Return the backend of the cluster that the properties name.
+    """Return a sandbox of the ECS cluster in the properties.
 
     Raises:
-        PropertyError: what a task needs is not named.
+        PropertyError: the cluster, the task definition or the bucket of snapshots is missing or malformed.
     """
     from loopline.sandbox.fargate import FargateSandbox, FargateSettings
 
@@ -191,7 +194,7 @@ def _texts(runtime: Mapping[str, Json], name: str) -> list[str]:
 
 
 class ProgramTools:
-    """The tools that run programs: those of the properties, or with backends that a descriptor module names."""
+    """Makes the tools that run programs, with the backends of the properties or of a descriptor module."""
 
     def __init__(
         self,
@@ -216,10 +219,10 @@ class ProgramTools:
         return ("python", "shell") if runs_shell else ("python",)
 
     async def __call__(self, module: str) -> Sequence[Tool]:
-        """Return the tools for a loop with this descriptor module, or none if it has no name.
+        """Return the tools for a loop with this descriptor module; an empty name means the backends of the properties.
 
         Raises:
-            PropertyError: a backend lacks a property, or would run programs without isolation.
+            PropertyError: a property of a backend is missing, or programs would run without isolation.
         """
         runtimes = await self._runtimes(module)
         default = str(self._runtime["mode"])
@@ -241,7 +244,7 @@ class ProgramTools:
     async def _sandbox(self, mode: str) -> Sandbox:
         if mode not in self._sandboxes:
             is_default = mode == self._runtime["mode"]
-            runtime = self._runtime if is_default else runtime_of(self._properties, mode)
+            runtime = self._runtime if is_default else choose_runtime(self._properties, mode)
             sandbox = await open_sandbox(self._properties, runtime)
             self._stack.push_async_callback(sandbox.close)
             folder = self._properties.at("execution.log_folder")
@@ -252,16 +255,16 @@ class ProgramTools:
 
 
 class UnconfiguredPrograms:
-    """Offers no tool that runs programs; a descriptor module that names a backend for one is refused."""
+    """Returns no tools, as the section `execution` is missing; rejects descriptor modules that name a backend."""
 
     def __init__(self, loaded: LoadedBundle) -> None:
         self._runtimes = ThreadCache(partial(load_runtimes, bundle=loaded))
 
     async def __call__(self, module: str) -> Sequence[Tool]:
-        """Return no tool.
+        """Return an empty list.
 
         Raises:
-            PropertyError: the module expects that programs run.
+            PropertyError: the descriptor module names a backend for programs.
         """
         if module and (runtimes := await self._runtimes(module)):
             raise PropertyError(
@@ -274,14 +277,14 @@ class UnconfiguredPrograms:
 async def open_executions(
     properties: Properties, loaded: LoadedBundle, stack: AsyncExitStack
 ) -> Callable[[str], Awaitable[Sequence[Tool]]]:
-    """Return what gives the tools that run programs, none unless the section `execution` is written.
+    """Return a function that makes the tools that run programs for a descriptor module.
 
-    `stack` closes their sandboxes.
+    The function returns no tools if the section `execution` is missing or disabled. `stack` closes the sandboxes.
 
     Raises:
-        PropertyError: a property has a value that it does not take, or programs would run without isolation.
+        PropertyError: a property has an invalid value, or programs would run without isolation.
     """
-    runtime = runtime_of(properties)
+    runtime = choose_runtime(properties)
     if "execution" not in properties.written:
         return UnconfiguredPrograms(loaded)
     if runtime["enabled"] is not True:
@@ -295,14 +298,14 @@ async def open_executions(
         bundle_root="" if loaded.folder is None else str(loaded.folder),
     )
     programs = ProgramTools(properties, runtime, settings, loaded, stack)
-    await programs("")  # what is wrong in the properties is said before a turn begins
+    await programs("")  # raises errors in the properties before the first turn
     return programs
 
 
 def open_background(
     properties: Properties, log: TimelineLog, clock: Clock, stack: AsyncExitStack
 ) -> Background:
-    """Return the background of calls, where programs run; `stack` ends what goes on in it."""
+    """Return the background of calls if programs can run, which `stack` closes; otherwise one without calls."""
     if "execution" not in properties.written:
         return NoBackground()
     background = BackgroundCalls(log, clock)
@@ -311,10 +314,10 @@ def open_background(
 
 
 def _limits(properties: Properties) -> ExecutionLimits:
-    """Return the limits in force.
+    """Return the limits of `execution.limits`, with defaults for missing limits.
 
     Raises:
-        PropertyError: one of them is no number above 0.
+        PropertyError: a limit is not a number above 0.
     """
     section = properties.section("execution.limits")
     defaults = cast("dict[str, int | float]", asdict(ExecutionLimits()))

@@ -1,4 +1,4 @@
-"""A bundle as others call it from outside: its tools, a question, and what can be read of it."""
+"""A bundle for external callers such as MCP clients: call its tools, ask it, and read its conversations and files."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ from loopline.timeline import (
 from loopline.tools import Tool
 
 DRAIN_SECONDS = 1.0
-"""How long the events of a turn that has ended are waited for; they are there already."""
+"""The maximum seconds to wait for the last events of a turn that has ended."""
 
 
 class ServedTurn:
-    """A running turn and its caller, who may leave with a question and come back with the answer."""
+    """A running turn and its caller, which may receive a question and continue with the answer."""
 
     def __init__(
         self,
@@ -74,28 +74,28 @@ class ServedTurn:
         self._questions: dict[str, ServedQuestion] = {}
         self._kinds: dict[str, Literal["question", "approval"]] = {}
         self._asks = asyncio.Event()
-        self._hearing = asyncio.create_task(self._hear())
+        self._listening = asyncio.create_task(self._listen())
         self._running = asyncio.ensure_future(run())
-        self._running.add_done_callback(self._leave)
+        self._running.add_done_callback(self._end)
 
     @property
     def questions(self) -> tuple[ServedQuestion, ...]:
-        """Return what its calls ask and stay open for."""
+        """The questions of running calls that wait for an answer."""
         return tuple(self._questions.values())
 
     @property
     def is_over(self) -> bool:
-        """Return whether it has ended."""
+        """Whether the turn has ended."""
         return self._running.done()
 
     def answer(self, answers: Mapping[str, Json]) -> None:
-        """Give the answers to the calls that still ask; None declines."""
+        """Answer calls by id; None declines the question."""
         for call_id, value in answers.items():
             self._questions.pop(call_id, None)
             self._talk.answer(call_id, value)
 
-    async def go_on(self, caller: ServedCaller) -> TurnResult[object] | None:
-        """Wait for its result, or until one of its calls asks: then there is None. Cancelling this stops the turn."""
+    async def wait(self, caller: ServedCaller) -> TurnResult[object] | None:
+        """Wait for the result of the turn, or return None when a call asks a question. Cancellation stops the turn."""
         self._caller = caller
         self._asks.clear()
         asking = asyncio.ensure_future(self._asks.wait())
@@ -105,7 +105,7 @@ class ServedTurn:
             if self._questions and not self._running.done():
                 return None
             result = await asyncio.shield(self._running)
-            await asyncio.wait([self._hearing], timeout=DRAIN_SECONDS)
+            await asyncio.wait([self._listening], timeout=DRAIN_SECONDS)
             return result
         except asyncio.CancelledError:
             await finish(asyncio.ensure_future(self._talk.stop()))
@@ -114,10 +114,10 @@ class ServedTurn:
         finally:
             asking.cancel()
             if self._running.done():
-                self._hearing.cancel()
-                await asyncio.gather(self._hearing, return_exceptions=True)
+                self._listening.cancel()
+                await asyncio.gather(self._listening, return_exceptions=True)
 
-    async def _hear(self) -> None:
+    async def _listen(self) -> None:
         async for event in self._talk.listen():
             if isinstance(event, Delta):
                 if event.type == "progress":
@@ -132,9 +132,9 @@ class ServedTurn:
                 return
 
     def _ask(self, event: Delta) -> None:
-        """Keep a question for the caller; decline it where the caller cannot ask, or would approve of its own call."""
+        """Store a question for the caller; decline it if the caller cannot ask a user, or if it is an approval of its call."""
         if not self._talk.asks(event.call_id):
-            return  # the turn pauses for it
+            return  # the turn pauses until the question is answered
         if not self._caller.can_ask or self._kinds.get(event.call_id) == "approval":
             self._talk.answer(event.call_id, None)
             return
@@ -143,8 +143,8 @@ class ServedTurn:
         )
         self._asks.set()
 
-    def _leave(self, running: asyncio.Future[TurnResult[object]]) -> None:
-        """Stop listening; an error that nobody waits for has been recorded."""
+    def _end(self, running: asyncio.Future[TurnResult[object]]) -> None:
+        """Clear the questions when the turn has ended; its error is in the log, so it is only marked as retrieved."""
         if not running.cancelled():
             running.exception()
         self._questions.clear()
@@ -152,13 +152,13 @@ class ServedTurn:
 
 
 CONVERSATIONS = 100
-"""Conversations that are listed, the last active ones."""
+"""The maximum number of listed conversations; the last active are listed."""
 KEY_VARIABLE = "LOOPLINE_MCP_KEY"
 KEY_CHARACTERS = 16
-"""The fewest characters of a key."""
+"""The minimum number of characters of a key."""
 TIMELINE = "timeline:"
 CALLS = "calls-"
-"""The beginning of the conversations in which tools are called without a model."""
+"""The name prefix of conversations for calls of tools without a model."""
 
 _ONE_CALL: Limits = {
     "protocol": "native",
@@ -171,7 +171,7 @@ _ONE_CALL: Limits = {
 
 
 class _RequestedCall:
-    """What stands in for the model of a turn that makes one call: it asks for the call, and then says so."""
+    """A model for a turn with one call: its first reply is the call, and its second reply ends the turn."""
 
     name = "requested-call"
     capabilities = Capabilities(window=1_000_000)
@@ -180,7 +180,7 @@ class _RequestedCall:
         self._call: ToolCall | None = call
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        """Reply with the call, and to the next prompt that it was made."""
+        """Reply with the call; reply to the next prompt with a text that ends the turn."""
         del prompt
         call, self._call = self._call, None
         if call is None:
@@ -193,20 +193,20 @@ _requested: ContextVar[_RequestedCall | None] = ContextVar("_requested", default
 
 
 def model_or_call(model: ModelChoice) -> ModelMaker:
-    """Return a choice of models: the requested call where there is one, else the given choice."""
-    usual = model if model is not None else os.environ.get("LOOPLINE_MODEL") or OFFLINE
+    """Wrap a choice of models to use the requested call instead, if one is set in the context."""
+    default = model if model is not None else os.environ.get("LOOPLINE_MODEL") or OFFLINE
 
     def choose() -> Models:
         requested = _requested.get()
         if requested is not None:
             return requested
-        return usual() if callable(usual) else usual
+        return default() if callable(default) else default
 
     return choose
 
 
 class ServedBundle:
-    """An open harness as a server offers it; it was opened with a choice that `model_or_call` made."""
+    """An open harness for a server; the harness must be opened with a model choice of `model_or_call`."""
 
     def __init__(self, harness: Harness, user: str = DEFAULT_USER) -> None:
         self._harness = harness
@@ -219,17 +219,17 @@ class ServedBundle:
         return self._harness.bundle.id
 
     async def tools(self) -> Sequence[Tool]:
-        """Return the bundle's tools, those of its MCP servers among them."""
+        """Return the tools of the bundle, with the tools of its MCP servers."""
         return await self._harness.bundle_tools()
 
     async def skills(self) -> Sequence[Skill]:
-        """Return the skills that the bundle's loop sees."""
+        """Return the skills that the loop of the bundle can use."""
         return await self._harness.bundle_skills()
 
     async def call(self, name: str, arguments: JsonObject, caller: ServedCaller) -> ServedResult:
-        """Call a tool in a turn of its own, behind the guards of the bundle, and recorded like any other call.
+        """Call a tool in a new turn, which applies the guards of the bundle and records the call.
 
-        A name without its first part is that of the only tool which ends so.
+        The first part of the name can be omitted if only one tool has the remaining name.
         """
         talk = self._conversation(f"{CALLS}{token_hex(6)}")
         names = [tool.spec.name for tool in await self.tools()]
@@ -241,19 +241,20 @@ class ServedBundle:
         return await self._result(turn, talk, caller)
 
     async def ask(self, text: str, conversation: str, caller: ServedCaller) -> ServedResult:
-        """Run a turn with the bundle's model; without the name of a conversation in a new one."""
+        """Run a turn with the model of the bundle, in a new conversation if the name is empty."""
         talk = self._conversation(conversation or f"ask-{token_hex(6)}")
         return await self._result(ServedTurn(talk, lambda: talk.say(text), caller), talk, caller)
 
     async def answer(
         self, conversation: str, answers: Mapping[str, Json], caller: ServedCaller
     ) -> ServedResult:
-        """Go on with a turn whose calls wait for their user.
+        """Answer the questions of a turn, and continue it.
 
         Raises:
-            LooplineError: none of its calls waits for such an answer.
+            LooplineError: no call of the turn waits for this answer.
         """
-        talk, turn = self._conversation(conversation), self._asking.pop(conversation, None)
+        talk = self._conversation(conversation)
+        turn = self._asking.pop(conversation, None)
         if turn is not None:
             turn.answer(answers)
         elif conversation.startswith(CALLS):
@@ -266,8 +267,9 @@ class ServedBundle:
     async def _result(
         self, turn: ServedTurn, talk: Conversation[object], caller: ServedCaller
     ) -> ServedResult:
-        """Return the result of a turn; of one that asks the questions, and keep it until they are answered."""
-        result, name = await turn.go_on(caller), talk.conversation.name
+        """Return the result of a turn, or its questions; a turn with questions is stored until they are answered."""
+        result = await turn.wait(caller)
+        name = talk.conversation.name
         if result is None:
             self._asking = {key: kept for key, kept in self._asking.items() if not kept.is_over}
             self._asking[name] = turn
@@ -277,7 +279,7 @@ class ServedBundle:
         return await (_call_result(talk, result) if is_call else _answer_result(talk, result))
 
     async def resources(self) -> Sequence[ServedResource]:
-        """Return the timelines of the user's last conversations."""
+        """Return the timelines of the last active conversations of the user."""
         summaries = await self._harness.log.conversations(user=self._user, limit=CONVERSATIONS)
         return [
             ServedResource(
@@ -290,14 +292,14 @@ class ServedBundle:
 
     @property
     def has_knowledge(self) -> bool:
-        """Return whether refs of a knowledge space can be read."""
+        """Whether the bundle has a knowledge space."""
         return self._harness.knowledge is not None
 
     async def read(self, uri: str) -> ServedFile:
-        """Return a timeline, what a ref in one names, or a ref of the knowledge space.
+        """Read a timeline (`timeline:NAME`), a ref of a conversation (`cv:NAME/REF`) or a ref of the knowledge space.
 
         Raises:
-            LooplineError: there is nothing of that address.
+            LooplineError: the URI cannot be read.
         """
         if uri.startswith(TIMELINE):
             name = uri.removeprefix(TIMELINE)
@@ -316,10 +318,10 @@ class ServedBundle:
                 text = (await self._harness.knowledge.read(uri)).text
                 return ServedFile(uri=uri, mime="text/plain", data=text.encode())
             case _:
-                raise LooplineError(f"nothing can be read at {uri!r}")
+                raise LooplineError(f"{uri!r} cannot be read")
 
     async def complete(self, variable: str, beginning: str) -> Sequence[str]:
-        """Return the names of conversations that begin so, the last active ones first; of other variables none."""
+        """Return the names of conversations with the prefix `beginning`, the last active first; empty for other variables."""
         if variable != "conversation":
             return ()
         summaries = await self._harness.log.conversations(user=self._user, limit=CONVERSATIONS)
@@ -332,7 +334,7 @@ class ServedBundle:
 
 @contextmanager
 def _requesting(call: ToolCall | None) -> Generator[None]:
-    """Have the turns within ask for this call instead of asking a model; None goes on with one that is made."""
+    """Use a model that replies with this call for turns in the context; None continues after a call that was made."""
     token = _requested.set(_RequestedCall(call))
     try:
         yield
@@ -341,13 +343,14 @@ def _requesting(call: ToolCall | None) -> Generator[None]:
 
 
 async def _call_result(talk: Conversation[object], turn: TurnResult[object]) -> ServedResult:
-    """Return the result of the turn's only call, with the files that it made."""
-    name, blocks = talk.conversation.name, await talk.blocks()
+    """Return the result of the only call of a turn, with the files that it made."""
+    name = talk.conversation.name
+    blocks = await talk.blocks()
     results = [block.body for block in blocks if isinstance(block.body, ToolResult)]
     if turn.pending:
         return _waiting(name, turn, blocks, "It waits for its user:")
     if not results:
-        text = turn.error or "the bundle made no such call"
+        text = turn.error or "the bundle did not make the call"
         return ServedResult(text=text, ok=False)
     files = tuple(
         ServedFile(
@@ -362,8 +365,9 @@ async def _call_result(talk: Conversation[object], turn: TurnResult[object]) -> 
 
 
 async def _answer_result(talk: Conversation[object], turn: TurnResult[object]) -> ServedResult:
-    """Return the answer of a turn, and the questions that it waits for."""
-    name, answer = talk.conversation.name, turn.answer or turn.error
+    """Return the answer of a turn, or the questions of its pending calls."""
+    name = talk.conversation.name
+    answer = turn.answer or turn.error
     if turn.pending:
         return _waiting(name, turn, await talk.blocks(), answer)
     return ServedResult(text=answer, ok=turn.ok, conversation=name)
@@ -372,7 +376,7 @@ async def _answer_result(talk: Conversation[object], turn: TurnResult[object]) -
 def _waiting(
     name: str, turn: TurnResult[object], blocks: Sequence[Block], lead: str
 ) -> ServedResult:
-    """Return the questions of a paused turn; with a call that awaits approval none can be answered from outside."""
+    """Return the questions of a paused turn; they cannot be answered by the caller if a call waits for approval."""
     questions = tuple(
         ServedQuestion(call_id=call.call_id, text=call.question) for call in turn.pending
     )
@@ -387,15 +391,15 @@ def _waiting(
 def http_address(
     host: str, port: int, names: Sequence[str], environment: Mapping[str, str]
 ) -> HttpAddress:
-    """Return where to serve over HTTP; the variable LOOPLINE_MCP_KEY has the key that callers must send.
+    """Make the address to serve at over HTTP, with the key in LOOPLINE_MCP_KEY that callers must send.
 
     Raises:
-        LooplineError: other machines could call, and there is no key, or it is too short.
+        LooplineError: the key is missing and the host is not local, or the key is too short.
     """
     key = environment.get(KEY_VARIABLE, "")
     if not key and not is_loopback(host):
         raise LooplineError(
-            f"{host} is reached by other machines: set {KEY_VARIABLE} to a key that callers must send"
+            f"other machines can reach {host}: set {KEY_VARIABLE} to a key that callers must send"
         )
     if key and len(key) < KEY_CHARACTERS:
         raise LooplineError(f"{KEY_VARIABLE} must have {KEY_CHARACTERS} characters or more")
@@ -404,10 +408,10 @@ def http_address(
 
 
 async def serve_mcp(served: ServedBundle, address: HttpAddress | None = None) -> None:
-    """Serve MCP clients: one over the standard input and output or, at an address, any number over HTTP.
+    """Serve one MCP client over stdin and stdout, or any number of clients over HTTP at an address.
 
     Raises:
-        LooplineError: the extra is not installed.
+        LooplineError: the extra `mcp` is not installed.
     """
     if find_spec("mcp") is None:
         raise LooplineError("an MCP server needs the extra: pip install 'loopline[mcp]'")

@@ -1,4 +1,4 @@
-"""Knowledge spaces: a bundle's own, and the one that a past turn used."""
+"""Opens knowledge spaces, embedders and the memory of a bundle."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from loopline.bundle import Properties, commits_of
 from loopline.clock import Clock
 from loopline.errors import KnowledgeError, StoreError
 from loopline.harness.read_only_store import (
-    kept_beside,
-    mirrors_beside,
+    cache_folder,
+    find_commit,
+    mirrors_folder,
     past_knowledge_reader,
-    used_commit,
 )
 from loopline.knowledge import KnowledgeConfig, KnowledgeSpace, Passage, Repository
 from loopline.memory import ConversationMemory, MemoryTurnIndex, TurnIndex
@@ -37,7 +37,7 @@ EXTRAS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "sentence-transformers": (("numpy", "torch", "sentence_transformers"), "semantic"),
     "openai": (("numpy",), "semantic-light"),
 }
-"""The packages that the embedders of each provider need, and the extra that installs them."""
+"""For each provider of embedders, the required packages and the extra that installs them."""
 
 
 def _is_installed(package: str) -> bool:
@@ -47,10 +47,11 @@ def _is_installed(package: str) -> bool:
 def check_embedder(
     name: str, *, setting: str, is_installed: Callable[[str], bool] = _is_installed
 ) -> None:
-    """Check that a name is one of an embedder, and that what it needs is installed.
+    """Check the name of an embedder, and that its packages are installed.
 
     Raises:
-        EmbeddingError: it is not; the message names the setting, or the line to install.
+        EmbeddingError: the name is malformed, or a package is missing; the message has the setting and the command to
+            install.
     """
     provider, colon, model = name.partition(":")
     if provider not in EXTRAS or not (colon and model.strip()):
@@ -66,19 +67,19 @@ def check_embedder(
 
 
 class Embedders:
-    """The embedders of a bundle by their names. Whoever names the same one shares it, so that it is loaded once."""
+    """The embedders of a bundle by name; each is loaded once and shared."""
 
     def __init__(self, folder: Path | None, environment: Mapping[str, str]) -> None:
-        """Take the folder at which relative paths start, and an environment with the key and address of a provider."""
+        """`folder` is the base of relative paths; `environment` has the keys and addresses of providers."""
         self._folder = folder
         self._environment = environment
         self._shared: dict[str, SharedEmbedder] = {}
 
     def named(self, name: str, *, setting: str) -> SharedEmbedder:
-        """Return the embedder of that name, which is loaded with its first use.
+        """Return the embedder of a name; it is loaded with its first use.
 
         Raises:
-            EmbeddingError: there is no such embedder, or what it needs is not installed; the message names the setting.
+            EmbeddingError: the name is malformed, or a package is missing; the message has the setting.
         """
         check_embedder(name, setting=setting)
         if name not in self._shared:
@@ -88,24 +89,24 @@ class Embedders:
         return self._shared[name]
 
     def of_memory(self, properties: Properties) -> SharedEmbedder | None:
-        """Return the embedder that `memory.embedder` names, or None if it names none.
+        """Return the embedder of the property `memory.embedder`, or None if the property is empty.
 
         Raises:
-            EmbeddingError: there is no such embedder, or what it needs is not installed.
+            EmbeddingError: the name is malformed, or a package is missing.
         """
         name = str(properties.at("memory.embedder", "")).strip()
         return self.named(name, setting="memory.embedder") if name else None
 
     async def close(self) -> None:
-        """Close those that were loaded."""
+        """Close every loaded embedder."""
         for shared in self._shared.values():
             await asyncio.to_thread(shared.close)
 
 
 def load_embedder(name: str, *, folder: Path | None, environment: Mapping[str, str]) -> Embedder:
-    """Return the embedder of that name, which blocks for seconds; `check_embedder` has accepted the name.
+    """Load the embedder of a name that `check_embedder` accepts; this blocks for seconds.
 
-    A relative path starts at `folder`. `environment` has the key and the address of a provider.
+    `folder` is the base of a relative path; `environment` has the key and the address of a provider.
 
     Raises:
         EmbeddingError: the model cannot be loaded.
@@ -126,10 +127,10 @@ def load_embedder(name: str, *, folder: Path | None, environment: Mapping[str, s
 
 
 def model_folder(name: str, base: Path | None) -> Path:
-    """Return the folder of a model: a path, or the folder in an installed package that has a `tokenizer.json`.
+    """Return the folder of a model: `name` is a path, or an installed package with a `tokenizer.json`.
 
     Raises:
-        EmbeddingError: there is neither.
+        EmbeddingError: `name` is neither.
     """
     path = (base or Path()) / Path(name).expanduser()
     if path.is_dir():
@@ -154,7 +155,7 @@ _REPOSITORY_SETTINGS: dict[str, str] = {
 
 
 def knowledge_config(properties: Properties) -> KnowledgeConfig | None:
-    """Return the configuration of the `knowledge` section, or None if no bundle or file sets it.
+    """Parse the section `knowledge`; None if the section is missing.
 
     Raises:
         KnowledgeError: `knowledge.repositories` is wrong; the message names the key.
@@ -172,15 +173,18 @@ def knowledge_config(properties: Properties) -> KnowledgeConfig | None:
         embedder=str(properties.at("knowledge.embedder", "")).strip(),
         wait=bool(properties.at("knowledge.wait", False)),
         repositories={
-            name: _named_config(name, value, validate_refs) for name, value in repositories.items()
+            name: _parse_repository(name, value, validate_refs)
+            for name, value in repositories.items()
         },
     )
 
 
-def _named_config(name: str, value: Json, validate_refs: bool) -> KnowledgeConfig:
+def _parse_repository(name: str, value: Json, validate_refs: bool) -> KnowledgeConfig:
     setting = f"knowledge.repositories.{name}"
     if not _NAME.fullmatch(name):
-        raise KnowledgeError(f"{setting}: a name has letters, digits, dots, dashes and underscores")
+        raise KnowledgeError(
+            f"{setting}: a name can have letters, digits, dots, dashes and underscores"
+        )
     if not isinstance(value, dict) or "repo" not in value:
         raise KnowledgeError(f"{setting} must be a section with a key 'repo'")
     for key, text in value.items():
@@ -211,14 +215,16 @@ def open_space(
     clock: Clock,
     embedders: Embedders,
 ) -> KnowledgeSpace:
-    """Return the space of a configuration; this blocks, and fetches URLs. `folder` is the bundle's.
+    """Open the repositories of a knowledge space, and fetch remote repositories; this blocks.
+
+    `folder` is the folder of the bundle.
 
     Raises:
-        KnowledgeError: there is no such repository; the message names the setting to change.
+        KnowledgeError: a repository cannot be opened; the message has the setting to change.
     """
     from loopline.knowledge.fts import FtsIndexes
 
-    mirrors = mirrors_beside(store_file)
+    mirrors = mirrors_folder(store_file)
     repositories = {
         name: _open_repository(each, f".repositories.{name}" if name else "", folder, mirrors)
         for name, each in (config.repositories or {"": config}).items()
@@ -237,7 +243,7 @@ def open_space(
         config,
         clock=clock,
         embedder=embedder,
-        vectors=VectorFiles(kept_beside(store_file, "vectors")),
+        vectors=VectorFiles(cache_folder(store_file, "vectors")),
     )
 
 
@@ -262,15 +268,15 @@ def knowledge_reader(
     timeline: Timeline,
     past: History | None = None,
 ) -> KnowledgeRead | None:
-    """Return what reads from the space; a ref pinned to a commit is read as the turn that used it did.
+    """Make a reader of knowledge refs; a ref pinned to a commit of another repository is read from that repository.
 
-    Without a space what moves is read as the newest turn did that had one; None when no turn had.
+    Without a space refs are read from the repositories of past turns; None if no turn had a knowledge space.
     """
     if space is None:
         return past_knowledge_reader(repositories, timeline, past)
 
     async def read(ref: str) -> Passage:
-        commit = await used_commit(ref, timeline, past)
+        commit = await find_commit(ref, timeline, past)
         if commit is None or any(_same_space(commit, own) for own in commits_of(space)):
             return await space.read(ref)
         return await asyncio.to_thread(repositories.read, commit, ref)
@@ -290,12 +296,12 @@ logger: logging.Logger = logging.getLogger("loopline")
 
 
 def memory_file(store_file: Path) -> Path:
-    """Return the file of the index beside a store."""
+    """Return the file of the index of past turns, next to the store file."""
     return store_file.with_name(f"{store_file.name}-memory")
 
 
 async def finish_forgetting(log: TimelineLog, memory: ConversationMemory) -> None:
-    """Remove what is left of forgotten conversations, also of those whose removal was cut off earlier."""
+    """Remove forgotten conversations from the index and the store, also after an interrupted removal."""
     forgotten = await log.forgetting()
     if forgotten:
         await memory.remove(forgotten)
@@ -305,15 +311,15 @@ async def finish_forgetting(log: TimelineLog, memory: ConversationMemory) -> Non
 async def finish_cut_off_forgetting(
     log: TimelineLog, memory: ConversationMemory, store_file: Path | None
 ) -> None:
-    """Remove what a process that was killed left of forgotten conversations; if that fails, the next one removes it.
+    """Finish the removal of forgotten conversations that a killed process left unfinished; log a failure.
 
-    Without a store's file there is none: what is in memory ends with its process.
+    A store in memory (`store_file` None) does not need this.
     """
     try:
         if store_file is not None:
             await finish_forgetting(log, memory)
     except StoreError as error:
-        logger.warning("something is left of forgotten conversations: %s", error)
+        logger.warning("forgotten conversations are not removed completely: %s", error)
 
 
 def open_memory(
@@ -322,7 +328,7 @@ def open_memory(
     clock: Clock,
     embedder: SharedEmbedder | None = None,
 ) -> ConversationMemory:
-    """Return the memory of the log's past turns. The index is opened, and the embedder loaded, with the first search."""
+    """Return the memory of past turns; the first search opens the index and loads the embedder."""
 
     def open_index() -> TurnIndex:
         if store_file is None:

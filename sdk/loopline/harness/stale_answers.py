@@ -1,4 +1,4 @@
-"""Stored answers whose cited lines of a knowledge space have changed since."""
+"""Finds stored answers that cite changed lines of a knowledge space."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from difflib import SequenceMatcher, unified_diff
 from typing import TYPE_CHECKING
 
 from loopline.errors import KnowledgeError, LooplineError, RefError
-from loopline.harness.read_only_store import OpenedStore, used_commit
+from loopline.harness.read_only_store import OpenedStore, find_commit
 from loopline.refs import KnowledgeRef, parse
 from loopline.timeline import (
     Block,
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 
 FAR_LINES = 40
-"""Lines that moved further than this from the others of the same text count as other lines."""
+"""Equal lines that moved more lines than this relative to the longest match are not compared."""
 
 
 def has_lines(text: str, lines: str) -> bool:
-    """Return whether whole lines stand in a text, one after the other, wherever."""
+    """Return whether `text` contains `lines` as consecutive whole lines."""
     return f"\n{lines.strip(chr(10))}\n" in f"\n{text}\n"
 
 
 def lines_diff(cited: str, text: str, name: str) -> list[str]:
-    """Return a unified diff from cited lines to those of a text that stand in their place now; empty if they stand in it."""
+    """Return a unified diff from cited lines to the lines at their place in `text`; empty if `text` contains them."""
     if has_lines(text, cited):
         return []
     before = cited.strip("\n").splitlines()
@@ -45,7 +45,7 @@ def lines_diff(cited: str, text: str, name: str) -> list[str]:
 
 
 def _lines_in_place(before: Sequence[str], now: Sequence[str]) -> Sequence[str]:
-    """Return the lines that took the place of those before; none if no line of them is left."""
+    """Return the lines of `now` that replace the lines `before`; empty if no line of `before` remains."""
     matcher = SequenceMatcher(None, before, now, autojunk=False)
     longest = matcher.find_longest_match()
     if not longest.size:
@@ -56,8 +56,10 @@ def _lines_in_place(before: Sequence[str], now: Sequence[str]) -> Sequence[str]:
         for block in matcher.get_matching_blocks()
         if block.size and abs(block.b - block.a - shift) <= FAR_LINES
     ]
-    first, last = near[0], near[-1]
-    start, end = first.b - first.a, last.b + len(before) - last.a
+    first = near[0]
+    last = near[-1]
+    start = first.b - first.a
+    end = last.b + len(before) - last.a
     return now[max(start, 0) : max(end, 0)]
 
 
@@ -68,7 +70,7 @@ _ANSWERS = BodyUnion[Completion](Completion)
 
 @dataclass(frozen=True, slots=True)
 class ChangedSource:
-    """A cited source whose lines have changed: a unified diff, or why they cannot be compared."""
+    """A cited source with changed lines: a unified diff, or the problem that prevents the comparison."""
 
     ref: str
     diff: tuple[str, ...] = ()
@@ -77,7 +79,7 @@ class ChangedSource:
 
 @dataclass(frozen=True, slots=True)
 class StaleAnswer:
-    """An answer that rests on lines that have changed, or can no longer be compared."""
+    """An answer that cites lines that have changed or cannot be compared."""
 
     conversation: ConversationKey
     answer: Block
@@ -93,10 +95,10 @@ async def find_stale_answers(
     tenant: str | None,
     since: str = "",
 ) -> AsyncIterator[StaleAnswer]:
-    """Yield the answers of these users whose cited lines differ from those of the repository's `HEAD`.
+    """Yield the answers with cited lines that differ from the repository's `HEAD`.
 
-    With `since` only those whose lines still stood at that commit; in a space of several repositories, of the one that
-    has it.
+    With `since`, only lines that were unchanged at that commit count; with several repositories the commit applies to
+    the repository that has it.
     """
     log, repositories = store.log, store.past_repositories
     for summary in await log.conversations(user=user, project=project, tenant=tenant):
@@ -109,7 +111,7 @@ async def find_stale_answers(
                     change
                     for sid in completion.sources_used
                     if (source := timeline.pool.sources.get(sid)) is not None
-                    and (change := await _changed(source, timeline, since, repositories))
+                    and (change := await _check_source(source, timeline, since, repositories))
                     is not None
                 ]
                 if changed:
@@ -117,26 +119,26 @@ async def find_stale_answers(
                     yield StaleAnswer(key, answer, question, tuple(changed))
 
 
-async def _changed(
+async def _check_source(
     source: Source, timeline: Timeline, since: str, repositories: PastRepositories
 ) -> ChangedSource | None:
-    """Return how the lines of a source have changed, None if they have not, or are in no repository."""
+    """Compare the lines of a source with `HEAD`; None if they are unchanged or not from a repository."""
     try:
         ref = parse(source.url)
     except RefError:
         return None
     if not isinstance(ref, KnowledgeRef) or ref.commit is None:
         return None
-    used = await used_commit(source.url, timeline, None)
+    used = await find_commit(source.url, timeline, None)
     if used is None:
         return ChangedSource(source.url, problem="no turn of this conversation used that commit")
     try:
-        return await asyncio.to_thread(_compared, source, ref.path, used, since, repositories)
+        return await asyncio.to_thread(_compare, source, ref.path, used, since, repositories)
     except LooplineError as error:
         return ChangedSource(source.url, problem=str(error))
 
 
-def _compared(
+def _compare(
     source: Source,
     path: str,
     used: KnowledgeCommit,
@@ -146,16 +148,16 @@ def _compared(
     if since and (not used.name or repositories.has(used, since)):
         before = _text_at(repositories, used, path, since)
         if not has_lines(before, source.text):
-            return None  # it was stale before
+            return None  # the lines had already changed at `since`
     diff = lines_diff(source.text, _text_at(repositories, used, path, NOW), f"ks:{path}")
     return ChangedSource(source.url, diff=tuple(diff)) if diff else None
 
 
 def _text_at(repositories: PastRepositories, used: KnowledgeCommit, path: str, commit: str) -> str:
-    """Return the text of a file at a commit, empty if the commit has no such file.
+    """Return the text of a file at a commit, empty if the commit does not have the file.
 
     Raises:
-        KnowledgeError: there is no such repository or commit.
+        KnowledgeError: the repository or the commit does not exist.
     """
     try:
         return repositories.read(used, f"ks:{path}", commit).text

@@ -1,4 +1,4 @@
-"""Stores: conversations without a bundle, their backup and audit, and how they are forgotten."""
+"""Stores without a bundle: import, export, backup and removal of conversations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from loopline.harness.read_only_store import (
     ConversationNames,
     OpenedStore,
     conversation_key,
-    disk_adapters,
+    import_disk_store,
 )
 from loopline.harness.spaces import finish_cut_off_forgetting, finish_forgetting, open_memory
 from loopline.memory import ConversationMemory
@@ -53,7 +53,7 @@ T_co = TypeVar("T_co", covariant=True, default=None)
 
 
 class ConversationHost(ConversationNames[Conversation[T_co]], Generic[T_co]):
-    """The owner of an open log of conversations that can run."""
+    """The owner of an open log, which returns conversation handles that can write."""
 
     _clock: Clock
 
@@ -67,16 +67,15 @@ class ConversationHost(ConversationNames[Conversation[T_co]], Generic[T_co]):
         tenant: str = DEFAULT_TENANT,
         project: str = DEFAULT_PROJECT,
     ) -> Conversation[T_co]:
-        """Import an exported conversation block by block; without a name it keeps its own.
+        """Import an exported conversation block by block, under its own name if `name` is empty.
 
-        Anybody can write a document, so nothing in it acts: its unfinished turns are not resumed, repositories that it
-        names are not read, and it cannot replace a child run. `confirm` names those of its `import_actions` that a
-        person has checked and allows.
+        A document is untrusted: its unfinished turns are not resumed, its repositories are not read, and it cannot
+        replace a child run. `confirm` has the names of its `import_actions` that a person has checked and allows.
 
         Raises:
-            DocumentError: its version is unknown, or it is damaged; the message names the place.
-            LooplineError: it has no such action to confirm, or its name is that of a child run.
-            ConflictError: a conversation of that name exists.
+            DocumentError: the version is unknown, or the document is damaged; the message has the location.
+            LooplineError: `confirm` has an unknown action, or the name belongs to a child run.
+            ConflictError: a conversation of this name exists.
         """
         own_name = name or _own_name(document)
         talk = self.conversation(own_name, user=user, tenant=tenant, project=project)
@@ -93,11 +92,11 @@ class ConversationHost(ConversationNames[Conversation[T_co]], Generic[T_co]):
 def _own_name(document: JsonObject) -> str:
     name = document.get("conversation_id")
     if "version" not in document and "blocks" not in document:
-        raise DocumentError("it is no exported conversation: it has neither a version nor blocks")
-    if not isinstance(name, str) or not name:
         raise DocumentError(
-            "conversation_id: it is not a name: import the document under a name of your own"
+            "the document is not an exported conversation: it has neither a version nor blocks"
         )
+    if not isinstance(name, str) or not name:
+        raise DocumentError("conversation_id is not a name: import the document under another name")
     return name
 
 
@@ -106,7 +105,7 @@ def _check_confirmed(
 ) -> None:
     unknown = unknown_names(confirm, actions)
     if unknown:
-        names = ", ".join(action.name for action in actions) or "nothing"
+        names = ", ".join(action.name for action in actions) or "none"
         raise LooplineError(
             f"{unknown[0]!r} cannot be confirmed: the actions of this document are {names}"
         )
@@ -122,7 +121,7 @@ INDEX = "index.json"
 
 @dataclass(frozen=True, slots=True)
 class ForgottenConversations:
-    """The conversations that were forgotten, and those that were not because later forks show parts of them."""
+    """The forgotten conversations, and the conversations that remain because later forks show parts of them."""
 
     forgotten: Sequence[ConversationKey] = ()
     shown_by_forks: Sequence[ConversationKey] = ()
@@ -131,10 +130,11 @@ class ForgottenConversations:
 async def forget_conversations(
     log: TimelineLog, summaries: Sequence[ConversationSummary], *, cascade: bool = False
 ) -> ForgottenConversations:
-    """Forget these conversations with their child runs; without `cascade`, only those that no other fork shows."""
-    forgotten, waiting = list[ConversationKey](), [each.conversation for each in summaries]
-    found_one = True
-    while found_one and waiting:
+    """Forget conversations with their child runs; without `cascade`, keep those that remaining forks show."""
+    forgotten: list[ConversationKey] = []
+    waiting = [each.conversation for each in summaries]
+    has_progress = True
+    while has_progress and waiting:
         shown: list[ConversationKey] = []
         for conversation in waiting:
             try:
@@ -143,7 +143,8 @@ async def forget_conversations(
                 shown.append(conversation)
             else:
                 forgotten.append(conversation)
-        found_one, waiting = len(shown) < len(waiting), shown
+        has_progress = len(shown) < len(waiting)
+        waiting = shown
     return ForgottenConversations(forgotten, waiting)
 
 
@@ -154,9 +155,9 @@ async def forget_inactive(
     tenant: str | None = None,
     except_tenants: Container[str] = (),
 ) -> ForgottenConversations:
-    """Forget the conversations without any activity since then; of one tenant, or of all but some.
+    """Forget the conversations without activity since `before`, of `tenant`, or of all tenants without `except_tenants`.
 
-    A conversation that a later fork shows parts of is forgotten after the fork.
+    A conversation is kept as long as a fork shows parts of it.
     """
     inactive = await log.conversations(tenant=tenant, before=before)
     return await forget_conversations(
@@ -169,9 +170,9 @@ async def export_conversations(
     summaries: Sequence[ConversationSummary],
     folder: Path,
 ) -> int:
-    """Write each conversation and child run as a document of its own, and `index.json`, which names them.
+    """Write each conversation and child run as a numbered document, and a list of them as `index.json`.
 
-    The files are numbered: the name of a conversation may be no name of a file. Return the number of documents.
+    The files are numbered, as a conversation name may not be valid as a file name. Return the number of documents.
 
     Raises:
         StoreError: the folder exists, or cannot be written.
@@ -182,7 +183,8 @@ async def export_conversations(
         await asyncio.to_thread(folder.mkdir, parents=True)
         while waiting:
             summary = waiting.pop()
-            conversation, file = handle(summary.conversation), f"{len(documents) + 1}.json"
+            conversation = handle(summary.conversation)
+            file = f"{len(documents) + 1}.json"
             await _write_document(conversation, folder / file)
             documents.append({"file": file, **_heading(summary)})
             waiting.extend(reversed(await conversation.children()))
@@ -211,7 +213,7 @@ async def _write_document(conversation: ConversationReader, file: Path) -> None:
 
 
 class Store(OpenedStore, ConversationHost):
-    """Conversations without a bundle. Open it with `async with Store.open(...)`."""
+    """A store of conversations without a bundle. Open it with `async with Store.open(...)`."""
 
     @classmethod
     def open(
@@ -222,12 +224,12 @@ class Store(OpenedStore, ConversationHost):
         clock: Clock | None = None,
         limits: ConversationLimits = DEFAULT_LIMITS,
     ) -> Store:
-        """Return a store, to be entered with `async with`; without a URL, the default store.
+        """Return a store, to be entered with `async with`; None is the default store.
 
-        A conversation that has reached the `limits` takes nothing new.
+        A conversation at its `limits` rejects new messages.
 
         Raises:
-            StoreError: the URL is wrong.
+            StoreError: the URL is invalid.
         """
         return cls(url, read_only=read_only, clock=clock or SystemClock(), limits=limits)
 
@@ -239,7 +241,7 @@ class Store(OpenedStore, ConversationHost):
         return self
 
     def _conversation(self, conversation: ConversationKey) -> Conversation:
-        """Return the conversation, which can be read and rated; there is no bundle to run it."""
+        """Return a handle that can read, rate and stop a conversation, but not run turns."""
         log = self.log
         return Conversation(
             log,
@@ -257,12 +259,12 @@ class Store(OpenedStore, ConversationHost):
         tenant: str = DEFAULT_TENANT,
         project: str = DEFAULT_PROJECT,
     ) -> None:
-        """Remove a conversation for good with its child runs; with `cascade`, forks of any of them too.
+        """Remove a conversation and its child runs permanently, also from the index of past turns.
 
-        It is removed from the index of past turns as well.
+        With `cascade`, forks of them are removed too.
 
         Raises:
-            ConflictError: forks still show some of it, and `cascade` is False.
+            ConflictError: forks show parts of the conversation, and `cascade` is False.
         """
         conversation = conversation_key(name, user=user, tenant=tenant, project=project)
         await self.log.forget(conversation, cascade=cascade)
@@ -271,10 +273,10 @@ class Store(OpenedStore, ConversationHost):
     async def forget_user(
         self, user: str, *, tenant: str = DEFAULT_TENANT, project: str | None = None
     ) -> Sequence[ConversationKey]:
-        """Remove all conversations of a user for good, in one project or in all; return their keys.
+        """Remove all conversations of a user permanently, in one project or in all projects; return their keys.
 
-        What is remembered about the user is in these conversations, and goes with them. The names of the user and of
-        the conversations stay, so that nothing is added to a conversation that was forgotten.
+        This also removes the facts about the user, which are stored in these conversations. The names of the user and
+        of the conversations are kept, to reject writes to a forgotten conversation.
         """
         summaries = await self.log.conversations(user=user, tenant=tenant, project=project)
         outcome = await forget_conversations(self.log, summaries, cascade=True)
@@ -284,9 +286,9 @@ class Store(OpenedStore, ConversationHost):
     async def forget_inactive(
         self, before: datetime, *, tenant: str | None = None
     ) -> ForgottenConversations:
-        """Remove the conversations without any activity since then for good; of one tenant, or of all.
+        """Remove the conversations without activity since `before` permanently, of one tenant or of all tenants.
 
-        A conversation stays as long as a later fork shows parts of it.
+        A conversation is kept as long as a fork shows parts of it.
         """
         outcome = await forget_inactive(self.log, before, tenant=tenant)
         await self._finish_forgetting()
@@ -300,10 +302,10 @@ class Store(OpenedStore, ConversationHost):
         tenant: str = DEFAULT_TENANT,
         project: str | None = None,
     ) -> int:
-        """Write all conversations of a user, in one project or in all, to a new folder; return how many documents.
+        """Write all conversations of a user, in one project or in all projects, to a new folder.
 
-        Each conversation and child run is a document that `load` takes, with the bytes of its files; `index.json`
-        names them.
+        Return the number of documents. Each conversation and child run is a document for `load`, with its files;
+        `index.json` lists the documents.
 
         Raises:
             StoreError: the folder exists, or cannot be written.
@@ -312,7 +314,7 @@ class Store(OpenedStore, ConversationHost):
         return await export_conversations(self._conversation, summaries, Path(folder))
 
     async def _finish_forgetting(self) -> None:
-        """Remove forgotten conversations from the index of past turns, and what else is left of them."""
+        """Remove forgotten conversations from the index of past turns and from the store."""
         async with self._memory() as memory:
             await finish_forgetting(self.log, memory)
 
@@ -325,13 +327,14 @@ class Store(OpenedStore, ConversationHost):
             await memory.close()
 
     async def backup(self, target: str | Path) -> None:
-        """Copy the store to a new file, and its blobs beside it, while others write to it.
+        """Copy the store to a new file, and its blobs next to it, while the store is in use.
 
         Raises:
-            StoreError: nothing is kept, something is at the target already, or it cannot be written.
+            StoreError: the store is in memory, the target exists, or it cannot be written.
         """
-        log, copy = self.log, Path(target)
-        log_type, blobs = await asyncio.to_thread(disk_adapters)
+        log = self.log
+        copy = Path(target)
+        log_type, blobs = await asyncio.to_thread(import_disk_store)
         if not isinstance(log, log_type):
-            raise StoreError("a store in memory has no backup: open a store that is a file")
+            raise StoreError("a store in memory cannot be backed up: use a store in a file")
         await log.backup(copy, blobs.for_store(copy))

@@ -1,4 +1,4 @@
-"""The web of a harness: the search engine and the fetch of pages that its properties turn on."""
+"""Opens the web search, the fetch of pages and the webhooks of a harness."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ENGINES: Mapping[str, tuple[str, str]] = {
     "brave": ("https://api.search.brave.com", "BRAVE_API_KEY"),
     "tavily": ("https://api.tavily.com", "TAVILY_API_KEY"),
 }
-"""The engines that `web.search` knows, each with its address and the variable of its key."""
+"""The search engines of `web.search`, each with its default address and the variable of its key."""
 
 
 class EngineFields(TypedDict):
@@ -36,12 +36,13 @@ async def open_web(
     clock: Clock,
     stack: AsyncExitStack,
 ) -> WebPorts:
-    """Return the ports that the section `web` asks for; `stack` closes them.
+    """Open the search and the fetch of pages that the section `web` enables; `stack` closes them.
 
     Raises:
         PropertyError: an engine, its address or its key is missing, or the extra is not installed.
     """
-    chosen, fetches = str(properties.at("web.search") or ""), properties.at("web.fetch") is True
+    chosen = str(properties.at("web.search") or "")
+    fetches = properties.at("web.fetch") is True
     if not chosen and not fetches:
         return WebPorts()
     missing = [name for name in ("protego", "trafilatura") if fetches and find_spec(name) is None]
@@ -51,25 +52,28 @@ async def open_web(
     from loopline.web.page_fetch import PageFetch
     from loopline.web.search_engines import EngineSearch, SearchEngine
 
-    search, fetch = None, None
+    search = None
+    fetch = None
     if chosen:
-        engine = SearchEngine(**_engine(chosen, environment))
-        # A redirect would carry the key elsewhere.
+        engine = SearchEngine(**_parse_engine(chosen, environment))
+        # A redirect would send the key to another server.
         client = BoundedClient(GuardedTransport(trusted=engine.url), redirects=0)
         stack.push_async_callback(client.close)
         search = EngineSearch(client, engine)
     if fetches:
-        client = BoundedClient(GuardedTransport(allowed=_networks(properties.at("web.allow"))))
+        client = BoundedClient(
+            GuardedTransport(allowed=_parse_networks(properties.at("web.allow")))
+        )
         stack.push_async_callback(client.close)
         fetch = PageFetch(client, clock)
     return WebPorts(search=search, fetch=fetch)
 
 
-def _engine(chosen: str, environment: Mapping[str, str]) -> EngineFields:
-    """Return what `web.search` says of an engine: its name, or `name:address`.
+def _parse_engine(chosen: str, environment: Mapping[str, str]) -> EngineFields:
+    """Parse `web.search`, a name or `name:address` of an engine, and read its key from the environment.
 
     Raises:
-        PropertyError: there is no such engine, or its address or key is missing.
+        PropertyError: the engine is unknown, or its address or key is missing.
     """
     name, _, address = chosen.partition(":")
     if name not in ENGINES:
@@ -84,13 +88,15 @@ def _engine(chosen: str, environment: Mapping[str, str]) -> EngineFields:
     return {"name": name, "url": url, "key": key}
 
 
-def _networks(written: Json) -> list[IPv4Network | IPv6Network]:
-    """Return the networks that pages may be fetched from although they are not public.
+def _parse_networks(written: Json) -> list[IPv4Network | IPv6Network]:
+    """Parse the non-public networks in `web.allow` from which pages may be fetched.
 
     Raises:
-        PropertyError: one of them is none.
+        PropertyError: a value is not a network.
     """
-    items = written if isinstance(written, list) else [] if written is None else [written]
+    if written is None:
+        return []
+    items = written if isinstance(written, list) else [written]
     try:
         return [ip_network(str(item)) for item in items]
     except ValueError as error:
@@ -98,14 +104,14 @@ def _networks(written: Json) -> list[IPv4Network | IPv6Network]:
 
 
 class WebhookSender(Protocol):
-    """Sends requests to addresses of the public web."""
+    """Sends webhooks to public addresses, and to permitted networks."""
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> int:
-        """Send the body, and return the status.
+        """Send the body, and return the HTTP status.
 
         Raises:
-            LooplineError: the address may not be reached.
-            ConnectionError: there was no answer in time.
+            LooplineError: the address is not permitted.
+            ConnectionError: the request failed or timed out.
         """
         ...
 
@@ -115,10 +121,10 @@ class WebhookSender(Protocol):
 
 
 def webhook_sender(networks: Sequence[str]) -> WebhookSender:
-    """Return what sends webhooks, also to addresses of these networks, which are not public.
+    """Return a sender of webhooks to public addresses and to addresses in `networks`.
 
     Raises:
-        LooplineError: one of them is no network.
+        LooplineError: a value is not a network.
     """
     try:
         allowed = [ip_network(network) for network in networks]
