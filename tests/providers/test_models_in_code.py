@@ -116,7 +116,7 @@ def test_a_base_url_that_is_none_is_told_before_anything_is_asked(
 
 
 def test_a_key_from_code_is_checked_as_one_from_the_environment() -> None:
-    with pytest.raises(ModelAccessError, match="api_key cannot be a key"):
+    with pytest.raises(ModelAccessError, match="api_key is not a key"):
         loopline.model("openai:m", api_key="sk-\n1")
 
 

@@ -1,12 +1,11 @@
-"""`loopline chat`: the loop that reads lines from a terminal or a pipe, and runs turns."""
+"""`loopline chat`: open a bundle or a server, and chat at a terminal or through a pipe."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import sys
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import click
 from rich.text import Text
 
 from loopline.cli.bundle_access import open_bundle
+from loopline.cli.chat_loop import Chat
 from loopline.cli.options import Choices, UsageError, command, exit_now, stop_on_signal
 from loopline.cli.parameters import (
     PATH,
@@ -24,28 +24,16 @@ from loopline.cli.parameters import (
 )
 from loopline.cli.reader import new_name
 from loopline.cli.run import (
-    HELP,
-    LATE_INPUT,
     ChatConversation,
-    Command,
-    FinishedTurn,
-    check_file,
-    fork,
     introduce,
     open_server,
-    parse,
-    pending_line,
-    rate,
-    refusal,
     remote_conversation,
     show_result,
     stop,
     watch,
 )
 from loopline.cli.terminal import Keyboard, Screen, escape
-from loopline.errors import AttachmentError, LooplineError
-from loopline.react import result
-from loopline.timeline import PendingCall, Timeline
+from loopline.errors import LooplineError
 
 _logger = logging.getLogger("loopline")
 
@@ -99,105 +87,6 @@ async def _converse(conversation: ChatConversation, choices: Choices, screen: Sc
 
         return await converse(conversation)
     return await _PipeChat(conversation, choices, screen).converse()
-
-
-class Chat(ABC):
-    """The loop of a chat: each line is a message, an answer to a pending call, or a command."""
-
-    def __init__(self, conversation: ChatConversation, screen: Screen) -> None:
-        self._conversation = conversation
-        self._screen = screen
-        self._pending: Sequence[PendingCall] = ()
-        self._attached: tuple[Path, ...] = ()
-        self._leaving = False
-        self._ok = True
-
-    async def converse(self) -> int:
-        """Continue the last turn if it has not ended, then handle each line; return 1 if the last turn failed, else 0."""
-        await self._continue_last_turn()
-        while not self._leaving and (line := await self._read_line()) is not None:
-            command, text = parse(line)
-            await self._handle(command, text)
-        return 0 if self._ok else 1
-
-    async def _handle(self, command: Command | str, text: str) -> None:
-        match command:
-            case "":
-                await self._say(text)
-            case Command.QUIT:
-                self._leaving = True
-            case Command.ATTACH:
-                await self._attach(text)
-            case Command.FORK | Command.FEEDBACK:
-                await self._fork_or_rate(command, text)
-            case Command.HELP:
-                self._screen.note(HELP)
-            case Command.STOP | Command.STEER:
-                self._screen.note("nothing is running")
-            case _:
-                self._screen.error(refusal(command))
-
-    async def _continue_last_turn(self) -> None:
-        """Continue the last turn if it was cut off; if it is paused, show its pending calls."""
-        timeline = Timeline(await self._conversation.blocks())
-        if not timeline.resumable:
-            return
-        number = timeline.resumable[0].number
-        self._pending = result(timeline, number, "paused").pending
-        for call in self._pending:
-            self._screen.note(pending_line(call))
-        if not self._pending:
-            await self._resume(number)
-
-    @abstractmethod
-    async def _read_line(self) -> str | None:
-        """Read the next line; None at the end of the input."""
-
-    @abstractmethod
-    async def _say(self, text: str) -> None:
-        """Send a message, or the answer to the first pending call; an empty text is ignored."""
-
-    @abstractmethod
-    async def _resume(self, number: int) -> None:
-        """Continue the turn of that number."""
-
-    async def _attach(self, name: str) -> None:
-        """Check a file, and send it with the next message."""
-        try:
-            file = await asyncio.to_thread(check_file, name)
-        except AttachmentError as error:
-            self._screen.error(str(error))
-        else:
-            self._attached = (*self._attached, file)
-            self._screen.note(f"{escape(name)} goes with your next message")
-
-    def _take_attached(self) -> tuple[Path, ...]:
-        attached = self._attached
-        self._attached = ()
-        return attached
-
-    async def _fork_or_rate(self, command: str, text: str) -> None:
-        """Continue in a copy of the conversation, or rate its last turn."""
-        try:
-            if command == Command.FEEDBACK:
-                self._screen.note(await rate(self._conversation, text))
-                return
-            source = self._conversation
-            self._conversation = await fork(source, text)
-        except LooplineError as error:
-            self._screen.error(str(error))
-            return
-        self._pending = ()  # a pending call is not run in a copy
-        copy_name = escape(self._conversation.conversation.name)
-        source_name = escape(source.conversation.name)
-        self._screen.note(f"you are in {copy_name} now; {source_name} stays as it is")
-
-    def _take_result(self, finished: FinishedTurn) -> None:
-        """Remember whether a turn succeeded and the calls that it waits for."""
-        self._ok = finished.result.ok
-        self._pending = finished.result.pending
-        if finished.result.late_input:
-            self._screen.note(LATE_INPUT)
 
 
 class _PipeChat(Chat):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal, get_args
 
 import click
@@ -27,7 +26,6 @@ from loopline.models import (
     Json,
     JsonObject,
     Message,
-    Price,
     ToolMessage,
     Usage,
     UserMessage,
@@ -215,48 +213,28 @@ def _prompt_document(request: ModelRequest, schema: JsonObject | None) -> JsonOb
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacheSimulation:
-    """Requests, their simulated cache report, and the price of the model of each; None if a price is unknown."""
-
-    requests: Sequence[ModelRequest]
-    report: CacheReport
-    prices: Sequence[Price | None]
-
-    @property
-    def costs(self) -> list[float | None]:
-        """The cost of each prompt, in US dollars."""
-        priced = zip(self.report.rows, self.prices, strict=True)
-        return [price.of(row.usage) if price else None for row, price in priced]
-
-    @property
-    def costs_uncached(self) -> list[float | None]:
-        """The cost of each prompt without a cache, in US dollars."""
-        priced = zip(self.report.rows, self.prices, strict=True)
-        return [
-            price.of(Usage(input_tokens=row.usage.input_tokens)) if price else None
-            for row, price in priced
-        ]
-
-
 def _show_cache(
     timeline: Timeline, name: CacheName, model: str | None, choices: Choices, screen: Screen
 ) -> int:
     """Print a simulation of a provider's cache for every round, with the prices of `model` or of the model of each round."""
     rules: CacheRules = AnthropicCache() if name == "anthropic" else OpenAICache()
     sent = list(past_requests(timeline))
-    simulation = CacheSimulation(
-        requests=sent,
-        report=simulate((request.as_sent for request in sent), rules),
-        prices=[find_model_facts(model or request.round_start.model).price for request in sent],
-    )
+    report = simulate((request.as_sent for request in sent), rules)
+    prices = [find_model_facts(model or request.round_start.model).price for request in sent]
+    costs = [
+        price.of(row.usage) if price else None
+        for row, price in zip(report.rows, prices, strict=True)
+    ]
+    costs_uncached = [
+        price.of(Usage(input_tokens=row.usage.input_tokens)) if price else None
+        for row, price in zip(report.rows, prices, strict=True)
+    ]
     if choices.as_json:
-        screen.write_json(_cache_document(simulation))
+        screen.write_json(_cache_document(sent, report, costs, costs_uncached))
         return ANSWERED
-    report = simulation.report
     rows = [
         _cache_row(request, row, cost)
-        for request, row, cost in zip(sent, report.rows, simulation.costs, strict=True)
+        for request, row, cost in zip(sent, report.rows, costs, strict=True)
     ]
     right = frozenset({1, 2, 3, 4, 5})
     screen.print_columns(Columns(rows=rows, cut=7, right=right, headings=CACHE_HEADINGS))
@@ -264,8 +242,8 @@ def _show_cache(
         f"read {report.read_of_held:.1%} of the prefix shared with the previous request, {report.read_of_all:.1%} of all; "
         f"the prompts cost {report.cost_factor:.2f} of their cost without a cache"
     )
-    cost = _sum(simulation.costs)
-    uncached = _sum(simulation.costs_uncached)
+    cost = _sum(costs)
+    uncached = _sum(costs_uncached)
     if cost is None or uncached is None:
         screen.note("the price of a model is unknown: --model uses the prices of another model")
     else:
@@ -307,10 +285,12 @@ def _miss_reasons(row: CacheRow) -> str:
     return "; ".join(reasons)
 
 
-def _cache_document(simulation: CacheSimulation) -> JsonObject:
-    report = simulation.report
-    costs = simulation.costs
-    uncached = simulation.costs_uncached
+def _cache_document(
+    sent: Sequence[ModelRequest],
+    report: CacheReport,
+    costs: Sequence[float | None],
+    costs_uncached: Sequence[float | None],
+) -> JsonObject:
     rows: list[Json] = [
         {
             "turn_id": request.block.turn_id,
@@ -326,7 +306,7 @@ def _cache_document(simulation: CacheSimulation) -> JsonObject:
             "why": _miss_reasons(row),
         }
         for request, row, cost, cost_uncached in zip(
-            simulation.requests, report.rows, costs, uncached, strict=True
+            sent, report.rows, costs, costs_uncached, strict=True
         )
     ]
     return {
@@ -335,7 +315,7 @@ def _cache_document(simulation: CacheSimulation) -> JsonObject:
         "read_of_all": report.read_of_all,
         "cost_factor": report.cost_factor,
         "cost": _sum(costs),
-        "cost_uncached": _sum(uncached),
+        "cost_uncached": _sum(costs_uncached),
     }
 
 

@@ -8,10 +8,9 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args
@@ -32,7 +31,6 @@ from loopline.cli.knowledge import index_line
 from loopline.cli.options import (
     ANSWERED,
     FAILED,
-    REACTIONS,
     Choices,
     Protocol,
     UsageError,
@@ -54,7 +52,6 @@ from loopline.cli.turn_display import QuestionForm, TurnDisplay
 from loopline.conversations import Conversation, Recovery
 from loopline.errors import LooplineError
 from loopline.events import Delta
-from loopline.files import AttachmentCaps, read_attachments
 from loopline.harness import Harness
 from loopline.models import Json, JsonObject
 from loopline.react import Limits, result
@@ -66,7 +63,6 @@ from loopline.timeline import (
     Turn,
     TurnResult,
     citations,
-    turn_id,
 )
 
 if TYPE_CHECKING:
@@ -396,27 +392,20 @@ def _show_question(event: Delta, location: str, screen: Screen) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class NumberedSource:
-    """A cited source, and its number in the printed answer."""
-
-    n: int
-    source: Source
-
-
-@dataclass(frozen=True, slots=True)
 class PrintedAnswer:
-    """The text of an answer, with citations numbered in the order of their first mention, and the cited sources."""
+    """The text of an answer, with citations numbered in the order of their first mention, and the sources by number."""
 
     text: str
-    sources: tuple[NumberedSource, ...]
+    sources: Mapping[int, Source]
 
 
 def number_citations(timeline: Timeline, turn: Turn) -> PrintedAnswer:
     """Return the answer of a turn with its citations replaced by numbers; empty if the turn did not answer."""
-    written, pool = turn.completion.text if turn.completion else "", timeline.pool
+    written = turn.completion.text if turn.completion else ""
+    pool = timeline.pool
     marks = citations.Marks(pool.sources)
     text = citations.resolve(written, marks, newest=pool.newest).strip()
-    sources = tuple(NumberedSource(n, pool.sources[sid]) for sid, n in marks.numbers.items())
+    sources = {n: pool.sources[sid] for sid, n in marks.numbers.items()}
     return PrintedAnswer(text=text, sources=sources)
 
 
@@ -429,17 +418,15 @@ def answer_text(answer: PrintedAnswer, *, dense: bool = False) -> Text:
     return text
 
 
-def source_lines(sources: Iterable[NumberedSource], width: int = 0) -> list[Text]:
+def source_lines(sources: Mapping[int, Source], width: int = 0) -> list[Text]:
     """Render each source as a line `[1] heading — ks:docs/…@3f2a91c#L88-L96`.
 
     The heading is truncated if the line is longer than `width` columns; 0 means any length.
     """
-    return [_source_line(numbered, width) for numbered in sources]
+    return [_source_line(n, source, width) for n, source in sources.items()]
 
 
-def _source_line(numbered: NumberedSource, width: int) -> Text:
-    source = numbered.source
-    n = numbered.n
+def _source_line(n: int, source: Source, width: int) -> Text:
     title = escape(" ".join(source.title.split()))
     ref = escape(source.url)
     room = width - len(f"[{n}]  — ") - cell_len(ref)
@@ -511,7 +498,7 @@ def _run_document(finished: FinishedTurn, answer: PrintedAnswer, name: str) -> J
         "error": outcome.error,
         "rounds": outcome.rounds,
         "usage": usage,
-        "sources": [_source_document(numbered) for numbered in answer.sources],
+        "sources": [_source_document(n, source) for n, source in answer.sources.items()],
         "blocks": len(finished.blocks),
         "elapsed_ms": final.elapsed_ms if final else None,
         "late_input": list[Json](outcome.late_input),
@@ -527,10 +514,9 @@ def _run_document(finished: FinishedTurn, answer: PrintedAnswer, name: str) -> J
     }
 
 
-def _source_document(numbered: NumberedSource) -> Json:
-    source = numbered.source
+def _source_document(n: int, source: Source) -> Json:
     return {
-        "n": numbered.n,
+        "n": n,
         "title": source.title,
         "url": source.url,
         "path": source.path,
@@ -615,89 +601,3 @@ def _recovery_document(recovery: Recovery) -> JsonObject:
             for call in (outcome.pending if outcome else ())
         ),
     }
-
-
-_COMMAND = re.compile(r"/[a-z]+")
-
-
-class Command(StrEnum):
-    """The commands of a chat: a line that starts with one is not a message."""
-
-    STEER = "/steer"
-    STOP = "/stop"
-    ATTACH = "/attach"
-    FEEDBACK = "/feedback"
-    FORK = "/fork"
-    HELP = "/help"
-    QUIT = "/quit"
-
-
-GREETING = (
-    f"text that you type while a turn runs is added to it · {Command.HELP} lists the commands"
-)
-HELP = f"""\
-{Command.STEER} TEXT               changes the direction of the running turn
-{Command.STOP}, Ctrl-C             stops it
-{Command.ATTACH} FILE              sends a file with your next message
-{Command.FEEDBACK} REACTION [WHY]  rates the last turn: ok, not_ok, neutral, or none
-{Command.FORK} [NAME]              continues in a copy of the conversation
-{Command.QUIT}, Ctrl-D             leaves
-Esc, then Enter           begins another line of the message"""
-LATE_INPUT = "your message came too late for this turn: the next turn will read it"
-
-
-def parse(line: str) -> tuple[Command | str, str]:
-    """Split a line into its command and the text after it; a line without a command is ("", line)."""
-    first, _, text = line.partition(" ")
-    first = first.rstrip()
-    if not _COMMAND.fullmatch(first):
-        return "", line
-    return (Command(first) if first in list(Command) else first), text.strip()
-
-
-def refusal(command: str) -> str:
-    """Return the error message for a command that does not exist."""
-    return (
-        f"there is no command {command}: {', '.join(Command)}; "
-        "begin the line with a space to send it as a message"
-    )
-
-
-async def fork(conversation: ChatConversation, name: str) -> ChatConversation:
-    """Copy all blocks of a conversation to a new conversation, and return the new one.
-
-    Raises:
-        LooplineError: the conversation is empty, or the name is used or invalid.
-    """
-    blocks = await conversation.blocks()
-    if not blocks:
-        raise LooplineError("there is nothing to copy: send a message first")
-    return await conversation.fork(seq=blocks[-1].seq, name=name)
-
-
-async def rate(conversation: ChatConversation, typed: str) -> str:
-    """Rate the last turn that has ended with `typed`, such as `ok` or `not_ok too long`; return `turn_2: ok`.
-
-    Raises:
-        LooplineError: no turn has ended, or `typed` does not start with a reaction.
-    """
-    reaction, _, text = typed.partition(" ")
-    if reaction not in REACTIONS:
-        raise LooplineError(f"{Command.FEEDBACK} needs a reaction: {', '.join(REACTIONS)}")
-    exits = await conversation.blocks(types="react.exit")
-    if not exits:
-        raise LooplineError("no turn has ended yet")
-    turn = turn_id(exits[-1].turn)
-    await conversation.feedback(turn, REACTIONS[reaction], text=text.strip())
-    return f"{turn}: {reaction}"
-
-
-def check_file(name: str) -> Path:
-    """Return the path of a file, with `~` expanded, after a check that it can be attached.
-
-    Raises:
-        AttachmentError: the file cannot be attached.
-    """
-    file = Path(name).expanduser()
-    read_attachments(file, AttachmentCaps())
-    return file

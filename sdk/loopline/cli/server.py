@@ -170,12 +170,19 @@ async def serve(
     ways = _authenticators(keys, issuer, audience, jwks)
     if production and (not ways or os.environ.get(SCAN) != "1"):
         raise UsageError(f"--production needs --keys FILE or --issuer URL, and {SCAN}=1")
-    settings = _environment_settings(production=production, reload=reload)
+    settings = _make_settings(
+        production=production,
+        reload=reload,
+        public_url=public_url,
+        origins=origin,
+        retention=retention,
+        quotas=quota,
+    )
     served = app(
         bundles,
         store=choices.store,
         auth=FirstOf(ways) if ways else None,
-        settings=_apply_options(settings, public_url, origin, retention, quota),
+        settings=settings,
         model=choices.model,
         properties=parse_properties(choices),
     )
@@ -209,40 +216,33 @@ def _authenticators(
     return ways
 
 
-def _environment_settings(*, production: bool, reload: bool) -> ServerSettings:
-    """Return the settings of a server from environment variables."""
-    from loopline.server import ServerSettings
-
-    return ServerSettings(
-        isolated_only=production,
-        drain_seconds=RELOAD_SECONDS if reload else ServerSettings().drain_seconds,
-        caps=replace(
-            AttachmentCaps.with_environment(os.environ), known_types=True, decode_images=True
-        ),
-        signing_key=os.environ.get("LOOPLINE_SIGNING_KEY", "").encode(),
-        webhook_secret=os.environ.get("LOOPLINE_WEBHOOK_SECRET", "").encode(),
-    )
-
-
-def _apply_options(
-    settings: ServerSettings,
+def _make_settings(
+    *,
+    production: bool,
+    reload: bool,
     public_url: str,
-    origins: Sequence[str],
-    retention: Sequence[str],
-    quotas: Sequence[str],
+    origins: tuple[str, ...],
+    retention: tuple[str, ...],
+    quotas: tuple[str, ...],
 ) -> ServerSettings:
-    """Return the settings with the values of the options.
+    """Make the settings of a server from the options and environment variables.
 
     Raises:
         UsageError: `--retention` or `--quota` is malformed.
+        AttachmentError: an environment variable of the limits of attachments is malformed.
     """
-    from loopline.server import DailyQuotas, Retention
+    from loopline.server import DailyQuotas, Retention, ServerSettings
 
+    caps = AttachmentCaps.with_environment(os.environ)
     try:
-        return replace(
-            settings,
+        return ServerSettings(
+            isolated_only=production,
+            drain_seconds=RELOAD_SECONDS if reload else ServerSettings().drain_seconds,
+            caps=replace(caps, known_types=True, decode_images=True),
+            signing_key=os.environ.get("LOOPLINE_SIGNING_KEY", "").encode(),
+            webhook_secret=os.environ.get("LOOPLINE_WEBHOOK_SECRET", "").encode(),
             public_url=public_url,
-            origins=tuple(origins),
+            origins=origins,
             retention=Retention.parse(retention),
             quotas=DailyQuotas.parse(quotas),
         )

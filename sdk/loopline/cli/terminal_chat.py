@@ -18,12 +18,10 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.patch_stdout import StdoutProxy
 from rich.text import Text
 
-from loopline.cli.chat import Chat
+from loopline.cli.chat_loop import GREETING, Chat, Command
 from loopline.cli.options import BY_SIGNAL
 from loopline.cli.run import (
-    GREETING,
     ChatConversation,
-    Command,
     FinishedTurn,
     answer_question,
     show_result,

@@ -1,0 +1,202 @@
+"""The loop of `loopline chat`: the commands of a line, and what they do in a conversation."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+
+from loopline.cli.options import REACTIONS
+from loopline.cli.run import ChatConversation, FinishedTurn, pending_line
+from loopline.cli.terminal import Screen, escape
+from loopline.errors import AttachmentError, LooplineError
+from loopline.files import AttachmentCaps, read_attachments
+from loopline.react import result
+from loopline.timeline import PendingCall, Timeline, turn_id
+
+_COMMAND = re.compile(r"/[a-z]+")
+
+
+class Command(StrEnum):
+    """The commands of a chat: a line that starts with one is not a message."""
+
+    STEER = "/steer"
+    STOP = "/stop"
+    ATTACH = "/attach"
+    FEEDBACK = "/feedback"
+    FORK = "/fork"
+    HELP = "/help"
+    QUIT = "/quit"
+
+
+GREETING = (
+    f"text that you type while a turn runs is added to it · {Command.HELP} lists the commands"
+)
+HELP = f"""\
+{Command.STEER} TEXT               changes the direction of the running turn
+{Command.STOP}, Ctrl-C             stops it
+{Command.ATTACH} FILE              sends a file with your next message
+{Command.FEEDBACK} REACTION [WHY]  rates the last turn: ok, not_ok, neutral, or none
+{Command.FORK} [NAME]              continues in a copy of the conversation
+{Command.QUIT}, Ctrl-D             leaves
+Esc, then Enter           begins another line of the message"""
+LATE_INPUT = "your message came too late for this turn: the next turn will read it"
+
+
+def parse(line: str) -> tuple[Command | str, str]:
+    """Split a line into its command and the text after it; a line without a command is ("", line)."""
+    first, _, text = line.partition(" ")
+    first = first.rstrip()
+    if not _COMMAND.fullmatch(first):
+        return "", line
+    return (Command(first) if first in list(Command) else first), text.strip()
+
+
+def refusal(command: str) -> str:
+    """Return the error message for a command that does not exist."""
+    return (
+        f"there is no command {command}: {', '.join(Command)}; "
+        "begin the line with a space to send it as a message"
+    )
+
+
+async def fork(conversation: ChatConversation, name: str) -> ChatConversation:
+    """Copy all blocks of a conversation to a new conversation, and return the new one.
+
+    Raises:
+        LooplineError: the conversation is empty, or the name is used or invalid.
+    """
+    blocks = await conversation.blocks()
+    if not blocks:
+        raise LooplineError("there is nothing to copy: send a message first")
+    return await conversation.fork(seq=blocks[-1].seq, name=name)
+
+
+async def rate(conversation: ChatConversation, typed: str) -> str:
+    """Rate the last turn that has ended with `typed`, such as `ok` or `not_ok too long`; return `turn_2: ok`.
+
+    Raises:
+        LooplineError: no turn has ended, or `typed` does not start with a reaction.
+    """
+    reaction, _, text = typed.partition(" ")
+    if reaction not in REACTIONS:
+        raise LooplineError(f"{Command.FEEDBACK} needs a reaction: {', '.join(REACTIONS)}")
+    exits = await conversation.blocks(types="react.exit")
+    if not exits:
+        raise LooplineError("no turn has ended yet")
+    turn = turn_id(exits[-1].turn)
+    await conversation.feedback(turn, REACTIONS[reaction], text=text.strip())
+    return f"{turn}: {reaction}"
+
+
+def check_file(name: str) -> Path:
+    """Return the path of a file, with `~` expanded, after a check that it can be attached.
+
+    Raises:
+        AttachmentError: the file cannot be attached.
+    """
+    file = Path(name).expanduser()
+    read_attachments(file, AttachmentCaps())
+    return file
+
+
+class Chat(ABC):
+    """The loop of a chat: each line is a message, an answer to a pending call, or a command."""
+
+    def __init__(self, conversation: ChatConversation, screen: Screen) -> None:
+        self._conversation = conversation
+        self._screen = screen
+        self._pending: Sequence[PendingCall] = ()
+        self._attached: tuple[Path, ...] = ()
+        self._leaving = False
+        self._ok = True
+
+    async def converse(self) -> int:
+        """Continue the last turn if it has not ended, then handle each line; return 1 if the last turn failed, else 0."""
+        await self._continue_last_turn()
+        while not self._leaving and (line := await self._read_line()) is not None:
+            command, text = parse(line)
+            await self._handle(command, text)
+        return 0 if self._ok else 1
+
+    async def _handle(self, command: Command | str, text: str) -> None:
+        match command:
+            case "":
+                await self._say(text)
+            case Command.QUIT:
+                self._leaving = True
+            case Command.ATTACH:
+                await self._attach(text)
+            case Command.FORK | Command.FEEDBACK:
+                await self._fork_or_rate(command, text)
+            case Command.HELP:
+                self._screen.note(HELP)
+            case Command.STOP | Command.STEER:
+                self._screen.note("nothing is running")
+            case _:
+                self._screen.error(refusal(command))
+
+    async def _continue_last_turn(self) -> None:
+        """Continue the last turn if it was cut off; if it is paused, show its pending calls."""
+        timeline = Timeline(await self._conversation.blocks())
+        if not timeline.resumable:
+            return
+        number = timeline.resumable[0].number
+        self._pending = result(timeline, number, "paused").pending
+        for call in self._pending:
+            self._screen.note(pending_line(call))
+        if not self._pending:
+            await self._resume(number)
+
+    @abstractmethod
+    async def _read_line(self) -> str | None:
+        """Read the next line; None at the end of the input."""
+
+    @abstractmethod
+    async def _say(self, text: str) -> None:
+        """Send a message, or the answer to the first pending call; an empty text is ignored."""
+
+    @abstractmethod
+    async def _resume(self, number: int) -> None:
+        """Continue the turn of that number."""
+
+    async def _attach(self, name: str) -> None:
+        """Check a file, and send it with the next message."""
+        try:
+            file = await asyncio.to_thread(check_file, name)
+        except AttachmentError as error:
+            self._screen.error(str(error))
+        else:
+            self._attached = (*self._attached, file)
+            self._screen.note(f"{escape(name)} goes with your next message")
+
+    def _take_attached(self) -> tuple[Path, ...]:
+        attached = self._attached
+        self._attached = ()
+        return attached
+
+    async def _fork_or_rate(self, command: str, text: str) -> None:
+        """Continue in a copy of the conversation, or rate its last turn."""
+        try:
+            if command == Command.FEEDBACK:
+                self._screen.note(await rate(self._conversation, text))
+                return
+            source = self._conversation
+            self._conversation = await fork(source, text)
+        except LooplineError as error:
+            self._screen.error(str(error))
+            return
+        self._pending = ()  # a pending call is not run in a copy
+        copy_name = escape(self._conversation.conversation.name)
+        source_name = escape(source.conversation.name)
+        self._screen.note(f"you are in {copy_name} now; {source_name} stays as it is")
+
+    def _take_result(self, finished: FinishedTurn) -> None:
+        """Remember whether a turn succeeded and the calls that it waits for."""
+        self._ok = finished.result.ok
+        self._pending = finished.result.pending
+        if finished.result.late_input:
+            self._screen.note(LATE_INPUT)
