@@ -62,7 +62,7 @@ def test_citations_are_numbered_in_the_order_of_their_first_mention() -> None:
     )
     answer = number_citations(talked, talked.turn(1))
     assert answer.text == "A [1] b [2] [1] `[[S:2]]`"
-    assert [(cited.n, cited.source.url[:9]) for cited in answer.sources] == [
+    assert [(n, cited.url[:9]) for n, cited in answer.sources.items()] == [
         (1, "ks:docs/3"),
         (2, "ks:docs/1"),
     ]

@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
@@ -208,16 +208,16 @@ def command(work: Work) -> click.Command:
     @wraps(work)
     def call(verbose: bool, **values: Any) -> None:
         shared = {name: values.pop(name) for name in _SHARED if name in values}
-        by_argument = values.pop("conversation_argument", None)
-        chosen = shared.get("conversation")
-        if chosen is not None and by_argument not in (None, chosen):
-            raise click.BadParameter(
-                "two conversations are named: write one of them", param_hint="'--conversation'"
-            )
-        if by_argument is not None:
-            shared["conversation"] = by_argument
-        paged = values.pop("pager", False)
         choices = Choices(**shared)
+        by_argument = values.pop("conversation_argument", None)
+        if by_argument is not None:
+            if choices.conversation not in (None, by_argument):
+                raise click.BadParameter(
+                    "two conversations are named: write one of them",
+                    param_hint="'--conversation'",
+                )
+            choices = replace(choices, conversation=by_argument)
+        paged = values.pop("pager", False)
         execute(
             lambda screen: work(choices, screen, **values),
             verbose=verbose,

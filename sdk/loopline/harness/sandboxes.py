@@ -254,24 +254,22 @@ class ProgramTools:
         return self._sandboxes[mode]
 
 
-class UnconfiguredPrograms:
-    """Returns no tools, as the section `execution` is missing; rejects descriptor modules that name a backend."""
+def _reject_backends(loaded: LoadedBundle) -> Callable[[str], Awaitable[Sequence[Tool]]]:
+    """Make a function that returns no tools, for a bundle without the section `execution`.
 
-    def __init__(self, loaded: LoadedBundle) -> None:
-        self._runtimes = ThreadCache(partial(load_runtimes, bundle=loaded))
+    The function raises a PropertyError if a descriptor module names a backend for programs.
+    """
+    load_backends = ThreadCache(partial(load_runtimes, bundle=loaded))
 
-    async def __call__(self, module: str) -> Sequence[Tool]:
-        """Return an empty list.
-
-        Raises:
-            PropertyError: the descriptor module names a backend for programs.
-        """
-        if module and (runtimes := await self._runtimes(module)):
+    async def find_tools(module: str) -> Sequence[Tool]:
+        if module and (runtimes := await load_backends(module)):
             raise PropertyError(
                 f"TOOL_RUNTIME names {', '.join(runtimes)}: programs run only with the section `execution`; "
                 "write it, or set execution.runtime.enabled to false"
             )
         return ()
+
+    return find_tools
 
 
 async def open_executions(
@@ -286,7 +284,7 @@ async def open_executions(
     """
     runtime = choose_runtime(properties)
     if "execution" not in properties.written:
-        return UnconfiguredPrograms(loaded)
+        return _reject_backends(loaded)
     if runtime["enabled"] is not True:
         return no_programs
     settings = ExecutionSettings(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from importlib.util import find_spec
 from ipaddress import IPv4Network, IPv6Network, ip_network
-from typing import Protocol, TypedDict
+from typing import TYPE_CHECKING, Protocol
 
 from loopline.bundle import Properties, WebPorts
 from loopline.clock import Clock
@@ -14,20 +14,15 @@ from loopline.errors import LooplineError, PropertyError
 from loopline.models import Json
 from loopline.models.safe_text import is_address
 
+if TYPE_CHECKING:
+    from loopline.web.search_engines import SearchEngine
+
 ENGINES: Mapping[str, tuple[str, str]] = {
     "searxng": ("", ""),
     "brave": ("https://api.search.brave.com", "BRAVE_API_KEY"),
     "tavily": ("https://api.tavily.com", "TAVILY_API_KEY"),
 }
 """The search engines of `web.search`, each with its default address and the variable of its key."""
-
-
-class EngineFields(TypedDict):
-    """The fields of a search engine."""
-
-    name: str
-    url: str
-    key: str
 
 
 async def open_web(
@@ -50,12 +45,12 @@ async def open_web(
         raise PropertyError(f"web.fetch needs {', '.join(missing)}: pip install 'loopline[web]'")
     from loopline.web.guarded_client import BoundedClient, GuardedTransport
     from loopline.web.page_fetch import PageFetch
-    from loopline.web.search_engines import EngineSearch, SearchEngine
+    from loopline.web.search_engines import EngineSearch
 
     search = None
     fetch = None
     if chosen:
-        engine = SearchEngine(**_parse_engine(chosen, environment))
+        engine = _parse_engine(chosen, environment)
         # A redirect would send the key to another server.
         client = BoundedClient(GuardedTransport(trusted=engine.url), redirects=0)
         stack.push_async_callback(client.close)
@@ -69,12 +64,14 @@ async def open_web(
     return WebPorts(search=search, fetch=fetch)
 
 
-def _parse_engine(chosen: str, environment: Mapping[str, str]) -> EngineFields:
+def _parse_engine(chosen: str, environment: Mapping[str, str]) -> SearchEngine:
     """Parse `web.search`, a name or `name:address` of an engine, and read its key from the environment.
 
     Raises:
         PropertyError: the engine is unknown, or its address or key is missing.
     """
+    from loopline.web.search_engines import SearchEngine
+
     name, _, address = chosen.partition(":")
     if name not in ENGINES:
         raise PropertyError(f"web.search is {chosen!r}: write one of {', '.join(ENGINES)}")
@@ -85,7 +82,7 @@ def _parse_engine(chosen: str, environment: Mapping[str, str]) -> EngineFields:
     key = environment.get(variable, "").strip() if variable else ""
     if variable and not key:
         raise PropertyError(f"web.search is {name!r}, which needs a key: set {variable}")
-    return {"name": name, "url": url, "key": key}
+    return SearchEngine(name=name, url=url, key=key)
 
 
 def _parse_networks(written: Json) -> list[IPv4Network | IPv6Network]:
