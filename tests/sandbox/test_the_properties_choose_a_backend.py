@@ -121,7 +121,10 @@ async def test_a_descriptor_may_name_a_backend_where_programs_are_turned_off(
         ({"runtime": {"mode": "none"}}, "write one of"),
         ({"runtime": {"default_profile": "x"}}, "default_profile"),
         ({"runtime": {"profiles": {"small": {"mode": "docker"}}}}, "no profile is chosen"),
-        ({"runtime": {"mode": "process", "profiles": {"docker": {"memry": "2g"}}}}, "unknown property 'memry'"),
+        (
+            {"runtime": {"mode": "process", "profiles": {"docker": {"memry": "2g"}}}},
+            "unknown property 'memry'",
+        ),
         ({"runtime": {"mode": "process", "profiles": {"docker": "2g"}}}, "is not a section"),
         ({"effect": "meta"}, "execution.effect"),
         ({"limits": {"calls": 0}}, "execution.limits.calls"),
