@@ -1,128 +1,60 @@
 """Bundles: the classes for authors, and how bundles are loaded, configured and run."""
 
-from loopline.bundle.bundle import Bundle
-from loopline.bundle.communicator import ChatCommunicator
-from loopline.bundle.conversation_store import ContextRAGClient, ConversationStore, StoredArtifact
-from loopline.bundle.descriptors import (
-    is_alias,
-    load_mcp_selections,
-    load_runtimes,
-    load_skills,
-    load_tools,
-)
-from loopline.bundle.importer import blame
-from loopline.bundle.load import (
-    Available,
-    LoadedBundle,
-    available,
-    build_call_problems,
-    bundle_agents,
-    descriptor_modules,
-    load,
-    names_every_module,
-)
-from loopline.bundle.loop_checks import misspelt_attributes
-from loopline.bundle.mcp_config import (
-    MCP_FILE,
-    McpConnectionSettings,
-    McpOAuthSettings,
-    McpSelection,
-    McpServerEntry,
-    read_mcp_file,
-)
-from loopline.bundle.open_bundle import OpenBundle, call_load_hook, make_deps
-from loopline.bundle.prepared_run import (
-    LOOP_TOOLS,
-    ApplicationHostingService,
-    HostFile,
-    McpTools,
-    PreparedRun,
-    RunLoop,
-    Services,
-    WebPorts,
-    commits_of,
-    no_programs,
-)
-from loopline.bundle.properties import (
-    BACKENDS,
-    EXECUTION,
-    PROGRAMS_TOOLS,
-    LoopSettings,
-    Properties,
-    Setting,
-    SkillSearch,
-    TypedValue,
-    loop_settings,
-    merged,
-    parse_setting,
-    tool_properties,
-)
-from loopline.bundle.restrictions import (
-    ANY_TOOL,
-    check_restrictions,
-    tool_settings,
-    unknown_skills,
-)
-from loopline.bundle.template import Installation, create
-from loopline.bundle.workflow import BaseWorkflow
-
-__all__ = [
-    "ANY_TOOL",
-    "BACKENDS",
-    "EXECUTION",
-    "LOOP_TOOLS",
-    "MCP_FILE",
-    "PROGRAMS_TOOLS",
-    "ApplicationHostingService",
-    "Available",
-    "BaseWorkflow",
-    "Bundle",
-    "ChatCommunicator",
-    "ContextRAGClient",
-    "ConversationStore",
-    "HostFile",
-    "Installation",
-    "LoadedBundle",
-    "LoopSettings",
-    "McpConnectionSettings",
-    "McpOAuthSettings",
-    "McpSelection",
-    "McpServerEntry",
-    "McpTools",
-    "OpenBundle",
-    "PreparedRun",
-    "Properties",
-    "RunLoop",
-    "Services",
-    "Setting",
-    "SkillSearch",
-    "StoredArtifact",
-    "TypedValue",
-    "WebPorts",
-    "available",
-    "blame",
-    "build_call_problems",
-    "bundle_agents",
-    "call_load_hook",
-    "check_restrictions",
-    "commits_of",
-    "create",
-    "descriptor_modules",
-    "is_alias",
-    "load",
-    "load_mcp_selections",
-    "load_runtimes",
-    "load_skills",
-    "load_tools",
-    "loop_settings",
-    "make_deps",
-    "merged",
-    "misspelt_attributes",
-    "names_every_module",
-    "no_programs",
-    "parse_setting",
-    "read_mcp_file",
-    "tool_properties",
-    "tool_settings",
-    "unknown_skills",
-]
+from loopline.bundle.bundle import Bundle as Bundle
+from loopline.bundle.communicator import ChatCommunicator as ChatCommunicator
+from loopline.bundle.conversation_store import ContextRAGClient as ContextRAGClient
+from loopline.bundle.conversation_store import ConversationStore as ConversationStore
+from loopline.bundle.conversation_store import StoredArtifact as StoredArtifact
+from loopline.bundle.descriptors import is_alias as is_alias
+from loopline.bundle.descriptors import load_mcp_selections as load_mcp_selections
+from loopline.bundle.descriptors import load_runtimes as load_runtimes
+from loopline.bundle.descriptors import load_skills as load_skills
+from loopline.bundle.descriptors import load_tools as load_tools
+from loopline.bundle.importer import blame as blame
+from loopline.bundle.load import Available as Available
+from loopline.bundle.load import LoadedBundle as LoadedBundle
+from loopline.bundle.load import available as available
+from loopline.bundle.load import build_call_problems as build_call_problems
+from loopline.bundle.load import bundle_agents as bundle_agents
+from loopline.bundle.load import descriptor_modules as descriptor_modules
+from loopline.bundle.load import load as load
+from loopline.bundle.load import names_every_module as names_every_module
+from loopline.bundle.loop_checks import misspelt_attributes as misspelt_attributes
+from loopline.bundle.mcp_config import MCP_FILE as MCP_FILE
+from loopline.bundle.mcp_config import McpConnectionSettings as McpConnectionSettings
+from loopline.bundle.mcp_config import McpOAuthSettings as McpOAuthSettings
+from loopline.bundle.mcp_config import McpSelection as McpSelection
+from loopline.bundle.mcp_config import McpServerEntry as McpServerEntry
+from loopline.bundle.mcp_config import read_mcp_file as read_mcp_file
+from loopline.bundle.open_bundle import OpenBundle as OpenBundle
+from loopline.bundle.open_bundle import call_load_hook as call_load_hook
+from loopline.bundle.open_bundle import make_deps as make_deps
+from loopline.bundle.prepared_run import LOOP_TOOLS as LOOP_TOOLS
+from loopline.bundle.prepared_run import ApplicationHostingService as ApplicationHostingService
+from loopline.bundle.prepared_run import HostFile as HostFile
+from loopline.bundle.prepared_run import McpTools as McpTools
+from loopline.bundle.prepared_run import PreparedRun as PreparedRun
+from loopline.bundle.prepared_run import RunLoop as RunLoop
+from loopline.bundle.prepared_run import Services as Services
+from loopline.bundle.prepared_run import WebPorts as WebPorts
+from loopline.bundle.prepared_run import commits_of as commits_of
+from loopline.bundle.prepared_run import no_programs as no_programs
+from loopline.bundle.properties import BACKENDS as BACKENDS
+from loopline.bundle.properties import EXECUTION as EXECUTION
+from loopline.bundle.properties import PROGRAMS_TOOLS as PROGRAMS_TOOLS
+from loopline.bundle.properties import LoopSettings as LoopSettings
+from loopline.bundle.properties import Properties as Properties
+from loopline.bundle.properties import Setting as Setting
+from loopline.bundle.properties import SkillSearch as SkillSearch
+from loopline.bundle.properties import TypedValue as TypedValue
+from loopline.bundle.properties import loop_settings as loop_settings
+from loopline.bundle.properties import merged as merged
+from loopline.bundle.properties import parse_setting as parse_setting
+from loopline.bundle.properties import tool_properties as tool_properties
+from loopline.bundle.restrictions import ANY_TOOL as ANY_TOOL
+from loopline.bundle.restrictions import check_restrictions as check_restrictions
+from loopline.bundle.restrictions import tool_settings as tool_settings
+from loopline.bundle.restrictions import unknown_skills as unknown_skills
+from loopline.bundle.template import Installation as Installation
+from loopline.bundle.template import create as create
+from loopline.bundle.workflow import BaseWorkflow as BaseWorkflow

@@ -75,7 +75,6 @@ from loopline.reader import KnowledgeRead, Reader
 from loopline.timeline import (
     ArtifactKept,
     Body,
-    ConversationKey,
     Decision,
     Feedback,
     Notice,
@@ -286,14 +285,8 @@ class BaseWorkflow(Generic[Deps]):
         options = loop.options(run)
         self._record_task_files(recorder, child)
         quota = child.quota if child else Quota()
-        guards = tuple(self.guards)
         toolset = await self._toolset(
-            loop,
-            options,
-            guard_search(search) if search else None,
-            recorder.conversation,
-            quota,
-            guards,
+            loop, options, guard_search(search) if search else None, run, quota
         )
         recorder.header = run.header(
             loop.models, options, loop.preset.name, loop.output, (loop.agent, loop.agent_digest)
@@ -313,7 +306,7 @@ class BaseWorkflow(Generic[Deps]):
             ),
             properties=services.properties.flat(),
             scratchpad=scratchpad,
-            guards=guards,
+            guards=tuple(self.guards),
             options=options,
             output=loop.output,
             spawn=partial(self._spawn, run, loop),
@@ -443,9 +436,8 @@ class BaseWorkflow(Generic[Deps]):
         loop: LoopSpec,
         options: LoopOptions,
         search: KnowledgeSearch | FilteredSearch | None,
-        conversation: ConversationKey,
+        run: PreparedRun,
         quota: Quota,
-        guards: Sequence[Guard],
     ) -> ToolSet:
         """Return all tools of the loop: built-in ones, and those of the bundle, MCP servers and properties.
 
@@ -467,12 +459,12 @@ class BaseWorkflow(Generic[Deps]):
         if loop.child_tools is not None:
             who = f"the agent {loop.agent!r}" if loop.agent else "a child run"
             allowed.append(make_tool_patterns(who, loop.child_tools))
-        named = (*chain.from_iterable(allowed), *tool_patterns(guards))
+        named = (*chain.from_iterable(allowed), *tool_patterns(tuple(self.guards)))
         await check_tools(services, named, bundle_tools, server_tools)
         for patterns in allowed:
             bundle_tools = bundle_tools.allow(tool.pattern for tool in patterns)
         check_deps(bundle_tools.values(), services.deps)
-        depth = child_depth(conversation.name)
+        depth = child_depth(run.recorder.conversation.name)
         if 0 < depth >= options.max_depth:
             bundle_tools = ToolSet(tool for tool in bundle_tools.values() if tool.effect != "meta")
         if loop.call_cache is not None:

@@ -308,15 +308,13 @@ class PythonStatement:
     name: str
 
 
-def python_sections(name: str, lines: list[str]) -> list[TextSection]:
-    """Return a section for each definition, for each method of a long class, and for the code between definitions."""
-    return _block(name, "", lines, 0, len(lines), "")
-
-
-def _block(
+def _python_sections(
     other_title: str, parent_title: str, lines: list[str], start: int, end: int, indent: str
 ) -> list[TextSection]:
-    """Return the sections of the lines of a block. Code outside definitions gets the title `other_title`."""
+    """Return a section for each definition in a block, for each method of a long class, and for the code between them.
+
+    Code between definitions has the title `other_title`. The titles of definitions begin with `parent_title`.
+    """
     sections: list[TextSection] = []
     statements = _statements(lines, start, end, indent)
     for statement, after in zip_longest(statements, statements[1:]):
@@ -335,7 +333,7 @@ def _definition(title: str, lines: list[str], section: TextSection) -> list[Text
     if not long or not title.rpartition(SEPARATOR)[2].startswith("class "):
         return [section]
     body, indent = _body(lines, section)
-    inner = _block(title, title, lines, body, section.end, indent) if indent else []
+    inner = _python_sections(title, title, lines, body, section.end, indent) if indent else []
     if not inner:
         return [section]
     return [TextSection(inner[0].title, section.start, inner[0].end), *inner[1:]]
@@ -361,48 +359,27 @@ def _statements(lines: list[str], start: int, end: int, indent: str) -> list[Pyt
     A definition starts at the comments and decorators above it. Blank lines belong to the code above them.
     """
     statements: list[PythonStatement] = []
-    lead = LeadingLines()
+    lead: int | None = None  # the first of the comments and decorators above the current line
+    is_decorated = False
     for index, first in _first_characters(lines, start, end, indent):
         if first in "#@":
-            lead.extend(index, first)
+            lead = index if lead is None else lead
+            is_decorated = is_decorated or first == "@"
         elif first == " ":
-            lead.interrupt()
+            # Deeper code continues a decorator. A comment above other deeper code is not part of a definition.
+            lead = lead if is_decorated else None
         else:
             match = _DEFINITION.match(lines[index]) if first in "adc" else None
             name = f"{match[1]} {match[2]}" if match else ""
             if name or not statements or statements[-1].name:
-                statements.append(PythonStatement(lead.start_of(index), name))
-            lead = LeadingLines()
+                statements.append(PythonStatement(index if lead is None else lead, name))
+            lead = None
+            is_decorated = False
     if start == end:
         return []
     # The lines before the first statement belong to it.
-    return (
-        [PythonStatement(start, statements[0].name), *statements[1:]]
-        if statements
-        else [PythonStatement(start, "")]
-    )
-
-
-class LeadingLines:
-    """The comments and decorators directly above a definition."""
-
-    def __init__(self) -> None:
-        self._start = -1
-        self._decorated = False
-
-    def extend(self, index: int, first: str) -> None:
-        """Add the line `index` of the block, given its first character: `#` or `@`."""
-        self._start = index if self._start < 0 else self._start
-        self._decorated = self._decorated or first == "@"
-
-    def interrupt(self) -> None:
-        """Process a deeper line. It continues a decorator; without one, the comments above are not part of a definition."""
-        if not self._decorated:
-            self._start = -1
-
-    def start_of(self, index: int) -> int:
-        """Return the first line of the definition at line `index`, including its comments and decorators."""
-        return index if self._start < 0 else self._start
+    first_name = statements[0].name if statements else ""
+    return [PythonStatement(start, first_name), *statements[1:]]
 
 
 def _first_characters(
@@ -510,7 +487,7 @@ def sections(path: str, lines: list[str]) -> list[TextSection]:
         case "rst" | "txt":
             return rst_sections(name, lines)
         case "py" | "pyi" | "pyx":
-            return python_sections(name, lines)
+            return _python_sections(name, "", lines, 0, len(lines), "")
         case _:
             return windows(lines, TextSection(name, 0, len(lines)))
 
