@@ -95,7 +95,7 @@ async def test_a_pulled_file_cannot_be_written() -> None:
 @pytest.mark.parametrize(
     ("path", "problem"),
     [
-        ("fi:turn_9.files", "no 'turn_9'"),
+        ("fi:turn_9.files", "'turn_9' does not exist"),
         ("fi:turn_1.files/src", "turn_1 has a.py, b.md"),
         ("ar:turn_1.user.prompt", "names no files"),
         ("files/a.py", "not a ref"),
@@ -143,7 +143,7 @@ async def test_a_pattern_that_takes_others_for_ever_is_searched_at_once() -> Non
 @pytest.mark.parametrize(
     ("pattern", "problem"),
     [
-        ("(?=a)", "no look-around"),
+        ("(?=a)", "does not support look-around"),
         ("(", "missing )"),
         ("x" * 1_001, "1,000 characters"),
         ("a{2000}", "repetition"),
