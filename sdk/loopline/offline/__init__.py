@@ -1,4 +1,4 @@
-"""The embedded default model: a deterministic reader that quotes what it finds, or declines."""
+"""The embedded default model: a deterministic reader that answers with quoted sentences, or declines."""
 
 from loopline.offline.offline_model import OfflineModel
 

@@ -47,5 +47,5 @@ def remove_markup(text: str) -> str:
 
 
 def join_lines(text: str) -> str:
-    """Return the text on one line, with a space inside `[[` so that it cannot be read as a citation."""
+    """Return the text on one line. `[[` gets a space, because it would start a citation."""
     return " ".join(text.replace("[[", "[ [").split())

@@ -35,14 +35,17 @@ _ASKS_NUMBER = re.compile(r"\bhow (?:long|often|soon|many|much|big|large|wide|fa
 _NUMBER = re.compile(r"\d|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|half)\b", re.I)
 STEM_CHARACTERS = 7
 QUERY_CHARACTERS = 300
-NAME_WEIGHT, BORROWED_WEIGHT = 1.6, 0.6
-FEW_WORDS, WORD_LIMIT = 3, 40
+NAME_WEIGHT = 1.6
+BORROWED_WEIGHT = 0.6
+FEW_WORDS = 3
+WORD_LIMIT = 40
 AROUND = 0.6
 """What a word counts that the sentence does not have, but the title or the two sentences before or after it."""
 RANK_BONUS = 0.3
-SOURCE_FACTOR, UNUSUAL_FACTOR = 0.9, 0.7
+SOURCE_FACTOR = 0.8
+UNUSUAL_FACTOR = 0.7
 USUAL_LENGTH = range(30, 401)
-QUOTE_LIMIT, PASSAGE_LIMIT = 4, 3
+QUOTE_LIMIT = 4
 WORTH = 0.7
 OVERLAP = 0.7
 
@@ -74,7 +77,11 @@ class Question:
 
 
 def parse_question(text: str, previous: Question | None) -> Question:
-    """Return the question of a text, with words of the `previous` question if it refers back to that one."""
+    """Decode a question, with words of the `previous` question if it refers to an earlier one.
+
+    A question refers to an earlier one if it has at most one word that is not general, or if it has at most three and a
+    word such as `it`.
+    """
     weights = {
         # A capital, a digit or an underscore makes a name; the capital of the first word does not.
         match[0]: 1.0 if match[0][match.start() == 0 :].islower() else NAME_WEIGHT
@@ -111,14 +118,9 @@ class Candidate:
 
 
 def find_candidates(question: Question, passages: Sequence[CitablePassage]) -> list[Candidate]:
-    """Return the sentences that have a word of the question, those of each file once, the best first."""
-    best: dict[tuple[str, str], Candidate] = {}
-    for passage in passages:
-        for candidate in _score_sentences(question, passage):
-            key = (passage.path, candidate.text)
-            if key not in best or best[key].score < candidate.score:
-                best[key] = candidate
-    return sorted(best.values(), key=lambda candidate: candidate.score, reverse=True)
+    """Return the sentences of the passages that have a word of the question, the best first."""
+    candidates = [each for passage in passages for each in _score_sentences(question, passage)]
+    return sorted(candidates, key=lambda candidate: candidate.score, reverse=True)
 
 
 def _score_sentences(question: Question, passage: CitablePassage) -> Iterator[Candidate]:
@@ -152,22 +154,20 @@ def _weigh(question: Question, stems: frozenset[str]) -> float:
 
 
 def choose_quotes(question: Question, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return one to four sentences: those of the best passage first, in the order of their passage.
+    """Return one to four sentences, at most two of a file: those of the best passage first, in the order of the passage.
 
-    They are two sentences of the best file and one of each of two other files. A sentence that refers to the one before
-    brings it along. A sentence that repeats another one is left out.
+    If a sentence refers to the sentence before it, that one is quoted too. A sentence with most words of an earlier quote
+    is left out.
     """
     best = candidates[0]
-    quotes = _with_lead(best)
+    quotes = _add_lead(best)
     if _ASKS_NUMBER.search(question.text) and not _NUMBER.search(best.text):
         quotes += [quote for quote in _near(best) if _NUMBER.search(quote.text)][:1]
     for candidate in candidates[1:]:
         paths = [quote.passage.path for quote in quotes]
-        limit = 2 if candidate.passage.path == best.passage.path else 1
-        fits = paths.count(candidate.passage.path) < limit and candidate.score >= WORTH * best.score
-        fits = fits and len({*paths, candidate.passage.path}) <= PASSAGE_LIMIT
+        fits = candidate.score >= WORTH * best.score and paths.count(candidate.passage.path) < 2
         if fits and not any(_repeats(quote.text, candidate.text) for quote in quotes):
-            quotes += _with_lead(candidate)
+            quotes += _add_lead(candidate)
     if len(quotes) == 1:
         quotes += _near(best)[:1]
     quotes = quotes[:QUOTE_LIMIT]
@@ -175,8 +175,8 @@ def choose_quotes(question: Question, candidates: Sequence[Candidate]) -> list[C
     return sorted(quotes, key=lambda quote: (order.index(quote.passage.sid), quote.index))
 
 
-def _with_lead(candidate: Candidate) -> list[Candidate]:
-    """Return the sentence, after the one before it if it refers to that one or begins in the middle."""
+def _add_lead(candidate: Candidate) -> list[Candidate]:
+    """Return the sentence, after the sentence before it if it refers to that one or does not have its beginning."""
     first = _WORD.findall(candidate.text)[:1]
     refers_back = candidate.text[0].islower() or first[0].lower() in _REFERENCES.split()
     lead = (

@@ -26,7 +26,9 @@ from loopline.offline.tool_list import list_tools
 from loopline.offline.turn import answer_from_trace, rank_passages, read_turn
 from loopline.tools import NO_ANSWER
 
-PLAN, SEARCH, READ = "react.plan", "react.search_knowledge", "react.read"
+PLAN = "react.plan"
+SEARCH = "react.search_knowledge"
+READ = "react.read"
 KEY_WORDS = 6
 SEARCH_LIMIT = 8
 SEARCH_ROUNDS = 2
@@ -94,7 +96,9 @@ class _TurnReader:
         turn = read_turn(prompt)
         self._prompt = prompt
         self._calls = turn.calls
-        self._plans, self._searches, self._reads = map(turn.calls_of, (PLAN, SEARCH, READ))
+        self._has_plan = any(call.tool == PLAN for call in turn.calls)
+        self._searches = [call for call in turn.calls if call.tool == SEARCH]
+        self._reads = [call for call in turn.calls if call.tool == READ]
         self._last_search = max((call.round for call in self._searches), default=-1)
         passages = rank_passages([*self._searches, *self._reads])
         question: Question | None = None
@@ -109,17 +113,14 @@ class _TurnReader:
                 self._unsearched.append(question)
         self._answered = [question for question in self._found if self._is_answered(question)]
         sids = {item.passage.sid for candidates in self._found.values() for item in candidates}
-        self._passages = f"{len(sids)} passage{'' if len(sids) == 1 else 's'}"
+        self._count = f"found {len(sids)} passage{'' if len(sids) == 1 else 's'}"
 
     def _is_answered(self, question: Question) -> bool:
-        """Return whether the best sentence has enough words of the question, and its search does not doubt the answer."""
-        doubted = [
-            call.query for call in self._searches if NO_ANSWER in call.text.partition("\n")[0]
-        ]
-        candidates = self._found[question]
-        return (
-            bool(candidates) and candidates[0].covered >= ENOUGH and question.query not in doubted
-        )
+        """Return whether the best sentence has 60 % of the question's words, and the search does not doubt an answer."""
+        for call in self._searches:
+            if call.query == question.query and NO_ANSWER in call.text.partition("\n")[0]:
+                return False
+        return any(candidate.covered >= ENOUGH for candidate in self._found[question][:1])
 
     def next_step(self) -> Step:
         """Plan, search, search again in other words, read or answer, whichever is next."""
@@ -128,7 +129,7 @@ class _TurnReader:
             bundle = _BUNDLE.search(self._prompt.system)
             return list_tools(bundle[1].strip() if bundle else "", self._prompt.tools), ()
         if self._prompt.options.allow_calls and self._prompt.purpose == "decision":
-            if PLAN in tools and not self._plans:
+            if PLAN in tools and not self._has_plan:
                 return self._plan()
             if SEARCH in tools and (queries := self._next_queries()):
                 action = "searching again in other words" if self._searches else "searching"
@@ -150,12 +151,12 @@ class _TurnReader:
         return "", (_call(PLAN, mode="new", steps=steps),)
 
     def _next_queries(self) -> list[str]:
-        """Return the queries of questions that were not searched yet, or else other queries if none is answered."""
+        """Return the queries of new questions, or halves of their words if the first search answers no question."""
         queries: list[str] = []
         for question in self._unsearched:
             queries += [question.query, " ".join(question.weights)]
-        is_first_try = len({call.round for call in self._searches}) < SEARCH_ROUNDS
-        if not queries and not self._answered and is_first_try:
+        rounds = {call.round for call in self._searches}
+        if not queries and not self._answered and len(rounds) < SEARCH_ROUNDS:
             for question in self._found:
                 words = [*question.weights]
                 half = -(-len(words) // 2)
@@ -169,20 +170,18 @@ class _TurnReader:
         for question in self._answered:
             refs = dict.fromkeys(candidate.passage.ref for candidate in self._found[question])
             paths |= dict.fromkeys(_LINES.sub(_widen, ref) for ref in [*refs][:PASSAGES_READ])
-        ticks = self._tick(f"✓ [1] found {self._passages}", "… [2] reading")
+        ticks = self._tick(f"✓ [1] {self._count}", "… [2] reading")
         return ticks, (_call(READ, paths=list[Json](paths)),)
 
     def _answer(self) -> Step:
-        searched = (
-            f"✓ [1] found {self._passages}" if any(self._found.values()) else "✗ [1] nothing found"
+        searched = self._count if any(self._found.values()) else ""
+        has_read = any(call.ok for call in self._reads)
+        ticks = self._tick(
+            f"✓ [1] {searched}" if searched else "✗ [1] nothing found",
+            "✓ [2] read the best passages" if has_read else "✗ [2] nothing was read",
+            f"{'✓' if self._answered else '✗'} [3] answered in quoted sentences",
         )
-        read = "✗ [2] nothing was read"
-        if any(call.ok for call in self._reads):
-            read = "✓ [2] read the best passages"
-        answered = "✗ [3] the space holds no answer"
-        if self._answered:
-            answered = "✓ [3] answered in quoted sentences"
-        parts = list(filter(None, [self._tick(searched, read, answered)]))
+        parts = [ticks] if ticks else []
         for question, candidates in self._found.items():
             subject = f"On “{join_lines(question.text)}”: " if len(self._found) > 1 else ""
             if question in self._answered:
@@ -197,7 +196,8 @@ class _TurnReader:
 
     def _tick(self, *lines: str) -> str:
         """Return the lines that tick the steps of the plan, or an empty text without a plan."""
-        return "\n".join(lines) if any(call.ok for call in self._plans) else ""
+        plans = [call for call in self._calls if call.tool == PLAN and call.ok]
+        return "\n".join(lines) if plans else ""
 
 
 def _call(tool: str, **arguments: Json) -> ToolCall:

@@ -61,7 +61,7 @@ def _sample(schema: Json, root: JsonObject, name: str, depth: int) -> Json:
         case {"anyOf": [option, *_]} | {"oneOf": [option, *_]} | {"allOf": [option, *_]}:
             return _sample(option, root, name, depth + 1)
         case {"properties": dict() as properties}:
-            pairs = [(key, properties[key]) for key in properties if key in _required(schema)]
+            pairs = [(key, properties[key]) for key in properties if key in _list_required(schema)]
             pairs = pairs or list(properties.items())[:1]
             return {key: _sample(value, root, key, depth + 1) for key, value in pairs}
         case {"type": "array" | ["array", *_], "items": items}:
@@ -75,7 +75,7 @@ def _sample(schema: Json, root: JsonObject, name: str, depth: int) -> Json:
             return name or "text"
 
 
-def _required(schema: Json) -> list[Json]:
+def _list_required(schema: Json) -> list[Json]:
     match schema:
         case {"required": [*names]}:
             return names

@@ -37,16 +37,12 @@ class Turn:
     questions: dict[int, str]
     calls: tuple[TurnCall, ...]
 
-    def calls_of(self, tool: str) -> list[TurnCall]:
-        """Return the calls of one tool."""
-        return [call for call in self.calls if call.tool == tool]
-
 
 def read_turn(prompt: Prompt) -> Turn:
-    """Return the turn that the prompt is for.
+    """Find the current turn in a prompt.
 
-    It begins with the first question that comes after the last answer and has the turn id of the last question. An
-    answer without a question after it was held back, so it does not end the turn.
+    The turn starts with the first question after the last answer that has the turn id of the last question. An answer
+    without a later question was held back, and does not end the turn.
     """
     texts: dict[int, str] = {}
     turn_ids: dict[int, str] = {}
@@ -79,7 +75,7 @@ def read_turn(prompt: Prompt) -> Turn:
 
 
 def answer_from_trace(prompt: Prompt) -> str:
-    """Return the last draft in the prompt, or else a list of the results in it, or else an empty text."""
+    """Return the last draft in the prompt, or a list of the results if there is no draft, or an empty text."""
     texts = [message.text for message in prompt.messages if isinstance(message, UserMessage)]
     drafts = [text.removeprefix(_DRAFT) for text in texts if text.startswith(_DRAFT)]
     if drafts:
@@ -113,7 +109,7 @@ class CitablePassage:
 
 
 def parse_passages(result: str) -> list[CitablePassage]:
-    """Return the passages in the text of a result, without those that have no number to cite."""
+    """Return the passages in the text of a result; passages without a number cannot be cited, and are left out."""
     parts = _PASSAGE.split(result)
     headings = zip(parts[1::4], parts[2::4], parts[3::4], parts[4::4], strict=True)
     return [
