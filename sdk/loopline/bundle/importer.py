@@ -64,6 +64,7 @@ def import_name(name: str, folder: Path | None) -> ModuleType | None:
         BundleError: the code fails; the message names the file and line in `folder`.
     """
     with _lock:
+        # The file may be newer than the cached listing of its folder.
         importlib.invalidate_caches()
         try:
             with _undo_on_error(name.partition(".")[0]):
@@ -90,7 +91,7 @@ def blame(error: BaseException, folder: Path | None) -> BundleError:
     return BundleError(message.removesuffix(": "))
 
 
-def raised_inside(error: BaseException, folder: Path | None) -> bool:
+def is_raised_inside(error: BaseException, folder: Path | None) -> bool:
     """Return True if code in `folder` raised the error itself, not code that it called."""
     frames = traceback.extract_tb(error.__traceback__)
     return folder is not None and bool(frames) and _is_inside(frames[-1].filename, folder)
@@ -102,6 +103,7 @@ def public_name(module: str) -> str:
 
 
 def _execute(package: str, file: Path, folder: Path) -> None:
+    # The first bundle registers the finder, so that importing Loopline has no side effects.
     if not any(isinstance(finder, _BundleFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _BundleFinder())
     importlib.invalidate_caches()

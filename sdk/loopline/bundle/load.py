@@ -90,6 +90,7 @@ class LoadedBundle:
         digest = sha256()
         for file in sorted(self._version_files(self.folder)):
             data = file.read_bytes()
+            # The length separates the content from the next name, so that different files have different digests.
             digest.update(f"{file.relative_to(self.folder)}\n{len(data)}\n".encode() + data)
         return digest.hexdigest()[:VERSION_CHARACTERS]
 

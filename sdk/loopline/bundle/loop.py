@@ -254,18 +254,18 @@ def guard_search(
     if takes_filters(search):
         filtered = search
 
-        async def guarded_filtered(
+        async def search_filtered(
             query: str, *, limit: int = 5, within: SearchFilter | None = None
         ) -> Sequence[Passage]:
             return await _search_checked(partial(filtered, query, limit=limit, within=within))
 
-        return guarded_filtered
+        return search_filtered
     plain = search
 
-    async def guarded(query: str, *, limit: int = 5) -> Sequence[Passage]:
+    async def search_plain(query: str, *, limit: int = 5) -> Sequence[Passage]:
         return await _search_checked(partial(plain, query, limit=limit))
 
-    return guarded
+    return search_plain
 
 
 async def _search_checked(search: Callable[[], Awaitable[Sequence[Passage]]]) -> Sequence[Passage]:
@@ -279,13 +279,13 @@ async def _search_checked(search: Callable[[], Awaitable[Sequence[Passage]]]) ->
 def guard_read(read: Callable[[str], Awaitable[Passage]]) -> KnowledgeRead:
     """Wrap a read function: failures and a passage that is not valid become ToolErrors, which the model reads."""
 
-    async def guarded(ref: str) -> Passage:
+    async def read_checked(ref: str) -> Passage:
         with tool_failures(ref):
             passage = await read(ref)
             _check_passage(passage)
         return passage
 
-    return guarded
+    return read_checked
 
 
 def _check_passage(passage: object) -> None:

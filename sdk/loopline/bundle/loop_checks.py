@@ -148,7 +148,7 @@ async def check_tools(
     unknown = KnownTools(LOOP_TOOLS | known.names).unknown(patterns)
     if not unknown:
         return
-    everything = known | await services.known_tools()
+    everything = known | await services.collect_tool_names()
     if problems := everything.problems(unknown):
         raise BundleError(*problems)
 

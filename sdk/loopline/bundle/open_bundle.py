@@ -10,7 +10,7 @@ from typing import Any, cast, get_args, get_origin
 
 from msgspec import structs
 
-from loopline.bundle.importer import blame, raised_inside
+from loopline.bundle.importer import blame, is_raised_inside
 from loopline.bundle.load import LoadedBundle
 from loopline.bundle.prepared_run import PreparedRun, Services, SpawnRun, commits_of
 from loopline.bundle.workflow import BaseWorkflow
@@ -41,6 +41,7 @@ async def call_load_hook(loaded: LoadedBundle) -> None:
         except (Exception, SystemExit) as error:
             raise blame(error, loaded.folder) from error
         _loaded.add(workflow)
+    # Later calls find the class in `_loaded` and do not need this lock.
     _loading.pop(workflow, None)
 
 
@@ -161,7 +162,7 @@ class OpenBundle:
         except BundleError:
             raise
         except LooplineError as error:
-            if raised_inside(error, loaded.folder):
+            if is_raised_inside(error, loaded.folder):
                 raise blame(error, loaded.folder) from error
             raise
         except (Exception, SystemExit) as error:

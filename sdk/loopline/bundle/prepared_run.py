@@ -236,7 +236,7 @@ class Services:
     host_file: HostFile
     tool_modules: Sequence[str]
 
-    async def known_tools(self, *, asks_servers: bool = True) -> KnownTools:
+    async def collect_tool_names(self, *, asks_servers: bool = True) -> KnownTools:
         """Return the names of all tools of the bundle and of the loop.
 
         With `asks_servers` False, MCP servers are not started, and every name of an MCP tool counts as possible.

@@ -47,9 +47,9 @@ async def check_restrictions(
         BundleError: names are unknown. It has a problem for each of them, with file and line and a similar name.
     """
     settings = await asyncio.to_thread(_read_settings, loaded, services)
-    known_names = await services.known_tools(asks_servers=False)
+    known_names = await services.collect_tool_names(asks_servers=False)
     if any(may_begin(tool.pattern, [f"{MCP}."]) for tool in known_names.unknown(settings.tools)):
-        known_names = await services.known_tools()
+        known_names = await services.collect_tool_names()
     if not settings.names_tool_modules:
         known_names |= ANY_TOOL
     skills = [skill for module in skill_modules for skill in await services.skills(module)]

@@ -237,6 +237,7 @@ class BaseWorkflow(Generic[Deps]):
             if limits:
                 check_build_limits(limits, BaseWorkflow.build_react)
         except LooplineError as error:
+            # A ValueError counts as raised by the bundle, so the error of the turn names the line of the call.
             raise ValueError(str(error)) from None
         check_attributes(self, _OWN_ATTRIBUTES)
         loop = LoopSpec(
@@ -465,6 +466,7 @@ class BaseWorkflow(Generic[Deps]):
             bundle_tools = bundle_tools.allow(tool.pattern for tool in patterns)
         check_deps(bundle_tools.values(), services.deps)
         depth = child_depth(run.recorder.conversation.name)
+        # At the largest depth a child run cannot start further runs.
         if 0 < depth >= options.max_depth:
             bundle_tools = ToolSet(tool for tool in bundle_tools.values() if tool.effect != "meta")
         if loop.call_cache is not None:

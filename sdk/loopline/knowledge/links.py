@@ -262,7 +262,7 @@ def _wrong_ref(text: str) -> str:
 
 
 def _broken_ref(text: str, tree: Tree, name: str, targets: LinkTargets | None) -> str:
-    """Return the reason if a ref does not exist, else an empty string. A ref with a commit is not checked."""
+    """Return the reason if a ref does not exist, or an empty string. A ref with a commit is not checked."""
     ref = parse(text)
     if not isinstance(ref, KnowledgeRef) or ref.commit is not None:
         return ""

@@ -300,7 +300,7 @@ class RepositorySpace:
     def check(self, broken_ref: Callable[[KnowledgeRef], str]) -> list[str]:
         """Return a problem for each link, ref, path in backticks and heading in the documents that does not exist.
 
-        `broken_ref` returns the reason if a ref of the space does not exist, else an empty string.
+        `broken_ref` returns the reason if a ref of the space does not exist, or an empty string.
         """
         opened = self._opened or self._open_current(None)
         tree = self._reader.tree(opened.state.commit)

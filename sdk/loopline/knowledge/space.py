@@ -193,7 +193,7 @@ class KnowledgeSpace:
         return _join_states(states)
 
     def _broken_ref(self, ref: KnowledgeRef) -> str:
-        """Return the reason if a ref does not exist, else an empty string."""
+        """Return the reason if a ref does not exist, or an empty string."""
         try:
             self._read(ref)
         except RefError as error:
