@@ -196,7 +196,7 @@ def event_size(event: Event) -> int:
     """Estimate the size of an event in bytes."""
     size = 0
     rest: list[object] = [event.body] if isinstance(event, Block) else [event.data, event.text]
-    while rest:
+    while rest:  # level by level, because recursion would fail for deeply nested data
         values = rest
         rest = []
         size += len(values) * VALUE_SIZE

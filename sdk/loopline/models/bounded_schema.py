@@ -87,6 +87,7 @@ class _Work:
         return expression.search(data) is not None
 
 
+# jsonschema calls the keywords without a place for our own state, so a context variable carries it.
 _work: ContextVar[_Work] = ContextVar("_work")
 
 

@@ -85,6 +85,7 @@ class Attached:
 
 def _quote(text: str) -> str:
     """Return `repr(text)`; for long ASCII texts this takes a quarter of the time."""
+    # Every message is digested by its repr, so this is on the path of every round.
     if not text.isascii() or "'" in text:
         return repr(text)
     return f"'{text.encode('unicode_escape').decode()}'"

@@ -23,6 +23,7 @@ def one_line(text: str, limit: int = TITLE_CHARACTERS) -> str:
     Use it for titles, names, types and addresses from outside: they must not start a new line, reverse the writing
     direction, or look like a citation such as `[[S:1]]`.
     """
+    # The text is cut first, so that the cost does not depend on its length.
     line = " ".join(_CONTROLS.sub(" ", well_formed(text[: 4 * limit])).split())
     line = _BRACKET.sub("[ ", line)
     is_short = len(line) <= limit and len(text) <= 4 * limit

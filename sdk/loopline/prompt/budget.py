@@ -105,6 +105,7 @@ def _find_seq(
 ) -> int | None:
     """Return the first of `seqs` up to which a layer must be cleared to reach the target, or None."""
 
+    # Clearing further never makes the prompt longer, so a binary search needs few renderings.
     def reaches_target(seq: int) -> bool:
         return not budget.over(view.render_under(_clear(window, layer, seq)), TARGET)
 

@@ -71,6 +71,7 @@ class MessageSize(Struct, frozen=True):
 def measure(message: Message) -> MessageSize:
     """Return the size of a message."""
     match message:
+        # The first two cases are the messages of most rounds; they skip the estimates of files and echoes.
         case ToolMessage(attachments=()):
             content = repr(message)
             return MessageSize(content, estimate(content), 0, 1)
@@ -565,6 +566,7 @@ class Rendering:
         cleared = (read and block.seq <= window.reads_cleared) or (spent and result.shows)
         if block.seq <= window.results_cleared or cleared:
             named = f"of {call.tool}({truncation.short_arguments(call.arguments)})"
+            # The keywords are computed once: renderings under several windows share the text.
             return self._state.describe_cleared(
                 block.seq,
                 lambda: truncation.describe_cleared_result(text, ref, named, result.shows),

@@ -142,7 +142,7 @@ def short_arguments(arguments: JsonObject) -> str:
 
 def source_numbers(text: str) -> list[int]:
     """Return the numbers of the sources in the lines of a text, such as `[[S:3]] Tea`."""
-    if "[[S:" not in text:
+    if "[[S:" not in text:  # saves the search in most results
         return []
     return [int(line[1]) for line in _SOURCE.finditer(text)]
 

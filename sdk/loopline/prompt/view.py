@@ -54,6 +54,7 @@ class View:
             return
         opener = None
         start = 0
+        # Methods are bound outside of the loops, which run over every block of a long conversation when it is opened.
         take = self.state.take
         for index, block in enumerate(fresh):
             take(block)

@@ -162,7 +162,7 @@ class _MetricExporter(OTLPMetricExporter):
     def export(
         self, metrics_data: MetricsData, timeout_millis: float | None = 10_000, **kwargs: Any
     ) -> MetricExportResult:
-        sdk: Any = super()
+        sdk: Any = super()  # its method has no type annotations
         with _quiet():
             sent: MetricExportResult = sdk.export(metrics_data, timeout_millis, **kwargs)
         if sent is not MetricExportResult.SUCCESS:
