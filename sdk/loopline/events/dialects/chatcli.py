@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
 from typing import Literal
 
+from msgspec import ValidationError, convert
+
 from loopline.events.dialects.encoder import Record, RecordDraft, custom_data
 from loopline.events.turn_events import (
     UNANSWERED,
@@ -55,32 +57,12 @@ class AgentEvent:
     @classmethod
     def of(cls, record: Record) -> AgentEvent | None:
         """Parse a record of the dialect `chatcli`; return None if the record is not an agent event."""
-        match record.event, {"duration": "", "error": "", **record.data}:
-            case (
-                "AgentEvent",
-                {
-                    "type": "Started" | "Completed" | "Failed" as kind,
-                    "call_id": str(call_id),
-                    "agent": str(agent),
-                    "task": str(task),
-                    "duration": str(duration),
-                    "error": str(error),
-                    "index": int(index),
-                    "total": int(total),
-                },
-            ):
-                return cls(
-                    type=kind,
-                    call_id=call_id,
-                    agent=agent,
-                    task=task,
-                    duration=duration,
-                    error=error,
-                    index=index,
-                    total=total,
-                )
-            case _:
-                return None
+        if record.event != "AgentEvent" or not {"index", "total"} <= record.data.keys():
+            return None  # `convert` alone would use the defaults of `index` and `total`
+        try:
+            return convert(record.data, cls)
+        except ValidationError:
+            return None
 
     @property
     def data(self) -> JsonObject:
