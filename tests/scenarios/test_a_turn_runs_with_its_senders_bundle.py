@@ -367,7 +367,9 @@ async def test_a_bundle_without_a_version_has_one_of_its_files(tmp_path: Path) -
     assert len({first, second, third}) == 3
 
 
-@pytest.mark.parametrize("edited", ["guards.py", "rules/tea.py", "rules/__init__.py"])
+@pytest.mark.parametrize(
+    "edited", ["guards.py", "rules/tea.py", "rules/__init__.py", "leaves/green/oolong.py"]
+)
 def test_the_version_of_a_bundle_in_one_file_covers_the_modules_beside_it_that_it_imports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edited: str
 ) -> None:
@@ -375,11 +377,12 @@ def test_the_version_of_a_bundle_in_one_file_covers_the_modules_beside_it_that_i
         "shop.py": "from loopline import Bundle\nimport guards\nbundle = Bundle(id='shop')\n",
         "guards.py": "def may_run(call):\n    from rules import tea\n    return tea.allows(call)\n",
         "rules/__init__.py": "",
-        "rules/tea.py": "import shop\ndef allows(call): return True\n",
+        "rules/tea.py": "import shop\nfrom leaves.green import oolong\n",
+        "leaves/green/oolong.py": "def allows(call): return True\n",
         "unrelated.py": "raise SystemExit\n",
     }
-    (tmp_path / "rules").mkdir()
     for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     loaded = load(tmp_path / "shop.py")

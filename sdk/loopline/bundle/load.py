@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
 from hashlib import sha256
-from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import resolve_name
 from modulefinder import ModuleFinder
 from pathlib import Path
@@ -416,19 +415,17 @@ def _find_imported_files(file: Path, package: str, folder: Path) -> set[Path]:
             continue
         files.add(path)
         for name in _read_imports(path.read_bytes(), around):
-            spec = _find_spec(name)
-            if spec is None or not spec.has_location or spec.origin is None:
-                continue
-            origin = Path(spec.origin).resolve()
-            if _is_own_module(origin, folder):
-                unread.append((origin, spec.parent or ""))
+            imported = _find_module_file(name)
+            if imported is not None and _is_own_module(imported, folder):
+                is_package = imported.name == "__init__.py"
+                unread.append((imported, name if is_package else name.rpartition(".")[0]))
     return files
 
 
 def _is_own_module(file: Path, folder: Path) -> bool:
     if INSTALLED.intersection(file.parts) or file.is_relative_to(LOOPLINE):
         return False
-    return file.suffix == ".py" and file.is_relative_to(folder) and file.is_file()
+    return file.is_relative_to(folder)
 
 
 @lru_cache(COMPILED_FILES)
@@ -471,18 +468,25 @@ def _import_statements(code: CodeType) -> Iterator[tuple[int, str, Sequence[str]
             yield from _import_statements(constant)
 
 
-def _find_spec(name: str) -> ModuleSpec | None:
-    """Return the spec of a module without importing anything; None if it is not found."""
-    module = sys.modules.get(name)
+def _find_module_file(name: str) -> Path | None:
+    """Return the Python file of a module without importing anything; None if it is not found."""
+    package, _, last = name.rpartition(".")
+    for location in _search_locations(package):
+        for file in (Path(location, last, "__init__.py"), Path(location, f"{last}.py")):
+            if file.is_file():
+                return file.resolve()
+    return None
+
+
+def _search_locations(package: str) -> list[str]:
+    """Return the folders in which the modules of a package are searched; without a package, `sys.path`."""
+    if not package:
+        return sys.path
+    module = sys.modules.get(package)
     if module is not None:
-        return getattr(module, "__spec__", None)
-    parent, _, _ = name.rpartition(".")
-    if not parent:
-        return PathFinder.find_spec(name)
-    around = _find_spec(parent)
-    if around is None or around.submodule_search_locations is None:
-        return None
-    return PathFinder.find_spec(name, around.submodule_search_locations)
+        return list(getattr(module, "__path__", ()))
+    parent, _, last = package.rpartition(".")
+    return [str(Path(location, last)) for location in _search_locations(parent)]
 
 
 def _files(root: Path) -> list[str]:
