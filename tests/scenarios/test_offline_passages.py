@@ -23,8 +23,8 @@ from loopline.models import (
 )
 from loopline.offline import OfflineModel
 from loopline.offline.evidence import stem
+from loopline.offline.prompt_turn import parse_passages
 from loopline.offline.sentences import split_sentences
-from loopline.offline.turn import parse_passages
 
 SEARCH = ToolSpec(name="react.search_knowledge", description="", parameters={"type": "object"})
 PIECES = st.sampled_from(
@@ -199,7 +199,7 @@ def test_forms_of_one_word_share_a_stem() -> None:
 
 TIES = """
 from loopline.offline.evidence import choose_quotes, find_candidates, parse_question
-from loopline.offline.turn import CitablePassage
+from loopline.offline.prompt_turn import CitablePassage
 
 text = "Harbours, lanterns, anchors, sextants, compasses, rudders and mainsails were painted."
 passages = [CitablePassage(sid, "", f"ks:{sid}.md", text) for sid in (1, 2)]

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from loopline.offline.prompt_turn import CitablePassage
 from loopline.offline.sentences import split_sentences
-from loopline.offline.turn import CitablePassage
 from loopline.search import STOP_WORDS, kind_of
 
 # Words of questions about any subject: a sentence that answers seldom contains them.

@@ -22,8 +22,8 @@ from loopline.models import (
 )
 from loopline.offline.answers import decline_answer, join_lines, quote_answer
 from loopline.offline.evidence import Candidate, Question, find_candidates, parse_question
+from loopline.offline.prompt_turn import answer_from_trace, rank_passages, read_turn
 from loopline.offline.tool_list import list_tools
-from loopline.offline.turn import answer_from_trace, rank_passages, read_turn
 from loopline.tools import NO_ANSWER
 
 PLAN = "react.plan"

@@ -30,7 +30,7 @@ class TurnCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class PromptTurn:
     """The questions of a turn by the indexes of their messages, its calls in order, and the questions before it."""
 
     previous: tuple[str, ...]
@@ -38,7 +38,7 @@ class Turn:
     calls: tuple[TurnCall, ...]
 
 
-def read_turn(prompt: Prompt) -> Turn:
+def read_turn(prompt: Prompt) -> PromptTurn:
     """Find the current turn in a prompt.
 
     The turn starts with the first question after the last answer that has the turn id of the last question. An answer
@@ -67,7 +67,7 @@ def read_turn(prompt: Prompt) -> Turn:
     last = max(texts, default=0)
     after = max(index for index in answers if index < max(last, 0))
     start = min((n for n in texts if n > after and turn_ids[n] == turn_ids[last]), default=0)
-    return Turn(
+    return PromptTurn(
         previous=tuple(text for index, text in texts.items() if index < start),
         questions={index: text for index, text in texts.items() if index >= start},
         calls=tuple(call for call in calls.values() if call.round >= start),
