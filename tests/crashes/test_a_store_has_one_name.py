@@ -16,7 +16,7 @@ from loopline import Harness, Store
 from loopline.errors import ConflictError, LeaseLost, StoreError
 from loopline.store import SqlLog
 from loopline.store.blobs import FileBlobs
-from loopline.store.rows import AppendRequest
+from loopline.store.rows import AppendRequest, EncodedBody
 from loopline.testing import ScriptedModel
 from loopline.timeline import Body, Entry, body_types, check_append
 from tests.crashes.processes import HERE, prompt, url
@@ -128,7 +128,13 @@ def test_what_a_user_may_say_at_any_time_survives_the_loss_of_power(body: Body) 
         check_append([entry], term=None, newest=0)
     except LeaseLost:
         return
-    request = AppendRequest.encode(
-        HERE, [entry], seen=0, term=None, key="", now=datetime.now(UTC), has_blobs=False
+    request = AppendRequest(
+        conversation=HERE,
+        entries=[entry],
+        bodies=[EncodedBody.encode(body, has_blobs=False)],
+        seen=0,
+        term=None,
+        key="",
+        now=datetime.now(UTC),
     )
     assert request.survives_power_loss

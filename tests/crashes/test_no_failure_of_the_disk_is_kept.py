@@ -64,7 +64,7 @@ async def test_after_a_failed_sync_what_users_say_is_refused_unstored_until_the_
     path = tmp_path / "talk.db"
     async with await SqlLog.open(url(path)) as log, log.lease(HERE) as term:
         await log.check()
-        with unsynced(path), pytest.raises(StoreFailed, match="is in the store"):
+        with unsynced(path), pytest.raises(StoreFailed, match="are in the store"):
             await log.append(HERE, [prompt("one")], seen=0)
         for _ in range(3):
             with pytest.raises(StoreFailed, match="nothing was stored"):

@@ -225,7 +225,7 @@ async def test_a_fork_a_copy_and_a_tombstone_are_stored_when_the_disk_fails_behi
     first = [Entry(body=UserPrompt(text="Green?"), turn=NEW_TURN)]
     async with await SqlLog.open(url(path)) as log:
         await log.append(HERE, first, seen=0)
-        with unsynced(path), pytest.raises(StoreFailed, match="is in the store"):
+        with unsynced(path), pytest.raises(StoreFailed, match="are in the store"):
             await operation(log)
     async with await SqlLog.open(url(path)) as log:
         assert await outcome(log) == expected
@@ -246,7 +246,7 @@ async def test_an_append_says_that_it_is_stored_when_the_disk_fails_behind_its_c
     path = tmp_path / "talk.db"
     first = [Entry(body=UserPrompt(text="Green?"), turn=NEW_TURN)]
     async with await SqlLog.open(url(path)) as log:
-        with unsynced(path), pytest.raises(StoreFailed, match="is in the store"):
+        with unsynced(path), pytest.raises(StoreFailed, match="are in the store"):
             await log.append(HERE, first, seen=0, key="first")
         assert len(await log.read(HERE)) == 1
         # It may still lack what it failed to write.

@@ -48,7 +48,7 @@ def test_a_server_whose_disk_failed_is_not_ready_and_stores_no_message_until_it_
         with unsynced(store):
             failed = say(client, "two")
         assert (failed.status_code, failed.json()["action_by"]) == (503, "operator")
-        assert "is in the store" in failed.json()["detail"]
+        assert "are in the store" in failed.json()["detail"]
         for _ in range(3):
             refused = say(client, "three")
             assert refused.status_code == 503

@@ -12,7 +12,7 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from msgspec import Struct, structs
+from msgspec import Struct
 from msgspec.json import decode as decode_json
 
 from loopline.errors import StoreError
@@ -110,45 +110,6 @@ class AppendRequest(Struct, frozen=True, kw_only=True):
     now: datetime
     at_head: bool = False
     large: Sequence[bytes] = ()
-
-    @classmethod
-    def encode(
-        cls,
-        conversation: ConversationKey,
-        entries: Sequence[Entry],
-        *,
-        seen: int,
-        term: int | None,
-        key: str,
-        now: datetime,
-        has_blobs: bool,
-        at_head: bool = False,
-    ) -> Self:
-        """Encode the bodies of an append.
-
-        Raises:
-            UnsoundBody: the JSON of a body would not decode to the same body.
-            UnicodeEncodeError: a name or the key is not valid Unicode, so that a database cannot store it.
-        """
-        "".join((*structs.astuple(conversation), key)).encode()
-        bodies: list[EncodedBody] = []
-        large: list[bytes] = []
-        for entry in entries:
-            body = EncodedBody.encode(entry.body, has_blobs=has_blobs)
-            bodies.append(body)
-            if body.blob:
-                large.append(body.large)
-        return cls(
-            conversation=conversation,
-            entries=tuple(entries),
-            bodies=bodies,
-            seen=seen,
-            term=term,
-            key=key,
-            now=now,
-            at_head=at_head,
-            large=large,
-        )
 
     @property
     def survives_power_loss(self) -> bool:

@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
 
+from msgspec.structs import astuple
+
 from loopline.clock import Clock, SystemClock
 from loopline.errors import StoreError
 from loopline.store import statements
@@ -138,15 +140,19 @@ class SqlLog:
         if not entries:
             return await self.read(conversation, after=seen)
         group = self._group_commit()
-        request = AppendRequest.encode(
-            conversation,
-            entries,
+        "".join((*astuple(conversation), key)).encode()  # a database stores only valid Unicode
+        has_blobs = self._blobs is not None
+        bodies = [EncodedBody.encode(entry.body, has_blobs=has_blobs) for entry in entries]
+        request = AppendRequest(
+            conversation=conversation,
+            entries=tuple(entries),
+            bodies=bodies,
             seen=seen,
             term=term,
             key=key,
             now=self._clock.now(),
             at_head=at_head,
-            has_blobs=self._blobs is not None,
+            large=[body.large for body in bodies if body.blob],
         )
         if self._blobs is not None and request.large:
             await _in_thread(partial(request.put_large, self._blobs))

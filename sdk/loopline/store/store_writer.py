@@ -404,14 +404,14 @@ class StoreWriter:
         if marks:
             state = self.states.current(connection, fork)
             entries = [Entry(body=mark.body, turn=state.turns) for mark in marks]
-            request = AppendRequest.encode(
-                fork,
-                entries,
+            request = AppendRequest(
+                conversation=fork,
+                entries=entries,
+                bodies=[EncodedBody.encode(mark.body, has_blobs=False) for mark in marks],
                 seen=state.head,
                 term=None,
                 key="",
                 now=self._clock.now(),
-                has_blobs=False,
             )
             self._write(connection, state, request)
             self._pending.write(connection)
