@@ -1,13 +1,17 @@
-"""Names that an author wrote: the most similar known name, and the location in the author's code."""
+"""The author's code: its syntax trees, locations in it, and known names that are similar to a misspelt one."""
 
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Iterable
 from difflib import get_close_matches
 from functools import wraps
 from types import FrameType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    import ast
 
 ALIKE = 0.6
 """The similarity, from 0 to 1, from which an unknown keyword counts as a misspelling."""
@@ -67,3 +71,32 @@ def checks_keywords(kind: type[T]) -> type[T]:
 
     type.__setattr__(kind, "__init__", create_checked)
     return kind
+
+
+_PARSING = threading.Lock()
+"""Held while a syntax tree is built: Python 3.11 may raise a SystemError if two threads build one at once."""
+
+
+def parse_module(source: str | bytes) -> ast.Module:
+    """Parse the source of a Python module.
+
+    Raises:
+        SyntaxError: the source is not valid Python.
+        ValueError: the source has a null byte.
+    """
+    import ast
+
+    with _PARSING:
+        return ast.parse(source)
+
+
+def parse_expression(source: str) -> ast.expr:
+    """Parse one Python expression.
+
+    Raises:
+        SyntaxError: the source is not one valid expression.
+    """
+    import ast
+
+    with _PARSING:
+        return ast.parse(source, mode="eval").body

@@ -18,7 +18,7 @@ from loopline.bundle.loop import guard_search
 from loopline.bundle.mcp_config import EVERYTHING, McpSelection
 from loopline.bundle.properties import BACKENDS
 from loopline.errors import BundleError
-from loopline.names import nearest_hint, nearest_name
+from loopline.names import nearest_hint, nearest_name, parse_module
 from loopline.skills import (
     DEFAULT_NAMESPACE,
     REACT,
@@ -270,7 +270,7 @@ def _assignments(file: Path) -> dict[str, ast.expr]:
     assignments: dict[str, ast.expr] = {}
     if file.suffix != ".py" or not file.is_file():
         return assignments
-    for node in ast.parse(file.read_bytes()).body:
+    for node in parse_module(file.read_bytes()).body:
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
                 assignments[name] = value

@@ -33,6 +33,7 @@ from loopline.bundle.loop_checks import (
 from loopline.bundle.workflow import BaseWorkflow
 from loopline.crew import AGENTS_FOLDER, Agents, load_agents
 from loopline.errors import BundleError, LooplineError
+from loopline.names import parse_module
 from loopline.react import Limits, named_preset
 from loopline.tools import ToolPattern
 
@@ -633,7 +634,7 @@ def _calls_in(source: bytes) -> tuple[tuple[ast.Call, tuple[ast.ClassDef, ...]],
     if b"build_react" not in source:
         return ()
     try:
-        tree = ast.parse(source)
+        tree = parse_module(source)
     except (SyntaxError, ValueError):
         return ()
     nodes = list(ast.walk(tree))

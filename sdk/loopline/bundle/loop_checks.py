@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from loopline.bundle.prepared_run import LOOP_TOOLS, McpTools, Services
 from loopline.errors import BundleError, LooplineError
-from loopline.names import caller_location, nearest_name
+from loopline.names import caller_location, nearest_name, parse_module
 from loopline.react import Limits, check_limits
 from loopline.tools import KnownTools, ToolPattern
 
@@ -76,7 +76,7 @@ def _location(kind: type, attribute: str) -> str:
     name: str | None = getattr(module, "__file__", None)
     if name is None or not Path(name).is_file():
         return kind.__module__
-    for node in ast.walk(ast.parse(Path(name).read_bytes())):
+    for node in ast.walk(parse_module(Path(name).read_bytes())):
         if isinstance(node, ast.ClassDef) and node.name == kind.__name__:
             for statement in node.body:
                 match statement:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from loopline.errors import ToolError
 from loopline.models import JsonObject, ToolSpec
+from loopline.names import parse_expression
 from loopline.tools.invocation import ToolInvocation
 from loopline.tools.outcome import Outcome
 from loopline.tools.parameters import check_names, object_schema, text_argument
@@ -28,6 +29,8 @@ SIGNIFICANT = 15
 
 _MAX_BITS = int(MAX_DIGITS * math.log2(10))
 _LARGEST = 10**MAX_DIGITS
+_SPACE = re.compile(r"\s")
+_SENTENCE_END = re.compile("[.;] ")
 _WORD = re.compile(
     r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
     r"|(?P<name>[A-Za-z_][A-Za-z_0-9]*)|(?P<sign>[-+*/%(),])|\s"
@@ -99,18 +102,16 @@ class _Expression:
         self._text = text
 
     def value(self) -> Number:
-        import ast
-
         self._check_words()
         try:
             # Python would end the expression at a line break. A space in its place keeps all positions.
-            tree = ast.parse(re.sub(r"\s", " ", self._text), mode="eval")
+            body = parse_expression(_SPACE.sub(" ", self._text))
         except SyntaxError as error:
             at = error.offset - 1 if error.offset else len(self._text)
-            raise self._error(re.split("[.;] ", error.msg)[0], at) from error
+            raise self._error(_SENTENCE_END.split(error.msg)[0], at) from error
         except (MemoryError, RecursionError) as error:  # the parser of some versions of Python
             raise self._error(_TOO_DEEP, 0) from error
-        return self._evaluate(tree.body, 0)
+        return self._evaluate(body, 0)
 
     def _check_words(self) -> None:
         """Refuse everything but numbers, known names, operators and parentheses, before Python parses the text."""
