@@ -313,8 +313,8 @@ async def test_over_http_a_key_a_host_and_an_origin_are_checked(bundle: Path) ->
     ("host", "key", "refusal"),
     [
         ("0.0.0.0", "", "other machines can reach 0.0.0.0: set LOOPLINE_MCP_KEY"),
-        ("::", "", "reached by other machines"),
-        ("tea.example", "", "reached by other machines"),
+        ("::", "", "other machines can reach"),
+        ("tea.example", "", "other machines can reach"),
         ("127.0.0.1", "short", "must have 16 characters or more"),
         ("127.0.0.1", "", ""),
         ("127.1.2.3", "", ""),
