@@ -104,6 +104,7 @@ from loopline.tools import (
     SearchFilesTool,
     SearchTool,
     Tool,
+    ToolPattern,
     ToolSet,
     WriteTool,
     check_deps,
@@ -247,16 +248,7 @@ class BaseWorkflow(Generic[Deps]):
             read=knowledge_read_fn,
             instructions=instructions,
             models=self._run.models.chain(model),
-            allowed=tuple(
-                patterns
-                for patterns in (
-                    None
-                    if tools is None
-                    else make_tool_patterns(BUILD_TOOLS, tools, caller_location()),
-                    configured.tools,
-                )
-                if patterns is not None
-            ),
+            allowed=_allowed_tools(tools, configured.tools),
             preset=named_preset(configured.preset) if configured.preset else own_preset,
             limits={**limits, **configured.limits},
             output=self._run.output_of(output_type_of(output_type)),
@@ -621,3 +613,11 @@ class BaseWorkflow(Generic[Deps]):
         if match is not None:
             await recorder.record_in(turn_number(match), lambda _: [feedback])
         return match
+
+
+def _allowed_tools(
+    tools: Iterable[str] | None, configured: tuple[ToolPattern, ...] | None
+) -> tuple[tuple[ToolPattern, ...], ...]:
+    """Return the patterns of `build_react(tools=…)` and of the configuration; a tool must match one of each that is set."""
+    own = None if tools is None else make_tool_patterns(BUILD_TOOLS, tools, caller_location())
+    return tuple(patterns for patterns in (own, configured) if patterns is not None)

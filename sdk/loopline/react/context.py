@@ -450,10 +450,8 @@ class Context:
         def add_to(now: Rendering) -> _Additions:
             if now not in additions:
                 tail = self._tail(iteration, tail_room, now)
-                shown = now.inputs(inputs)
-                additions[now] = _Additions(
-                    tail=tail, inputs=shown, tokens=estimate(tail) + shown.tokens
-                )
+                own = now.inputs(inputs)
+                additions[now] = _Additions(tail, own, estimate(tail) + own.tokens)
             return additions[now]
 
         budget = Budget(
