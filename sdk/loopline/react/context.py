@@ -103,7 +103,7 @@ class Iteration(Struct, frozen=True, kw_only=True):
         return bool(self.limit) and self.limit - self.number <= FEW_LEFT
 
 
-class _Additions(Struct, frozen=True, kw_only=True):
+class _Additions(Struct, frozen=True):
     """The additions of a request to the earlier messages: the tail and the user inputs; `tokens` is the cost of both."""
 
     tail: str
