@@ -371,7 +371,7 @@ async def test_a_bundle_without_a_version_has_one_of_its_files(tmp_path: Path) -
     "edited", ["guards.py", "rules/tea.py", "rules/__init__.py", "leaves/green/oolong.py"]
 )
 def test_the_version_of_a_bundle_in_one_file_covers_the_modules_beside_it_that_it_imports(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edited: str
+    tmp_path: Path, edited: str
 ) -> None:
     files = {
         "shop.py": "from loopline import Bundle\nimport guards\nbundle = Bundle(id='shop')\n",
@@ -384,8 +384,9 @@ def test_the_version_of_a_bundle_in_one_file_covers_the_modules_beside_it_that_i
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    monkeypatch.syspath_prepend(tmp_path)
+    sys.path.insert(0, f"{tmp_path}")
     loaded = load(tmp_path / "shop.py")
+    sys.path.remove(f"{tmp_path}")
     del sys.modules["guards"]
     first = loaded.version()
     (tmp_path / "unrelated.py").write_text("raise KeyboardInterrupt\n")

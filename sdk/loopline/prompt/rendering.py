@@ -54,6 +54,9 @@ from loopline.timeline import (
 )
 
 RoundBody = ToolCalled | ToolResult | Notes
+_START = BodyUnion[RoundStart](RoundStart)
+_DECISION = BodyUnion[Decision](Decision)
+_EXIT = BodyUnion[Exit](Exit)
 _ROUND = BodyUnion[RoundBody](RoundBody)
 TextBody = Completion | Draft | Notice | SystemMessage
 _TEXT = BodyUnion[TextBody](TextBody)
@@ -491,10 +494,10 @@ class Rendering:
     # One look-up finds the function for a block, so that no call is spent on blocks that add nothing.
     _folds: ClassVar[Mapping[object, Fold[Rendering]]] = {
         **_ROUND.table(_add_to_round),
-        RoundStart: _begin_round,
-        Decision: _begin_decision,
+        **_START.table(_begin_round),
+        **_DECISION.table(_begin_decision),
         **_TEXT.table(_add_text),
-        Exit: _end_turn,
+        **_EXIT.table(_end_turn),
     }
 
     def _add_feedback(self, reactions: Sequence[FeedbackEntry]) -> None:

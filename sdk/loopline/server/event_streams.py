@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, aclosing, nullcontext, suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -107,7 +107,7 @@ class EventResponse(StreamingResponse):
         self,
         host: BundleHost,
         key: ConversationKey,
-        frames: AsyncIterator[bytes],
+        frames: AsyncGenerator[bytes, None],
         headers: Mapping[str, str] | None = None,
         *,
         early: EarlyEvents | None = None,
@@ -157,8 +157,7 @@ class EventResponse(StreamingResponse):
         finally:
             self._host.tokens.discard(access.token, stream)
             self._slot.release()
-            if isinstance(self._frames, AsyncGenerator):  # may still wait for the lost client
-                await self._frames.aclose()
+            await self._frames.aclose()  # it may still wait for the lost client
             if self._early is not None:
                 self._early.close()
 

@@ -26,6 +26,7 @@ ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES
 """Only asymmetric signatures: `none` is not a signature, and for an HMAC our public key would be the secret."""
 TOKEN_CHARACTERS = 8_192
 DOCUMENT_BYTES = 256 * 1024
+KEY_TYPES = ("RSA", "EC", "OKP")
 KEYS = 100
 FETCH_SECONDS = 5.0
 FRESH_SECONDS = 300.0
@@ -198,12 +199,11 @@ def _public_keys(document: Json) -> list[tuple[str, jwt.PyJWK]]:
             raise Unauthenticated("the issuer's document has no keys")
     keys: list[tuple[str, jwt.PyJWK]] = []
     for row in rows[:KEYS]:
-        match row:
-            case {"kid": str(key_id), "kty": "RSA" | "EC" | "OKP"} if isinstance(row, dict):
-                with suppress(jwt.PyJWTError, ValueError):
-                    keys.append((key_id, jwt.PyJWK(row)))
-            case _:
-                pass
+        if not isinstance(row, dict) or row.get("kty") not in KEY_TYPES:
+            continue
+        if isinstance(key_id := row.get("kid"), str):
+            with suppress(jwt.PyJWTError, ValueError):
+                keys.append((key_id, jwt.PyJWK(row)))
     return keys
 
 
