@@ -121,14 +121,14 @@ def _patch_lines(patch: str) -> Iterator[Text]:
         yield Text(f"and {len(lines) - PATCH_LINES} more lines", QUIET)
 
 
-turn_option = click.option(
+_turn_option = click.option(
     "--turn", default="", metavar="TURN", help="The turn, as turn_2 or 2; else the last."
 )
 _AREAS: tuple[WorkspaceArea, ...] = ("files", "outputs")
 
 
 @command
-@turn_option
+@_turn_option
 @conversation_option
 @scope_options
 @json_option
@@ -146,7 +146,7 @@ async def list_files(choices: Choices, screen: Screen, turn: str) -> int:
 
 @command
 @click.argument("path", metavar="PATH", help="Such as files/a.py.")
-@turn_option
+@_turn_option
 @conversation_option
 @scope_options
 @json_option
@@ -196,7 +196,7 @@ async def diff(choices: Choices, screen: Screen, first: str, second: str) -> int
 
 @command
 @click.argument("folder", type=PATH, metavar="FOLDER", help="A new or an empty folder.")
-@turn_option
+@_turn_option
 @click.option("--force/--no-force", help="Write into a folder that has files.")
 @conversation_option
 @scope_options

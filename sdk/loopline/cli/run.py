@@ -135,7 +135,7 @@ MODEL_REMARKS = {"offline": " — a deterministic reader, not a language model"}
 _EMPTY_LINES = re.compile(r"\n\s*\n")
 _logger = logging.getLogger("loopline")
 
-any_bundle_option = click.option(
+_any_bundle_option = click.option(
     "--any-bundle", is_flag=True, help="Continue a turn of another bundle or version."
 )
 
@@ -162,7 +162,7 @@ any_bundle_option = click.option(
     "--attach", type=PATH, multiple=True, metavar="FILE", help="Attach a file; may be repeated."
 )
 @click.option("--svg", type=PATH, metavar="FILE", help="Save the screen as a picture.")
-@any_bundle_option
+@_any_bundle_option
 @json_option
 async def run(
     choices: Choices,
@@ -539,7 +539,7 @@ def _source_document(n: int, source: Source) -> Json:
     metavar="N",
     help="With --all: run this many at a time.",
 )
-@any_bundle_option
+@_any_bundle_option
 @answer_options
 @json_option
 async def resume(

@@ -230,7 +230,7 @@ def join_texts(parts: Iterable[str | None], joint: str = "\n") -> str:
 class Native(DecisionProtocol):
     """The provider's own tool calls."""
 
-    name = "native"
+    name: ClassVar[ProtocolName] = "native"
 
     def splitter(self) -> Splitter:
         """Create a splitter that assigns all text to the answer; if calls follow, the text becomes notes."""

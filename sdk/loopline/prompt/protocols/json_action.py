@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import ClassVar
 
 from loopline.models import (
     AssistantMessage,
     BrokenJson,
     JsonObject,
+    ProtocolName,
     Reply,
     ToolCall,
     dumps,
@@ -58,7 +60,7 @@ class JsonAction(TextProtocol):
     With `values` the answer may be any JSON value, and the text of the answer is its JSON.
     """
 
-    name = "json"
+    name: ClassVar[ProtocolName] = "json"
     forms = _MANUAL
 
     def __init__(self, *, values: bool = False) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape, unescape
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from msgspec import structs
 
@@ -14,6 +14,7 @@ from loopline.models import (
     BrokenJson,
     Json,
     JsonObject,
+    ProtocolName,
     Reply,
     ToolCall,
     dumps,
@@ -73,7 +74,7 @@ _ARGUMENTS = ("args", "arguments", "parameters", "input")
 class Tagged(TextProtocol):
     """The tagged protocol, for models without tool calls that follow instructions; its answer can be streamed."""
 
-    name = "tagged"
+    name: ClassVar[ProtocolName] = "tagged"
     forms = _MANUAL
 
     def __init__(self, *, delegate: str = "") -> None:

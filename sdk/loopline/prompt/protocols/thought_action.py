@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import ClassVar
 
 from loopline.models import (
     AssistantMessage,
     BrokenJson,
     JsonObject,
+    ProtocolName,
     Reply,
     ToolCall,
     dumps,
@@ -63,8 +65,8 @@ _NO_INPUT = re.compile(r"(?:null|None)\b")
 class ThoughtAction(TextProtocol):
     """The protocol of Thought, Action and Observation lines, for models that follow only this form."""
 
-    name = "thought_action"
-    stop = ("\nObservation:",)
+    name: ClassVar[ProtocolName] = "thought_action"
+    stop: ClassVar[tuple[str, ...]] = ("\nObservation:",)
     forms = _MANUAL
     before_result = "Observation: "
 
