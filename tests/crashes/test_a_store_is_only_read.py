@@ -68,7 +68,7 @@ async def test_a_store_that_is_not_there_is_an_error_and_no_folder_is_made(tmp_p
 
 
 async def test_a_store_in_memory_cannot_be_opened_to_read_alone() -> None:
-    with pytest.raises(StoreError, match="always new"):
+    with pytest.raises(StoreError, match="always empty"):
         await Store.open("memory:", read_only=True).__aenter__()
 
 

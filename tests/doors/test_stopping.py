@@ -114,6 +114,17 @@ def test_stop_ends_what_is_queued_too(slow: Loopline) -> None:
     assert [finish(process).code for process in (first, second)] == [1, 1]
 
 
+def test_the_list_of_conversations_names_those_with_an_unfinished_turn(slow: Loopline) -> None:
+    slow("run", "slow", "hello", "-c", "c0")
+    running = slow.start("run", "slow", "work", "-c", "c1")
+    wait_for(lambda: bool(ledger(slow.folder)))
+    listed = slow("timeline", "--list", "--json").value
+    assert isinstance(listed, list)
+    assert {row["conversation"]: row["unfinished"] for row in listed} == {"c0": False, "c1": True}
+    slow("stop", "-c", "c1")
+    assert finish(running).code == 1
+
+
 def test_stop_has_nothing_to_end_where_every_turn_has_ended(tea: Loopline) -> None:
     tea("run", "guide", QUESTION, "-c", "c1")
     before = tea.blocks("c1")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -453,12 +453,13 @@ async def list_conversations(
             limit=None if limit is None else limit + 1,
         )
         summaries = [summary async for summary in matches]
+        unfinished = {summary.conversation for summary in await store.log.unfinished()}
     page = summaries[:limit]
     if choices.as_json:
-        screen.write_json([_conversation_document(summary) for summary in page])
+        screen.write_json([_conversation_document(summary, unfinished) for summary in page])
     elif page:
         lines = "\n".join(map(_conversation_line, page))
-        screen.print_layout(_conversation_columns(page), lines)
+        screen.print_layout(_conversation_columns(page, unfinished), lines)
     else:
         filters = (active_after, active_before, choices.user, choices.project, choices.tenant)
         is_filtered = any(value is not None for value in filters)
@@ -484,12 +485,15 @@ def _parse_time(written: str | None) -> datetime | None:
     return time if time.utcoffset() is not None else time.replace(tzinfo=UTC)
 
 
-def _conversation_columns(summaries: Sequence[ConversationSummary]) -> Columns:
+def _conversation_columns(
+    summaries: Sequence[ConversationSummary], unfinished: Container[ConversationKey]
+) -> Columns:
+    """Lay out the conversations as a table. The turns of a conversation with an unfinished turn say so."""
     rows = [
         (
             Text(escape(summary.conversation.name), style="bold"),
             Text(escape(_owner(summary.conversation)), style=QUIET),
-            Text(quantity(summary.turns, "turn")),
+            Text(quantity(summary.turns, "turn") + _remark(summary, unfinished)),
             Text(quantity(summary.head, "block")),
             Text(f"{summary.last_activity_at:%Y-%m-%d %H:%M}", style=QUIET),
             Text(escape(summary.title)),
@@ -497,6 +501,10 @@ def _conversation_columns(summaries: Sequence[ConversationSummary]) -> Columns:
         for summary in summaries
     ]
     return Columns(rows=rows, cut=len(rows[0]) - 1, right=frozenset({2, 3}))
+
+
+def _remark(summary: ConversationSummary, unfinished: Container[ConversationKey]) -> str:
+    return ", one unfinished" if summary.conversation in unfinished else ""
 
 
 def _owner(key: ConversationKey) -> str:
@@ -518,11 +526,14 @@ def _conversation_line(summary: ConversationSummary) -> str:
     return "\t".join(cells)
 
 
-def _conversation_document(summary: ConversationSummary) -> JsonObject:
+def _conversation_document(
+    summary: ConversationSummary, unfinished: Container[ConversationKey]
+) -> JsonObject:
     return {
         **key_document(summary.conversation),
         "turns": summary.turns,
         "blocks": summary.head,
+        "unfinished": summary.conversation in unfinished,
         "started_at": iso_time(summary.started_at),
         "last_activity_at": iso_time(summary.last_activity_at),
         "title": " ".join(summary.title.split()),

@@ -206,7 +206,6 @@ class SqlLog:
 
     async def unfinished(self) -> Sequence[ConversationSummary]:
         """Return the conversations that may have an unfinished turn, the most recently active first."""
-        self._group_commit()
         return await self._read(self._reader.unfinished)
 
     async def holds(self, conversation: ConversationKey, term: int) -> bool:
