@@ -43,5 +43,5 @@ async def test_a_page_is_fetched_by_its_address(web: WebFetch) -> None:
 
 
 async def test_an_address_without_a_page_is_an_error_for_the_model(web: WebFetch) -> None:
-    with pytest.raises(ToolError, match="no page"):
+    with pytest.raises(ToolError, match="does not exist"):
         await web.fetch("https://nowhere.example/")

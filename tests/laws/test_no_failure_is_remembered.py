@@ -198,7 +198,7 @@ def docker_at(socket: Path) -> Generator[None]:
 async def test_a_daemon_of_docker_that_was_away_is_asked_again(tmp_path: Path) -> None:
     socket = tmp_path / "docker.sock"
     daemon = DockerDaemon(f"unix://{socket}")
-    with pytest.raises(DaemonError, match="no daemon"):
+    with pytest.raises(DaemonError, match="no Docker daemon"):
         await daemon.version()
     with docker_at(socket):
         assert await daemon.version() == "27.0"

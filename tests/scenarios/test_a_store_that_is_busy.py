@@ -122,6 +122,6 @@ async def test_nothing_is_recorded_in_a_turn_that_is_over() -> None:
                 clock=FakeClock(),
                 listener=lambda block: None,
             )
-            with pytest.raises(LooplineError, match="turn_1 is over"):
+            with pytest.raises(LooplineError, match="turn_1 has ended"):
                 await pen.record(Notes(text="late"))
         assert await talk.blocks() == timeline

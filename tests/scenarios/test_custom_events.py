@@ -298,7 +298,7 @@ async def test_after_its_end_a_turn_has_no_events_of_its_workflow() -> None:
     async with Harness.open(bundle, store="memory:", model=ScriptedModel(["Hi."])) as harness:
         await harness.conversation("c").say("Hello.")
         for durable in (False, True):
-            with pytest.raises(LooplineError, match="turn_1 is over"):
+            with pytest.raises(LooplineError, match="turn_1 has ended"):
                 await base_workflows[0].emit("late", durable=durable)
 
 

@@ -20,7 +20,9 @@ def unblocked() -> Iterator[BlockBuster]:
     """Inside, a call that blocks the loop raises, apart from what the store does at once, which waits for nothing."""
     with blockbuster_ctx() as watching:
         for function in watching.functions.values():
-            function.can_block_in("store/store_threads.py", {"at_once", "check_at_once"})
+            function.can_block_in(
+                "store/store_threads.py", {"check_at_once", "commit_at_once", "read_at_once"}
+            )
         yield watching
 
 

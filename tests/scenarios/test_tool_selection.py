@@ -106,7 +106,7 @@ def test_names_of_no_tool_are_passed_over(tools: Json, names: list[str]) -> None
         (Call("select_tools", tools=[]), "named no tool"),
         (Call("select_tools", tools=["a", "b"]), "named no tool"),
         (Call("select_tools", tools="shop.t1"), "is not of type 'array'"),
-        (Raw("shop.t1, I should say"), "no JSON object"),
+        (Raw("shop.t1, I should say"), "does not contain a JSON object"),
         (Refuse(), "refused"),
         (Fail("down"), "down"),
         (Fail(OSError("no route")), "no route"),

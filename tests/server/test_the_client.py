@@ -33,7 +33,9 @@ from tests.support.live_server import SHOP, serving
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
     folder: Path = tmp_path_factory.mktemp("client")
-    with serving(app(SHOP, store=f"sqlite:///{folder}/talk.db", model=EchoModel())) as address:
+    with serving(
+        app(SHOP, store=f"sqlite:///{folder}/talk.db", model=EchoModel(pause=0.02))
+    ) as address:
         yield address
 
 

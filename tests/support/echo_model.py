@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 
@@ -20,16 +21,24 @@ CALL = re.compile(r"call (\w+\.\w+) (\w+)=(.+)")
 
 
 class EchoModel:
-    """Answers `You said: …` in pieces; `call shop.book name=tea` calls that tool once, and says its result."""
+    """Answers `You said: …` in pieces; `call shop.book name=tea` calls that tool once, and says its result.
+
+    After each piece it waits `pause` seconds. Without a pause a turn may end before a reader has seen any piece.
+    """
 
     name = "echo"
     capabilities = Capabilities(window=1_000_000, tool_call=True)
+
+    def __init__(self, *, pause: float = 0.0) -> None:
+        self._pause = pause
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
         """Reply to the last message."""
         reply = answered(prompt)
         for start in range(0, len(reply.text), 10):
             yield TextDelta(text=reply.text[start : start + 10])
+            if self._pause:
+                await asyncio.sleep(self._pause)
         yield reply
 
 
