@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -118,12 +119,8 @@ def test_the_list_of_conversations_names_those_with_an_unfinished_turn(slow: Loo
     slow("run", "slow", "hello", "-c", "c0")
     running = slow.start("run", "slow", "work", "-c", "c1")
     wait_for(lambda: bool(ledger(slow.folder)))
-    listed = slow("timeline", "--list", "--json").value
-    assert isinstance(listed, list)
-    assert {row["conversation"]: row["unfinished"] for row in listed if isinstance(row, dict)} == {
-        "c0": False,
-        "c1": True,
-    }
+    listed = json.loads(slow("timeline", "--list", "--json").out)
+    assert {row["conversation"]: row["unfinished"] for row in listed} == {"c0": False, "c1": True}
     slow("stop", "-c", "c1")
     assert finish(running).code == 1
 
