@@ -175,7 +175,11 @@ class TerminalChat(Chat):
             self._start(self._conversation.stream(text, attachments=attached))
 
     async def _answer(self, line: str) -> None:
-        """Answer the next field of the first question, or decline the question."""
+        """Store the line as the answer to the next field of the first question; the line `-` declines the question.
+
+        If the line is not a value of the field, the error is shown, and the field stays open. When all fields have an answer, or
+        when the question is declined, the answer is sent to the call, and the next question is shown.
+        """
         question = self._questions[0]
         if line != DECLINE:
             try:

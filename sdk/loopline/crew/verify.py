@@ -270,7 +270,9 @@ def _replace_text(
 def is_lost(original: str, revised: str) -> bool:
     """Return whether `revised` is not a rewritten form of the original, such as a remark that the draft is fine.
 
-    A rewritten form shares at least three words with the original, and half of the words of the shorter text.
+    Only different content words count, without English stop words. A rewritten form shares at least three of them with the
+    original, and at least half of the content words of the text that has fewer. So a text of fewer than three content words
+    is never a rewritten form.
     """
     first = content_words(original)
     second = content_words(revised)

@@ -58,7 +58,11 @@ class OfficeDocument:
 
 
 def parse_image(data: bytes) -> Image | None:
-    """Parse the header of a PNG, GIF, WebP or JPEG image; return None for other data."""
+    """Read the media type, the size and the animation from the header of a PNG, GIF, WebP or JPEG image.
+
+    Return None if the data does not begin with the signature of one of them. The rest of the data is not checked: a
+    damaged or truncated image is returned, too, with a size that may be wrong.
+    """
     if data.startswith(_PNG):
         size = _big(data, 16, 4), _big(data, 20, 4)
         return Image("image/png", *size, animated=b"acTL" in data[: data.find(b"IDAT")])

@@ -138,10 +138,12 @@ def _describe_mismatch(
 
 
 def _nearest(hunk: Hunk, lines: Sequence[str]) -> int | None:
-    """Return the index of the line at which the hunk would match the most lines; None if none is similar.
+    """Return the index in `lines` for the first line of the hunk at which the most lines match; None without such a place.
 
-    Each line of the hunk votes for the starts at which it would match; of equal votes, the one nearest to the line number
-    in the header wins.
+    Whitespace at both ends of a line is ignored. Each line of the hunk votes for the starts at which it would match. If two
+    starts have equal votes, the start nearest to the line number in the header wins. If no line matches, the first line of
+    the hunk that resembles a line within 100 lines of that number decides. The index is negative if the hunk would begin
+    before the first line.
     """
     places = defaultdict[str, list[int]](list)
     expected_lines = {line.strip() for line in hunk.expected if line.strip()}

@@ -431,12 +431,13 @@ def _access_error(folder: Path, error: str) -> KnowledgeError:
 def _mirror(
     url: str, ref: str, mirrors: Path | None, timeout_seconds: float, *, fetch: bool
 ) -> GitRepository:
-    """Fetch the mirror of a remote repository and return it; if fetching fails, return the older copy.
+    """Return the mirror of a remote repository in the folder `mirrors`, after fetching it.
 
-    Its location is the URL without a password, which past turns record.
+    With `fetch=False` an existing mirror is returned as it is; a missing mirror is fetched. If fetching fails, the older
+    copy is returned with a warning. The location of the mirror is the URL without a password, which past turns record.
 
     Raises:
-        KnowledgeError: fetching failed, and no copy has `ref`.
+        KnowledgeError: `mirrors` is None; or fetching failed, and the older copy does not have `ref`.
     """
     public = _hide_password(url)
     if mirrors is None:

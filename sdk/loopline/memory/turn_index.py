@@ -149,7 +149,11 @@ class MemoryTurnIndex:
         texts: Sequence[TurnText],
         recalled: Collection[int] = (),
     ) -> bool:
-        """Add the texts; return False if the progress is not `before`."""
+        """Add the texts, except those of the inputs `recalled`, and store `after` as the progress.
+
+        Stored texts of the inputs `recalled` are removed. If `after` has another `uid` than `before`, all earlier texts of the
+        conversation are removed first. If the stored progress is not `before`, nothing changes, and False is returned.
+        """
         stored = self._conversations.get(conversation)
         if (stored.progress if stored else None) != before:
             return False

@@ -228,7 +228,11 @@ def _source_lines(unseen: UnseenSources, room: int | None) -> list[str]:
 
 
 def _merge_ranges(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Merge adjacent ranges; if more than `MAX_RANGES` remain, merge the first ones into one range."""
+    """Merge adjacent ranges of a list in ascending order, and return at most `MAX_RANGES` ranges.
+
+    A range is its first and last number. If more ranges remain, the first ones become one range, which also contains the
+    numbers between them.
+    """
     joined: list[tuple[int, int]] = []
     for first, last in ranges:
         if joined and joined[-1][1] == first - 1:

@@ -132,7 +132,11 @@ def truncate(view: View, window: Projection, budget: Budget) -> Projection:
 
 
 def _drop_files(view: View, window: Projection, budget: Budget) -> Projection:
-    """Return the window with a limit of tokens for each file that makes the prompt fit, if that saves tokens."""
+    """Return the window with a lower token limit for each file, so that the prompt is not above the trigger.
+
+    The limit is halved until the prompt fits. If no limit suffices, it is 0, which leaves out all files, and the prompt may
+    still be too long. If leaving out all files would not save tokens, the window is returned unchanged.
+    """
 
     def under(tokens: int) -> Projection:
         return structs.replace(window, carrying=structs.replace(window.carrying, tokens=tokens))

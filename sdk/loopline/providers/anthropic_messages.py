@@ -182,7 +182,12 @@ class AnthropicMessages(HttpModel):
         return output
 
     def _budget(self, prompt: Prompt, limit: int) -> int:
-        """Return the budget for thinking, in tokens: 0 if a call is forced, or if the thinking of earlier calls is lost."""
+        """Return the budget for thinking, in tokens, for the reasoning effort of the prompt; 0 means no thinking.
+
+        The budget is at most `limit`, the maximum of output tokens, minus `MIN_BUDGET`, so that the answer has room. It is 0 if
+        the effort is empty or `none`, if a call is forced, if the thinking of the last calls cannot be sent again, or if fewer
+        than `MIN_BUDGET` tokens are possible.
+        """
         effort = prompt.options.reasoning_effort
         if effort in ("", "none") or prompt.options.force_tool or breaks_off(prompt, FAMILY):
             return 0

@@ -66,7 +66,12 @@ class RetryPolicy(Struct, frozen=True, kw_only=True):
     jitter: Callable[[], float] = random.random
 
     def delay(self, attempt: int, error: ModelUnavailable) -> float | None:
-        """Return the seconds until the next attempt, or None if the request is not repeated."""
+        """Return the seconds to wait after the failed attempt `attempt`, counted from 1.
+
+        Return None if the request is not repeated: `attempt` is above `retries`, the server's Retry-After is above 60 s, or the
+        request timed out and there is another model to try. Otherwise the delay is random, at most 2 ** (attempt - 1) seconds
+        and 60 s, but at least the Retry-After.
+        """
         if attempt > self.retries or (self.has_fallback and isinstance(error, ModelTimedOut)):
             return None
         retry_after = error.retry_after or 0.0

@@ -172,7 +172,10 @@ class _ChildListener:
         return AskUser(first.question, kind=kind, child=str(ref))
 
     async def resolve_citations(self, result: TurnResult) -> TurnResult:
-        """Return the result with the citations of its answer as positions in its sources: `[1]` is the first source."""
+        """Replace the citations in the answer of the result by their positions in `result.sources`, and return the new result.
+
+        The mark `[1]` is the first source. A citation of a source that the child run did not add becomes `[?]`.
+        """
         answer = result.answer
         marks = citations.Marks(self.sources)
         newest = max(self.sources, default=0)

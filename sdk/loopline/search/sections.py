@@ -51,7 +51,12 @@ class TextSection:
 
 
 def split_section(lines: list[str], section: TextSection) -> list[TextSection]:
-    """Split a section of more than `SECTION_LIMIT` characters between paragraphs; return a shorter section alone."""
+    """Split a section of more than `SECTION_LIMIT` characters into sections of about `TARGET_CHARACTERS`.
+
+    The sections end between paragraphs. A paragraph of more than `SECTION_LIMIT` characters is split between lines. A last
+    section of fewer than `TINY_CHARACTERS` characters is joined to the section before it. A shorter section is returned
+    unchanged as the only item; for a section without lines the list is empty.
+    """
     size = sum(map(len, lines[section.start : section.end]))
     if size <= SECTION_LIMIT:
         return [section] if section.start < section.end else []
@@ -328,7 +333,11 @@ def _python_sections(
 
 
 def _definition(title: str, lines: list[str], section: TextSection) -> list[TextSection]:
-    """Return the section of a definition; for a long class, its methods. The first one includes the head of the class."""
+    """Return a definition as one section, or a class of more than `SECTION_LIMIT` characters as several sections.
+
+    Those are a section for each of its methods and for the code between them; the first one also contains the head of the
+    class. A long function, and a class without an indented body, stays one section.
+    """
     long = sum(map(len, lines[section.start : section.end])) > SECTION_LIMIT
     if not long or not title.rpartition(SEPARATOR)[2].startswith("class "):
         return [section]

@@ -176,7 +176,11 @@ async def _is_external(host: BundleHost, key: ConversationKey, ref: str) -> bool
 
 
 def _locate(name: HostedRef) -> tuple[ContentType, str] | None:
-    """Return the type of a resource and its ref in the conversation, or None if the name is malformed."""
+    """Return the content type of a hosted resource, and the ref by which its conversation can read it.
+
+    The stage of the name decides: `message`, `attachment`, `file` or `citable`. Return None if the stage is another one, or
+    if the turn or the path is malformed. The existence of the resource is not checked.
+    """
     turn = name.turn_id
     path = name.path
     if not turn_number(turn):

@@ -182,10 +182,14 @@ class Skill:
 
 
 def read_skill(path: Path, namespace: str) -> Skill:
-    """Read a skill from its SKILL.md and companion files; the name of its folder is its id.
+    """Read a skill from the SKILL.md at `path` and from the companion files in its folder.
+
+    The name of the folder is the id. If `namespace` is `DEFAULT_NAMESPACE`, the front matter may name another namespace.
+    Imports are not resolved, so `closure` is empty.
 
     Raises:
-        BundleError: a file is malformed; the message names file and line.
+        BundleError: a file cannot be read, is too large or is malformed, or the id or namespace in the front matter
+            differs from `path` or `namespace`; the message names file and line.
     """
     stored = _bytes_of(path, SKILL_BYTES)
     front, body = _split(path, _decode(path, stored))

@@ -91,11 +91,14 @@ class CassettePlayer:
         """Close the player, which has no open file."""
 
     def response(self, request: RecordedRequest) -> RecordedResponse:
-        """Return the next recorded response to a request.
+        """Return the response to the first recorded request that equals `request` and was not replayed yet.
+
+        Requests are equal if their URL, recorded headers and body are equal; the prompt cache key is ignored. Different
+        requests may arrive in another order than they were recorded. The clock moves to the recorded time of the request.
 
         Raises:
-            CassetteError: no response is left for this request; the message names the most similar request and the
-                first difference.
+            CassetteError: the request was not recorded, and the message names the most similar request and the first
+                difference; or it is sent more often than it was recorded; or the cassette ends before the response.
         """
         request = _remove_cache_key(request)
         unserved = self._unserved.get(_key(request))

@@ -114,7 +114,14 @@ class Groups:
         return bool(self._parents)
 
     def make(self, name: str, memory_bytes: int, processes: int) -> list[Path]:
-        """Make a group with these limits, and return its folders."""
+        """Make a control group with at most `memory_bytes` of memory, no swap, and at most `processes` processes.
+
+        Return its folders: one with cgroup v2, and two, for memory and for processes, with v1. If groups are not `available`,
+        no group is made, and the list is empty.
+
+        Raises:
+            OSError: the group exists, or a limit cannot be written.
+        """
         limits = {
             "memory.limit_in_bytes": memory_bytes,
             "memory.memsw.limit_in_bytes": memory_bytes,

@@ -564,10 +564,13 @@ class ExecutionTool:
         )
 
     def check(self, arguments: JsonObject) -> None:
-        """Check the contract, the program and the other arguments.
+        """Check the arguments of a call without running the program.
+
+        `contract` is the list of files that the program must write.
 
         Raises:
-            ToolError: an argument is missing or invalid, or is unknown.
+            ToolError: an argument is missing, invalid or unknown, `timeout_s` is above the limit, or `background` is combined
+                with `session`.
         """
         check_names(self.spec, arguments)
         text_argument(arguments, "program")
