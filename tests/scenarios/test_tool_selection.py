@@ -8,6 +8,7 @@ import pytest
 from msgspec import structs
 
 from loopline import ToolError, tool
+from loopline.bundle.descriptors import BUILTINS
 from loopline.models import Json, JsonObject, ToolCall, ToolSpec, Usage
 from loopline.testing import Call, Fail, Raw, Refuse, Say, ScriptedModel
 from loopline.testing.scripted import Entry
@@ -21,6 +22,7 @@ from loopline.tools import (
     select_tools,
     tools_in_reply,
 )
+from loopline.tools.tool_selection import is_built_in
 from tests.authoring.bundle_files import a_call
 
 
@@ -207,3 +209,8 @@ def test_the_tool_lists_those_that_were_not_chosen() -> None:
     assert "- shop.cake: Find cake." in REQUEST.spec.description
     assert "shop.tea" not in REQUEST.spec.description
     assert (REQUEST.key({}), REQUEST.effect) == ("tools", "meta")
+
+
+@pytest.mark.parametrize("name", BUILTINS)
+def test_a_built_in_tool_does_not_count_toward_the_selection(name: str) -> None:
+    assert is_built_in(name)

@@ -32,7 +32,7 @@ LONGEST_LINE = 80
 
 REQUEST_TOOLS = "react.request_tools"
 _BUILT_IN_ALIASES = ("react.", "exec.", "crew.")
-_BUILT_IN = ("web_search", "web_fetch")
+_BUILT_IN = ("calculator", "knowledge_search", "web_fetch", "web_search")
 _NAMES = "a list of names, as the description has them"
 
 _SYSTEM = (
