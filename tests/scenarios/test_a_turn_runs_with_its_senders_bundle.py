@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Literal
@@ -367,6 +367,15 @@ async def test_a_bundle_without_a_version_has_one_of_its_files(tmp_path: Path) -
     assert len({first, second, third}) == 3
 
 
+@pytest.fixture
+def importable(tmp_path: Path) -> Iterator[None]:
+    """Modules in the folder of the test can be imported."""
+    sys.path.insert(0, f"{tmp_path}")
+    yield
+    sys.path.remove(f"{tmp_path}")
+
+
+@pytest.mark.usefixtures("importable")
 @pytest.mark.parametrize(
     "edited", ["guards.py", "rules/tea.py", "rules/__init__.py", "leaves/green/oolong.py"]
 )
@@ -384,9 +393,7 @@ def test_the_version_of_a_bundle_in_one_file_covers_the_modules_beside_it_that_i
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    sys.path.insert(0, f"{tmp_path}")
     loaded = load(tmp_path / "shop.py")
-    sys.path.remove(f"{tmp_path}")
     del sys.modules["guards"]
     first = loaded.version()
     (tmp_path / "unrelated.py").write_text("raise KeyboardInterrupt\n")
