@@ -372,6 +372,12 @@ def test_an_image_is_told_by_its_bytes_whatever_it_is_called(
     assert (file.mime, (file.width, file.height), file.moves) == (mime, size, moves)
 
 
+@pytest.mark.parametrize("kind", [b"VP8X", b"VP8L", b"VP8 "])
+def test_a_webp_that_ends_inside_its_header_is_refused(kind: bytes) -> None:
+    with pytest.raises(AttachmentError, match="it has no size"):
+        read_attachments(Attachment("x.webp", webp(kind, 30, 20)[:20]), AttachmentCaps())
+
+
 async def test_input_that_waits_is_carried_by_a_checkpoint_with_its_files() -> None:
     async with at_work(ScriptedModel(["x" * 900] * 3)) as talk:
         for _ in range(3):

@@ -529,7 +529,10 @@ def _source_document(n: int, source: Source) -> Json:
 @conversation_option
 @bundle_argument
 @click.option(
-    "all_turns", "--all", is_flag=True, help="Continue every cut turn of the store instead."
+    "all_turns",
+    "--all",
+    is_flag=True,
+    help="Continue every cut turn of the bundle in the store instead.",
 )
 @click.option(
     "--at-once",

@@ -78,9 +78,9 @@ def parse_image(data: bytes) -> Image | None:
 
 def _webp_size(data: bytes) -> tuple[int, int]:
     match data[12:16]:
-        case b"VP8X":
+        case b"VP8X" if len(data) >= 30:
             return _little(data, 24, 3) + 1, _little(data, 27, 3) + 1
-        case b"VP8L":
+        case b"VP8L" if len(data) >= 25:
             bits = _little(data, 21, 4)
             return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
         case b"VP8 ":
