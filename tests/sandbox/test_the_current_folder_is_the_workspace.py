@@ -12,14 +12,29 @@ from loopline.testing import Call, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import FileAdded, FileRemoved, ToolResult
 from loopline.timeline.workspace import Visibility, file_bytes
+from tests.support.docker_daemons import IMAGE, SETTINGS
 from tests.support.programs import needs_bubblewrap
 
 WAYS: Mapping[str, Mapping[str, Json]] = {
     "local": {"runtime": {"mode": "local"}},
     "process": {"runtime": {"mode": "process"}},
     "session": {"runtime": {"mode": "local"}},
+    "docker": {
+        "runtime": {"mode": "docker", "image": IMAGE, "extra_args": list(SETTINGS.extra_args)},
+        "python": SETTINGS.python,
+    },
 }
 BEFORE = {"files/log.txt": "one", "files/a/b.txt": "b", "outputs/report.md": "report"}
+
+
+@pytest.fixture(
+    params=["local", "session", pytest.param("process", marks=needs_bubblewrap), "docker"]
+)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each way to run a program in turn."""
+    if request.param == "docker":
+        monkeypatch.setenv("DOCKER_HOST", request.getfixturevalue("docker_host"))
+    return str(request.param)
 
 
 def shop(way: str) -> Bundle:
@@ -61,9 +76,6 @@ async def run(
 
 
 @pytest.mark.parametrize(
-    "way", ["local", "session", pytest.param("process", marks=needs_bubblewrap)]
-)
-@pytest.mark.parametrize(
     ("program", "contract", "changes"),
     [
         ("open('files/log.txt', 'a').write('two')", [], {"files/log.txt": "onetwo"}),
@@ -89,9 +101,6 @@ async def test_what_a_program_changes_in_its_current_folder_is_stored(
 
 
 @pytest.mark.parametrize(
-    "way", ["local", "session", pytest.param("process", marks=needs_bubblewrap)]
-)
-@pytest.mark.parametrize(
     ("program", "line"),
     [
         ("open('files/large.bin', 'wb').write(b'x' * 90_000); open('files/more.bin', 'wb').write(b'x' * 90_000)", "Not taken: files/more.bin: "),
@@ -114,7 +123,11 @@ async def test_what_cannot_be_stored_is_named_with_the_reason(
     assert {name: tree.get(name) for name in BEFORE} == BEFORE
 
 
-@pytest.mark.parametrize("way", ["local", pytest.param("process", marks=needs_bubblewrap)])
+@pytest.mark.parametrize(
+    "way",
+    ["local", pytest.param("process", marks=needs_bubblewrap), "docker"],
+    indirect=True,
+)
 async def test_what_is_written_beside_the_areas_is_named(way: str) -> None:
     program = "open('chart.png', 'w'); open('../top.txt', 'w')"
     _, _, report = await run(way, [(program, [])])
@@ -123,7 +136,6 @@ async def test_what_is_written_beside_the_areas_is_named(way: str) -> None:
     assert f"Not taken: top.txt: {outside}" in report
 
 
-@pytest.mark.parametrize("way", ["local", "session"])
 async def test_a_program_that_fails_removes_nothing_and_its_changes_are_stored(way: str) -> None:
     program = "import os; os.remove('files/log.txt'); open('files/new', 'w').write('n'); 1 / 0"
     tree, _, report = await run(way, [(program, []), ("pass", [])])
@@ -132,7 +144,6 @@ async def test_a_program_that_fails_removes_nothing_and_its_changes_are_stored(w
     assert "No files are removed from the workspace, because the program failed." in report
 
 
-@pytest.mark.parametrize("way", ["local", "session"])
 async def test_the_user_sees_the_outputs_that_a_contract_names(way: str) -> None:
     first = "open('outputs/a', 'w').write('a'); open('outputs/b', 'w').write('b')"
     _, seen, _ = await run(way, [(first, ["outputs/a"])])
@@ -141,16 +152,10 @@ async def test_the_user_sees_the_outputs_that_a_contract_names(way: str) -> None
     assert (seen["outputs/a"], seen["outputs/b"]) == ("external", "external")
 
 
-@pytest.mark.parametrize(
-    ("way", "tool"),
-    [
-        ("local", "await tools.call('react.write', path='files/log.txt', content='tool')"),
-        ("session", "await tools.call('react.write', path='files/log.txt', content='tool')"),
-    ],
-)
 async def test_a_program_does_not_replace_what_another_call_has_written_meanwhile(
-    way: str, tool: str
+    way: str,
 ) -> None:
+    tool = "await tools.call('react.write', path='files/log.txt', content='tool')"
     program = f"open('files/log.txt', 'a').write('mine'); open('files/x', 'w').write('x'); {tool}"
     tree, _, report = await run(way, [(program, [])])
     assert tree["files/log.txt"] == "tool"
