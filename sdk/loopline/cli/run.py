@@ -497,6 +497,7 @@ def _run_document(finished: FinishedTurn, answer: PrintedAnswer, name: str) -> J
         "ok": outcome.ok,
         "error": outcome.error,
         "rounds": outcome.rounds,
+        "truncated": outcome.truncated,
         "usage": usage,
         "sources": [_source_document(n, source) for n, source in answer.sources.items()],
         "blocks": len(finished.blocks),

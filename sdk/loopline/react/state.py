@@ -88,6 +88,7 @@ def result(
         pending=pending_calls(turn),
         late_input=late_input(timeline),
         output=_output_value(turn, completion, output) if completion else None,
+        truncated=turn.is_truncated,
     )
 
 

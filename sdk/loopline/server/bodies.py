@@ -241,7 +241,7 @@ class TokensAnswer(BaseModel):
 
 
 class TurnAnswer(BaseModel):
-    """The result of a turn."""
+    """The result of a turn. `truncated` is true if the model's output limit cut the answer off."""
 
     conversation_id: str
     turn_id: str
@@ -256,6 +256,7 @@ class TurnAnswer(BaseModel):
     pending: list[WaitingCall]
     late_input: list[str]
     output: JsonValue
+    truncated: bool
 
 
 class DoneAnswer(BaseModel):

@@ -22,6 +22,7 @@ from loopline.timeline.blocks import (
     Fold,
 )
 from loopline.timeline.bodies import (
+    AnswerFlag,
     Completion,
     Decision,
     Draft,
@@ -59,6 +60,10 @@ EndBody = Draft | Completion | Exit | UserStop
 _END = BodyUnion[EndBody](EndBody)
 
 
+_MODEL_TEXT: frozenset[AnswerFlag] = frozenset({"", "unparsed", "forced", "cut"})
+"""The flags of answers that are the text of the newest reply."""
+
+
 class Batch(Struct, gc=False):
     """The calls of one decision and the results so far."""
 
@@ -77,7 +82,8 @@ class Turn(Struct):
     since the last decision. `call_counts` counts calls by tool, `failure_counts` failed calls by a digest of tool and
     arguments. `steered_at_round` is the number of finished rounds when a round took a steer, None without one.
     `model_index` is the index of the current model in the chain. `malformed` and `cut_off` count consecutive replies
-    that were malformed or cut off. `estimated` is usage that no provider reported and that `usage` does not include.
+    that were malformed or cut off. `stop_reason` is that of the newest reply, also of one with the purpose "answer".
+    `estimated` is usage that no provider reported and that `usage` does not include.
     `elapsed_seconds` is the running time under runners; `latest_block` is the last block that a runner wrote. An `inert`
     turn was imported unfinished and is never resumed.
     """
@@ -118,6 +124,7 @@ class Turn(Struct):
     model_index: int = 0
     malformed: int = 0
     cut_off: int = 0
+    stop_reason: str = ""
     elapsed_seconds: float = 0.0
     latest_block: Block | None = None
     inert: bool = False
@@ -165,6 +172,7 @@ class Turn(Struct):
 
     def _decide(self, decision: Decision) -> None:
         self.open_round = None
+        self.stop_reason = decision.stop_reason
         self.notice_codes.clear()
         self._spend(decision.usage, decision.cost, decision.estimated)
         if decision.purpose == "decision":
@@ -267,6 +275,12 @@ class Turn(Struct):
     def completion(self) -> Completion | None:
         """The last completion, None without one."""
         return self.completions[-1] if self.completions else None
+
+    @property
+    def is_truncated(self) -> bool:
+        """Whether the answer is the text of a reply that the model's output limit cut off."""
+        answer = self.completion
+        return self.stop_reason == "length" and answer is not None and answer.flag in _MODEL_TEXT
 
     @property
     def unanswered(self) -> dict[str, ToolPending]:
@@ -383,7 +397,8 @@ class TurnResult(Generic[T_co]):
     `output` is the answer as a value of the turn's output type; it is None without a type, or if the answer does not
     match the type. `sources` are the sources that the answer cites, in the order of first mention. `rounds` counts
     decisions. `usage` and `cost` include the child runs of the turn's calls; `cost` is None if no price is known.
-    `late_input` are messages that arrived too late for this turn and wait for the next turn.
+    `late_input` are messages that arrived too late for this turn and wait for the next turn. `truncated` is True if the
+    model's output limit cut the answer off.
     """
 
     answer: str
@@ -398,3 +413,4 @@ class TurnResult(Generic[T_co]):
     pending: Sequence[PendingCall] = ()
     late_input: Sequence[str] = ()
     output: T_co | None = None
+    truncated: bool = False

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from loopline import Block
-from loopline.models import ProtocolName, Reply, ToolCall, Usage
-from loopline.react import PresetName, ReactStateV2, Reminder, Stop
+from loopline.models import ProtocolName, Reply, StopReason, ToolCall, Usage
+from loopline.react import Limits, PresetName, ReactStateV2, Reminder, Stop
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import (
@@ -262,6 +262,30 @@ async def test_row_19_what_was_cut_off_is_read_together_with_what_follows(
         result = await talk.say("go", protocol=protocol)
         (answer,) = await bodies(talk, Completion)
     assert (result.answer, result.rounds, answer.flag) == ("Half an answer.", len(pieces), "")
+
+
+@pytest.mark.parametrize(
+    ("limits", "ends"),
+    [
+        (Limits(), ("length",) * 4),
+        (Limits(protocol="tagged"), ("length",) * 4),
+        (Limits(answer_mode="synthesize"), ("stop", "length")),
+        (Limits(max_iterations=1, on_exhausted="force"), ("tool_use", "length")),
+    ],
+)
+async def test_row_19_an_answer_that_stays_cut_off_is_truncated(
+    limits: Limits, ends: tuple[StopReason, ...]
+) -> None:
+    call = ToolCall(name="w.look", arguments={})
+    replies = [
+        Reply(text="Half", stop_reason=end, calls=(call,) if end == "tool_use" else ())
+        for end in ends
+    ]
+    async with at_work(Spoken(*replies, Reply(text="Whole."))) as talk:
+        cut = await talk.say("go", **limits)
+        whole = await talk.say("go")
+    assert cut.answer.startswith("Half")
+    assert (cut.truncated, whole.truncated) == (True, False)
 
 
 async def test_row_19_a_call_that_was_cut_off_is_completed_and_runs() -> None:
