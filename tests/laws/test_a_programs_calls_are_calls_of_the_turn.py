@@ -10,6 +10,7 @@ import pytest
 from loopline import BaseWorkflow, Bundle, Delta, Harness, ToolContext, tool
 from loopline.conversations import Conversation
 from loopline.events import Event
+from loopline.models import Json
 from loopline.react.guards import ask_before, block_repeated_failures, rate_limit
 from loopline.testing import Call, FakeClock, ScriptedModel
 from loopline.timeline import Block, ProxiedCall, ProxiedResult, ToolResult
@@ -199,8 +200,15 @@ for name in ("shop.find", "shop.find", "shop.find", "shop.fail", "shop.fail"):
 ORDER = 'print("before")\nprint(await tools.call("shop.order", name="tea"))'
 
 
-@pytest.mark.parametrize(("answer", "printed"), [(True, "ordered tea"), (False, "did not approve")])
-async def test_a_program_waits_while_its_user_is_asked(answer: bool, printed: str) -> None:
+@pytest.mark.parametrize(
+    ("answer", "printed"),
+    [
+        (True, "ordered tea"),
+        (False, "did not approve"),
+        ({"approved": False, "reason": "Too dear."}, "The user's reason: Too dear."),
+    ],
+)
+async def test_a_program_waits_while_its_user_is_asked(answer: Json, printed: str) -> None:
     CALLED.clear()
     async with talking([python(ORDER), "Done."], bundle=guarded()) as talk:
         async for event in talk.stream("go"):
@@ -208,7 +216,7 @@ async def test_a_program_waits_while_its_user_is_asked(answer: bool, printed: st
                 assert CALLED == []
                 assert talk.answer(event.call_id, answer)
         assert printed in await report(talk)
-    assert len(CALLED) == (2 if answer else 0)
+    assert len(CALLED) == (2 if answer is True else 0)
 
 
 async def test_a_program_is_stopped_when_nobody_approves_in_time() -> None:

@@ -26,6 +26,7 @@ from loopline.react.guards import (
     CheckedCall,
     approval_digest,
     claim_for_thread,
+    denial_text,
     is_approval,
     wait_for_threads,
 )
@@ -81,7 +82,7 @@ OUTCOME_UNKNOWN = (
     "This call was cut off after it had begun, and is not begun again: whether it took effect is "
     "unknown. Check before you call it once more."
 )
-DENIED = "The user did not approve of this call. Do not make it again; find another way, or ask."
+DENIED = "Do not make it again; find another way, or ask."
 CAUSE_TEXTS: Mapping[InterruptCause, str] = {
     "steer": "because the user wants something else now",
     "deadline": "because the time of the turn was over",
@@ -143,7 +144,8 @@ class ToolExecutor:
             elif (started := turn.started.get(call.call_id)) is not None:
                 await self._settle_started(call, started)
             elif pending is not None and answer is not None and not is_approval(answer.value):
-                await self._record_end(call, DENIED, "denied")
+                text = f"{denial_text(answer.value)} {DENIED}"
+                await self._record_end(call, text, "denied")
             else:
                 run.append(call)
         if run:

@@ -467,8 +467,17 @@ def approval_digest(call: ToolCalled) -> str:
 
 
 def is_approval(value: Json) -> bool:
-    """Return whether an answer approves a call: True, or a text such as "yes"."""
-    return value is True or (isinstance(value, str) and value.strip().casefold() in _YES)
+    """Return whether an answer approves a call: True, a text such as "yes", or `{"approved": true}`."""
+    return _approves(value) is True
+
+
+def denial_text(value: Json) -> str:
+    """Return the text for the model about a call that an answer does not approve, with the `reason` of `{"approved": false}`."""
+    match value:
+        case {"reason": str(reason)} if reason.strip():
+            return f"The user did not approve of this call. The user's reason: {reason.strip()}"
+        case _:
+            return "The user did not approve of this call."
 
 
 def check_answer(pending: ToolPending, value: Json) -> None:
@@ -477,11 +486,20 @@ def check_answer(pending: ToolPending, value: Json) -> None:
     Raises:
         LooplineError: the call awaits approval, and the value is neither yes nor no.
     """
-    if pending.kind == "question":
-        return
-    answer = value.strip().casefold() if isinstance(value, str) else value
-    if not isinstance(answer, bool) and answer not in _YES | _NO:
+    if pending.kind == "approval" and _approves(value) is None:
         raise LooplineError(f"{pending.call_id} awaits approval: answer yes or no, not {value!r}")
+
+
+def _approves(value: Json) -> bool | None:
+    """Return whether an answer says yes, or None if it says neither yes nor no."""
+    match value:
+        case bool(approved) | {"approved": bool(approved)}:
+            return approved
+        case str():
+            word = value.strip().casefold()
+            return word in _YES if word in _YES | _NO else None
+        case _:
+            return None
 
 
 # A global, because a thread that outlives its call may also outlive its harness.

@@ -15,7 +15,7 @@ from loopline.events import Delta
 from loopline.files import file_bodies
 from loopline.models import Json, JsonObject, well_formed, well_formed_json
 from loopline.react.extensions import Ask, Deny
-from loopline.react.guards import CallChecker, CheckedCall, is_approval
+from loopline.react.guards import CallChecker, CheckedCall, denial_text, is_approval
 from loopline.react.result_text import (
     artifact_bodies,
     file_lines,
@@ -246,7 +246,7 @@ class ProxiedCalls:
                 parsed.claim,
                 parsed.arguments,
                 guarded,
-                Deny("The user did not approve of this call."),
+                Deny(denial_text(answer)),
             )
         return await self._checker.check(parsed, guarded, is_approved=True)
 

@@ -10,7 +10,7 @@ import pytest
 from loopline import Block, Delta, Harness
 from loopline.conversations import Receipt
 from loopline.errors import LooplineError
-from loopline.models import UserMessage
+from loopline.models import Json, UserMessage
 from loopline.react import Allow, Ask, GuardedCall, Verdict
 from loopline.testing import Call, FakeClock, Raw, Say, ScriptedModel
 from loopline.testing.scripted import Entry
@@ -206,10 +206,16 @@ class Asking:
 
 @pytest.mark.parametrize(
     ("value", "began", "message"),
-    [(True, ["x"], "ran x"), ("yes", ["x"], "ran x"), (False, [], "did not approve")],
+    [
+        (True, ["x"], "ran x"),
+        ("yes", ["x"], "ran x"),
+        ({"approved": True}, ["x"], "ran x"),
+        (False, [], "did not approve"),
+        ({"approved": False, "reason": "Too dear."}, [], "The user's reason: Too dear. Do not"),
+    ],
 )
 async def test_row_78_a_call_that_needs_leave_runs_only_with_it(
-    value: bool | str, began: list[str], message: str
+    value: Json, began: list[str], message: str
 ) -> None:
     desk, model = Desk(), ScriptedModel([Call("w.command", text="x"), "Done."])
     async with at_work(model, workbench(desk, guards=[Asking()])) as talk:
@@ -220,6 +226,17 @@ async def test_row_78_a_call_that_needs_leave_runs_only_with_it(
         )
         assert (await talk.resume({"c1": value})).answer == "Done."
     assert (desk.began, message in results(model.requests[1])[0].text) == (began, True)
+
+
+@pytest.mark.parametrize("value", [None, 1, ["yes"], {"approved": "yes"}, {}, "maybe"])
+async def test_row_78_an_answer_that_is_neither_yes_nor_no_is_refused(value: Json) -> None:
+    async with at_work(
+        ScriptedModel([Call("w.command", text="x"), "Done."]), workbench(guards=[Asking()])
+    ) as talk:
+        await talk.say("go")
+        with pytest.raises(LooplineError, match="c1 awaits approval: answer yes or no"):
+            await talk.resume({"c1": value})
+        assert (await talk.resume({"c1": False})).answer == "Done."
 
 
 class Cake:
