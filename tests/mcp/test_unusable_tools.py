@@ -39,6 +39,7 @@ WRONG: dict[str, tuple[Json, str]] = {
     "array": (listed("array", {"type": "array"}), "inputSchema.type: Input should be 'object'"),
     "big": (listed("big", arguments(a={"title": "x" * 100_000})), "more than 100,000"),
     "a tool without a name": (5, "Input should be"),
+    "task": (listed("task", execution={"taskSupport": "required"}), "it runs only as a task"),
     "two words": (listed("two words"), "its name has other characters"),
 }
 

@@ -115,6 +115,8 @@ def _check_tool(tool: Tool, remaining: int) -> int:
         raise _UnusableTool("its name has other characters than letters, digits, and _ . / -")
     if not is_object_schema(tool.input_schema):
         raise _UnusableTool("its arguments are not an object")
+    if tool.execution is not None and tool.execution.task_support == "required":
+        raise _UnusableTool("it runs only as a task, and tasks are not supported")
     try:
         size = len(dumps(cast("Json", schemas)))
         if size > SCHEMA_BYTES:
