@@ -215,6 +215,48 @@ def test_every_kind_is_replaced_by_a_mark(secret: str) -> None:
     assert "[redacted " in redacted
 
 
+VENDOR_PREFIXES = {
+    "OpenAI": ("sk-", "sk-proj-", "sk-svcacct-", "sk-admin-"),
+    "Anthropic": ("sk-ant-api03-", "sk-ant-admin01-", "sk-ant-oat01-"),
+    "OpenRouter": ("sk-or-v1-",),
+    "Google": ("AIzaSyA", "GOCSPX-", "ya29.", "1//0", "AQ.Ab8"),
+    "Hugging Face": ("hf_", "api_org_"),
+    "GitLab": ("glpat-", "gldt-", "glrt-", "glcbt-", "glptt-", "glsoat-", "GR1348941"),
+    "GitHub": ("github_pat_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_"),
+    "Slack": ("xoxb-1", "xoxp-1", "xoxe.xoxp-1-", "xapp-1-A"),
+    "AWS": ("ABSK", "bedrock-api-key-", "aws_secret_access_key=", '"SecretAccessKey": "'),
+    "others": ("gsk_", "nvapi-", "pplx-", "r8_", "tvly-", "xai-", "npm_", "pypi-AgEIcHlw"),
+    "Loopline": ("llk_0123456789abcdef_",),
+}
+"""How the keys of each vendor begin; the rest of a key is random."""
+RANDOM = "a1B2" * 15
+
+
+@pytest.mark.parametrize(
+    "prefix", [prefix for prefixes in VENDOR_PREFIXES.values() for prefix in prefixes]
+)
+def test_a_key_of_every_vendor_is_replaced_in_prose_code_and_urls(prefix: str) -> None:
+    key = prefix + RANDOM
+    for text in (f"Use {key} now.", f"KEY={key}", f"https://a.example/?key={key}&b=1", f"'{key}'"):
+        redacted = redact_text(REDACTOR, text)
+        assert "[redacted secret]" in redacted
+        assert "B2a1B2" not in redacted
+    assert "B2a1B2" not in json.dumps(redact_json(REDACTOR, {"text": f"a\n{key}"}))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sk-toggleable-content-arrow-of-scikit-learn",
+        "a risk-based-approach-2024-edition",
+        "hf_hub_download, npm_config_registry and glow-in-the-dark-paint-2",
+        "hooks.slack.com/services",
+    ],
+)
+def test_a_name_that_only_begins_like_a_key_stays(text: str) -> None:
+    assert redact_text(LibraryRedactor(["secret"]), text) == text
+
+
 @pytest.mark.parametrize("escaped", ["ann\\u0040planted.example", "x\\nann@planted.example"])
 def test_an_escape_of_json_hides_nothing_and_stays_whole(escaped: str) -> None:
     redacted = redact_text(REDACTOR, f'{{"text": "{escaped}"}}')

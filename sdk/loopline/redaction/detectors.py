@@ -1,6 +1,6 @@
 """Redaction by two libraries: `detect_secrets` finds keys and tokens, `datafog` finds personal data.
 
-Both are used only with patterns, in this process. No model is loaded, and no text is sent.
+The keys of `VENDOR_KEYS` are found too. Both are used only with patterns, in this process. No model is loaded, and no text is sent.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Protocol, cast
 
 from loopline.errors import LooplineError
+from loopline.redaction.vendor_keys import VENDOR_KEYS
 
 SECRET = "secret"
 PERSONAL = {
@@ -77,7 +78,8 @@ class LibraryRedactor:
         self._types = {PERSONAL[kind]: kind for kind in PERSONAL if kind in chosen}
         try:
             self._datafog = cast("_Datafog", import_module("datafog")) if self._types else None
-            self._patterns = list(_patterns()) if SECRET in chosen else []
+            own = (key.pattern for key in VENDOR_KEYS)
+            self._patterns = [*_patterns(), *own] if SECRET in chosen else []
         except ModuleNotFoundError as error:
             raise LooplineError(
                 "privacy.redact needs two libraries: pip install 'loopline[redaction]'"
