@@ -62,6 +62,55 @@ def test_a_server_of_an_author_begins_anew_when_a_file_changes(place: str, tmp_p
         process.communicate()
 
 
+@pytest.mark.parametrize(
+    ("words", "reason", "code"),
+    [
+        (["missing.py"], "missing.py", 1),
+        (["broken.py"], "broken.py:2", 1),
+        (["guide.py", "--model", "openai:gpt-5"], "OPENAI_API_KEY", 1),
+        (["guide.py", "--model", "nonsense"], "nonsense", 1),
+        (["guide.py", "--port", "{busy}"], "127.0.0.1:{busy}: Address already in use", 1),
+        (["guide.py", "--host", "no.host.invalid", "--keys", "keys.json"], "no.host.invalid", 1),
+        (["guide.py", "--host", "0.0.0.0"], "--keys", 2),
+    ],
+    ids=["missing", "syntax", "key", "model", "port", "host", "authentication"],
+)
+def test_a_server_that_cannot_begin_says_so_in_one_line_and_never_that_it_serves(
+    words: list[str], reason: str, code: int, tmp_path: Path
+) -> None:
+    (tmp_path / "guide.py").write_text(BUNDLE.format("guide"))
+    (tmp_path / "broken.py").write_text("x = 1\ndef (\n")
+    (tmp_path / "keys.json").write_text('{"version": 1, "keys": []}')
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        port = busy.getsockname()[1]
+        port_words = [] if "--port" in words else ["--port", "0"]
+        words = [word.format(busy=port) for word in words]
+        loopline = Loopline(tmp_path, {"OPENAI_API_KEY": ""})
+        ran = loopline("serve", *words, *port_words)
+    assert ran.code == code
+    assert ran.err.startswith("error: ")
+    assert reason.format(busy=port) in ran.err
+    assert len(ran.err.splitlines()) == 1
+    assert not ran.out
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_the_address_is_printed_when_the_server_listens_with_the_port_it_has(
+    host: str, tmp_path: Path
+) -> None:
+    (tmp_path / "guide.py").write_text(BUNDLE.format("guide"))
+    process = Loopline(tmp_path).start("serve", "guide.py", "--host", host, "--port", "0")
+    try:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        address = line.partition(" at ")[2].partition(";")[0]
+        assert address.startswith(f"http://{host}:")
+        assert httpx2.get(f"{address}/me").json()["bundles"] == ["guide"]
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def test_production_is_refused_with_what_is_for_authors(tmp_path: Path) -> None:
     ran = Loopline(tmp_path)("serve", "guide", "--production", "--reload")
     assert ran.code == 2

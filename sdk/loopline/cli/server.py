@@ -186,12 +186,14 @@ async def serve(
         model=choices.model,
         properties=parse_properties(choices),
     )
+
+    def show_address(url: str) -> None:
+        screen.note(f"{escape(', '.join(bundles))} at {url}; the API is at /docs")
+
     try:
-        server = make_server(served, host=host, port=port)
+        server = make_server(served, host=host, port=port, on_listening=show_address)
     except LooplineError as error:
         raise UsageError(str(error)) from error
-    shown = f"[{host}]" if ":" in host else host
-    screen.note(f"{escape(', '.join(bundles))} at http://{shown}:{port}; the API is at /docs")
     # All modules stay loaded: a garbage collection over them would delay each turn by a tenth of a second.
     gc.freeze()
     await (_serve_until_a_change(server, bundles, screen) if reload else server.serve())

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 import socket
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -144,17 +146,38 @@ _log = logging.getLogger("loopline")
 class _DrainingServer(uvicorn.Server):
     """A server that hands over its turns before it closes. Until then it answers new messages with 503."""
 
-    def __init__(self, config: uvicorn.Config, host: BundleHost) -> None:
+    def __init__(
+        self, config: uvicorn.Config, host: BundleHost, on_listening: Callable[[str], None]
+    ) -> None:
         super().__init__(config)
         self._host = host
+        self._on_listening = on_listening
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Open the bundles and serve until `should_exit` is true.
+
+        Without `sockets`, the server listens at the host and port of its configuration.
+
+        Raises:
+            LooplineError: a bundle cannot be opened, or the server cannot listen at the address.
+        """
+        own = [] if sockets else await bind_address(self.config.host, self.config.port)
+        try:
+            await self._host.open()
+            await super().serve(sockets or own)
+        finally:
+            for listening in own:
+                listening.close()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to listen."""
+        """Start to listen, and report the URL."""
         await super().startup(sockets)
         for listening in [listening for server in self.servers for listening in server.sockets]:
             with socket.fromfd(listening.fileno(), listening.family, listening.type) as own:
                 # The kernel's queue may be longer than the backlog that asyncio accepts at once.
                 own.listen(BACKLOG)
+        address = self.servers[0].sockets[0].getsockname()
+        self._on_listening(f"http://{_url_host(self.config.host)}:{address[1]}")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End the streams, wait for turns, hand over those that still run, and close; all in `drain_seconds`."""
@@ -178,6 +201,47 @@ class _DrainingServer(uvicorn.Server):
             await self._host.hand_over()
 
 
+async def bind_address(host: str, port: int) -> list[socket.socket]:
+    """Return a listening socket for each address of a host. With port 0 all of them have the same free port.
+
+    Addresses that this machine does not have are left out if it has another one.
+
+    Raises:
+        LooplineError: the host is unknown, or the port cannot be used.
+    """
+    sockets: list[socket.socket] = []
+    unusable: OSError | None = None
+    try:
+        rows = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        for family, address in sorted({(row[0], row[4][0]) for row in rows}):
+            chosen = sockets[0].getsockname()[1] if sockets else port
+            try:
+                sockets.append(socket.create_server((address, chosen), family=family))
+            except OSError as error:
+                if error.errno not in _NO_ADDRESS:
+                    raise
+                unusable = error
+        if unusable is not None and not sockets:
+            raise unusable
+    except (OSError, UnicodeError) as error:
+        for listening in sockets:
+            listening.close()
+        number = (isinstance(error, OSError) and error.errno) or 0
+        reason = os.strerror(number) if number in errno.errorcode else "the host is unknown"
+        raise LooplineError(
+            f"the server cannot listen at {_url_host(host)}:{port}: {reason}"
+        ) from error
+    return sockets
+
+
+_NO_ADDRESS = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
+
+
+def _url_host(host: str) -> str:
+    """Return the host as it is written in a URL."""
+    return f"[{host}]" if ":" in host else host
+
+
 def check_address(served: FastAPI, host: str) -> None:
     """Check that an app may listen at an address.
 
@@ -188,7 +252,7 @@ def check_address(served: FastAPI, host: str) -> None:
     if bundles.is_local and not is_loopback(host):
         raise LooplineError(
             f"other machines can reach {host}, so the server needs authentication: "
-            "name a file of API keys or an issuer of tokens"
+            "name a file of API keys (--keys FILE) or an issuer of tokens (--issuer URL)"
         )
 
 
@@ -199,8 +263,17 @@ def bundle_host(served: FastAPI) -> BundleHost:
     return host
 
 
-def make_server(served: FastAPI, *, host: str, port: int) -> uvicorn.Server:
+def make_server(
+    served: FastAPI,
+    *,
+    host: str,
+    port: int,
+    on_listening: Callable[[str], None] = lambda _: None,
+) -> uvicorn.Server:
     """Return a uvicorn server of the app, to be run with `serve`. It raises the limit of open files of this process.
+
+    `serve` opens the bundles first, and raises a LooplineError if one cannot be opened or the address cannot be used.
+    `on_listening` is called with the URL of the server once it listens.
 
     Raises:
         LooplineError: as for `check_address`.
@@ -217,4 +290,4 @@ def make_server(served: FastAPI, *, host: str, port: int) -> uvicorn.Server:
         settings=bundles.settings,
         body_bytes=bundles.body_bytes,
     )
-    return _DrainingServer(config, bundles)
+    return _DrainingServer(config, bundles, on_listening)
