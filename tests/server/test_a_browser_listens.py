@@ -36,6 +36,7 @@ source.onmessage = ({ data, lastEventId }) => {
 };
 </script>"""
 
+WITH_SCRIPTS = {"Content-Security-Policy": "default-src 'self' 'unsafe-inline'"}
 FORM = """<!doctype html><title>form</title><script>
 const form = new FormData();
 form.append("message", JSON.stringify({ text: "Read them." }));
@@ -101,9 +102,9 @@ def test_an_event_source_that_connects_again_has_every_event_once(tmp_path: Path
     served = app(SHOP, store="memory:", model=TalkativeModel())
     reports: queue.Queue[list[dict[str, Any]]] = queue.Queue()
 
-    @served.get("/page", response_class=HTMLResponse)
-    async def page() -> str:
-        return PAGE
+    @served.get("/page")
+    async def page() -> HTMLResponse:
+        return HTMLResponse(PAGE, headers=WITH_SCRIPTS)
 
     @served.post("/report")
     async def report(request: Request) -> None:
@@ -137,9 +138,9 @@ def test_a_page_sends_files_as_a_form(tmp_path: Path) -> None:
     served = app(SHOP, store="memory:", model=EchoModel())
     reports: queue.Queue[dict[str, Any]] = queue.Queue()
 
-    @served.get("/page", response_class=HTMLResponse)
-    async def page() -> str:
-        return FORM
+    @served.get("/page")
+    async def page() -> HTMLResponse:
+        return HTMLResponse(FORM, headers=WITH_SCRIPTS)
 
     @served.post("/report")
     async def report(request: Request) -> None:

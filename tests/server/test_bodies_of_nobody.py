@@ -29,6 +29,7 @@ from loopline.server.application import bundle_host
 from loopline.server.guards import UNREAD_BYTES
 from loopline.server.problems import RequestProblem
 from loopline.server.request_access import FIRST_PACKET_BYTES, body_bytes_limit
+from loopline.testing import FakeClock
 from tests.support.echo_model import EchoModel
 from tests.support.live_server import SHOP, serving
 
@@ -178,6 +179,54 @@ async def test_bodies_have_so_much_room_of_all_and_half_of_it_for_one_user(
 async def ended(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.wait([task])
+
+
+async def test_a_body_that_arrives_byte_by_byte_is_refused() -> None:
+    clock = FakeClock()
+
+    class SlowSender(Sender):
+        async def receive(self) -> Message:
+            self.read += 1
+            await clock.sleep(10)
+            return {"type": "http.request", "body": b" ", "more_body": True}
+
+    served = app(SHOP, store="memory:", model=EchoModel(), clock=clock)
+    await bundle_host(served).open()
+    sender = SlowSender("/by-rn", announced())
+    await served(sender.scope, sender.receive, sender.send)
+    assert (sender.status, sender.read) == (408, 4)
+    await bundle_host(served).close()
+
+
+OPENING = b"POST /no/such/route HTTP/1.1\r\nHost: localhost\r\n"
+
+
+@pytest.mark.parametrize(
+    ("begin", "part"),
+    [
+        (b"", b""),
+        (b"POST /by-rn HTTP/1.1\r\nHos", b""),
+        (OPENING + b"X: ", b"a"),
+        (OPENING + b"Content-Length: 60000\r\n\r\n", b"x"),
+        (OPENING + b"Transfer-Encoding: chunked\r\n\r\n", b"8000\r\n%b\r\n" % (b"x" * 0x8000)),
+    ],
+    ids=["nothing", "half a head", "a slow head", "a slow body", "an endless body"],
+)
+def test_a_connection_with_half_a_request_is_closed(url: str, begin: bytes, part: bytes) -> None:
+    place = urlsplit(url)
+    sent = 0
+    with socket.create_connection((place.hostname, place.port), timeout=0.2) as connection:
+        connection.sendall(begin)
+        while sent < 64 * MB:
+            with suppress(TimeoutError, ConnectionError):
+                if not connection.recv(PIECE):
+                    break
+            try:
+                connection.sendall(part)
+            except OSError:
+                break
+            sent += len(part)
+    assert sent < 64 * MB
 
 
 def test_the_room_for_bodies_is_given_back() -> None:

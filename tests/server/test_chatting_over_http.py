@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import threading
 import time
+from base64 import b64encode
 from collections.abc import AsyncIterator, Generator
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from pathlib import Path
 
 import httpx2
@@ -16,7 +19,7 @@ from fastapi import FastAPI
 
 from loopline import Bundle
 from loopline.models import JsonObject, Prompt, Reply, TextDelta
-from loopline.server import app
+from loopline.server import ServerSettings, app
 from loopline.testing import Call, Say, ScriptedModel
 from tests.mcp.served import Served, sdk
 from tests.support.echo_model import EchoModel
@@ -359,3 +362,27 @@ def test_every_route_is_described_with_its_problems(client: httpx2.Client) -> No
             problem = operation["responses"]["422"]["content"]
             assert "application/problem+json" in problem, path
             assert {"401", "403", "404", "409", "413", "429", "503"} <= set(operation["responses"])
+
+
+def test_the_start_page_and_the_docs_name_every_route_and_need_no_script_and_no_network(
+    client: httpx2.Client,
+) -> None:
+    paths = client.get("/openapi.json").json()["paths"]
+    routes = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
+    index = client.get("/")
+    assert set(index.json()["routes"]) == routes
+    docs = client.get(index.json()["docs"])
+    page = docs.text
+    assert all(f"<code>{route}</code>" in page for route in routes)
+    assert "<script" not in page
+    assert not re.search(r"(src|href)=\W?(https?:|//)|url\(|@import", page)
+    policy = docs.headers["content-security-policy"]
+    style = page.partition("<style>")[2].partition("</style>")[0]
+    digest = b64encode(sha256(style.encode()).digest()).decode()
+    assert f"default-src 'none'; style-src 'sha256-{digest}'" in policy
+    assert index.headers["content-security-policy"].startswith("default-src 'none'")
+    with serving(app(SHOP, store="memory:", settings=ServerSettings(docs=False))) as url:
+        hidden = [
+            httpx2.get(f"{url}{path}").status_code for path in ("/", "/docs", "/openapi.json")
+        ]
+    assert hidden == [404, 404, 404]

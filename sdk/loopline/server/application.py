@@ -25,6 +25,7 @@ from loopline.server import (
     ag_ui_routes,
     chat_routes,
     conversation_routes,
+    description_routes,
     health_routes,
     openai_routes,
     resource_routes,
@@ -98,7 +99,7 @@ def app(
         description=DESCRIPTION,
         version=loopline.__version__,
         lifespan=lifespan,
-        docs_url="/docs" if settings.docs else None,
+        docs_url=None,
         redoc_url=None,
         openapi_url="/openapi.json" if settings.docs else None,
         redirect_slashes=False,
@@ -109,6 +110,8 @@ def app(
     for routes in _ROUTES:
         served.include_router(routes.router, responses=PROBLEMS)
     served.include_router(openai_routes.router)
+    if settings.docs:
+        served.include_router(description_routes.router)
     served.mount(SOCKETS, sockets.asgi())
     add_handlers(served)
     _add_guards(served, host, sockets)

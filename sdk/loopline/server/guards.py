@@ -38,11 +38,14 @@ UNREAD_BYTES = 64 * 1024
 """If more bytes of a body are unread when the response begins, the connection is closed after it."""
 PART_SECONDS = 30.0
 """How long the server waits for the next part of a body."""
+SLOWEST_BYTES = 1024
+"""The lowest rate of a body, in bytes per second, after its first `PART_SECONDS`."""
 BODY_METHODS = frozenset({"POST", "PUT", "PATCH"})
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
+    "Content-Security-Policy": "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 }
 
 
@@ -163,6 +166,7 @@ class _Exchange:
         self._host = host
         self._sockets = sockets
         self._began = time.monotonic()
+        self._reading_since: float | None = None
         self._sender: Sender | None = None
         self._limit = host.settings.body_bytes
         self._remaining = self._limit
@@ -175,20 +179,35 @@ class _Exchange:
         """Receive the next part of the request.
 
         Raises:
-            BodyRefused: the sender is not authenticated, too many bytes are being received, or no part came in time.
+            BodyRefused: the sender is not authenticated, too many bytes are being received, or the body is too slow.
             BodyTooLarge: the body has more bytes than the limit.
         """
         if not self._unread:
             return self._count_body(await self._receive())
         try:
             await self._authenticate()
-            async with asyncio.timeout(PART_SECONDS):
+            async with asyncio.timeout(self._part_seconds()):
                 return self._count_body(await self._receive())
         except LooplineError as error:
             raise BodyRefused(problem_of(error)) from error
         except TimeoutError:
-            text = f"no part of the body was received for {PART_SECONDS:g} s"
+            text = f"the body is too slow: send a part each {PART_SECONDS:g} s, and {SLOWEST_BYTES:,} bytes a second"
             raise BodyRefused(RequestProblem(HTTPStatus.REQUEST_TIMEOUT, text)) from None
+
+    def _part_seconds(self) -> float:
+        """Return how long the server waits for the next part of the body.
+
+        Raises:
+            TimeoutError: the body is slower than `SLOWEST_BYTES` a second.
+        """
+        now = self._host.clock.elapsed()
+        if self._reading_since is None:
+            self._reading_since = now
+        allowed = PART_SECONDS + (self._limit - self._remaining) / SLOWEST_BYTES
+        remaining = allowed - (now - self._reading_since)
+        if remaining <= 0:
+            raise TimeoutError
+        return min(remaining, PART_SECONDS)
 
     async def _authenticate(self) -> None:
         """Authenticate the sender. A socket before its first packet is unknown, and its limit is `FIRST_PACKET_BYTES`."""

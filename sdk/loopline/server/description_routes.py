@@ -1,0 +1,108 @@
+"""The start page and the page `/docs`, which describe the routes. They have no script and fetch nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64encode
+from collections.abc import Iterator
+from hashlib import sha256
+from html import escape
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse, JSONResponse, Response
+
+from loopline.models import JsonObject
+
+router: APIRouter = APIRouter(include_in_schema=False)
+_STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
+code, pre { font: 14px/1.4 ui-monospace, monospace } pre { overflow: auto; background: #8882; padding: .5rem }
+summary { cursor: pointer } details { margin: .3rem 0 } :root { color-scheme: light dark }
+"""
+_POLICY = (
+    f"default-src 'none'; style-src 'sha256-{b64encode(sha256(_STYLE.encode()).digest()).decode()}'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_SCHEMA_REF = re.compile(r"#/components/schemas/([\w.-]{1,200})")
+
+
+@router.get("/")
+async def show_index(request: Request) -> Response:
+    """Return the name and version of the server, and each route with what it does."""
+    document: dict[str, Any] = request.app.openapi()
+    prefix = str(request.scope.get("root_path", ""))
+    routes: JsonObject = {
+        f"{method.upper()} {path}": _first_line(operation)
+        for path, method, operation in _operations(document)
+    }
+    info = document["info"]
+    return JSONResponse(
+        {
+            "name": info["title"],
+            "version": info["version"],
+            "docs": f"{prefix}/docs",
+            "openapi": f"{prefix}/openapi.json",
+            "routes": routes,
+        }
+    )
+
+
+@router.get("/docs")
+async def show_docs(request: Request) -> Response:
+    """Return a page with every route, its parameters, its body and the schemas."""
+    document: dict[str, Any] = request.app.openapi()
+    schemas: dict[str, Any] = document["components"]["schemas"]
+    title = escape(f"{document['info']['title']} {document['info']['version']}")
+    parts = [
+        f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title><style>{_STYLE}</style>",
+        f"<h1>{title}</h1><p>{escape(document['info']['description'])} "
+        "The same as a document: <a href=openapi.json>openapi.json</a>.",
+        "<p>With keys, send <code>Authorization: Bearer KEY</code>; <code>GET /me</code> names the "
+        "tenant and the project of a key for the paths.<h2>Routes</h2>",
+        *(_operation_html(*operation) for operation in _operations(document)),
+        "<h2>Schemas</h2>",
+        *(_details(escape(name), _json_html(schema), name) for name, schema in schemas.items()),
+    ]
+    headers = {"Content-Security-Policy": _POLICY}
+    return HTMLResponse("\n".join(parts), headers=headers)
+
+
+def _operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield the path, the method and the description of each operation in an OpenAPI document."""
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            yield path, method, operation
+
+
+def _first_line(operation: dict[str, Any]) -> str:
+    return str(operation.get("description", operation["summary"])).partition("\n")[0]
+
+
+def _operation_html(path: str, method: str, operation: dict[str, Any]) -> str:
+    """Return an operation, with the schemas of its parameters and of its body."""
+    rows = [
+        f"<li><code>{escape(row['name'])}</code> in the {escape(row['in'])}"
+        f"{', required' if row.get('required') else ''}: {_json_html(row['schema'])}"
+        for row in operation.get("parameters", ())
+    ]
+    contents = operation.get("requestBody", {}).get("content", {})
+    bodies = [
+        f"<p>Body, {escape(media)}:{_json_html(content['schema'])}"
+        for media, content in contents.items()
+    ]
+    text = f"<p>{escape(operation.get('description', ''))}<ul>{''.join(rows)}</ul>{''.join(bodies)}"
+    name = f"<code>{method.upper()} {escape(path)}</code> {escape(_first_line(operation))}"
+    return _details(name, text, f"{method}-{path}")
+
+
+def _details(summary: str, text: str, name: str) -> str:
+    return f'<details id="{escape(name)}"><summary>{summary}</summary>{text}</details>'
+
+
+def _json_html(value: object) -> str:
+    """Return a schema as JSON, with links to the schemas that it names."""
+    text = escape(json.dumps(value, indent=2, ensure_ascii=False), quote=False)
+    linked = _SCHEMA_REF.sub(r'<a href="#\1">\1</a>', text)
+    return f"<pre>{linked}</pre>"
