@@ -224,6 +224,45 @@ def test_a_reply_is_read(name: ProtocolName, text: str, decided: DecodedReply) -
     assert protocol(name).decode(Reply(text=text)) == decided
 
 
+ODD_CALLS = [
+    '[tool_call: a {"x": 1}]',
+    "So:\n<function=a>{}</function>",
+    '<invoke name="a"></invoke>',
+    '[w.look {"text": "a"}]',
+    'I look.\n[w.look: {"text": "a"}]',
+    '<toolcall name="w.look">{"text": "a"}</toolcall>',
+    '<ToolCall>{"text": "a"}',
+    '<tool-call name="w.look">{}</tool-call>',
+    '&lt;tool_call name="w.look"&gt;{"text": "a"}&lt;/tool_call&gt;',
+    '&#60;tool_call name="w.look"&#62;{}',
+    'w.look({"text": "a"})',
+    '```\nw.look({"text": "a"})\n```',
+    'w.look {"text": "a"}',
+    '@w.look({"text": "a"})',
+    "<|python_tag|>w.look(text='a')",
+    '<|tool_call|>{"x": 1}',
+    'Action: w.look\nAction Input: {"text": "a"}',
+    "**Action:** `w.look`",
+    'Action: w.look({"text": "a"})',
+    'Action Input: {"text": "a"}',
+]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Call play.look, then answer.",
+        "Action: restart the server.",
+        "See a.b.c: it has {x}.",
+        "print(a.b) prints {}",
+        "[docs.md] has it",
+        "An action input is text.",
+    ],
+)
+def test_prose_without_a_tag_is_an_answer(text: str) -> None:
+    assert protocol("tagged").decode(Reply(text=text)) == Answer("", text)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "problem"),
     [
@@ -243,9 +282,7 @@ def test_a_reply_is_read(name: ProtocolName, text: str, decided: DecodedReply) -
         ("tagged", '<tool_call name="a">{}</tool_call><agent_call agent="coder">mend', "no agents"),
         ("tagged", '{"tool_call": "a", "args": {"x": 1}}', "a call in an unknown form"),
         ("tagged", 'I look.\n```json\n{"name": "a", "arguments": {"x": 1}}\n```', "a call in an unknown"),
-        ("tagged", '[tool_call: a {"x": 1}]', "a call in an unknown form"),
-        ("tagged", "So:\n<function=a>{}</function>", "a call in an unknown form"),
-        ("tagged", '<invoke name="a"></invoke>', "a call in an unknown form"),
+        *[("tagged", call, "a call in an unknown form") for call in ODD_CALLS],
         ("tagged", "<tool>a</tool>", "not a complete JSON object"),
         ("thought_action", "It is so.", "neither an Action nor a Final Answer"),
         ("thought_action", "Thought: hm", "neither"),

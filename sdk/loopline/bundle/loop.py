@@ -16,6 +16,7 @@ from loopline.errors import BundleError, LooplineError, ToolError
 from loopline.knowledge import Passage, SearchFilter
 from loopline.models import Chain, ModelRegistry, OutputType
 from loopline.names import nearest_hint
+from loopline.prompt import escape_frame
 from loopline.react import Child, Limits, LoopOptions, MeteredModel, Preset, Quota
 from loopline.react.loop_options import Effort
 from loopline.reader import KnowledgeRead
@@ -54,7 +55,7 @@ class AgentsPage:
         cut = "" if shown == self.text else f"\n[CUT] react.read gives all of {self.ref}."
         return (
             f"What {NAME} of these files says to agents, {self.ref}; what stands above counts more than it:\n"
-            f"{shown.strip()}{cut}"
+            f"{escape_frame(shown.strip())}{cut}"
         )
 
 

@@ -9,6 +9,7 @@ from typing import Protocol
 from loopline.errors import ConflictError, LooplineError
 from loopline.files import AttachmentCaps, check_values, with_unique_names
 from loopline.models import Json, well_formed, well_formed_json
+from loopline.prompt import escape_frame
 from loopline.react import Child, ChildAnswer, check_answer, stored_limits
 from loopline.timeline import (
     Block,
@@ -341,7 +342,8 @@ def child_input(timeline: Timeline, child: Child) -> Body | None:
     Raises:
         LooplineError: the child run was started with another task.
     """
-    text = well_formed(child.task.prompt)
+    # A task has texts of models and tools, unlike the prompt of a user.
+    text = escape_frame(well_formed(child.task.prompt))
     if not timeline.turns:
         return UserPrompt(text=text, limits=stored_limits(child.limits))
     prompt = timeline.turn(CHILD_TURN).prompt

@@ -27,6 +27,7 @@ from loopline.crew.shared_files import SharedFiles, child_reflections
 from loopline.errors import LooplineError, ToolError
 from loopline.events import AgentEvent
 from loopline.models import Json, JsonObject, ToolSpec, dumps
+from loopline.prompt import escape_frame
 from loopline.react.environment import read_variables, whole_number
 from loopline.timeline import Effect, LimitValue, TurnResult
 from loopline.tools import DELEGATE, ChildTask, Outcome, RerunnableTool, ToolContext, ToolInvocation
@@ -123,7 +124,8 @@ class Crew:
         async def execute(call: AgentCall) -> TurnResult:
             task = self.child_task(call)
             agent = self.agents.find(call.agent)
-            parts = (task.instructions, call.lessons, CALLERS_REFS.format(context.conversation))
+            lessons = escape_frame(call.lessons)
+            parts = (task.instructions, lessons, CALLERS_REFS.format(context.conversation))
             instructions = "\n".join(part for part in parts if part)
             # The number is part of the child's name, by which a resumed call finds the run again.
             task = replace(task, number=index + 1, instructions=instructions)

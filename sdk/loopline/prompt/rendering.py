@@ -108,7 +108,7 @@ def parts_of_message(message: Message) -> int:
             return 1 + (len(files) + sum([bool(file.data) for file in files]) if files else 0)
 
 
-RENDERER = 8
+RENDERER = 9
 """The version of the rendering; it is stored, and another version opens an epoch."""
 
 _OWN_CALL_ID = re.compile(r"c\d+", re.ASCII)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import islice
@@ -284,12 +285,49 @@ HEADS = (
 """The words in brackets at the start of lines that structure a prompt."""
 
 _REFS = "ar|tc|fi|so|su|sk|ks|cv|ef|artifact"
-_FRAME = re.compile(
-    rf"((?:^|(?<=[\r\v\f\x85\u2028\u2029]))[ \t]*+)(?=\[(?:(?:{'|'.join(HEADS)})\b|(?:{_REFS}):))",
-    re.MULTILINE | re.IGNORECASE,
+_BREAKS = r"\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
+_INVISIBLE = (
+    r"\x00-\x08\x0e-\x1b\x1f\x7f-\x84\x86-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2"
+    r"\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0"
+    r"\ufff0-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    r"\U000e0000-\U000e0fff"
+)
+"""Control and format characters, and the other characters that Unicode lets a program show as nothing."""
+_SPACE = rf"[^\S{_BREAKS}]"
+_COMMAND = r"\x1b\[[0-9;?]{0,20}[A-Za-z]"
+"""A command to a terminal, such as the one for a color."""
+_WIDE = (
+    r"\xaa\u1d2c\u1d43\u1e9a\u2090\u24b6\u24d0\u3010\u3014\u3016\ufe47\uff21\uff3b\uff41"
+    r"\U0001d400-\U0001d68a\U0001f130"
+)
+"""The characters outside of ASCII that are a bracket or an A in the form NFKC, and the brackets of Japanese."""
+# Only a line that begins like a head is normalized; other lines cost one comparison.
+_LINE_START = re.compile(
+    rf"(?:^|(?<=[{_BREAKS}]))(?:{_SPACE}|{_COMMAND}|[{_INVISIBLE}])*+"
+    rf"(?=\[(?:[A-Za-z\t ]|[^\t-\r -~])|[Aa](?:[Nn]|[^\t-\r -~])|[{_WIDE}])",
+    re.MULTILINE,
+)
+_LINE_PART = re.compile(rf"(?:(?:{_SPACE}++|[^\s{_BREAKS}{_INVISIBLE}])[{_INVISIBLE}]*+){{0,60}}+")
+"""The first 60 visible characters of a line; a run of spaces counts as one."""
+_INVISIBLE_RUN = re.compile(rf"[{_INVISIBLE}]+")
+_HEAD = re.compile(
+    rf"[\[\u3010\u3014\u3016] ?(?:(?:{'|'.join(HEADS)})\b|(?:{_REFS}) ?:)|ANNOUNCE(?:\Z|\W{{1,5}}iteration\b)",
+    re.IGNORECASE,
 )
 
 
 def escape_frame(text: str) -> str:
-    """Return the text with a backslash before each line that looks like our own, such as `[SUMMARY]` or `[tc:…]`."""
-    return _FRAME.sub(r"\1\\", text)
+    """Return the text with a backslash before each line that looks like our own.
+
+    Such lines begin with a head like `[SUMMARY]`, with a ref like `[tc:…]`, or are the first line of ANNOUNCE. They are
+    compared in the Unicode form NFKC, without regard to case, and without control and format characters. Every text from
+    outside passes this function before it becomes part of a prompt beside lines of our own.
+    """
+    return _LINE_START.sub(_escape_line, text)
+
+
+def _escape_line(start: re.Match[str]) -> str:
+    part = _LINE_PART.match(start.string, start.end())
+    visible = _INVISIBLE_RUN.sub("", part[0]) if part else ""
+    words = " ".join(unicodedata.normalize("NFKC", visible).split())
+    return f"{start[0]}\\" if _HEAD.match(words) else start[0]

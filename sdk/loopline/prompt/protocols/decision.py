@@ -191,8 +191,15 @@ class TextProtocol(DecisionProtocol):
 
     def manual(self, tools: Sequence[ToolSpec]) -> str:
         """Return the instructions for a reply, and every tool with its JSON Schema."""
-        specs = [f"- {spec.name}: {spec.description}\n  {dumps(spec.parameters)}" for spec in tools]
+        specs = [
+            f"- {spec.name}: {self.quote(spec.description)}\n  {escape_frame(dumps(spec.parameters))}"
+            for spec in tools
+        ]
         return "\n".join([self.forms, *(specs or ["(no tools)"])])
+
+    def quote(self, text: str) -> str:
+        """Return a text from outside in a form that looks like no other part of the prompt, and like no decision."""
+        return self.escape(escape_frame(text))
 
     def render_result(self, message: ToolMessage) -> Message:
         """Render the result as a message of the user.
@@ -201,9 +208,9 @@ class TextProtocol(DecisionProtocol):
         of the prompt, or like a decision.
         """
         head, line_end, text = message.text.partition("\n")
-        escaped = self.escape(escape_frame(text))
         return UserMessage(
-            text=f"{self.before_result}{head}{line_end}{escaped}", attachments=message.attachments
+            text=f"{self.before_result}{head}{line_end}{self.quote(text)}",
+            attachments=message.attachments,
         )
 
     @abstractmethod

@@ -61,8 +61,12 @@ _ATTRIBUTE = re.compile(
 _FENCE = re.compile(r"\A```[^\n`]*\n(.*?)\n?```\s*\Z", re.DOTALL)
 _FENCES_ONLY = re.compile(r"\A(?:\s*```\w*)*\s*\Z")
 _ODD_CALL = re.compile(
-    r"<\|?/?(?:tool_calls?|tool_use|tool_code|function_calls?|function=|invoke\b)"
-    r"|^[ \t]*\[/?(?:tool_calls?|tool|agent_call|function_calls?)\b"
+    r"(?:<|&lt;|&#0?60;|\\u003c)\|?/?"  # a tag, also with its bracket as an entity
+    r"(?:tool[_ -]?calls?|tool_use|tool_code|function[_ -]?calls?|function=|invoke\b|python_tag)"
+    r"|^[ \t]*\[/?(?:tool[_ -]?calls?|tool|agent_call|function_calls?)\b"
+    r"|^[ \t>`*-]*+\[?@?\w[\w-]*+(?:\.[\w-]++)++[ \t:]*+\(?[ \t]*+\{"  # [shop.find {…}], shop.find({…})
+    r"|^[ \t>`*-]*+Action[ \t]?Input[ \t`*]*+:"
+    r"|^[ \t>`*-]*+Action[ \t`*]*+:[ \t`*]*+\w[\w-]*+(?:\.[\w-]++)++[ \t`*]*+(?:[({]|$)"
     r'|"(?:tool_calls?|function_call)"\s*+:',
     re.IGNORECASE | re.MULTILINE,
 )
