@@ -50,6 +50,18 @@ def fail() -> str:
     raise ValueError("no tea")
 
 
+@tool(effect="read")
+def nest(levels: int) -> str:
+    """Return a JSON list of lists."""
+    return "[" * levels + "]" * levels
+
+
+@tool(effect="read")
+def rows(count: int) -> list[str]:
+    """Return rows of a thousand characters."""
+    return ["x" * 1_000] * count
+
+
 @tool(effect="meta")
 async def delegate(context: ToolContext) -> str:
     """Start a child run."""
@@ -116,6 +128,8 @@ async def test_writing_calls_of_one_key_keep_their_order() -> None:
         ('"shop.fail"', "error: ValueError: no tea"),
         ('"nothing"', "not_allowed: no tool 'nothing' here"),
         ('"react.read", paths=["fi:turn_1.files/a.md"]', "error: missing fi:turn_1.files/a.md: "),
+        ('"shop.rows", count=2_500', "too_large: the result has "),
+        ('"shop.nest", levels=200_000', "too_deep: the result is nested too deeply to be JSON"),
         ('"react.read", paths=["ar:turn_1.user.prompt", "no"]', "error: missing no: "),
     ],
 )
@@ -132,12 +146,27 @@ async def test_a_program_cannot_go_on_with_a_ref_that_names_nothing(ref: str) ->
 
 async def check_failure(call: str, problem: str) -> None:
     program = f'try:\n    print(await {call})\nexcept ToolFailed as error:\n    print(f"{{error.code}}: {{error}}")'
-    shop = bundle(find, fail, delegate)
+    shop = bundle(find, fail, nest, rows, delegate)
     async with talking([python(program), "Done."], bundle=shop) as talk:
         await talk.say("go")
         ends = [body for body in proxied(await talk.blocks()) if isinstance(body, ProxiedResult)]
         assert lines(await report(talk))[0].startswith(problem)
-    assert {end.status for end in ends} <= {"error"}
+    has_run = "nest" in call or "rows" in call
+    assert {end.status for end in ends} <= {"ok" if has_run else "error"}
+
+
+@pytest.mark.parametrize("result_bytes", [20_000, 2_000_000])
+async def test_a_program_receives_a_long_result_whole_though_the_stored_one_is_cut(
+    result_bytes: int,
+) -> None:
+    program = (
+        "rows = await tools.call('shop.rows', count=1_900)\nprint(len(rows), set(map(len, rows)))"
+    )
+    async with talking([python(program), "Done."], bundle=bundle(rows)) as talk:
+        await talk.say("go", result_bytes=result_bytes)
+        [stored] = await talk.read(["tc:turn_1.c1-1.result"])
+        assert lines(await report(talk)) == ["1900 {1000}"]
+    assert (len(stored.text) > 1_900_000) == (result_bytes == 2_000_000)
 
 
 async def test_a_program_calls_tools_that_its_model_is_not_offered() -> None:

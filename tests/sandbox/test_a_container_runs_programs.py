@@ -66,7 +66,7 @@ async def test_a_container_has_the_rights_of_a_supervisor_and_no_secret(
     [container] = containers(docker_host)
     task.cancel()
     host = container["HostConfig"]
-    assert host["CapAdd"] == ["SYS_ADMIN", "SETUID", "SETGID", "KILL"]
+    assert host["CapAdd"] == ["SYS_ADMIN", "SYS_CHROOT", "SETUID", "SETGID", "KILL"]
     assert (host["CapDrop"], host["ReadonlyRootfs"], host["Privileged"]) == (["ALL"], True, False)
     assert host["PidsLimit"] == 2_000
     assert "the-secret" not in str(container)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -35,13 +36,18 @@ async def serve(tool: str, arguments: JsonObject) -> ServedCall:
         case "shop.slow":
             await asyncio.sleep(60)
             return ServedCall(True, None)
+        case "shop.deep":
+            value: Json = 1
+            for _ in range(int(str(arguments["levels"]))):
+                value = [value]
+            return ServedCall(True, value)
         case "shop.stop":
             raise StopProgram("approval_required", "shop.stop awaits approval")
         case _:
             return ServedCall(False, None, f"{tool} failed", "error")
 
 
-TOOLS = ("shop.find", "shop.large", "shop.slow", "shop.stop", "shop.fail")
+TOOLS = ("shop.find", "shop.large", "shop.slow", "shop.deep", "shop.stop", "shop.fail")
 
 
 async def run(
@@ -237,6 +243,36 @@ print(await asyncio.gather(outcome("shop.slow"), outcome("shop.large"), outcome(
     limits = ExecutionLimits(wall_seconds=20, call_seconds=0.3)
     result = await run(sandbox, program, limits=limits)
     assert result.user_out_tail == "['timeout', 'too_large', 'error', 'not_allowed']\n"
+
+
+async def test_a_result_that_is_nested_too_deeply_is_an_error(sandbox: Sandbox) -> None:
+    program = """
+import sys
+for levels in (20, 500, 100_000):
+    try:
+        sys.setrecursionlimit(400)
+        print(str(await tools.call("shop.deep", levels=levels)).count("["))
+    except ToolFailed as error:
+        print(error.code, error)
+"""
+    result = await run(sandbox, program)
+    refused = "too_deep the result is nested too deeply to be JSON"
+    assert result.user_out_tail.splitlines() == ["20", refused, refused]
+
+
+async def test_of_many_sparse_files_only_those_that_fit_together_are_read(
+    sandbox: Sandbox,
+) -> None:
+    program = """
+for number in range(100):
+    with open(f"outputs/{number}", "wb") as file:
+        file.truncate(20_000_000)
+"""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    result = await run(sandbox, program, *map(str, range(100)))
+    used_kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert (result.ok, len(result.made)) == (False, 2)
+    assert used_kilobytes < 300_000
 
 
 async def test_a_program_that_is_cancelled_leaves_nothing(sandbox: Sandbox, runs: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,31 @@ except PermissionError:
 """
     end = await isolated.run(execution(program), session())
     assert end.user_out == "refused at 1\n", end
+
+
+async def test_a_program_learns_no_path_of_the_host(
+    isolated: Sandbox, runs: Path, tmp_path: Path
+) -> None:
+    program = """
+import glob, os
+for path in glob.glob("/proc/*/*") + glob.glob("/proc/*/task/*/*"):
+    if path.rpartition("/")[2] not in ("mem", "pagemap", "kcore", "kpagecount", "kpageflags", "kmsg"):
+        try:
+            with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", 0) as file:
+                print(path, file.read(10_000))
+        except OSError:
+            pass
+print(os.listdir(os.environ["BUNDLE_ROOT"]))
+"""
+    bundle = tmp_path / "bundle"
+    bundle.mkdir()
+    (bundle / "prices.txt").touch()
+    end = await isolated.run(replace(execution(program), bundle_root=str(bundle)), session())
+    assert end.failure is None, end
+    assert "/proc/self/mountinfo b''" in end.user_out
+    assert end.user_out.endswith("['prices.txt']\n")
+    assert str(tmp_path) not in end.user_out
+    assert f"{runs}/" not in end.user_out
 
 
 @pytest.mark.parametrize(

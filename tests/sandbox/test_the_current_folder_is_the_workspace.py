@@ -123,6 +123,16 @@ async def test_what_cannot_be_stored_is_named_with_the_reason(
     assert {name: tree.get(name) for name in BEFORE} == BEFORE
 
 
+async def test_of_contract_names_that_differ_in_their_case_one_is_stored_with_all_other_files(
+    way: str,
+) -> None:
+    names = ["outputs/r.csv", "outputs/R.csv", "outputs/s.csv"]
+    program = f"for name in {names}: open(name, 'w').write(name)"
+    tree, _, report = await run(way, [(program, names)])
+    assert tree == {**BEFORE, **{name: name for name in (names[0], names[2])}}
+    assert "Not recorded: outputs/r.csv and outputs/R.csv differ only in their case" in report
+
+
 @pytest.mark.parametrize(
     "way",
     ["local", pytest.param("process", marks=needs_bubblewrap), "docker"],

@@ -16,14 +16,7 @@ from loopline.clock import Clock, boot_id
 from loopline.errors import LooplineError, StoreError, ToolError
 from loopline.files import WorkspaceLimits, file_bodies, sort_changes
 from loopline.models import Json, well_formed
-from loopline.react import (
-    artifact_bodies,
-    file_lines,
-    number_sources,
-    render_outcome,
-    source_spans,
-    with_file_sources,
-)
+from loopline.react import render_result
 from loopline.timeline import (
     BACKGROUND_STARTED,
     BackgroundResult,
@@ -224,30 +217,33 @@ class BackgroundCalls:
 
 def _bodies(call: BackgroundCall, outcome: Outcome, timeline: Timeline) -> Sequence[Body]:
     """Build the bodies of a result: its files, its artifact and its text. Leaves the files out if they cannot be recorded."""
-    artifact, kept = artifact_bodies(timeline, call.turn, call.call_id, outcome.artifact)
     files: list[FileBody] = []
-    lines: list[str] = []
     limits = outcome.file_limits or WorkspaceLimits()
     changes, refused = sort_changes(timeline, call.turn, outcome.files, limits=limits)
     failed = outcome.failed or bool(refused)
     problem = "".join(f"\nNot recorded: {line}" for line in refused)
     try:
-        changed = file_bodies(timeline, call.turn, changes, call.call_id, limits=limits)
-        files, lines = changed, file_lines(changed, call.turn)
+        files = file_bodies(timeline, call.turn, changes, call.call_id, limits=limits)
     except ToolError as error:
         failed, problem = True, f"{problem}\nNo file was recorded: {error}"
     lead = f"{call.call_id}, {call.tool} in the background, has ended."
-    numbered = number_sources(with_file_sources(outcome, files, call.turn), timeline.pool)
-    text = render_outcome(numbered.outcome, numbered.sids, artifact, lines)
-    text = well_formed(f"{lead}\n{text}{problem}")
+    rendered = render_result(
+        outcome,
+        timeline,
+        call.turn,
+        call.call_id,
+        files,
+        before=f"{lead}\n",
+        after=well_formed(problem),
+    )
     result = BackgroundResult(
         call_id=call.call_id,
         tool=call.tool,
-        text=text,
+        text=rendered.text,
         ok=not failed,
-        source_spans=source_spans(numbered, timeline.pool, text),
+        source_spans=rendered.source_spans,
     )
-    return [*numbered.added, *kept, *files, result]
+    return [*rendered.bodies, result]
 
 
 def _key(call_id: str) -> str:

@@ -48,12 +48,7 @@ from loopline.react.quota import Remaining as Remaining
 from loopline.react.quota import RequestEstimate as RequestEstimate
 from loopline.react.replies import ANSWER_TOOL as ANSWER_TOOL
 from loopline.react.replies import CitationFilter as CitationFilter
-from loopline.react.result_text import artifact_bodies as artifact_bodies
-from loopline.react.result_text import file_lines as file_lines
-from loopline.react.result_text import number_sources as number_sources
-from loopline.react.result_text import render_outcome as render_outcome
-from loopline.react.result_text import source_spans as source_spans
-from loopline.react.result_text import with_file_sources as with_file_sources
+from loopline.react.result_text import render_result as render_result
 from loopline.react.runtime import React as React
 from loopline.react.state import ReactStateV2 as ReactStateV2
 from loopline.react.state import TurnPayload as TurnPayload

@@ -33,15 +33,7 @@ from loopline.react.guards import (
 from loopline.react.interrupter import InterruptCause, Interrupted, Interrupter
 from loopline.react.proxied_calls import ProxiedCalls, pending_event, tool_question
 from loopline.react.replies import answer_text
-from loopline.react.result_text import (
-    artifact_bodies,
-    file_lines,
-    number_sources,
-    render_outcome,
-    source_spans,
-    truncate_outcome,
-    with_file_sources,
-)
+from loopline.react.result_text import render_result, truncate_outcome
 from loopline.react.tool_runtime import Children, ToolRuntime
 from loopline.refs import parse
 from loopline.tasks import run_together
@@ -521,28 +513,24 @@ class ToolExecutor:
         shown = truncate_outcome(outcome, self._runtime.options.result_bytes)
 
         def bodies(timeline: Timeline) -> list[Body]:
-            artifact_ref, kept = artifact_bodies(timeline, turn, call.call_id, outcome.artifact)
             limits = outcome.file_limits or self._runtime.workspace_limits
             files = file_bodies(timeline, turn, outcome.files, call.call_id, limits=limits)
-            lines = file_lines(files, turn) if files else ()
-            cited = with_file_sources(shown, files, turn) if files else shown
-            numbered = number_sources(cited, timeline.pool)
-            text = render_outcome(numbered.outcome, numbered.sids, artifact_ref, lines)
+            rendered = render_result(shown, timeline, turn, call.call_id, files)
             result = ToolResult(
                 call_id=call.call_id,
                 tool=call.tool,
-                text=text or NO_OUTPUT,
+                text=rendered.text or NO_OUTPUT,
                 status="error" if outcome.failed else "ok",
                 elapsed_ms=elapsed_ms,
                 found=shown.match_count,
-                shows=numbered.shows,
+                shows=rendered.shows,
                 images=shown.images,
-                artifact=artifact_ref,
+                artifact=rendered.artifact,
                 ran_with=ran_with,
                 answer=answer,
-                source_spans=source_spans(numbered, timeline.pool, text) if numbered.sids else (),
+                source_spans=rendered.source_spans,
             )
-            return [result, *numbered.added, *shown.bodies, *numbered.kept, *kept, *files]
+            return [result, *rendered.bodies]
 
         await self._recorder.record_from(bodies)
 

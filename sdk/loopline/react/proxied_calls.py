@@ -16,14 +16,7 @@ from loopline.files import file_bodies
 from loopline.models import Json, JsonObject, well_formed, well_formed_json
 from loopline.react.extensions import Ask, Deny
 from loopline.react.guards import CallChecker, CheckedCall, denial_text, is_approval
-from loopline.react.result_text import (
-    artifact_bodies,
-    file_lines,
-    number_sources,
-    render_outcome,
-    source_spans,
-    truncate_outcome,
-)
+from loopline.react.result_text import RenderedResult, render_result, truncate_outcome
 from loopline.react.tool_runtime import Children, Outbox, ToolRuntime
 from loopline.timeline import (
     Body,
@@ -64,8 +57,8 @@ def pending_event(question: ToolQuestion) -> Delta:
 logger: logging.Logger = logging.getLogger("loopline")
 
 CUT_OFF = "This call was cut off, because the program that made it has ended. Whether it took effect is unknown."
-RESULT_BYTES = 1_000_000
-"""The most bytes of a result's text that a program receives."""
+RESULT_CHARACTERS = 2_000_000
+"""The most characters of a result that a program receives; a longer result is an error of its call."""
 
 Invoke = Callable[[CheckedCall, Children], Awaitable[Outcome]]
 """Runs the tool of a checked call, within the timeout of tools."""
@@ -289,53 +282,49 @@ class ProxiedCalls:
         )
         if call.call_id in self._recorder.turn.open_proxied:
             await self._recorder.record(result)
-        return ProxiedAnswer(call_id=call.call_id, ok=False, text=result.text, code=status)
+        return ProxiedAnswer(ok=False, text=result.text, code=status)
 
     async def _record_outcome(
         self, parsed: CheckedCall, outcome: Outcome, start: float
     ) -> ProxiedAnswer:
         """Record the result with its sources, artifacts and files, and return it for the program; the model does not see it.
 
-        If the tool failed, or a ref cannot be read, the program gets the reason instead.
+        Only the recorded text is truncated. If the tool failed, a ref cannot be read, or the result is too long for a
+        program, the program gets the reason instead.
         """
         call = parsed.call
         turn = self._recorder.number
-        given = truncate_outcome(outcome, RESULT_BYTES)
+        stored = truncate_outcome(outcome, self._runtime.options.result_bytes)
         ran_with = None if parsed.arguments is call.arguments else parsed.arguments
-        status: ResultStatus = "error" if given.failed or given.missing else "ok"
-        texts: list[str] = []
-        sections: list[str] = []
+        status: ResultStatus = "error" if outcome.failed or outcome.missing else "ok"
+        whole: list[RenderedResult] = []
 
         def bodies(timeline: Timeline) -> list[Body]:
-            numbered = number_sources(given, timeline.pool)
-            artifact_ref, kept = artifact_bodies(timeline, turn, call.call_id, given.artifact)
             limits = self._runtime.workspace_limits
-            files = file_bodies(timeline, turn, given.files, call.call_id, limits=limits)
-            lines = file_lines(files, turn)
-            text = render_outcome(numbered.outcome, numbered.sids, artifact_ref, lines)
-            texts[:] = [text]
-            sections[:] = [section.text for section in numbered.outcome.sections]
+            files = file_bodies(timeline, turn, outcome.files, call.call_id, limits=limits)
+            rendered = render_result(outcome, timeline, turn, call.call_id, files)
+            whole[:] = [rendered]
+            if stored is not outcome:
+                rendered = render_result(stored, timeline, turn, call.call_id, files)
             result = ProxiedResult(
                 call_id=call.call_id,
                 parent=self._parent.call_id,
                 tool=call.tool,
-                text=text,
+                text=rendered.text,
                 status=status,
                 elapsed_ms=elapsed_ms(self._clock, start),
-                artifact=artifact_ref,
+                artifact=rendered.artifact,
                 ran_with=ran_with,
-                source_spans=source_spans(numbered, timeline.pool, text),
+                source_spans=rendered.source_spans,
             )
-            return [result, *numbered.added, *given.bodies, *numbered.kept, *kept, *files]
+            return [result, *rendered.bodies]
 
         await self._recorder.record_from(bodies)
+        [given] = whole
         if status == "error":
-            reason = "; ".join(given.missing) or texts[0]
-            return ProxiedAnswer(call_id=call.call_id, ok=False, text=reason, code=status)
-        return ProxiedAnswer(
-            call_id=call.call_id,
-            ok=True,
-            text=texts[0],
-            sections=tuple(sections),
-            artifact=given.artifact,
-        )
+            reason = "; ".join(outcome.missing) or given.text
+            return ProxiedAnswer(ok=False, text=reason, code=status)
+        if len(given.text) > RESULT_CHARACTERS:
+            reason = f"the result has {len(given.text):,} characters, and a program may receive {RESULT_CHARACTERS:,}: ask for less at once"
+            return ProxiedAnswer(ok=False, text=reason, code="too_large")
+        return ProxiedAnswer(ok=True, text=given.text, sections=tuple(given.sections))

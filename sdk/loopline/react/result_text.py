@@ -12,6 +12,7 @@ from loopline.models import ADDRESS_CHARACTERS, Json, dumps, one_line
 from loopline.refs import FileRef
 from loopline.timeline import (
     ArtifactKept,
+    Body,
     FileAdded,
     FileBody,
     FileRemoved,
@@ -40,10 +41,12 @@ def truncate_outcome(outcome: Outcome, limit_bytes: int) -> Outcome:
         return outcome
     text, remaining_bytes = _truncate(outcome.text, limit_bytes)
     sections: list[ResultSection] = []
+    is_whole = text is outcome.text
     for section in outcome.sections:
         shown, remaining_bytes = _truncate(section.text, remaining_bytes)
+        is_whole = is_whole and shown is section.text
         sections.append(structs.replace(section, text=shown))
-    if text is outcome.text and not sections:
+    if is_whole:
         return outcome
     return structs.replace(outcome, text=text, sections=tuple(sections))
 
@@ -57,7 +60,7 @@ def _truncate(text: str, limit_bytes: int) -> tuple[str, int]:
     return f"{stored[:limit_bytes].decode('utf-8', 'ignore')}\n{note}", 0
 
 
-class NumberedOutcome(Struct, frozen=True, kw_only=True):
+class _NumberedOutcome(Struct, frozen=True, kw_only=True):
     """An outcome with the pool's numbers (`sids`) for its sources, and the bodies that record new sources and texts.
 
     `shows` are the refs and the sha256 of the texts that the result shows.
@@ -70,7 +73,7 @@ class NumberedOutcome(Struct, frozen=True, kw_only=True):
     shows: tuple[tuple[str, str], ...]
 
 
-def with_file_sources(outcome: Outcome, files: Sequence[FileBody], turn: int) -> Outcome:
+def _with_file_sources(outcome: Outcome, files: Sequence[FileBody], turn: int) -> Outcome:
     """Return the outcome with the files for the user added to its sources, if `cites_files` is set."""
     if not outcome.cites_files:
         return outcome
@@ -86,16 +89,16 @@ def _file_ref(file: FileAdded, turn: int) -> FileRef:
     return FileRef(turn_id=f"turn_{turn}", area=file.area, path=file.path, version=file.version)
 
 
-def number_sources(outcome: Outcome, pool: SourcePool) -> NumberedOutcome:
+def _number_sources(outcome: Outcome, pool: SourcePool) -> _NumberedOutcome:
     """Return the outcome with numbers of the pool for its sources; sources that a section cites are added to its list."""
     if not outcome.sections and not outcome.sources:
-        return NumberedOutcome(outcome=outcome, sids=(), added=(), kept=(), shows=outcome.shows)
+        return _NumberedOutcome(outcome=outcome, sids=(), added=(), kept=(), shows=outcome.shows)
     section_sources = [section.source for section in outcome.sections if section.source]
     cited = [source for section in outcome.sections for source in section.cites.values()]
     listed = [*outcome.sources, *cited]
     sids, added = pool.assign_numbers([*section_sources, *listed])
     if not cited and not any(section.kept for section in outcome.sections):
-        return NumberedOutcome(
+        return _NumberedOutcome(
             outcome=outcome, sids=sids, added=added, kept=(), shows=outcome.shows
         )
     numbers = iter(sids[len(section_sources) + len(outcome.sources) :])
@@ -110,7 +113,7 @@ def number_sources(outcome: Outcome, pool: SourcePool) -> NumberedOutcome:
         if section.kept is not None:
             stored = citations.bind(section.kept.text, by_number)
             kept.append(structs.replace(section.kept, text=stored))
-    return NumberedOutcome(
+    return _NumberedOutcome(
         outcome=structs.replace(outcome, sections=tuple(sections), sources=tuple(listed)),
         sids=sids,
         added=added,
@@ -119,8 +122,12 @@ def number_sources(outcome: Outcome, pool: SourcePool) -> NumberedOutcome:
     )
 
 
-def source_spans(numbered: NumberedOutcome, pool: SourcePool, text: str) -> tuple[SourceSpan, ...]:
+def _source_spans(
+    numbered: _NumberedOutcome, pool: SourcePool, text: str
+) -> tuple[SourceSpan, ...]:
     """Return the spans of a rendered result that show texts of its sources which the pool has not recorded."""
+    if not numbered.sids:
+        return ()
     recorded = {added.sid: added.source.text for added in numbered.added}
     outcome = numbered.outcome
     sections = [(section.source, section.text) for section in outcome.sections if section.source]
@@ -137,7 +144,7 @@ def source_spans(numbered: NumberedOutcome, pool: SourcePool, text: str) -> tupl
     return tuple(spans)
 
 
-def file_lines(files: Sequence[FileBody], turn: int) -> list[str]:
+def _file_lines(files: Sequence[FileBody], turn: int) -> list[str]:
     """Return a line for each file that a call wrote or removed, with the ref of a written file."""
     lines: list[str] = []
     for body in files:
@@ -151,7 +158,7 @@ def file_lines(files: Sequence[FileBody], turn: int) -> list[str]:
     return lines
 
 
-def artifact_bodies(
+def _artifact_bodies(
     timeline: Timeline, turn: int, call_id: str, artifact: Json
 ) -> tuple[str, list[ArtifactKept]]:
     """Return the pinned ref of a call's artifact, and the body that stores it; both empty without an artifact."""
@@ -175,8 +182,8 @@ def _replace_positions(text: str, sids: Sequence[int]) -> str:
     return _POSITION.sub(replace, text)
 
 
-def render_outcome(
-    outcome: Outcome, sids: Sequence[int], artifact: str, files: Sequence[str] = ()
+def _render_outcome(
+    outcome: Outcome, sids: Sequence[int], artifact: str, files: Sequence[str]
 ) -> str:
     """Render an outcome for the model: its text, its sections, its sources with their numbers, its files and artifact."""
     numbers = iter(sids)
@@ -196,3 +203,48 @@ def render_outcome(
     if artifact:
         parts.append(f"the whole is kept: {artifact}")
     return "\n\n".join(filter(None, parts))
+
+
+class RenderedResult(Struct, frozen=True, kw_only=True):
+    """The result of a call as it is recorded: its text, and the texts of its sections.
+
+    `artifact` is the ref of its artifact. `shows` are the refs and the sha256 of the texts that it shows, `source_spans` the
+    parts of the text that show unrecorded texts of sources. `bodies` are recorded together with the result.
+    """
+
+    text: str
+    sections: Sequence[str]
+    artifact: str
+    shows: tuple[tuple[str, str], ...]
+    source_spans: tuple[SourceSpan, ...]
+    bodies: Sequence[Body]
+
+
+def render_result(
+    outcome: Outcome,
+    timeline: Timeline,
+    turn: int,
+    call_id: str,
+    files: Sequence[FileBody],
+    *,
+    before: str = "",
+    after: str = "",
+) -> RenderedResult:
+    """Render the outcome of a call of the turn, with the numbers of its sources and the refs of its `files` and artifact.
+
+    `before` and `after` are texts around it.
+    """
+    artifact, kept = _artifact_bodies(timeline, turn, call_id, outcome.artifact)
+    lines = _file_lines(files, turn) if files else ()
+    cited = _with_file_sources(outcome, files, turn) if files else outcome
+    numbered = _number_sources(cited, timeline.pool)
+    outcome_text = _render_outcome(numbered.outcome, numbered.sids, artifact, lines)
+    text = f"{before}{outcome_text}{after}"
+    return RenderedResult(
+        text=text,
+        sections=[section.text for section in numbered.outcome.sections],
+        artifact=artifact,
+        shows=numbered.shows,
+        source_spans=_source_spans(numbered, timeline.pool, text),
+        bodies=[*numbered.added, *outcome.bodies, *numbered.kept, *kept, *files],
+    )

@@ -5,6 +5,7 @@ from loopline.sandbox.call_server import EmitMessage as EmitMessage
 from loopline.sandbox.call_server import Hello as Hello
 from loopline.sandbox.call_server import MessageError as MessageError
 from loopline.sandbox.call_server import parse_message as parse_message
+from loopline.sandbox.call_server import too_deep as too_deep
 from loopline.sandbox.execution import ContractFile as ContractFile
 from loopline.sandbox.execution import Execution as Execution
 from loopline.sandbox.execution import ExecutionLimits as ExecutionLimits

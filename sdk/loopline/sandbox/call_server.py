@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import os
 import re
 import socket
 import struct
@@ -122,6 +123,30 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")
 
 
+def _encode_answer(number: int, served: ServedCall) -> bytes:
+    """Return the line with the result of a call; a result above 2 MB, or nested too deeply, is replaced by an error."""
+    document: JsonObject = {
+        "id": number,
+        "ok": served.ok,
+        "value": served.value,
+        "error": served.error,
+        "code": served.code,
+    }
+    try:
+        line = json.dumps(document).encode() + b"\n"
+    except RecursionError:
+        return _encode_answer(number, too_deep())
+    if len(line) <= ANSWER_BYTES:
+        return line
+    problem = f"the result has {len(line):,} bytes, and may have {ANSWER_BYTES:,}"
+    return _encode_answer(number, ServedCall(False, None, problem, "too_large"))
+
+
+def too_deep() -> ServedCall:
+    """Return the error for a result that is nested too deeply."""
+    return ServedCall(False, None, "the result is nested too deeply to be JSON", "too_deep")
+
+
 MESSAGE_SECONDS = 10.0
 """The seconds within which a message must be complete after its first byte."""
 MOST_EVENTS = 1_000
@@ -166,8 +191,15 @@ class CallServer:
 
     async def __aenter__(self) -> Self:
         limit = self._execution.limits.message_bytes
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        folder = os.open(self._path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            # Not by its path, because a program can read the address of its connection in `/proc/net/unix`.
+            listener.bind(f"/proc/self/fd/{folder}/{self._path.name}")
+        finally:
+            os.close(folder)
         self._server = await asyncio.start_unix_server(
-            self._accept, path=str(self._path), limit=limit, backlog=4
+            self._accept, sock=listener, limit=limit, backlog=4
         )
         self._path.chmod(0o666)  # other users cannot enter its folder
         return self
@@ -283,22 +315,9 @@ class CallServer:
                 self._start_task(self._answer(call, writer))
 
     async def _answer(self, call: CallMessage, writer: asyncio.StreamWriter) -> None:
-        """Run a call and write its result; a result above 2 MB is replaced by an error."""
+        """Run a call and write its result."""
         try:
-            served = await self._call_tool(call)
-            document: dict[str, Json] = {
-                "id": call.number,
-                "ok": served.ok,
-                "value": served.value,
-                "error": served.error,
-                "code": served.code,
-            }
-            line = json.dumps(document).encode() + b"\n"
-            if len(line) > ANSWER_BYTES:
-                problem = f"the result has {len(line):,} bytes, and may have {ANSWER_BYTES:,}"
-                document |= {"ok": False, "value": None, "error": problem, "code": "too_large"}
-                line = json.dumps(document).encode() + b"\n"
-            writer.write(line)
+            writer.write(_encode_answer(call.number, await self._call_tool(call)))
             await writer.drain()
         except StopProgram as reason:
             self._stop(reason)

@@ -281,7 +281,7 @@ def _config(
         mounts.append(_mount(bundle_root, f"/workspace/bundles/{Path(bundle_root).name}"))
     labels = options.pop("Labels", [])
     given_labels = labels if isinstance(labels, list) else []
-    capabilities: list[Json] = ["SYS_ADMIN", "SETUID", "SETGID", "KILL"]
+    capabilities: list[Json] = ["SYS_ADMIN", "SYS_CHROOT", "SETUID", "SETGID", "KILL"]
     if os.getuid() != 0:
         capabilities.append("DAC_OVERRIDE")  # the folder belongs to the user of this process
     security: list[Json] = ["no-new-privileges"]

@@ -194,10 +194,8 @@ class BubblewrapSandbox:
             options += ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
         else:
             options += ["--unshare-user", "--uid", str(USER), "--gid", str(USER)]
-        options += [
-            "--cap-add",
-            "CAP_SYS_ADMIN",
-        ]  # the executor mounts its folders, and then drops it
+        # The executor mounts its folders and changes its root, and then drops these.
+        options += ["--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_SYS_CHROOT"]
         for folder_path in ("/etc", "/workspace", "/workspace/bundles"):
             options += ["--perms", "0755", "--dir", folder_path]
         options += ["--ro-bind", "/usr", "/usr", *self._system]

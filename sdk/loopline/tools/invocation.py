@@ -265,11 +265,9 @@ class ProxiedAnswer:
     `sections` are the texts of the sections of the result, such as those that `react.read` found; `text` has them too.
     """
 
-    call_id: str
     ok: bool
     text: str
     sections: tuple[str, ...] = ()
-    artifact: Json = None
     code: str = ""
 
 

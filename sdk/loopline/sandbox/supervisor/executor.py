@@ -25,7 +25,8 @@ SOCKET_FD = 19
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
 _SET_NO_NEW_PRIVS, _SET_SECCOMP, _FILTER_MODE = 38, 22, 2
 _AMBIENT, _CLEAR_ALL, _CAPABILITIES = 47, 4, 0x2008_0522
-_NEW_MOUNTS, _NOSUID, _NODEV, _BIND = 0x0002_0000, 2, 4, 4096
+_NEW_MOUNTS, _RDONLY, _NOSUID, _NODEV, _BIND = 0x0002_0000, 1, 2, 4, 4096
+_OPEN_TREE, _HERE, _CLONE, _RECURSIVE = 428, -100, 1, 0x8000
 _READS = 0b1101
 _WRITES_BY_VERSION = {1: 0b1_0001_1011_0010, 2: 1 << 13, 3: 1 << 14}
 """The rights to write files and folders that each version of Landlock added, without devices, sockets and pipes."""
@@ -66,6 +67,21 @@ def mount_disk(kernel: _Kernel, channel: int, options: str) -> None:
     os.close(root)
     for name in ("work", "out"):  # `out` is last, because it covers the root of the file system
         kernel.do("mount", f"{out}/{name}".encode(), f"{workspace}/{name}".encode(), b"", _BIND, 0)
+
+
+def hide_mounts(kernel: _Kernel) -> None:
+    """Change to a copy of all mounts that is not mounted itself, so that `/proc/self/mountinfo` is empty.
+
+    It would show the paths of mounted folders on the host. The first process of the sandbox, which keeps the mounts
+    themselves, is covered.
+    """
+    kernel.do("mount", b"tmpfs", b"/proc/1", b"tmpfs", _RDONLY | _NOSUID | _NODEV, b"size=4k")
+    root = kernel.call(_OPEN_TREE, _HERE, b"/", _CLONE | _RECURSIVE | os.O_CLOEXEC)
+    if root < 0:
+        raise IsolationError(f"open_tree: {kernel.error}")
+    os.chdir(root)
+    os.chroot(".")
+    os.close(root)
 
 
 def drop_rights(kernel: _Kernel, user: int) -> None:
@@ -213,6 +229,7 @@ def isolate(start: Mapping[str, Any]) -> None:
         os.umask(0o027)
         if start["disk"] is not None:
             mount_disk(kernel, *start["disk"])
+            hide_mounts(kernel)
             features.append("disk")
         drop_rights(kernel, start["user"])
         features.append("uid")
@@ -291,7 +308,12 @@ class Supervisor:
             os._exit(70)  # the supervisor has ended
         *lines, self._received = (self._received + received).split(b"\n")
         for line in lines:
-            answer = json.loads(line)
+            try:
+                answer = json.loads(line)
+            except RecursionError:
+                number = int(line.partition(b":")[2].partition(b",")[0])
+                text = "the result is nested too deeply to be JSON"
+                answer = {"id": number, "ok": False, "error": text, "code": "too_deep"}
             call = self._calls.pop(answer["id"], None)
             if call is not None and not call.done():
                 call.set_result(answer)

@@ -38,6 +38,7 @@ _NEW_MOUNTS, _NEW_NAME, _NEW_IPC = 0x0002_0000, 0x0400_0000, 0x0800_0000
 _NEW_PROCESSES, _NEW_NETWORK = 0x2000_0000, 0x4000_0000
 _RDONLY, _NOSUID, _NODEV, _NOEXEC, _REMOUNT, _BIND, _PRIVATE = 1, 2, 4, 8, 32, 4096, 0x4_4000
 _DIE_WITH_PARENT, _LANDLOCK_CREATE = 1, 444
+_OPEN_TREE, _HERE, _CLONE, _RECURSIVE = 428, -100, 1, 0x8000
 _PIECE = 1 << 16
 
 
@@ -65,6 +66,18 @@ class Kernel:
             source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode()
         )
         self._check(failed, f"mount of {target}")
+
+    def hide_mounts(self) -> None:
+        """Change to a copy of all mounts that is not mounted itself, so that `/proc/self/mountinfo` is empty.
+
+        It would show the paths of mounted folders on the host.
+        """
+        flags = _CLONE | _RECURSIVE | os.O_CLOEXEC
+        root = self._library.syscall(_OPEN_TREE, _HERE, b"/", flags)
+        self._check(root < 0, "open_tree")
+        os.chdir(root)
+        os.chroot(".")
+        os.close(root)
 
     def die_with_parent(self) -> None:
         """Let the kernel kill this process when its parent ends."""
@@ -341,6 +354,7 @@ class Run:
                 )
         kernel.mount("proc", "/proc", "proc", _NOSUID | _NODEV | _NOEXEC)
         self._forbid_writing(kernel)
+        kernel.hide_mounts()
 
     def _mount_disk(self, kernel: Kernel) -> None:
         """Mount a file system for the program's folders, send it to the harness, and wait until it is filled."""

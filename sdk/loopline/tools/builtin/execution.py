@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from hashlib import sha256
 from time import monotonic
-from typing import cast
 
 from loopline.errors import LooplineError, ToolError
 from loopline.files import FileChange, Workspace, sort_changes
@@ -38,6 +37,7 @@ from loopline.sandbox import (
     parse_contract,
     result_of,
     shown_name,
+    too_deep,
 )
 from loopline.timeline import Effect, Timeline, Visibility, parse_path, turn_number
 from loopline.timeline.workspace_paths import is_pulled_path
@@ -697,7 +697,7 @@ class ExecutionTool:
             if not answer.ok:
                 return ServedCall(False, None, answer.text, answer.code)
             text = "\n\n".join(answer.sections) if tool == READ else answer.text
-            return ServedCall(True, parse_value(text))
+            return _serve_text(text)
 
         def emit(name: str, data: Json) -> None:
             try:
@@ -752,15 +752,16 @@ def _has_session(call: ToolInvocation, name: str) -> bool:
     return bool(results) and f"Failure: {LOST} (sandbox)" not in results[-1]
 
 
-def parse_value(text: str) -> Json:
-    """Parse a text as JSON if it is an object or a list; return other texts unchanged."""
+def _serve_text(text: str) -> ServedCall:
+    """Return the result of a call for the program: the value of a text that is a JSON object or list, otherwise the text."""
     if text[:1] not in ("{", "["):
-        return text
+        return ServedCall(True, text)
     try:
-        value: object = json.loads(text)
+        return ServedCall(True, json.loads(text))
     except ValueError:
-        return text
-    return cast("Json", value)
+        return ServedCall(True, text)
+    except RecursionError:
+        return too_deep()
 
 
 def _changes(
