@@ -163,6 +163,42 @@ _DECODER = Decoder(FileNote)
 _REPORT_DECODER = Decoder(BuildReport)
 
 
+class CheckedLinks:
+    """The broken links at the commit that was checked last. The next check looks only at links that may have changed.
+
+    These are the links of changed documents, the broken links if there are more files or labels than before, and all
+    links if a file or a label is gone. `name` is the name of the repository in a space of several.
+    """
+
+    def __init__(self, name: str = "") -> None:
+        self._name = name
+        self._tree: Tree | None = None
+        self._labels = frozenset[str]()
+        self._broken: dict[str, tuple[str, ...]] = {}
+
+    def check(self, tree: Tree, notes: Mapping[str, FileNote]) -> list[str]:
+        """Return the warnings of `broken_links` for all documents, given the notes of all files of the tree by path."""
+        labels = frozenset(label for note in notes.values() for label in note.labels)
+        before = self._tree
+        has_more = before is None or before.lacks(tree) or labels != self._labels
+        if before is None or tree.lacks(before) or not labels >= self._labels:
+            checked_files: Mapping[str, RepositoryFile] = {}
+        else:
+            checked_files = before.files
+        broken: dict[str, tuple[str, ...]] = {}
+        for path, note in notes.items():
+            entry = tree.files[path]
+            known = self._broken.get(path, ())
+            if checked_files.get(path) != entry or (known and has_more):
+                known = tuple(
+                    broken_links(path, entry.path, note.links, tree, name=self._name, labels=labels)
+                )
+            if known:
+                broken[path] = known
+        self._tree, self._labels, self._broken = tree, labels, broken
+        return [problem for problems in broken.values() for problem in problems]
+
+
 class IndexBuild:
     """One build of an index: it selects the files of a tree, reads those that are needed, and makes the report.
 
@@ -170,9 +206,9 @@ class IndexBuild:
     """
 
     def __init__(
-        self, repository: Repository, tree: Tree, *, validate_refs: bool, name: str = ""
+        self, repository: Repository, tree: Tree, checked: CheckedLinks, *, validate_refs: bool
     ) -> None:
-        self._name = name
+        self._checked = checked
         self._repository = repository
         self._tree = tree
         self._validate_refs = validate_refs
@@ -209,20 +245,9 @@ class IndexBuild:
     def report(self, notes: Mapping[str, str]) -> BuildReport:
         """Return the report of the build, given the encoded note of each file by path."""
         skipped = list(self._skipped)
-        problems: list[str] = []
         decoded = {path: _DECODER.decode(note) for path, note in notes.items() if note}
-        labels = frozenset(label for note in decoded.values() for label in note.labels)
-        for path, note in decoded.items():
-            if note.binary:
-                skipped.append(Skipped(path, "binary"))
-            problems += broken_links(
-                path,
-                self._tree.files[path].path,
-                note.links,
-                self._tree,
-                name=self._name,
-                labels=labels,
-            )
+        skipped += [Skipped(path, "binary") for path, note in decoded.items() if note.binary]
+        problems = self._checked.check(self._tree, decoded)
         warnings = problems[:WARNING_LIMIT]
         if len(problems) > WARNING_LIMIT:
             warnings.append(f"{len(problems) - WARNING_LIMIT} more broken links and refs")

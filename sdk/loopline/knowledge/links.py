@@ -140,8 +140,8 @@ def broken_links(
         tree: the files of the commit.
         name: the name of the repository in a space of several.
         labels: the normalized labels of all documents of the repository.
-        targets: checks headings and refs to other repositories. Without it these are not checked, and paths in
-            backticks are not checked either. Such a path is checked only if it begins with an existing top folder:
+        targets: checks headings and refs to other repositories. Without it these are not checked, paths in
+            backticks are not checked either, and no similar paths are searched for. Such a path is checked only if it begins with an existing top folder:
             `docs/tea.md`, but not `text/html`.
     """
     for link in links:
@@ -276,5 +276,5 @@ def _broken_ref(text: str, tree: Tree, name: str, targets: LinkTargets | None) -
         return targets.broken_ref(ref) if targets is not None and has_part else ""
     if path in tree.folders:
         return ""
-    near = tree.nearest(path)
+    near = [] if targets is None else tree.nearest(path)
     return f"{text} does not exist" + (f"; near it: {', '.join(near[:3])}" if near else "")

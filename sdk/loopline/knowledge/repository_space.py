@@ -14,6 +14,7 @@ from loopline.errors import KnowledgeError
 from loopline.knowledge.index_build import (
     LARGEST_FILE_BYTES,
     BuildReport,
+    CheckedLinks,
     IndexBuild,
     IndexKey,
     IndexStore,
@@ -247,6 +248,7 @@ class RepositorySpace:
         self._clock = clock
         self._roots = read_roots(config)
         self._reader = PassageReader(repository, self._roots, name)
+        self._checked = CheckedLinks(name)
         self._lock = threading.Lock()
         self._opened: _Opened | None = None
         self._retired: _Opened | None = None
@@ -423,7 +425,7 @@ class RepositorySpace:
                 self._indexes.discard(key)
         tree = self._reader.tree(commit)
         build = IndexBuild(
-            self._repository, tree, validate_refs=self.config.validate_refs, name=self.name
+            self._repository, tree, self._checked, validate_refs=self.config.validate_refs
         )
         stored = self._indexes.build(
             key,

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import cached_property
 
 from loopline.errors import KnowledgeError
 from loopline.knowledge.repository import RepositoryFile
+
+COMPARED_PATHS = 50
+"""How many paths are compared letter by letter with a path that does not exist."""
+COMMON_PATHS = 2_000
+"""A part of names that more paths have does not help to find similar paths."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +194,32 @@ class Tree:
         named = [file for file in self.files if file.rpartition("/")[2] == name]
         if named:
             return sorted(named, key=len)[:5]
-        return get_close_matches(path, [*self.files, *self.folders], n=5, cutoff=0.5)
+        shared = Counter[str]()
+        for part in _name_parts(path):
+            paths = self._paths_by_part.get(part, ())
+            shared.update(paths if len(paths) <= COMMON_PATHS else ())
+        similar = [found for found, _ in shared.most_common(COMPARED_PATHS)]
+        return get_close_matches(path, similar, n=5, cutoff=0.5)
+
+    def lacks(self, other: Tree) -> bool:
+        """Return True if the repository has fewer files here than in the other tree: one of its paths is missing."""
+        return bool(other._all.keys() - self._all.keys())
+
+    @cached_property
+    def _paths_by_part(self) -> Mapping[str, list[str]]:
+        """The files and folders that have a folder or three characters of a name in common, by these."""
+        # Comparing a path with every path of a large repository takes seconds.
+        found = defaultdict[str, list[str]](list)
+        for path in (*self.files, *self.folders):
+            for part in _name_parts(path):
+                found[part].append(path)
+        return found
+
+
+def _name_parts(path: str) -> set[str]:
+    """Return the folder of a path, with a final slash, and each three characters of its name."""
+    folder, _, name = path.rpartition("/")
+    return {f"{folder}/", *(name[start : start + 3] for start in range(max(len(name) - 2, 1)))}
 
 
 def _folders(paths: Iterable[str]) -> set[str]:
