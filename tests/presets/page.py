@@ -51,7 +51,7 @@ An option can be set in five places. Where two of them set the same option, the 
 | place | how |
 |---|---|
 | the preset | `build_react(preset="fim")`, or any `Preset` value |
-| the environment | only in the preset `chatcli`: `CHATCLI_AGENT_WORKER_MAX_TURNS` (a number of decisions), `CHATCLI_AGENT_WORKER_TIMEOUT` (a duration such as `10m`), `CHATCLI_AGENT_PARALLEL_MODE` (`false` or `0`: one call after the other, and no child runs) |
+| the environment | only in the preset `chatcli`: `CHATCLI_AGENT_WORKER_MAX_TURNS` (a number of decisions), `CHATCLI_AGENT_WORKER_TIMEOUT` (a duration such as `10m`: `deadline_seconds` of the turn or, if the bundle has agents, of each run of an agent; the turn then has none), `CHATCLI_AGENT_PARALLEL_MODE` (`false` or `0`: one call after the other, and no child runs) |
 | the code | keywords of `build_react` |
 | the configuration | properties below `react_config`, by Nadoo's names: `max_iterations`, `early_stop`, and `tools`, a list of tool ids (an empty list allows all); then properties below `react`, by the names of the options; `react.preset` replaces the preset that the code chose, `react.memsearch` offers [the search in past turns](memory-README.md#in-the-loop), and `react.agents_md` gives the model the nearest [AGENTS.md](../../workspace-README.md#agentsmd) |
 | the turn | keywords of `say`, `stream` and `resume` |

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ EXPERT = Agent(
     effort="high",
     leads=True,
 )
+OTHER = Agent(name="other", description="Leads.", leads=True)
 
 
 def names(prompt: Prompt) -> set[str]:
@@ -79,6 +81,29 @@ async def test_it_is_handed_back_to_the_loop_of_the_bundle() -> None:
     assert "You know lakes." in model.requests[-2].system
 
 
+@pytest.mark.parametrize(
+    ("agents", "named", "problem"),
+    [
+        ([EXPERT], "expert", "there is no agent 'expert': there are main"),
+        ([EXPERT], "expart", "there is no agent 'expart': there are main"),
+        ([EXPERT, OTHER], "expert", "there is no agent 'expert': there are other, main"),
+        ([EXPERT, OTHER], "mein", "there is no agent 'mein': there are main, other"),
+    ],
+)
+async def test_the_model_reads_that_an_agent_cannot_be_handed_the_conversation(
+    agents: Sequence[Agent], named: str, problem: str
+) -> None:
+    model = ScriptedModel(
+        [Call("crew.hand_over", agent="expert"), Call("crew.hand_over", agent=named), "Ok."]
+    )
+    async with Harness.open(
+        desk(*agents), store="memory:", model=model, clock=FakeClock()
+    ) as harness:
+        result = await harness.conversation("c").say("How deep is it?")
+    assert result.answer == "Ok."
+    assert problem in str(model.requests[-1].messages[-1])
+
+
 async def test_another_process_knows_who_leads(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/talk.db"
     first = ScriptedModel([Call("crew.hand_over", agent="expert"), "90 m."])
@@ -96,8 +121,7 @@ async def test_an_agent_that_the_bundle_no_longer_has_leads_nothing() -> None:
         desk(EXPERT), store="memory:", model=model, clock=FakeClock()
     ) as harness:
         await harness.conversation("c").say("How deep is it?")
-        other = Agent(name="other", description="Leads.", leads=True)
-        async with Harness.open(desk(other), store=harness.log, model=model) as later:
+        async with Harness.open(desk(OTHER), store=harness.log, model=model) as later:
             await later.conversation("c").say("And how warm?")
     assert "Have agents work." in model.requests[-1].system
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ from loopline.crew import Hyde, PlanFirst, Quality, Refine, Reflexion, Verify, w
 from loopline.testing import Call, FakeClock
 from loopline.timeline import Completion, Draft, Lesson, RunChild
 from tests.support.child_runs import Line
-from tests.support.crews import Scripts, desk
+from tests.support.crews import Scripts, desk, find
 
 LONG = "The lake is deep and cold, and nobody has ever seen its ground, which lies far below. " * 4
 WRONG = "<status>discrepancy</status><discrepancies>- 90 m</discrepancies><final>90 m deep.</final>"
@@ -55,22 +56,36 @@ async def test_a_draft_that_its_model_does_not_have_checked_is_the_answer_the_se
         assert (await harness.conversation("c").say("Go")).answer == "I am sure."
 
 
-async def test_a_hard_task_of_the_user_is_planned_first() -> None:
-    task = "Refactor a.py and b.py, then update c.py, test it and finally document the change"
-    plan = '{"steps": [{"id": "E1", "agent": "reader", "task": "look at all"}]}'
+HARD = "Refactor a.py and b.py, then update c.py, test it and finally document the change"
+ALONE = Bundle(id="desk", instructions="Keep the desk.", tools=[find])
+
+
+@pytest.mark.parametrize(
+    ("bundle", "agents", "told"),
+    [(desk(), ["reader"], "reader"), (desk(), [], "main"), (ALONE, [], "main")],
+    ids=["an agent", "agents that the hook does not name", "no agents"],
+)
+async def test_a_hard_task_of_the_user_is_planned_first(
+    bundle: Bundle, agents: Sequence[str], told: str
+) -> None:
+    plan = f'{{"steps": [{{"id": "E1", "agent": "{told}", "task": "look at all"}}]}}'
     lines: dict[str, list[Line]] = {
         "crew.prepare": [Call("crew.prepare"), "Done."],
         "Plan this task": [plan],
-        "look at all": ["It is small."],
+        "look at all": [Call("desk.find", name="tea"), "It is small."],
     }
     model = Scripts(lines)
-    bundle = own(Quality(plan_first=PlanFirst(agents=["reader"])))
-    async with Harness.open(bundle, store="memory:", model=model, clock=FakeClock()) as harness:
-        assert (await harness.conversation("c").say(task)).answer == "Done."
+    quality = Quality(own_turns=True, plan_first=PlanFirst(agents=agents))
+    planned = replace(bundle, quality=quality)
+    async with Harness.open(planned, store="memory:", model=model, clock=FakeClock()) as harness:
+        assert (await harness.conversation("c").say(HARD)).answer == "Done."
     reminder, message = model.requests["crew.prepare"][0].messages
     assert "The task that follows takes several steps: call crew.prepare first" in str(reminder)
-    assert task in str(message)
-    assert "E1 (reader, done): look at all\nIt is small." in model.prompt_of("crew.prepare")
+    assert HARD in str(message)
+    assert f"Agents: {told}. " in model.prompt_of("Plan this task")
+    assert f"E1 ({told}, done): look at all\nIt is small." in model.prompt_of("crew.prepare")
+    own = bundle.instructions if told == "main" else "Read."
+    assert own in model.requests["look at all"][0].system
 
 
 async def test_a_turn_that_fails_is_learnt_from() -> None:

@@ -133,6 +133,9 @@ class LoopSpec(Struct, frozen=True, kw_only=True):
                 variable is not valid.
         """
         environment = self.preset.environment(run.services.environment)
+        if run.services.agents and "deadline_seconds" in environment:
+            # The time of a worker limits each run of an agent (`CrewOptions`), and not the turn that waits for them.
+            environment["deadline_seconds"] = None
         return self.preset.options.with_limits(environment, self.limits, run.limits).validated()
 
     def for_child(self, child: Child, models: ModelRegistry) -> LoopSpec:

@@ -142,16 +142,18 @@ class Agents(Mapping[str, Agent]):
     def __len__(self) -> int:
         return len(self._agents)
 
-    def find(self, name: str) -> Agent:
+    def find(self, name: str, also: Sequence[str] = ()) -> Agent:
         """Return the agent of that name; case and surrounding spaces are ignored.
 
         Raises:
-            ToolError: no agent has this name; the message lists the agents, the most similar name first.
+            ToolError: no agent has this name; the message lists the agents and the names in `also`, the most similar name
+                first.
         """
         if name.strip().lower() in self._agents:
             return self[name.strip()]
-        near = get_close_matches(name, list(self), len(self), 0.0)
-        raise ToolError(f"there is no agent {name!r}: there are {', '.join(near or self)}")
+        names = [*self, *also]
+        near = get_close_matches(name, names, max(len(names), 1), 0.0) or names
+        raise ToolError(f"there is no agent {name!r}: there are {', '.join(near) or 'none'}")
 
     def without(self, name: str) -> Agents:
         """Return the agents without the agent of that name."""
@@ -370,6 +372,8 @@ REFINER = "refiner"
 VERIFIER = "verifier"
 PLANNER = "planner"
 ANSWERER = "answerer"
+MAIN = "main"
+"""The name of the bundle itself, with its instructions and tools, among its agents."""
 
 SERVANTS = Agents(
     [

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 from loopline.clock import Clock
-from loopline.crew.agents import SERVANTS, Agents, Reasoning
+from loopline.crew.agents import MAIN, SERVANTS, Agents, Reasoning
 from loopline.crew.dispatcher import (
     MAX_WORKERS,
     AgentCall,
@@ -28,7 +28,7 @@ from loopline.errors import LooplineError, ToolError
 from loopline.events import AgentEvent
 from loopline.models import Json, JsonObject, ToolSpec, dumps
 from loopline.prompt import escape_frame
-from loopline.react.environment import read_variables, whole_number
+from loopline.react.environment import parse_duration, read_variables, whole_number
 from loopline.timeline import Effect, LimitValue, TurnResult
 from loopline.tools import DELEGATE, ChildTask, Outcome, RerunnableTool, ToolContext, ToolInvocation
 from loopline.tools.parameters import (
@@ -64,14 +64,19 @@ class CrewOptions:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> CrewOptions:
-        """Return the default options, with `max_workers` from `CHATCLI_AGENT_MAX_WORKERS` if that is set.
+        """Return the default options, with the numbers that environment variables set.
+
+        `CHATCLI_AGENT_MAX_WORKERS` sets `max_workers`, and `CHATCLI_AGENT_WORKER_TIMEOUT`, such as 10m, `worker_seconds`.
 
         Raises:
-            LooplineError: the variable is not a whole number above 0.
+            LooplineError: a variable is not a whole number above 0, or not a duration.
         """
-        variable = "CHATCLI_AGENT_MAX_WORKERS"
-        values = read_variables(environment, {variable: whole_number(1)})
-        return cls(max_workers=values.get(variable, MAX_WORKERS))
+        workers = read_variables(environment, {"CHATCLI_AGENT_MAX_WORKERS": whole_number(1)})
+        seconds = read_variables(environment, {"CHATCLI_AGENT_WORKER_TIMEOUT": parse_duration})
+        return cls(
+            max_workers=next(iter(workers.values()), MAX_WORKERS),
+            worker_seconds=next(iter(seconds.values()), WORKER_SECONDS),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,20 +170,20 @@ class Crew:
         """Return the child run for a call of an agent.
 
         With `servants`, the agents for hooks, an agent of theirs is run if the crew has none of that name, and the agent is
-        not asked for a handoff.
+        not asked for a handoff. The name `main` then stands for the bundle itself, if no agent has it.
 
         Raises:
             ToolError: no agent has this name.
         """
+        seconds: Mapping[str, LimitValue] = {"deadline_seconds": self.options.worker_seconds}
         if servants is None or call.agent in self.agents:
             agent = self.agents.find(call.agent)
+        elif call.agent == MAIN:
+            return ChildTask(text=call.task, context=call.context, limits=seconds, agent=MAIN)
         else:
             agent = servants.find(call.agent)
         suffix = SUFFIX if servants is None else ""
-        limits: Mapping[str, LimitValue] = {
-            "deadline_seconds": self.options.worker_seconds,
-            **agent.limits_with(self.reasoning.effort(agent.name)),
-        }
+        limits = {**seconds, **agent.limits_with(self.reasoning.effort(agent.name))}
         return ChildTask(
             text=call.task,
             context=call.context,

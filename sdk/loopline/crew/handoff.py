@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from loopline.crew.agents import Agent, Agents
+from loopline.crew.agents import MAIN, Agent, Agents
 from loopline.models import Json, JsonObject, ToolSpec, extract_json
 from loopline.timeline import AgentSwitched, BodyUnion, Effect, Imported, Timeline, TurnHeader
 from loopline.tools import Outcome, RerunnableTool, ToolInvocation
@@ -194,7 +194,6 @@ def _parse_confidence(text: str) -> Confidence:
 
 
 HAND_OVER = "crew.hand_over"
-MAIN = "main"
 """The name of the bundle's own loop, to which an agent can hand the conversation back."""
 _ReadBody = AgentSwitched | TurnHeader | Imported
 _READ = BodyUnion[_ReadBody](_ReadBody)
@@ -259,7 +258,8 @@ class HandOverTool(RerunnableTool):
     def _find_agent(self, arguments: JsonObject) -> Agent | None:
         """Return the agent that is to lead; None for the bundle's own loop."""
         name = text_argument(arguments, "agent")
-        return None if name == MAIN and self._offers_main else self._agents.find(name)
+        also = [MAIN] if self._offers_main else []
+        return None if name in also else self._agents.find(name, also)
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """Return the body that switches the leading agent, from the next decision on."""

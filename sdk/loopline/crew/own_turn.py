@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from loopline.crew.agents import MAIN
 from loopline.crew.delegates import Crew
 from loopline.crew.dispatcher import AgentCall, AgentResult
 from loopline.crew.pipeline import QualityPipeline
@@ -20,8 +21,6 @@ from loopline.timeline import Effect, TurnResult, turn_number
 from loopline.tools import Outcome, RerunnableTool, Tool, ToolInvocation
 from loopline.tools.parameters import check_names, object_schema
 
-OWN = "main"
-"""The name of the agent that hooks see in the user's own turn."""
 PREPARE = "crew.prepare"
 REVIEW = "crew.review"
 _NUMBER = 1
@@ -73,7 +72,7 @@ class OwnTurnTool(RerunnableTool):
     def __init__(self, crew: Crew, pipeline: QualityPipeline, task: str) -> None:
         self._crew = crew
         self._pipeline = pipeline
-        self._call = AgentCall(agent=OWN, task=task)
+        self._call = AgentCall(agent=MAIN, task=task)
         self.spec: ToolSpec = ToolSpec(
             name=self.name, description=self.about, parameters=object_schema({})
         )

@@ -7,14 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from loopline import Agent, LooplineError, ToolError
+from loopline import Agent, Harness, LooplineError, ToolError, tool
 from loopline.conversations import Conversation
 from loopline.crew import Agents, CrewOptions, parse_handoff
 from loopline.crew.agents import Reasoning
-from loopline.testing import Call
+from loopline.models import Json
+from loopline.testing import Call, FakeClock
 from loopline.timeline import RunChild, SourceAdded, ToolResult, TurnHeader
 from tests.support.child_runs import EACH, Line
-from tests.support.crews import AGENTS, READER, WRITER, Scripts, crew_harness, handoff
+from tests.support.crews import AGENTS, READER, WRITER, Scripts, crew_harness, desk, handoff
 
 
 async def result_texts(talk: Conversation) -> list[str]:
@@ -337,3 +338,37 @@ def test_the_environment_names_model_and_effort_of_an_agent_and_how_many_run_at_
         LooplineError, match="CHATCLI_AGENT_MAX_WORKERS is '0': it takes a whole number"
     ):
         CrewOptions.from_environment({"CHATCLI_AGENT_MAX_WORKERS": "0"})
+
+
+async def test_the_time_of_a_worker_limits_each_run_and_not_the_turn_that_waits_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = FakeClock()
+
+    @tool(effect="read")
+    def rest(seconds: float) -> str:
+        """Take some time."""
+        clock.advance(seconds)
+        return "rested"
+
+    monkeypatch.setenv("CHATCLI_AGENT_WORKER_TIMEOUT", "15m")
+    monkeypatch.setenv("CHATCLI_AGENT_MAX_WORKERS", "1")
+    times = {"Work 1": 800, "Work 2": 850, "Work 3": 950}
+    calls: list[Json] = [{"agent": "reader", "task": task} for task in times]
+    model = Scripts(
+        {
+            "Go": [Call("crew.parallel", tasks=calls), "Ok."],
+            **{task: [Call("desk.rest", seconds=each), "Done."] for task, each in times.items()},
+        }
+    )
+    bundle = replace(desk(), tools=[rest])
+    opened = Harness.open(
+        bundle, store="memory:", model=model, clock=clock, properties={"react.preset": "chatcli"}
+    )
+    async with opened as harness:
+        talk = harness.conversation("c")
+        assert (await talk.say("Go")).answer == "Ok."
+        ended = {link.conversation: link.reason for link in await links(talk) if link.reason}
+    assert ended == {"c~c1": "complete", "c~c1.2": "complete", "c~c1.3": "deadline"}
+    with pytest.raises(LooplineError, match="CHATCLI_AGENT_WORKER_TIMEOUT is 'soon': it takes a"):
+        CrewOptions.from_environment({"CHATCLI_AGENT_WORKER_TIMEOUT": "soon"})
