@@ -18,8 +18,6 @@ BUNDLE = """from loopline import Bundle
 bundle = Bundle(id="talker", instructions="You talk.")
 """
 WORDS = [f"w{n:02}" for n in range(40)]
-WHOLE = 37
-"""How many of them are in rows that have ended."""
 TYPED_AT = 17
 
 
@@ -71,8 +69,8 @@ def test_a_piece_is_on_the_screen_before_the_next_one_is_sent(tmp_path: Path) ->
                 seen.put(None)
             terminal.see("Milk, then.")
             terminal.see(" rounds · ")
-            # What was held is void: its last row, which was still being written, is taken back.
-            assert shows(terminal, WORDS[:WHOLE])
+            assert shows(terminal, WORDS)
+            assert "(an earlier answer: the user has said more)" in terminal.screen
             assert "> and milk\nadded to turn_1" in terminal.screen
             terminal.type("/quit\r")
             assert terminal.end() == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.doors.command import Loopline
 
 
@@ -36,7 +38,18 @@ def test_what_is_no_answer_is_refused_and_nothing_runs(asker: Loopline) -> None:
     assert len(starts) == 1  # the one that asked
 
 
-def test_in_a_chat_the_next_line_is_the_answer(asker: Loopline) -> None:
-    ran = asker("chat", "asker", "-c", "b", stdin="shopping\ngreen\nno\n")
+@pytest.mark.parametrize(
+    ("line", "result"),
+    [
+        ("No, wait", "did not approve of this call. The user's reason: No, wait Do not"),
+        ("no", "did not approve of this call. Do not"),
+        ("I want oat milk", "did not approve of this call. The user's reason: I want oat milk Do not"),
+    ],
+)
+def test_in_a_chat_the_next_line_is_the_answer_and_any_text_but_yes_denies(
+    asker: Loopline, line: str, result: str
+) -> None:
+    ran = asker("chat", "asker", "-c", "b", stdin=f"shopping\ngreen\nyes please\n{line}\n")
     assert ran.code == 0
-    assert "green and The user did not approve of this call" in ran.out
+    assert "answer yes or no, not 'yes please'" in ran.err
+    assert f"green and The user {result}" in ran.out

@@ -34,6 +34,7 @@ from loopline.cli.run import (
 )
 from loopline.cli.terminal import Keyboard, Screen, escape
 from loopline.errors import LooplineError
+from loopline.models import Json
 
 _logger = logging.getLogger("loopline")
 
@@ -115,7 +116,7 @@ class _PipeChat(Chat):
         if not text.strip():
             return
         if self._pending:
-            await self._run_turn(None, {self._pending[0].call_id: text})
+            await self._run_turn(None, self._answers(text))
         else:
             await self._run_turn(text, {})
 
@@ -123,7 +124,7 @@ class _PipeChat(Chat):
         del number  # the conversation continues its last turn
         await self._run_turn(None, {})
 
-    async def _run_turn(self, message: str | None, answers: Mapping[str, str]) -> None:
+    async def _run_turn(self, message: str | None, answers: Mapping[str, Json]) -> None:
         """Run a turn and print its result."""
         with stop_on_signal(self._screen, partial(stop, self._conversation, self._screen)):
             try:

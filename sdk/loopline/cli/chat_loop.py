@@ -14,8 +14,9 @@ from loopline.cli.run import ChatConversation, FinishedTurn, pending_line
 from loopline.cli.terminal import Screen, escape
 from loopline.errors import AttachmentError, LooplineError
 from loopline.files import AttachmentCaps, read_attachments
-from loopline.react import result
-from loopline.timeline import PendingCall, Timeline, turn_id
+from loopline.models import Json
+from loopline.react import parse_approval, result
+from loopline.timeline import Timeline, ToolPending, turn_id
 
 _COMMAND = re.compile(r"/[a-z]+")
 
@@ -109,7 +110,7 @@ class Chat(ABC):
     def __init__(self, conversation: ChatConversation, screen: Screen) -> None:
         self._conversation = conversation
         self._screen = screen
-        self._pending: Sequence[PendingCall] = ()
+        self._pending: Sequence[ToolPending] = ()
         self._attached: tuple[Path, ...] = ()
         self._leaving = False
         self._ok = True
@@ -144,12 +145,17 @@ class Chat(ABC):
         timeline = Timeline(await self._conversation.blocks())
         if not timeline.resumable:
             return
-        number = timeline.resumable[0].number
-        self._pending = result(timeline, number, "paused").pending
-        for call in self._pending:
+        turn = timeline.resumable[0]
+        self._pending = tuple(turn.unanswered.values())
+        for call in result(timeline, turn.number, "paused").pending:
             self._screen.note(pending_line(call))
         if not self._pending:
-            await self._resume(number)
+            await self._resume(turn.number)
+
+    def _answers(self, line: str) -> dict[str, Json]:
+        """Return the line as the answer to the first pending call; at an approval, any other text than yes or no is a no."""
+        pending = self._pending[0]
+        return {pending.call_id: line if pending.kind == "question" else parse_approval(line)}
 
     @abstractmethod
     async def _read_line(self) -> str | None:
@@ -197,6 +203,6 @@ class Chat(ABC):
     def _take_result(self, finished: FinishedTurn) -> None:
         """Remember whether a turn succeeded and the calls that it waits for."""
         self._ok = finished.result.ok
-        self._pending = finished.result.pending
+        self._pending = tuple(finished.turn.unanswered.values())
         if finished.result.late_input:
             self._screen.note(LATE_INPUT)

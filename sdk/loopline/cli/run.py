@@ -340,7 +340,7 @@ async def watch(
     screen: Screen,
     *,
     limits: Limits,
-    answers: Mapping[str, str],
+    answers: Mapping[str, Json],
     files: Sequence[Path],
     animated: bool = True,
     any_bundle: bool = False,
@@ -472,9 +472,12 @@ def _show_outcome(finished: FinishedTurn, name: str, screen: Screen) -> None:
     turn = finished.turn
     final = turn.exit
     reason = "" if final is None or final.reason == "complete" else final.reason
+    rounds = turn.rounds
+    if reason:  # also count the round that was cut off before its decision
+        rounds = max(rounds, *(block.round for block in finished.blocks))
     parts = [
         *([reason.replace("_", " ")] if reason else []),
-        quantity(turn.rounds, "round"),
+        quantity(rounds, "round"),
         *([format_duration(final.elapsed_ms)] if final else []),
         quantity(len(finished.blocks), "block"),
         f"conversation {escape(name)}",

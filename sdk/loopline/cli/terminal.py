@@ -179,6 +179,13 @@ class Screen:
             _write(console, text)
         self._history.append(text)
 
+    def render(self, rows: Sequence[Text]) -> str:
+        """Return rows, each with a newline, as the terminal of stdout shows their colours."""
+        with self._out.capture() as capture:
+            for row in rows:
+                self._out.print(row)
+        return capture.get()
+
     def note_step(self, text: Text) -> None:
         """Print a line to stderr that is left out of pictures, which show the steps as a table."""
         with self._notes() as console:

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from typing import TextIO, cast
 
 from prompt_toolkit import PromptSession
-from prompt_toolkit.formatted_text import StyleAndTextTuples
+from prompt_toolkit.formatted_text import ANSI, StyleAndTextTuples, to_formatted_text
 from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.input import Input, create_input
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
@@ -24,21 +24,33 @@ from loopline.cli.run import (
     ChatConversation,
     FinishedTurn,
     answer_question,
-    show_result,
+    number_citations,
     show_sources,
 )
-from loopline.cli.terminal import QUIET, Screen, escape
-from loopline.cli.turn_display import DECLINE, QuestionForm, Transcript
+from loopline.cli.terminal import Screen, escape
+from loopline.cli.transcript import Transcript, markdown_rows
+from loopline.cli.turn_display import DECLINE, QuestionForm
 from loopline.conversations import Receipt
 from loopline.errors import LooplineError
 from loopline.events import Delta, Event
-from loopline.timeline import Block, Timeline, ToolResult, UserPrompt
+from loopline.timeline import (
+    Block,
+    Completion,
+    Timeline,
+    ToolResult,
+    UserFollowup,
+    UserPrompt,
+    UserSteer,
+)
 
 PROMPT = "> "
 WRITE_SECONDS = 0.02
 """The seconds for which lines are buffered before they are written above the prompt."""
 BUSY_HINT = f"{Command.STEER} TEXT changes its direction · {Command.STOP} stops waiting"
-_STYLES = {"": "", QUIET: "ansibrightblack", f"{QUIET} italic": "ansibrightblack italic"}
+PAST_TURNS = 20
+"""The turns of an earlier chat that are shown when it continues."""
+OTHER_LINES = 5
+"""The rows that a running turn leaves to the prompt, the toolbar and the lines above."""
 
 _logger = logging.getLogger("loopline")
 
@@ -71,17 +83,38 @@ class TerminalChat(Chat):
         self._signal_code = 0
 
     async def converse(self) -> int:
-        """Show the greeting, load the earlier messages into the history, and chat; stop the running turn at the end."""
+        """Show the greeting and the earlier turns, and chat; stop the running turn at the end."""
         self._screen.note(GREETING)
-        for block in await self._conversation.blocks(types="user.prompt"):
-            if isinstance(block.body, UserPrompt):
-                self._session.history.append_string(block.body.text)
+        self._show_past(Timeline(await self._conversation.blocks()))
         with self._leave_on_sigterm():
             code = await super().converse()
             if self._running:
                 await self._stop()
                 code = 0 if self._ok else 1
         return self._signal_code or code
+
+    def _show_past(self, timeline: Timeline) -> None:
+        """Show the messages and answers of the last PAST_TURNS turns, and load all messages into the history."""
+        first = max(timeline.turns, default=0) - PAST_TURNS + 1
+        if first > 1:
+            name = escape(self._conversation.conversation.name)
+            self._screen.note(f"the turns before turn_{first}: loopline timeline {name}")
+        for block in timeline:
+            body = block.body
+            if isinstance(body, UserPrompt | UserFollowup | UserSteer):
+                self._session.history.append_string(body.text)
+                if block.turn >= first:
+                    self._echo(body.text)
+            elif isinstance(body, Completion) and block.turn >= first:
+                self._show_answer(FinishedTurn(timeline, block.turn))
+
+    def _echo(self, line: str) -> None:
+        self._screen.note(Text.assemble((PROMPT, "bold"), escape(line)))
+
+    def _show_answer(self, finished: FinishedTurn) -> None:
+        text = number_citations(finished.timeline, finished.turn).text
+        for row in markdown_rows(text, self._screen.width):
+            self._screen.note(row)
 
     @contextmanager
     def _leave_on_sigterm(self) -> Generator[None]:
@@ -117,7 +150,7 @@ class TerminalChat(Chat):
                 return None
             else:
                 # The session's own echo would also leave the unfinished line of the answer on the screen.
-                self._screen.note(Text.assemble((PROMPT, "bold"), escape(line)))
+                self._echo(line)
                 return line
         return None
 
@@ -126,12 +159,14 @@ class TerminalChat(Chat):
         return self._turn is not None and not self._turn.done()
 
     def _message(self) -> StyleAndTextTuples:
-        """Render the prompt, below the unfinished line of the running turn."""
-        partial = self._transcript.partial
+        """Render the prompt, below the unfinished text of the running turn."""
         prompt: StyleAndTextTuples = [("bold", PROMPT)]
-        if not partial.plain or not self._running:
+        if not self._running:
             return prompt
-        return [(_STYLES[str(partial.style)], f"{partial.plain}\n"), *prompt]
+        size = self._session.output.get_size()
+        self._transcript.width = size.columns
+        rows = self._transcript.live_rows(max(size.rows - OTHER_LINES, 1))
+        return [*to_formatted_text(ANSI(self._screen.render(rows))), *prompt]
 
     def _toolbar(self) -> str:
         parts = [f" {escape(self._conversation.conversation.name)}"]
@@ -169,7 +204,7 @@ class TerminalChat(Chat):
         elif self._running:
             self._note_added(await self._conversation.followup(text))
         elif self._pending:
-            self._start(self._conversation.stream_resume({self._pending[0].call_id: text}))
+            self._start(self._conversation.stream_resume(self._answers(text)))
         else:
             attached = self._take_attached()
             self._start(self._conversation.stream(text, attachments=attached))
@@ -233,6 +268,7 @@ class TerminalChat(Chat):
                     self._drop_questions(event)
                 elif self._conversation.asks(event.call_id) and event.type == "pending":
                     self._add_question(event)
+                transcript.width = self._screen.width
                 for line in transcript.take(event):
                     self._screen.note(line)
                 self._session.app.invalidate()
@@ -262,13 +298,11 @@ class TerminalChat(Chat):
         return bool(await self._conversation.blocks(types="react.exit", turn=f"turn_{number}"))
 
     async def _show_finished(self, number: int, *, shown: bool) -> None:
-        """Show the result of the turn, without the answer if it was already `shown`."""
+        """Show the sources and the outcome of the turn, below its answer if that was not `shown` yet."""
         finished = FinishedTurn(Timeline(await self._conversation.blocks()), number)
-        name = self._conversation.conversation.name
-        if shown:
-            show_sources(finished, name, self._screen)
-        else:
-            show_result(finished, name, self._screen, as_json=False)
+        if not shown:
+            self._show_answer(finished)
+        show_sources(finished, self._conversation.conversation.name, self._screen)
         self._take_result(finished)
         self._session.app.invalidate()
 

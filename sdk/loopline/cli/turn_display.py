@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from rich.cells import cell_len, chop_cells
 from rich.console import Group, RenderableType
 from rich.spinner import Spinner
 from rich.text import Text
@@ -272,10 +271,6 @@ MARK_STYLES: Mapping[StepStatus, str] = {
     "in_progress": "yellow",
     "pending": QUIET,
 }
-ANSWER = "answer"
-THINKING = f"{QUIET} italic"
-WIDEST_CHARACTER = 2
-VOID = "(that was not the answer)"
 
 
 class TurnDisplay:
@@ -411,131 +406,6 @@ class QueueLines:
                 yield Text(f"the wait is over: {turn_id} runs", style=QUIET)
             case Delta() | Block():
                 pass
-
-
-class Transcript:
-    """Renders the events of a turn as lines of at most `width` columns.
-
-    `is_answered` is true if an answer was shown and not reset.
-    """
-
-    def __init__(self, width: int, *, busy_hint: str = "") -> None:
-        self._queue = QueueLines(busy_hint)
-        self._width = max(width, WIDEST_CHARACTER)
-        self._steps = Steps()
-        self._files = FileLines()
-        self._shown_steps = 0
-        self._channel = ""
-        self._line = ""
-        self.is_answered: bool = False
-
-    @property
-    def partial(self) -> Text:
-        """The unfinished line of streamed text, or the progress of a call."""
-        if self._line:
-            return Text(self._line, style=_style(self._channel))
-        progress = escape(self._steps.progress).replace("\n", " ")
-        return Text(_split(progress, self._width)[0], style=QUIET)
-
-    def take(self, event: Event) -> Iterator[Text]:
-        """Yield the lines that the event completes."""
-        yield from self._queue.take(event)
-        self._steps.take(event)
-        if custom := custom_event_line(event):
-            yield from self._flush()
-            yield Text(chop_cells(custom.plain, self._width)[0], style=QUIET)
-        match event:
-            case Delta(type="delta", channel=channel, text=text):
-                yield from self._write(channel, escape(text))
-            case Delta(type="reset", channel=channel):
-                yield from self._discard(channel)
-            case Delta():
-                pass
-            case Block():
-                yield from self._show_finished_steps(complete=False)
-                yield from self._cut(self._files.take(event))
-
-    def end(self) -> Iterator[Text]:
-        """Yield the remaining lines once the turn has ended."""
-        yield from self._flush()
-        yield from self._show_finished_steps(complete=True)
-        yield from self._cut(self._files.end())
-
-    def _cut(self, lines: Iterator[Text]) -> Iterator[Text]:
-        """Yield the unfinished line, then the lines about files, each truncated to the width."""
-        for line in lines:
-            yield from self._flush()
-            line.truncate(self._width, overflow="ellipsis")
-            yield line
-
-    def _write(self, channel: str, text: str) -> Iterator[Text]:
-        if channel != self._channel:
-            yield from self._flush()
-            self._channel = channel
-        *lines, remaining = text.split("\n")
-        for line in lines:
-            yield from self._append(line)
-            yield self._take_line()
-        yield from self._append(remaining)
-
-    def _append(self, text: str) -> Iterator[Text]:
-        """Append text to the unfinished line; yield the rows that exceed the width."""
-        remaining = self._line + text
-        while cell_len(remaining[: self._width + 1]) > self._width:
-            self._line, remaining = _split(remaining, self._width)
-            yield self._take_line()
-        self._line = remaining
-
-    def _take_line(self) -> Text:
-        line = self._line
-        self._line = ""
-        if self._channel == ANSWER and line.strip():
-            self.is_answered = True
-        return Text(line, style=_style(self._channel))
-
-    def _flush(self) -> Iterator[Text]:
-        if self._line:
-            yield self._take_line()
-
-    def _discard(self, channel: str) -> Iterator[Text]:
-        """Discard the unfinished line of a channel; yield a note if rows of the answer were already shown."""
-        if channel == self._channel:
-            self._line = ""
-        if channel == ANSWER and self.is_answered:
-            self.is_answered = False
-            yield Text(VOID, style=QUIET)
-
-    def _show_finished_steps(self, *, complete: bool) -> Iterator[Text]:
-        steps = self._steps.steps
-        finished = steps if complete else take_finished_steps(steps)
-        if len(finished) > self._shown_steps:
-            yield from self._flush()
-            yield from map(step_line, finished[self._shown_steps :])
-            self._shown_steps = len(finished)
-
-
-def _style(channel: str) -> str:
-    match channel:
-        case "answer":
-            return ""
-        case "thinking":
-            return THINKING
-        case _:
-            return QUIET
-
-
-def _split(text: str, width: int) -> tuple[str, str]:
-    """Split text into the longest row that fits the width, at a space if possible, and the remaining text."""
-    head = text[: width + 1]
-    if cell_len(head) <= width:
-        return text, ""
-    row = chop_cells(head, width)[0]
-    space = row.rfind(" ")
-    if text[len(row)] == " ":
-        return row, text[len(row) + 1 :]
-    if space > 0:
-        return row[:space], text[space + 1 :]
-    return row, text[len(row) :]
 
 
 DECLINE = "-"

@@ -21,6 +21,7 @@ from loopline.react.guards import allow_only as allow_only
 from loopline.react.guards import ask_before as ask_before
 from loopline.react.guards import block_repeated_failures as block_repeated_failures
 from loopline.react.guards import check_answer as check_answer
+from loopline.react.guards import parse_approval as parse_approval
 from loopline.react.guards import rate_limit as rate_limit
 from loopline.react.guards import read_only as read_only
 from loopline.react.guards import tool_patterns as tool_patterns

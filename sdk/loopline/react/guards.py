@@ -471,6 +471,21 @@ def is_approval(value: Json) -> bool:
     return _approves(value) is True
 
 
+def parse_approval(line: str) -> Json:
+    """Return the answer in a line that a person types at an approval; any text but yes or no is a no with this reason.
+
+    A line that begins with yes and has more words is returned as it is, which `check_answer` refuses.
+    """
+    first, *words = line.split() or [""]
+    match first.strip(",.:;!").casefold():
+        case "no" if words:
+            return {"approved": False, "reason": line.strip()}
+        case word if word in _YES or line.strip().casefold() in _NO:
+            return line
+        case _:
+            return {"approved": False, "reason": line.strip()}
+
+
 def denial_text(value: Json) -> str:
     """Return the text for the model about a call that an answer does not approve, with the `reason` of `{"approved": false}`."""
     match value:
