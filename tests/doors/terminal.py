@@ -105,6 +105,13 @@ class Terminal:
         """Press the keys."""
         os.write(self._keys, keys.encode())
 
+    def resize(self, columns: int) -> None:
+        """Make the terminal narrower; like most terminals, it breaks rows that are too long."""
+        with self._drawing:
+            self._screen.narrow(columns)
+            size = struct.pack("HHHH", self._screen.lines, columns, 0, 0)
+            fcntl.ioctl(self._keys, termios.TIOCSWINSZ, size)
+
     def send(self, number: signal.Signals) -> None:
         """Send a signal to the command."""
         self._process.send_signal(number)
@@ -140,6 +147,22 @@ class _Screen(pyte.Screen):
     def __init__(self, columns: int, lines: int, keys: int) -> None:
         super().__init__(columns, lines)
         self._keys = keys
+
+    def narrow(self, columns: int) -> None:
+        """Break rows that are longer than `columns`."""
+        rows: list[str] = []
+        top, x, y = 0, self.cursor.x, self.cursor.y
+        for n, line in enumerate(self.display[: y + 1]):
+            text = line.rstrip()
+            top = len(rows) if n == y else 0
+            rows += [text[start : start + columns] for start in range(0, len(text) or 1, columns)]
+        hidden = max(len(rows) - self.lines, 0)
+        self.resize(columns=columns)
+        self.erase_in_display(2)
+        for n, row in enumerate(rows[hidden:], start=1):
+            self.cursor_position(n, 1)
+            self.draw(row)
+        self.cursor_position(top - hidden + 1, x + 1)
 
     def write_process_input(self, data: str) -> None:
         os.write(self._keys, data.encode())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import random
 import re
+import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -74,3 +75,33 @@ def test_a_piece_is_on_the_screen_before_the_next_one_is_sent(tmp_path: Path) ->
             assert "> and milk\nadded to turn_1" in terminal.screen
             terminal.type("/quit\r")
             assert terminal.end() == 0
+
+
+def test_a_narrower_terminal_shows_each_word_once_and_a_stopped_turn_has_its_round(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path, {"talker/__init__.py": BUNDLE})
+    stopped = threading.Event()
+
+    def answer() -> Iterator[str]:
+        yield f"**Words**\n\n{' '.join(WORDS)}"
+        stopped.wait(LIMIT_SECONDS)
+
+    with PacedServer([answer]) as server:
+        loopline = Loopline(tmp_path, {"OPENAI_BASE_URL": server.url, "OPENAI_API_KEY": "none"})
+        arguments = ("chat", "talker", "--model", "openai-chat:gpt-4o", "-c", "c1")
+        with Terminal(loopline, *arguments) as terminal:
+            terminal.see("\n>")
+            terminal.type("go\r")
+            for columns in (80, 44, 31):
+                terminal.resize(columns)
+                terminal.see("running")  # the toolbar, which is drawn again
+                wait_for(lambda: shows(terminal, WORDS) and "\nWords\n" in terminal.screen)
+            terminal.type("/stop\r")
+            terminal.see("stopped · 1 round")
+            stopped.set()
+            terminal.type("/quit\r")
+            assert terminal.end() == 1  # the last turn has no answer
+        with Terminal(loopline, *arguments) as again:
+            again.see("> go\nWords\n\nw00 w01")
+            assert shows(again, WORDS)

@@ -43,7 +43,10 @@ def test_what_is_no_answer_is_refused_and_nothing_runs(asker: Loopline) -> None:
     [
         ("No, wait", "did not approve of this call. The user's reason: No, wait Do not"),
         ("no", "did not approve of this call. Do not"),
-        ("I want oat milk", "did not approve of this call. The user's reason: I want oat milk Do not"),
+        (
+            "I want oat milk",
+            "did not approve of this call. The user's reason: I want oat milk Do not",
+        ),
     ],
 )
 def test_in_a_chat_the_next_line_is_the_answer_and_any_text_but_yes_denies(

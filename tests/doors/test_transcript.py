@@ -37,7 +37,7 @@ def test_a_block_of_markdown_is_written_when_it_is_complete_and_shown_before() -
     assert lines(transcript, heard("Green "), heard("**tea**.\nHot")) == []
     assert live(transcript) == ["Green tea.", "Hot"]
     assert lines(transcript, heard(".\n\nBlack\n")) == ["Green tea.", "Hot."]
-    assert live(transcript) == ["Black"]
+    assert live(transcript) == ["", "Black"]
     assert rest(transcript) == ["", "Black"]
 
 

@@ -186,6 +186,19 @@ class Screen:
                 self._out.print(row)
         return capture.get()
 
+    def last_rows(self, height: int) -> list[Text]:
+        """Return the last rows of the output, at most `height`, at the present width."""
+        rows: list[Text] = []
+        for layout in reversed(self._history):
+            if len(rows) >= height:
+                break
+            lines = self._out.render_lines(layout, pad=False)
+            rows[:0] = [
+                Text.assemble(*((escape(part), style or "") for part, style, _ in line))
+                for line in lines
+            ]
+        return rows[max(len(rows) - height, 0) :] if height > 0 else []
+
     def note_step(self, text: Text) -> None:
         """Print a line to stderr that is left out of pictures, which show the steps as a table."""
         with self._notes() as console:
@@ -207,8 +220,10 @@ class Screen:
     def error(self, message: str) -> None:
         """Print an error to stderr."""
         self.stop_animation()
+        text = Text(f"error: {message}", style="red")
         with self._notes() as console:
-            _write(console, Text(f"error: {message}", style="red"))
+            _write(console, text)
+        self._history.append(text)
 
     @contextmanager
     def _notes(self) -> Generator[Console]:

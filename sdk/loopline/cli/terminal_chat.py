@@ -6,16 +6,19 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import TextIO, cast
 
-from prompt_toolkit import PromptSession
+from prompt_toolkit import Application, PromptSession
 from prompt_toolkit.formatted_text import ANSI, StyleAndTextTuples, to_formatted_text
 from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.input import Input, create_input
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.layout import Layout
 from prompt_toolkit.patch_stdout import StdoutProxy
+from prompt_toolkit.renderer import Renderer
+from prompt_toolkit.styles import default_pygments_style, default_ui_style, merge_styles
 from rich.text import Text
 
 from loopline.cli.chat_loop import GREETING, Chat, Command
@@ -77,6 +80,8 @@ class TerminalChat(Chat):
             key_bindings=_newline_keys(),
             erase_when_done=True,
         )
+        application = self._session.app
+        application.renderer = _Renderer(self._session, self._last_rows)
         self._turn: asyncio.Task[None] | None = None
         self._transcript = Transcript(screen.width)
         self._questions: list[QuestionForm] = []
@@ -163,10 +168,18 @@ class TerminalChat(Chat):
         prompt: StyleAndTextTuples = [("bold", PROMPT)]
         if not self._running:
             return prompt
+        return [*to_formatted_text(ANSI(self._screen.render(self._live_rows()))), *prompt]
+
+    def _live_rows(self) -> list[Text]:
+        """Return the rows of the unfinished text that fit above the prompt."""
         size = self._session.output.get_size()
         self._transcript.width = size.columns
-        rows = self._transcript.live_rows(max(size.rows - OTHER_LINES, 1))
-        return [*to_formatted_text(ANSI(self._screen.render(rows))), *prompt]
+        return self._transcript.live_rows(max(size.rows - OTHER_LINES, 1))
+
+    def _last_rows(self) -> str:
+        """Return the last lines above the unfinished text, to print them again at another width."""
+        height = self._session.output.get_size().rows - OTHER_LINES - len(self._live_rows())
+        return self._screen.render(self._screen.last_rows(height))
 
     def _toolbar(self) -> str:
         parts = [f" {escape(self._conversation.conversation.name)}"]
@@ -308,6 +321,40 @@ class TerminalChat(Chat):
 
     def _note_added(self, receipt: Receipt) -> None:
         self._screen.note(f"added to {receipt.turn_id}, as block {receipt.seq}")
+
+
+class _Renderer(Renderer):
+    """Draws the prompt. If the terminal became narrower, it also prints the last rows above the prompt again.
+
+    A narrower terminal wraps the rows of the prompt that are wider, so that their number is unknown and some of them
+    would remain on the screen.
+    """
+
+    def __init__(self, session: PromptSession[str], last_rows: Callable[[], str]) -> None:
+        application = session.app
+        super().__init__(
+            merge_styles([default_ui_style(), default_pygments_style()]),
+            application.output,
+            cpr_not_supported_callback=application.cpr_not_supported_callback,
+        )
+        self._print_again = last_rows
+        self._columns = 0
+
+    def render(self, app: Application[str], layout: Layout, is_done: bool = False) -> None:
+        """Draw the prompt, and store the width of the terminal."""
+        self._columns = self.output.get_size().columns
+        super().render(app, layout, is_done)
+
+    def erase(self, leave_alternate_screen: bool = True) -> None:
+        """Remove the prompt from the screen."""
+        is_narrower = self.output.get_size().columns < self._columns
+        super().erase(leave_alternate_screen)
+        if is_narrower:
+            # Deleted rows do not go to the scrollback, where erased ones would stand twice.
+            self.output.cursor_goto(0, 0)
+            self.output.write_raw(f"\x1b[{self.output.get_size().rows}M")
+            self.output.write_raw(self._print_again().replace("\n", "\r\n"))
+            self.output.flush()
 
 
 def _newline_keys() -> KeyBindings:

@@ -116,8 +116,7 @@ class Transcript:
         if not rest:
             progress = plain_rows(self._steps.progress.replace("\n", " "), self.width, QUIET)
             return progress[:1]
-        rows = self._render(rest if len(rest) <= LIVE_LENGTH else rest[-LIVE_LENGTH:])
-        return rows[-height:]
+        return self._rows(rest[-LIVE_LENGTH:])[-height:]
 
     def take(self, event: Event) -> Iterator[Text]:
         """Yield the rows that the event completes."""
@@ -197,21 +196,20 @@ class Transcript:
         return self._channel == ANSWER and not self._is_plain
 
     def _show(self, length: int) -> Iterator[Text]:
-        """Yield rows for the first `length` characters of the unfinished text; an empty row separates Markdown from rows above."""
+        """Yield the rows of the first `length` characters of the unfinished text."""
         text = self._rest[:length]
-        rows = self._render(text)
-        if rows and self._renders_markdown and self._shown.strip():
-            yield Text()
-        yield from rows
+        yield from self._rows(text)
         self._shown += text
         self._rest = self._rest[length:]
 
     def _flush(self) -> Iterator[Text]:
         yield from self._show(len(self._rest))
 
-    def _render(self, text: str) -> list[Text]:
+    def _rows(self, text: str) -> list[Text]:
+        """Render a part of the unfinished text; an empty row separates Markdown from rows above."""
         if self._renders_markdown:
-            return markdown_rows(text, self.width)
+            rows = markdown_rows(text, self.width)
+            return [Text(), *rows] if rows and self._shown.strip() else rows
         style = {ANSWER: "", "thinking": THINKING}.get(self._channel, QUIET)
         return plain_rows(text, self.width, style)
 
