@@ -22,7 +22,7 @@
   - StoreError        the store refused or failed
       - StoreBusy     another process locked the store for too long, or too many files are open: try again
       - StoreFull     the disk is full: free some space; nothing acknowledged is lost
-      - StoreFailed   the disk failed to write: open the store again once the disk works
+      - StoreFailed   the disk failed: the message says whether to try again or to open the store again once it works
       - StoreVersion  the store was written by a newer version of Loopline
       - ConflictError another writer came first, or the name is taken
       - LeaseLost     another runner has taken over this conversation, or it was deleted
@@ -166,7 +166,11 @@ class StoreFull(StoreError):
 
 
 class StoreFailed(StoreError):
-    """The disk failed to write since the store was opened; messages are refused until it is opened again."""
+    """The disk failed to read or write.
+
+    If it failed to sync the log, messages are refused until the store is opened again. After any other failure nothing
+    was stored, and the next message is stored once the disk works.
+    """
 
 
 class StoreVersion(StoreError):

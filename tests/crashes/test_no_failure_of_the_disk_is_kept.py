@@ -12,7 +12,7 @@ from loopline.errors import StoreBusy, StoreError, StoreFailed
 from loopline.store import SqlLog
 from tests.crashes.processes import HERE, THERE, finish, notes, prompt, start, url
 from tests.crashes.scarce_resources import TASKS
-from tests.support.failing_disks import unopened, unsynced
+from tests.support.failing_disks import failing, unopened, unsynced
 
 
 def test_a_process_without_a_free_descriptor_stores_what_the_user_says_and_waits_for_a_lease(
@@ -111,3 +111,22 @@ async def test_a_store_whose_file_is_missing_for_a_moment_is_usable_once_it_is_b
         aside.rename(path)
         await log.check()
         assert len(await log.append(HERE, [prompt("two")], seen=1)) == 1
+
+
+def test_a_write_that_fails_or_is_cut_short_is_named_and_loses_nothing_that_was_acknowledged() -> (
+    None
+):
+    row = finish(start("--only", "errors", "--errors", 6, tasks="tests.bench.attacks"))[-1]
+    for name in ("EIO in the log", "EIO in both files", "cut short", "not synced"):
+        assert name in row
+    assert row.endswith("nothing broke | yes |")
+
+
+async def test_a_disk_that_fails_is_not_told_as_a_full_one(tmp_path: Path) -> None:
+    path = tmp_path / "talk.db"
+    async with await SqlLog.open(url(path)) as log:
+        assert len(await log.append(HERE, [prompt("one")], seen=0)) == 1
+        told = r"its disk failed .*IOERR.* nothing was stored"
+        with failing(Path(f"{path}-wal")), pytest.raises(StoreFailed, match=told):
+            await log.append(HERE, [prompt("two")], seen=1)
+        assert len(await log.append(HERE, [prompt("three")], seen=1)) == 1

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from loopline.clock import Clock, SystemClock
-from loopline.errors import StoreError, StoreFull
+from loopline.errors import StoreError, StoreFailed, StoreFull
 
 SUFFIX = "-blobs"
 _UNFINISHED = ".unfinished"
@@ -155,6 +155,11 @@ def _store_error(path: Path, error: OSError) -> StoreError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return StoreFull(
             f"blob {path} has no room ({error}): free space on its disk; nothing was stored"
+        )
+    if error.errno == errno.EIO:
+        return StoreFailed(
+            f"blob {path} could not be used, because its disk failed ({error}); nothing was stored: check that the "
+            "disk works and is mounted, then try again"
         )
     return StoreError(f"blob {path} could not be used ({error}): check its folder")
 

@@ -16,7 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
-from loopline.errors import StoreBusy, StoreError, StoreFull
+from loopline.errors import StoreBusy, StoreError, StoreFailed, StoreFull
 
 T = TypeVar("T")
 
@@ -40,17 +40,20 @@ Connection = sqlite3.Connection
 _NO_PARAMETERS: Mapping[str, Any] = {}
 _PARAMETER = re.compile(r":(\w+)")
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
-_NO_ROOM = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE}
+_NO_ROOM_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_PROBE_BYTES = 65_536
 _ADVICE = {
     sqlite3.SQLITE_NOTADB: "it is not a SQLite database: name another file",
-    sqlite3.SQLITE_CORRUPT: "it is damaged: put a backup in its place",
+    # SQLite also reports this if the disk fails to read.
+    sqlite3.SQLITE_CORRUPT: (
+        "it is damaged, or its disk failed to read it: check the disk, and if it works put a backup in its place"
+    ),
     sqlite3.SQLITE_CANTOPEN: ("it cannot be opened: check that its folder exists and is writable"),
     sqlite3.SQLITE_READONLY: (
         "the file or its folder is not writable, which SQLite needs even to read: "
         "check their permissions"
     ),
     sqlite3.SQLITE_PERM: "access is denied: check the permissions of the file and its folder",
-    sqlite3.SQLITE_IOERR: "its disk failed: check that the disk works and is mounted",
 }
 
 
@@ -398,12 +401,16 @@ def store_error(path: Path, error: Exception) -> StoreError:
         return StoreBusy(
             f"{path} cannot be opened while the process has too many open files ({error}): try again"
         )
-    if code in _NO_ROOM or (
-        isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-    ):
+    if _is_out_of_room(path, error):
         return StoreFull(
             f"{path} has no room ({error}): free space on its disk, or raise the limit on its size; "
             "nothing was stored"
+        )
+    if code & 0xFF == sqlite3.SQLITE_IOERR or getattr(error, "errno", 0) == errno.EIO:
+        what = getattr(error, "sqlite_errorname", "EIO")
+        return StoreFailed(
+            f"{path}: its disk failed ({error}, {what}); nothing was stored: check that the disk works "
+            "and is mounted, then try again"
         )
     return StoreError(f"{path}: {_ADVICE.get(code & 0xFF, 'it could not be used')} ({error})")
 
@@ -434,6 +441,33 @@ def _is_out_of_files(path: Path, error: Exception) -> bool:
     except StoreBusy:
         return True
     return False
+
+
+def _is_out_of_room(path: Path, error: Exception) -> bool:
+    """Return whether the error means that the disk is full, or a limit on its use is reached.
+
+    SQLite reports some of these limits in the same way as a disk that fails, so a file beside the store is written at
+    the place where the store would grow, to find out.
+    """
+    if isinstance(error, OSError):
+        return error.errno in _NO_ROOM_ERRNOS
+    match _code(error):
+        case sqlite3.SQLITE_FULL:
+            return True
+        case sqlite3.SQLITE_IOERR_WRITE | sqlite3.SQLITE_IOERR_SHMSIZE:
+            files = [path, path.with_name(f"{path.name}-wal")]
+            probe = path.with_name(f"{path.name}.{os.getpid()}{UNFINISHED}")
+            try:
+                size = max((file.stat().st_size for file in files if file.exists()), default=0)
+                with FileIO(probe, "w") as file:
+                    # A limit on the size of files cuts the write short that crosses it.
+                    return os.pwrite(file.fileno(), bytes(_PROBE_BYTES), size) < _PROBE_BYTES
+            except OSError as refused:
+                return refused.errno in _NO_ROOM_ERRNOS
+            finally:
+                probe.unlink(missing_ok=True)
+        case _:
+            return False
 
 
 def _code(error: Exception) -> int:

@@ -486,9 +486,11 @@ class WriterThread(JobThread):
             StoreError: `error` is an error of the database; it has the explanation.
         """
         self._on_rollback()
+        # Explained first: closing the last connection removes the log, whose size tells why it cannot grow.
+        explained = store_error(self._path, error) if isinstance(error, DATABASE_ERRORS) else None
         self._disconnect()
-        if isinstance(error, DATABASE_ERRORS):
-            raise store_error(self._path, error) from error
+        if explained is not None:
+            raise explained from error
 
     def truncate_log(self) -> None:
         """Move the write-ahead log into the file and truncate it, as far as readers allow; only inside a job."""

@@ -98,7 +98,8 @@ class TimelineLog(Protocol):
             LeaseLost: the term is not the newest, or without a term an entry is not from a user.
             StoreBusy: another process locked the store for too long, or too many files are open.
             StoreFull: the disk is full.
-            StoreFailed: the disk has failed since the log was opened, and an entry must survive a power loss.
+            StoreFailed: the disk failed; or it failed to sync since the log was opened, and an entry must survive a
+                power loss.
             StoreError: the conversation is full, and an entry would start a turn or a round.
         """
         ...
@@ -250,7 +251,7 @@ class TimelineLog(Protocol):
         """Check that the log can store a message of a user.
 
         Raises:
-            StoreFailed: the disk failed to write since the log was opened.
+            StoreFailed: the disk failed to sync since the log was opened.
             StoreError: the store cannot be used now.
         """
         ...

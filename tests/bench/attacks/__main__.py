@@ -2,7 +2,7 @@
 
 A row for each attack: the figure that it had before its cause was mended, where it was measured, the figure now,
 and whether that holds. It exits 1 if one does not. By default, in about a minute, the campaigns at the end are
-small; `--full` is 250 kills, 8 processes for 300 seconds, 12 full disks and 19,200 tampered documents, in an hour.
+small; `--full` is 250 kills, 8 processes for 300 seconds, 12 full disks, 400 episodes of failing writes and 19,200 tampered documents, in an hour.
 `--only kills --kills 20` makes a part of it.
 """
 
@@ -22,14 +22,15 @@ from tests.bench.attacks.attempts import try_again
 from tests.bench.attacks.bodies import fill_memory
 from tests.bench.attacks.disks import fill_disks
 from tests.bench.attacks.documents import tamper
+from tests.bench.attacks.errors import fail_writes
 from tests.bench.attacks.kills import kill_runners
 from tests.bench.attacks.outcome import Outcome
 from tests.bench.attacks.processes import crowd
 
 JOBS = 2
-PARTS = ("measured", "bodies", "tried", "kills", "processes", "disks", "documents")
-SMALL = {"kills": 10, "seconds": 15, "full_disks": 2, "documents": 500}
-FULL = {"kills": 250, "seconds": 300, "full_disks": 12, "documents": 19_200}
+PARTS = ("measured", "bodies", "tried", "kills", "processes", "disks", "errors", "documents")
+SMALL = {"kills": 10, "seconds": 15, "full_disks": 2, "errors": 8, "documents": 500}
+FULL = {"kills": 250, "seconds": 300, "full_disks": 12, "errors": 400, "documents": 19_200}
 
 
 def measure() -> Iterator[Outcome]:
@@ -55,6 +56,8 @@ def make(part: str, options: argparse.Namespace) -> Iterable[Outcome]:
             return [crowd(options.processes, options.seconds, seed)]
         case "disks":
             return [fill_disks(options.full_disks, seed)]
+        case "errors":
+            return [fail_writes(options.errors, seed)]
         case _:
             return [tamper(options.documents, seed, JOBS)]
 
@@ -74,6 +77,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--processes", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=sizes["seconds"])
     parser.add_argument("--full-disks", type=int, default=sizes["full_disks"])
+    parser.add_argument("--errors", type=int, default=sizes["errors"])
     parser.add_argument("--documents", type=int, default=sizes["documents"])
     parser.add_argument("--seed", type=int, default=0, help="what is drawn")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="these parts alone")
