@@ -7,9 +7,10 @@ from pathlib import Path
 from sqlite3 import Connection
 
 import pytest
+from msgspec import structs
 
 from loopline.store import SqlLog
-from loopline.timeline import NEW_TURN, Block, Entry, Notes, UserPrompt
+from loopline.timeline import NEW_TURN, Block, ConversationKey, Entry, Notes, UserPrompt
 from tests.crashes.processes import HERE, url
 from tests.support.sqlite_connections import each_connection
 
@@ -65,3 +66,39 @@ async def test_reading_ten_blocks_costs_the_same_in_a_long_conversation(
                 assert len(await READS[kind](log, length)) == 10
                 counts.append(steps.count - before)
     assert counts[1] <= counts[0] + STEPS_TO_SEEK, counts
+
+
+async def begin_forks(store: str, depth: int) -> ConversationKey:
+    """Begin a chain of so many forks, each with a prompt and a note of its own; return the last."""
+    fork = HERE
+    async with await SqlLog.open(store) as log:
+        for number in range(depth):
+            entries = [Entry(body=UserPrompt(text="go"), turn=NEW_TURN)]
+            await log.append(fork, entries, seen=2 * number)
+            async with log.lease(fork) as term:
+                note = [Entry(body=Notes(text="so"), turn=number + 1)]
+                await log.append(fork, note, seen=2 * number + 1, term=term)
+            following = structs.replace(HERE, name=f"fork-{number}")
+            await log.fork(fork, following, 2 * number + 2)
+            fork = following
+    return fork
+
+
+@pytest.mark.parametrize("single", [False, True], ids=["those of a type", "those at single seqs"])
+async def test_reading_a_fork_of_forks_costs_no_more_for_each_than_it_did(
+    tmp_path: Path, single: bool
+) -> None:
+    counts = list[int]()
+    for depth in (40, 80):
+        store = url(tmp_path / f"{depth}.db")
+        fork = await begin_forks(store, depth)
+        steps = Steps()
+        with each_connection(steps.watch):
+            async with await SqlLog.open(store) as log:
+                if single:
+                    blocks = await log.read(fork, after=2 * depth, also=range(1, 2 * depth, 2))
+                else:
+                    blocks = await log.read(fork, types=["user.prompt"])
+                assert [block.seq for block in blocks] == [*range(1, 2 * depth, 2)]
+                counts.append(steps.count)
+    assert counts[1] <= 2 * counts[0], counts

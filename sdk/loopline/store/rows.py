@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -405,11 +406,23 @@ def _digests_before(
     digests = {0: START}
     seqs = [row[0] for row in rows]
     missing = [seq - 1 for last, seq in pairwise([0, *seqs]) if seq != last + 1]
-    positions = {"positions": dumps([*missing])}
-    for owner, after, until in parts if missing else ():
-        part = {"owner": owner, "after": after, "until": until, **positions}
+    for part in _parts_at(parts, missing):
         digests |= dict(execute(connection, statements.SELECT_DIGESTS, part))
     return digests
+
+
+def _parts_at(parts: Iterable[_Part], seqs: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """Yield the parameters of `_IS_AT_POSITION` for each part that has one of these seqs, which are in order.
+
+    Each part gets its own seqs only: a chain of forks has many parts, and SQLite looks up every listed seq.
+    """
+    start = 0
+    for owner, after, until in parts:
+        end = bisect_right(seqs, until, start)
+        if end > start:
+            positions = dumps([*seqs[start:end]])
+            yield {"owner": owner, "after": after, "until": until, "positions": positions}
+        start = end
 
 
 def _select_rows(
@@ -417,10 +430,10 @@ def _select_rows(
 ) -> Iterator[_Rows]:
     """Yield the rows that match the filter, in order, in batches."""
     if selection.also:
-        positions = {"positions": dumps(list(selection.also)), "limit": NO_LIMIT}
-        for owner, after, until in parts:
-            part = {"owner": owner, "after": after, "until": min(until, selection.after)}
-            yield from _batches(connection, statements.SELECT_BLOCKS_AT, {**part, **positions})
+        before = sorted(seq for seq in selection.also if seq <= selection.after)
+        for part in _parts_at(parts, before):
+            limited = {**part, "limit": NO_LIMIT}
+            yield from _batches(connection, statements.SELECT_BLOCKS_AT, limited)
     batches = _rows(connection, parts, selection)
     if selection.last is None:
         yield from batches
