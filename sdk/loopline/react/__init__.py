@@ -40,6 +40,7 @@ from loopline.react.loop_options import presets_diff as presets_diff
 from loopline.react.loop_options import restore_limits as restore_limits
 from loopline.react.loop_options import stored_limits as stored_limits
 from loopline.react.model_requests import MeteredModel as MeteredModel
+from loopline.react.model_requests import PrivateErrors as PrivateErrors
 from loopline.react.model_requests import RequestQuota as RequestQuota
 from loopline.react.quota import MIN_OUTPUT as MIN_OUTPUT
 from loopline.react.quota import Amount as Amount

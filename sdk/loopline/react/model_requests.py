@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from math import ceil
+from secrets import token_hex
 from types import AsyncGeneratorType
 from typing import Literal, Protocol
 
@@ -19,7 +21,9 @@ from loopline.errors import (
     ModelOverflow,
     ModelOverloaded,
     ModelRateLimited,
+    ModelReplyTooLarge,
     ModelRequestError,
+    ModelStreamBroken,
     ModelTimedOut,
     ModelUnavailable,
     ModelUnreachable,
@@ -31,6 +35,8 @@ from loopline.prompt import MAX_FACTOR
 from loopline.react.quota import Amount, OutOfBudget, RequestEstimate
 from loopline.tasks import LONG_TEXT, text_parts
 from loopline.timeline import ModelOverflowed, OverflowLesson
+
+logger: logging.Logger = logging.getLogger("loopline")
 
 FIRST_WAIT_SECONDS = 1.0
 LONGEST_WAIT_SECONDS = 60.0
@@ -268,6 +274,71 @@ class MeteredModel(Struct, frozen=True):
         cost = self.capabilities.cost(usage) or 0.0
         self.quota.settle(Amount(need.input + output, cost))
         self.quota.estimate(usage, cost)
+
+
+_PLAIN_ERRORS: tuple[tuple[type[ModelError], str], ...] = (
+    (ModelRateLimited, "the model gets too many requests at the moment: try again later"),
+    (ModelOverloaded, "the model is overloaded at the moment: try again later"),
+    (ModelTimedOut, "the model did not answer in time: try again later"),
+    (ModelUnreachable, "the model cannot be reached at the moment: try again later"),
+    (ModelStreamBroken, "the model's answer broke off: try again"),
+    (ModelUnavailable, "the model is not available at the moment: try again later"),
+    (ModelOverflow, "the request is too long for the model: begin a new conversation"),
+    (ModelReplyTooLarge, "the model's answer was too long: ask for less at once"),
+    (ModelRequestError, "the model refused the request"),
+    (ModelAccessError, "the model may not be used"),
+    (ModelError, "the model failed"),
+)
+"""The texts of model errors for the users of a service, from the most specific class to the most general one."""
+
+
+class PrivateErrors(Struct, frozen=True):
+    """A model whose errors have plain texts without details of the provider, for a service with users of its own.
+
+    An error has the class and the values of the original one, and a text such as `the model may not be used (error
+    1f2e3d4c)`. The original text is logged under the same id.
+    """
+
+    model: Model
+
+    @property
+    def name(self) -> str:
+        """The model string."""
+        return self.model.name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The capabilities of the model."""
+        return self.model.capabilities
+
+    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+        """Stream the reply.
+
+        Raises:
+            ModelError: the request failed; also for other errors of the model's code.
+        """
+        pieces = self.model.stream(prompt)
+        try:
+            async for piece in pieces:
+                yield piece
+        except (CassetteError, OutOfBudget, StoreError):
+            raise
+        except Exception as error:
+            raise _plain_error(self.name, error) from error
+        finally:
+            if isinstance(pieces, AsyncGenerator):
+                await pieces.aclose()
+
+
+def _plain_error(model: str, error: Exception) -> ModelError:
+    number = token_hex(4)
+    logger.error("error %s of the model %s: %s: %s", number, model, type(error).__name__, error)
+    kinds = (row for row in _PLAIN_ERRORS if isinstance(error, row[0]))
+    kind, text = next(kinds, _PLAIN_ERRORS[-1])
+    plain = kind(f"{text} (error {number})")
+    if isinstance(error, ModelError):
+        plain.__dict__.update(error.__dict__)  # such as the seconds to wait
+    return plain
 
 
 SMALLEST_WINDOW = 1_024

@@ -25,7 +25,8 @@ from loopline.clock import Clock
 from loopline.conversations import Conversation, HandedOver, Recovery, Submission
 from loopline.errors import BundleError, LooplineError
 from loopline.harness import Harness, ModelChoice
-from loopline.models import Json
+from loopline.models import Json, ModelRegistry
+from loopline.react import PrivateErrors
 from loopline.refs import HostedRef
 from loopline.server.approvals import ApprovalSigner, waiting_questions
 from loopline.server.bodies import turn_of
@@ -235,8 +236,21 @@ class BundleHost:
             clock=self.clock,
             caps=self.settings.caps,
             hosting=self.urls.host_file,
-            metering=self._quotas.meter,
+            metering=self._meter,
         )
+
+    @asynccontextmanager
+    async def _meter(
+        self, key: ConversationKey, models: ModelRegistry
+    ) -> AsyncGenerator[ModelRegistry, None]:
+        """Meter the models of a run by the quotas; with authentication, their errors have no details of the provider."""
+        if not self.is_local:
+            roles = models.roles.items()
+            models = ModelRegistry(
+                {role: tuple(map(PrivateErrors, chain)) for role, chain in roles}
+            )
+        async with self._quotas.meter(key, models) as metered:
+            yield metered
 
     def _check_isolation(self, harness: Harness[Any]) -> None:
         """Check that programs of the bundle are isolated, if only such bundles are served.

@@ -1,0 +1,81 @@
+"""What the users of a server read of a failed model: a plain text with an id, under which the log has the error itself."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import httpx2
+import pytest
+
+from loopline import ModelError
+from loopline.errors import ModelAccessError, ModelRateLimited, ModelRequestError
+from loopline.models import Capabilities, Prompt, Reply, TextDelta
+from loopline.server import ApiKeys, Authenticator, Principal, app
+from loopline.server.principals import LocalUser, new_key
+from tests.support.live_server import SHOP, serving
+
+SECRET = "openai:gpt-5: no project org-4711 (401): check api_key"
+HERE = "/conversations/acme/tea/c"
+
+
+@dataclass
+class FailingModel:
+    """Fails each request with this error."""
+
+    error: Exception
+    name: str = "failing"
+    capabilities: Capabilities = field(default_factory=Capabilities)
+
+    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+        """Fail after a piece."""
+        del prompt
+        yield TextDelta(text="I think")
+        raise self.error
+
+
+def told(error: Exception, auth: Authenticator, key: str) -> tuple[str, str]:
+    """Return the error of a turn that fails with this error, and all that its sender can read of the turn."""
+    server = app(SHOP, store="memory:", auth=auth, model=FailingModel(error))
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    here = HERE if key else "/conversations/default/default/c"
+    with serving(server) as url, httpx2.Client(base_url=url, headers=headers, timeout=30) as client:
+        sent = client.post(f"{here}/messages", json={"text": "tea"})
+        assert sent.status_code == 200
+        streamed = client.post(
+            f"{here}/messages", json={"text": "again"}, headers={"Accept": "text/event-stream"}
+        )
+        read = [client.get(f"{here}/{path}").text for path in ("blocks", "export", "status")]
+    return sent.json()["error"], "\n".join([sent.text, streamed.text, *read])
+
+
+@pytest.mark.parametrize(
+    ("error", "plain"),
+    [
+        (ModelAccessError(SECRET), "the model may not be used"),
+        (ModelRequestError(SECRET), "the model refused the request"),
+        (ModelRateLimited(SECRET, retry_after=90.0), "the model gets too many requests"),
+        (ModelError(SECRET), "the model failed"),
+        (ValueError(SECRET), "the model failed"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_users_read_a_plain_error_with_the_id_of_its_details(
+    error: Exception, plain: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    key, stored = new_key(Principal(tenant="acme", project="tea", user="ann"))
+    with caplog.at_level(logging.ERROR, "loopline"):
+        shown, everything = told(error, ApiKeys([stored]), key)
+    number = re.fullmatch(rf"{plain}.* \(error ([0-9a-f]{{8}})\)", shown)
+    assert number is not None, shown
+    assert "org-4711" not in everything
+    assert "api_key" not in everything
+    [logged] = [text for text in caplog.messages if number[1] in text]
+    assert SECRET in logged
+
+
+def test_an_author_reads_the_error_itself_of_a_server_without_authentication() -> None:
+    shown, _ = told(ModelAccessError(SECRET), LocalUser(), "")
+    assert shown == SECRET
