@@ -49,9 +49,15 @@ def docx(text: str = "Green tea.", **more: bytes | str) -> bytes:
         "[Content_Types].xml": TYPES.format(""),
         "word/document.xml": WORD.format(text),
     }
-    for name, content in more.items():
-        parts[name.replace("__", "/").replace("_", ".")] = content
-    return archive(parts)
+    return archive({**parts, **named(more)})
+
+
+def named(parts: Mapping[str, bytes | str]) -> dict[str, bytes | str]:
+    """Return parts by their names, in which `__` stood for a slash and `_` for a dot."""
+    names = [
+        name.replace("__", "/").replace("_", ".").replace("/.rels/", "/_rels/") for name in parts
+    ]
+    return dict(zip(names, parts.values(), strict=True))
 
 
 def pptx(text: str = "Green tea.") -> bytes:
@@ -62,16 +68,15 @@ def pptx(text: str = "Green tea.") -> bytes:
     )
 
 
-def xlsx(text: str = "Green tea") -> bytes:
-    """Return a workbook of one sheet."""
-    return archive(
-        {
-            "[Content_Types].xml": TYPES.format(""),
-            "xl/workbook.xml": "<workbook/>",
-            "xl/sharedStrings.xml": SHARED.format(text),
-            "xl/worksheets/sheet1.xml": SHEET,
-        }
-    )
+def xlsx(text: str = "Green tea", **more: bytes | str) -> bytes:
+    """Return a workbook of one sheet, with more parts, or others in their place, as of `docx`."""
+    parts: dict[str, bytes | str] = {
+        "[Content_Types].xml": TYPES.format(""),
+        "xl/workbook.xml": "<workbook/>",
+        "xl/sharedStrings.xml": SHARED.format(text),
+        "xl/worksheets/sheet1.xml": SHEET,
+    }
+    return archive({**parts, **named(more)})
 
 
 def pdf_with(catalog: bytes, *objects: bytes) -> bytes:
@@ -137,6 +142,36 @@ SCRIPTS = {
         b"<< /T (a) /AA << /K << /S /JavaScript /JS (x) >> >> >>",
     ),
     "a file in it": pdf_with(b"/Names << /EmbeddedFiles << /Names [(a) 4 0 R] >> >>", b"<< >>"),
+    "an annotation of a file": pdf_with(
+        b"/A [4 0 R]",
+        b"<< /Subtype /FileAttachment /FS 5 0 R >>",
+        b"<< /Type /Filespec /F (a.exe) >>",
+    ),
+    "a file stream": pdf_with(
+        b"/A << /Type /Filespec /F (a.exe) /EF << /F 4 0 R >> >>",
+        b"<< /Length 1 >>\nstream\nx\nendstream",
+    ),
+    "the stream of a file": pdf_with(
+        b"/A 4 0 R", b"<< /Type /EmbeddedFile /Length 1 >>\nstream\nx\nendstream"
+    ),
+    "associated files": pdf_with(b"/AF [<< /Type /Filespec /F (a.exe) >>]"),
+    "a portfolio": pdf_with(b"/Collection << /View /T >>"),
+    "a 3D model with a script": pdf_with(
+        b"/A << /3DD 4 0 R >>",
+        b"<< /Type /3D /Subtype /U3D /OnInstantiate 5 0 R /Length 1 >>\nstream\nx\nendstream",
+        b"<< /Length 1 >>\nstream\nx\nendstream",
+    ),
+    "a 3D annotation": pdf_with(b"/A << /Type /Annot /Subtype /3D >>"),
+    "a film": pdf_with(b"/A << /Subtype /Movie /Movie << /F (a.avi) >> >>"),
+    "a sound": pdf_with(b"/OpenAction << /S /Sound /Sound 4 0 R >>", b"<< >>"),
+    "a file of another server": pdf_with(b"/OpenAction << /S /GoToR /F (//evil/x.pdf) >>"),
+    "the content of another file": pdf_with(
+        b"/A 4 0 R", b"<< /F (//evil/x) /Length 0 >>\nstream\n\nendstream"
+    ),
+    "a page of another file": pdf_with(
+        b"/A 4 0 R",
+        b"<< /Subtype /Form /Ref << /F (//evil/x) >> /Length 0 >>\nstream\n\nendstream",
+    ),
     "many updates": pdf("Tea.") + b"\nstartxref\n0\n%%EOF" * 6,
     "long streams": pdf_with(b"", b"<< /Length 104857601 >>"),
     "a circle of actions": pdf_with(
@@ -179,6 +214,90 @@ MACROS = {
     ),
     "a simple field that starts a program": docx('</w:t><w:fldSimple w:instr="DDE cmd.exe"/><w:t>'),
     "a link that starts a program": docx(xl__externalLinks__a_xml="<x><ddeLink/></x>"),
+}
+ACTIVE_FIELDS = (
+    *("DATABASE", "DDE", "ddeauto", "EMBED", "IMPORT", "INCLUDE", "INCLUDEPICTURE", "INCLUDETEXT"),
+    *("LINK", "PRINT", "RD"),
+)
+
+
+def field(*instructions: str, result: str = "") -> str:
+    """Return the text of a field of a Word document, whose instruction is split into several runs."""
+    texts = "".join(
+        text[6:-5] if text.startswith("</w:t>") else f"<w:instrText>{text}</w:instrText>"
+        for text in instructions
+    )
+    marks = [f'<w:fldChar w:fldCharType="{kind}"/>' for kind in ("begin", "separate", "end")]
+    return f"</w:t>{marks[0]}{texts}{marks[1]}<w:t>{result}</w:t>{marks[2]}<w:t>"
+
+
+def related(kind: str, mode: str = "Internal", target: str = "a.xml") -> bytes:
+    """Return a Word document with a relationship."""
+    relation = f'<Relationship Type="http://x/{kind}" Target="{target}" TargetMode="{mode}"/>'
+    return docx(word___rels__document_xml_rels=RELATIONS.format(relation))
+
+
+def calculated(formula: str, element: str = "f") -> bytes:
+    """Return a workbook with a formula."""
+    sheet = f"<?xml version='1.0'?><worksheet><row><c><{element}>{formula}</{element}></c></row></worksheet>"
+    return xlsx(xl__worksheets__sheet1_xml=sheet)
+
+
+ACTIVE = {
+    **{f"the field {name}": docx(field(f" {name} ", "//evil/x")) for name in ACTIVE_FIELDS},
+    **{
+        f"the simple field {name}": docx(f'</w:t><w:fldSimple w:instr="{name} x"/><w:t>')
+        for name in ACTIVE_FIELDS
+    },
+    "a split field": docx(field("INCL", "UDETEXT //evil/x")),
+    "a field in a field": docx(field("IF 1 = 1 ", field("LINK x"))),
+    "a field whose kind is computed": docx(field(field("QUOTE 68 68 69"), "x")),
+    **{
+        f"an external {kind}": related(kind, "External", "http://evil/x")
+        for kind in ("image", "frame", "video", "externalLinkPath", "mailMergeSource", "slide")
+    },
+    **{
+        f"the relation {kind}": related(kind)
+        for kind in (
+            *("aFChunk", "connections", "queryTable", "control", "oleObject", "webextension"),
+            *("attachedToolbars", "keyMapCustomizations", "extensibility", "externalLink"),
+        )
+    },
+    **{
+        f"the part {name}": docx(**{name: "<x/>"})
+        for name in (
+            *("customUI__customUI_xml", "xl__connections_xml", "xl__queryTables__q_xml"),
+            *("word__webextensions__taskpanes_xml", "word__afchunk_htm", "xl__dialogsheets__a_xml"),
+            *(
+                "xl__externalLinks__a_xml",
+                "xl__volatileDependencies_xml",
+                "word__embeddings__a_exe",
+            ),
+        )
+    },
+    **{
+        f"the element {name}": docx(word__settings_xml=f"<w:x xmlns:w='w'><w:{name}/></w:x>")
+        for name in ("altChunk", "mailMerge", "customUI", "oleLink", "ddeLink")
+    },
+    "a header under another name": docx(
+        word__media__a_png="\ufeff<x><w:instrText xmlns:w='w'>DDE x</w:instrText></x>"
+    ),
+    "a picture by its address": docx('</w:t><v:imagedata xmlns:v="v" src="//evil/x"/><w:t>'),
+    "a program to click": docx('</w:t><a action="ppaction://program" /><w:t>'),
+    **{
+        f"the formula {formula} in {element}": calculated(formula, element)
+        for formula, element in (
+            ("cmd|'/c calc'!A1", "f"),
+            ("'cmd'|'/c calc'!A1", "f"),
+            ("cmd_x007C_'/c calc'!A1", "f"),
+            ("1+cmd|'/c calc'!A1", "formula1"),
+            ("cmd|'/c calc'!A1", "definedName"),
+            ("WEBSERVICE(&quot;http://evil&quot;)", "f"),
+            ("_xlfn.IMAGE(A1)", "f"),
+            ("SUM(1,CALL(&quot;urlmon&quot;))", "f"),
+            ("rtd (A1)", "f"),
+        )
+    },
 }
 ENTITIES = {
     "entities": docx(x_xml='<!DOCTYPE x [<!ENTITY a "aaaa">]><x>&a;</x>'),
@@ -279,6 +398,25 @@ def harmless() -> list[Sample]:
             )
         ),
         "pictured.docx": docx(word__media__image1_png=png(640, 480)),
+        "fields.docx": docx(
+            field(' TOC \\o "1-3" ', result=field(" PAGEREF a "))
+            + field(" = ", field(" PAGE "), " - 1 ")
+            + field(' HYPERLINK "http://a" \\o "LINK" ')
+            + '</w:t><w:fldSimple w:instr=" DATE "/><w:t>'
+        ),
+        "noted.xlsx": xlsx(xl__comments1_xml="<x/>", xl__drawings__vmlDrawing1_vml="<x/>"),
+        "styled.docx": docx(
+            word__styles_xml="<x/>",
+            word__header1_xml="<x/>",
+            word__theme__theme1_xml="<x/>",
+            customXml__itemProps1_xml="<x/>",
+            docProps__core_xml="<x/>",
+        ),
+        "calculated.xlsx": calculated("SUM('a|b'!A1:A3) &amp; &quot;a|b&quot;"),
+        "pictured in a page.pdf": pdf_with(
+            b"/X << /XObject << /I 4 0 R >> >>",
+            b"<< /Type /XObject /Subtype /Image /Length 1 >>\nstream\nx\nendstream",
+        ),
         "repeated.docx": docx("tea " * 40_000),
         "plain.pdf": pdf("Green tea."),
         "long.pdf": pdf(*(f"Page {n}" for n in range(60))),
@@ -296,7 +434,7 @@ def corpus() -> list[Sample]:
     """All files."""
     groups = [
         ("pdf", SCRIPTS),
-        ("docx", {**MACROS, **ENTITIES, **BOMBS}),
+        ("docx", {**MACROS, **ACTIVE, **ENTITIES, **BOMBS}),
         ("png", POLYGLOTS),
         ("bin", UNKNOWN),
         ("png", broken()),

@@ -38,9 +38,64 @@ _TABS = frozenset({"tab", "c"})
 _TEXTS = frozenset({"t", "v"})
 _MACROS = ("vbaproject", "macroenabled", "ms-office.activex")
 _ACTIVE_PARTS = re.compile(r"(?i)vba(?:project|data)|/activex/|/embeddings/oleobject|/macrosheets/")
-_LOADED = ("attachedtemplate", "oleobject", "frame", "subdocument", "externallinkpath")
-"""The kinds of relationships that are loaded when a document is opened."""
+_PARTS = re.compile(
+    r"(?i)\[Content_Types\]\.xml|(?:.{0,200}/)?_rels/[^/]*\.rels|.*/"
+    r"|docProps/[^/]+|docMetadata/LabelInfo\.xml|_xmlsignatures/[^/]+|customXml/item(?:Props)?[0-9]*\.xml"
+    r"|word/(?:glossary/)?(?:document|styles|stylesWithEffects|settings|webSettings|fontTable|numbering|footnotes|endnotes"
+    r"|comments[a-z]*|people|header[0-9]*|footer[0-9]*|bibliography)\.xml"
+    r"|ppt/(?:presentation|presProps|viewProps|tableStyles|commentAuthors|authors|revisionInfo)\.xml"
+    r"|xl/(?:workbook|sharedStrings|styles|calcChain|metadata|xmlMaps|comments[0-9]*)\.xml"
+    r"|(?:word|ppt|xl)/(?:glossary/)?(?:media|theme|charts|chartsheets|chartEx|diagrams|drawings|ink|fonts|printerSettings"
+    r"|slides|slideLayouts|slideMasters|notesSlides|notesMasters|handoutMasters|tags|changesInfos|comments|threadedComments"
+    r"|persons|worksheets|tables|pivotTables|pivotCache|slicers|slicerCaches|timelines|timelineCaches|ctrlProps|customProperty"
+    r"|richData|featurePropertyBag|namedSheetViews|revisions)/[^/]+"
+)
+"""The names of parts that a document may have: those of ECMA-376, part 1, sections 11 to 15, and of the extensions [MS-DOCX],
+[MS-XLSX] and [MS-PPTX], without connections, queries, external links, controls, add-ins and menus.
+"""
+_RELATIONS = """
+officedocument core-properties extended-properties custom-properties thumbnail origin signature certificate
+classificationlabels customxml customxmlprops theme themeoverride image hyperlink font printersettings styles
+styleswitheffects settings websettings fonttable numbering footnotes endnotes header footer glossarydocument
+comments commentsextended commentsids commentsextensible people bibliography chart chartex chartstyle
+chartcolorstyle chartusershapes drawing vmldrawing ink diagramdata diagramlayout diagramquickstyle
+diagramcolors diagramdrawing legacydiagramtext slide slidelayout slidemaster notesslide notesmaster
+handoutmaster presprops viewprops tablestyles tags commentauthors authors revisioninfo changesinfo audio video
+media worksheet chartsheet sharedstrings calcchain table tablesinglecells pivottable pivotcachedefinition
+pivotcacherecords sheetmetadata threadedcomment person slicer slicercache timeline timelinecache ctrlprop
+customproperty revisionheaders revisionlog usernames xmlmaps rdrichvalue rdrichvaluestructure rdrichvaluetypes
+rdarray rdsupportingpropertybag rdsupportingpropertybagstructure richstyles rdrichvaluewebimage
+featurepropertybag namedsheetview
+"""
+"""The kinds of relationships that a document may have, of the same sources. `oleobj` of `oletools` warns of all external ones
+that are loaded; here only hyperlinks may be external.
+"""
+_FIELDS = re.compile(
+    r"(?i)\s*(?:DATABASE|DDE|DDEAUTO|EMBED|IMPORT|INCLUDE|INCLUDEPICTURE|INCLUDETEXT|LINK|PRINT|RD)(?![A-Z0-9_])"
+)
+"""The fields of ECMA-376, part 1, section 17.16.5, and of earlier versions of Word, that start a program or load a file, as
+`msodde` of `oletools` names them.
+"""
 _PROGRAM_FIELD = re.compile(r"(?i)\bDDE(?:AUTO)?\b")
+_ELEMENTS = {
+    "ddelink": "has a link that starts a program",
+    "olelink": "has a link that loads an object",
+    "altchunk": "takes in another document",
+    "mailmerge": "reads the data of another file",
+    "customui": "has menus that start macros",
+}
+"""Elements that are refused: those of ECMA-376, part 1, sections 17.14, 17.17.2.1 and 18.14, and of [MS-CUSTOMUI]."""
+_FORMULAS = frozenset({"f", "formula", "formula1", "formula2", "definedname"})
+_QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'")
+_LOADING_FORMULA = re.compile(
+    r"(?i)\||(?<![\w.])(?:_xlfn\.)?(?:CALL|DDE|EXEC|IMAGE|REGISTER|REGISTER\.ID|RTD|SQL\.REQUEST|WEBSERVICE)\s*\("
+)
+"""A reference `program|topic!item`, which is DDE, or a function that starts a program or loads something."""
+_ESCAPED = re.compile(r"_x([0-9A-Fa-f]{4})_")
+"""A character in a formula, as of ECMA-376, part 1, section 22.9.2.19."""
+_BEFORE_XML = b"\xef\xbb\xbf\xff\xfe\0 \t\r\n"
+_PROGRAM_ACTION = re.compile(r"(?i)ppaction://(?:program|macro|ole)")
+_VML_SOURCES = frozenset({"imagedata", "fill", "stroke"})
 _NUMBER = re.compile(r"[0-9]{1,6}")
 _ARCHIVES = (b"PK\x03\x04", b"PK\x05\x06", b"Rar!\x1a\x07", b"7z\xbc\xaf\x27\x1c", b"\x1f\x8b\x08")
 _COMPOUND = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
@@ -134,8 +189,14 @@ def _read_document(parts: dict[str, bytes]) -> dict[str, str]:
         return {"mime": "application/zip", "text": ""}
     if len(kinds) > 1:
         raise ArchiveRefused("is more than one kind of document at once")
+    for name in parts:
+        if not _PARTS.fullmatch(name):
+            raise ArchiveRefused(
+                f"has the part {ascii(name)[:100]}, which may be active content: save it without it"
+            )
     for name, data in parts.items():
-        if name.endswith((".xml", ".rels")):
+        # A part of any name may be XML, because its type is written elsewhere.
+        if name.endswith((".xml", ".rels", ".vml")) or data.lstrip(_BEFORE_XML).startswith(b"<"):
             _PartCheck().check(data)
     texts: list[str] = []
     size = 0
@@ -155,8 +216,11 @@ class _PartCheck:
         self.parser.StartElementHandler = self._begin
         self.parser.EndElementHandler = self._end
         self.parser.CharacterDataHandler = self._add
+        self._fields: list[str] = [""]
+        """The instructions of the fields that are open, from the outermost; the first text is that outside of fields."""
         self._instructions: list[str] = []
-        self._is_instruction = False
+        self._formula: list[str] = []
+        self._name = ""
 
     def check(self, data: bytes) -> None:
         """Search a part.
@@ -166,8 +230,14 @@ class _PartCheck:
         """
         self.parser.Parse(data, True)
         # An instruction may be split into several runs, so its name is searched in all of them together.
+        for instruction in self._fields:
+            self._check_field(instruction)
         if _PROGRAM_FIELD.search("".join(self._instructions)):
             raise ArchiveRefused("has a field that starts a program")
+
+    def _check_field(self, instruction: str) -> None:
+        if _FIELDS.match(instruction):
+            raise ArchiveRefused("has a field that starts a program or loads a file")
 
     def _refuse_doctype(self, *declaration: object) -> None:
         del declaration
@@ -178,23 +248,64 @@ class _PartCheck:
         values = {key.rpartition(":")[2].lower(): value for key, value in attributes.items()}
         if any(macro in value.lower() for value in values.values() for macro in _MACROS):
             raise ArchiveRefused("has macros: save it without them")
-        if name == "ddelink":
-            raise ArchiveRefused("has a field that starts a program")
+        if name in _ELEMENTS:
+            raise ArchiveRefused(_ELEMENTS[name])
+        if _PROGRAM_ACTION.match(values.get("action", "")):
+            raise ArchiveRefused("has a link that starts a program")
+        if name in _VML_SOURCES and {"src", "href", "althref"} & values.keys():
+            raise ArchiveRefused("loads external content when it is opened")
+        if name == "relationship":
+            _check_relation(values)
         if "instr" in values:
             self._instructions.append(f" {values['instr']} ")
-        if name == "relationship" and {"targetmode", "type"} <= values.keys():
-            kind = values["type"].rpartition("/")[2].lower()
-            if values["targetmode"].strip().lower() == "external" and kind in _LOADED:
-                raise ArchiveRefused("loads external content when it is opened")
-        self._is_instruction = name == "instrtext"
+            self._check_field(values["instr"])
+        if name == "fldchar":
+            self._change_field(values.get("fldchartype", ""))
+        self._name = name
+        self._formula.clear()
+
+    def _change_field(self, kind: str) -> None:
+        """Begin a field, or check the instruction of a field that ends here."""
+        if kind == "begin":
+            if len(self._fields) > 1 and not self._fields[-1].strip():
+                raise ArchiveRefused("has a field whose kind is the result of another field")
+            self._fields.append("")
+        elif len(self._fields) > 1:
+            self._check_field(self._fields[-1])
+            if kind == "end":
+                self._fields.pop()
 
     def _end(self, tag: str) -> None:
         del tag
-        self._is_instruction = False
+        if self._name in _FORMULAS:
+            formula = _ESCAPED.sub(lambda code: chr(int(code[1], 16)), "".join(self._formula))
+            formula = _QUOTED.sub("", formula)
+            if _LOADING_FORMULA.search(formula):
+                raise ArchiveRefused("has a formula that starts a program or loads something")
+        self._name = ""
 
     def _add(self, text: str) -> None:
-        if self._is_instruction:
+        if self._name in ("instrtext", "delinstrtext"):
             self._instructions.append(text)
+            self._fields[-1] += text
+        elif self._name in _FORMULAS:
+            self._formula.append(text)
+
+
+def _check_relation(values: dict[str, str]) -> None:
+    """Check a relationship of a document by its kind, the last part of its type.
+
+    Raises:
+        ArchiveRefused: it is external and not a hyperlink, or not of a known kind.
+    """
+    kind = values.get("type", "").rpartition("/")[2].lower()
+    if values.get("targetmode", "").strip().lower() == "external":
+        if kind != "hyperlink":
+            raise ArchiveRefused("loads external content when it is opened")
+    elif kind not in _RELATIONS.split():
+        raise ArchiveRefused(
+            f"has a relation of the kind {ascii(kind)[:100]}, which may be active content"
+        )
 
 
 def _part_order(name: str) -> tuple[str, int]:

@@ -12,7 +12,10 @@ import re
 import resource
 import sys
 import time
-from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pypdf.generic import DictionaryObject
 
 TEXT_CHARACTERS = 400_000
 """The number of characters after which no more pages are read."""
@@ -33,15 +36,44 @@ STREAM_BYTES = 100 * 1024 * 1024
 SEARCH_SECONDS = 5.0
 """The CPU seconds after which the search for active content gives up and the file is refused."""
 _LENGTH = re.compile(rb"/Length\s{1,4}([0-9]{1,12})(?![0-9]|\s{1,4}[0-9]{1,9}\s{1,4}R)")
-_ACTIONS = {"/JavaScript", "/Launch", "/ImportData", "/GoToE", "/Rendition", "/RichMediaExecute"}
+_ACTIONS = {
+    *(
+        "/JavaScript",
+        "/Launch",
+        "/ImportData",
+        "/GoToE",
+        "/GoToR",
+        "/Rendition",
+        "/RichMediaExecute",
+    ),
+    *("/Sound", "/Movie", "/GoTo3DView"),
+}
+"""The actions, of ISO 32000-2, table 201, that start programs or media, or open other files."""
+_FILES = "has files in it"
+_MEDIA = "has media that start programs"
 _ACTIVE_KEYS = {
     "/JS": "has JavaScript",
     "/XFA": "has a form with scripts",
-    "/EmbeddedFiles": "has files in it",
-    "/RichMediaContent": "has media that start programs",
+    "/EmbeddedFiles": _FILES,
+    "/EF": _FILES,
+    "/AF": _FILES,
+    "/Collection": "is a portfolio",
+    "/RichMediaContent": _MEDIA,
+    "/OnInstantiate": "has a script of a 3D model",
 }
-_PASSIVE_KEYS = {"/Parent", "/Contents", "/Resources", "/P", "/Prev", "/StructParent"}
-"""The keys below which there are no actions: references to parents, and the content of pages."""
+"""Keys of ISO 32000-2: those that `pdfid` counts, and those of files (7.11 and 14.13), portfolios (12.3.5) and 3D models (13.6).
+"""
+_ACTIVE_KINDS = {
+    "/EmbeddedFile": _FILES,
+    "/FileAttachment": _FILES,
+    **dict.fromkeys(("/3D", "/RichMedia", "/Movie", "/Screen", "/Sound"), _MEDIA),
+}
+"""The values of `/Type` and `/Subtype` of embedded files, and of annotations (table 171) with files and media."""
+_PASSIVE_KEYS = {
+    *("/Parent", "/Contents", "/P", "/Prev", "/StructParent"),
+    *("/Font", "/ColorSpace", "/ExtGState", "/Shading"),
+}
+"""The keys below which there are no actions and files: references to parents, and the drawing of pages."""
 
 
 class PdfRefused(Exception):
@@ -92,13 +124,21 @@ def check_actions(root: object) -> None:
             pending.extend(item.raw_get(key) for key in item if key not in _PASSIVE_KEYS)
 
 
-def _check_action(item: Mapping[object, object]) -> None:
-    for key, problem in _ACTIVE_KEYS.items():
-        if key in item:
-            raise PdfRefused(f"{problem}: print it anew")
-    for action in _ACTIONS:
-        if "/S" in item and str(item["/S"]) == action:
-            raise PdfRefused(f"has an action of the type {action}: print it anew")
+def _check_action(item: DictionaryObject) -> None:
+    from pypdf.generic import StreamObject
+
+    problems = [problem for key, problem in _ACTIVE_KEYS.items() if key in item]
+    problems += [
+        _ACTIVE_KINDS[kind]
+        for key in ("/Type", "/Subtype")
+        if (kind := str(item.get(key))) in _ACTIVE_KINDS
+    ]
+    if str(item.get("/S")) in _ACTIONS:
+        problems.append(f"has an action of the type {item['/S']}")
+    if isinstance(item, StreamObject) and {"/F", "/Ref"} & item.keys():  # 7.3.8.2 and 8.10.4
+        problems.append("loads another file")
+    if problems:
+        raise PdfRefused(f"{problems[0]}: print it anew")
 
 
 def extract(data: bytes, page_limit: int) -> dict[str, int | str]:
