@@ -7,8 +7,16 @@ import gc
 import pytest
 from hypothesis import HealthCheck, settings
 
-settings.register_profile("loopline", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("loopline")
+from tests.support.examples import CAMPAIGN, SUITE
+
+for name, number in (("suite", SUITE), ("campaign", CAMPAIGN)):
+    settings.register_profile(
+        name,
+        max_examples=number,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+settings.load_profile("suite")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

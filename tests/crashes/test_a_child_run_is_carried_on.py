@@ -14,6 +14,8 @@ from loopline.timeline import Block, Exit, RunChild, ToolResult, ToolStarted, Us
 from tests.support import crashing_child_runs
 from tests.support.forked_processes import forked
 
+pytestmark = pytest.mark.campaign
+
 APPENDS = 20
 """As many as the turn and its child make."""
 

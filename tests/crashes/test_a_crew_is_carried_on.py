@@ -11,6 +11,8 @@ import pytest
 from tests.support import crashing_step_files
 from tests.support.crashing_crews import WHOLE, findings, run_process
 
+pytestmark = pytest.mark.campaign
+
 
 @pytest.mark.parametrize(("point", "n"), [("after", n) for n in range(8, 42, 8)] + [("before", 20)])
 def test_a_crew_killed_at_an_append_has_each_file_switch_and_review_once(

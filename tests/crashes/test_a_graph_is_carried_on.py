@@ -10,6 +10,8 @@ import pytest
 
 from tests.support.crashing_graphs import WHOLE, findings, run_process
 
+pytestmark = pytest.mark.campaign
+
 
 @pytest.mark.parametrize(("point", "n"), [("after", n) for n in range(4, 60, 9)] + [("before", 8)])
 def test_a_graph_killed_at_an_append_keeps_its_finished_steps_and_repeats_no_effect(

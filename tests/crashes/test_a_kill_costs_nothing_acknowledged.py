@@ -33,6 +33,7 @@ def test_what_was_acknowledged_before_a_kill_is_there(tmp_path: Path, lines: int
     assert len(blocks) in (acknowledged, acknowledged + 2)
 
 
+@pytest.mark.campaign
 def test_wherever_a_process_is_killed_its_appends_are_whole_and_can_be_repeated(
     quick_folder: Path,
 ) -> None:

@@ -116,6 +116,7 @@ async def test_a_tool_is_entered_once_by_who_was_stopped_before_it_and_not_taken
     assert len((await asyncio.to_thread(ledger.read_text)).splitlines()) == 1
 
 
+@pytest.mark.campaign
 async def test_old_orphans_that_are_said_again_outlive_a_collection(tmp_path: Path) -> None:
     store = tmp_path / "talk.db"
     collecting = await asyncio.to_thread(

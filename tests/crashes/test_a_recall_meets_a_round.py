@@ -8,11 +8,15 @@ from pathlib import Path
 from random import Random
 from typing import TypeVar
 
+import pytest
+
 from loopline import Store
 from loopline.conversations import Receipt
 from loopline.store import SqlLog
 from loopline.timeline import Entry, RoundStart, Timeline, UserRecalled
 from tests.crashes.processes import HERE, prompt, url
+
+pytestmark = pytest.mark.campaign
 
 T = TypeVar("T")
 

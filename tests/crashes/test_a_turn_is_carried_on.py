@@ -13,6 +13,8 @@ from loopline.timeline import Block
 from tests.support.crashing_turns import CrashingTurn
 from tests.support.killed_turns import LONG, SHORT, SUMMARY, check, check_long, run, stored
 
+pytestmark = pytest.mark.campaign
+
 SHORT_APPENDS, LONG_APPENDS = 16, 33
 APPENDS = [
     ("user.prompt", 1),

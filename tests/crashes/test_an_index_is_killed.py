@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.crashes.processes import finish, start
+
+pytestmark = pytest.mark.campaign
 
 KILLS, SEED = 4, 11
 

@@ -12,6 +12,8 @@ from loopline.timeline import Exit, ToolCalled, ToolResult
 from tests.support.interruption_scenario import Interruption, Kind, became, told_outside
 from tests.support.second_process import outside
 
+pytestmark = pytest.mark.campaign
+
 
 @pytest.mark.parametrize("kind", ["steer", "followup", "stop"])
 async def test_nothing_that_another_process_says_is_lost_and_nothing_follows_the_exit(

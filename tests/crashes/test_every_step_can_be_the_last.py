@@ -6,6 +6,8 @@ import asyncio
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
+
 from loopline.timeline import Block, ConversationKey
 from tests.crashes.killed_stories import (
     FORK,
@@ -17,6 +19,8 @@ from tests.crashes.killed_stories import (
     stored_blocks,
 )
 from tests.crashes.processes import HERE, THERE, finish, prompt, start
+
+pytestmark = pytest.mark.campaign
 
 AT_ONCE = 12
 ONE, TWO = prompt("one").body, prompt("two").body

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from loopline import Harness, Store
 from loopline.harness.spaces import memory_file
 from loopline.memory import ConversationMemory, Owner
@@ -68,6 +70,7 @@ async def check(store: Path, point: int) -> None:
         assert await asyncio.to_thread(traces, store, name) == [], (point, name)
 
 
+@pytest.mark.campaign
 def test_wherever_a_process_that_forgets_is_killed_the_next_one_removes_what_is_left(
     quick_folder: Path,
 ) -> None:

@@ -75,6 +75,7 @@ async def kept_after(cut: int, wal: bytes, store: Path, folder: Path) -> list[Bl
         return list(await log.read(HERE))
 
 
+@pytest.mark.campaign
 def test_a_write_ahead_log_cut_anywhere_is_a_dense_beginning_of_whole_appends(
     tmp_path: Path,
 ) -> None:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.bench.two_versions import drive
+
+pytestmark = pytest.mark.campaign
 
 
 def test_no_turn_of_the_version_with_a_guard_runs_without_it(tmp_path: Path) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loopline import LooplineError
 from loopline.events import Delta, DialectName, Event, dialect, replayed
 from tests.dialects.decoded_stream import NAMES, heard, lasting, lines, stored
 from tests.dialects.sample_conversation import BLOCKS, EVENTS, TALK
+from tests.support.examples import examples
 
 channels = st.sampled_from(["answer", "thinking", "notes", "tool", "tools", "canvas", "context"])
 deltas = st.builds(
@@ -43,7 +44,7 @@ def test_a_replay_from_any_record_on_is_the_rest_of_what_was_sent_live(name: Dia
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=30)
+@examples(30)
 @given(stream=streams())
 def test_what_lasts_does_not_depend_on_deltas(name: DialectName, stream: Sequence[Event]) -> None:
     assert lines(stored(name, heard(name, stream))) == lines(

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loopline.events import Delta, DialectName, Event, Record, replayed
 from loopline.timeline import Block
 from tests.dialects.decoded_stream import IN_PARTS, heard
 from tests.dialects.sample_conversation import BLOCKS, EVENTS, TALK
+from tests.support.examples import examples
 
 STARTS = ("TEXT_MESSAGE_START", "text-start")
 DELTAS = ("TEXT_MESSAGE_CONTENT", "text-delta")
@@ -72,7 +73,7 @@ def streams(draw: st.DrawFn) -> Sequence[Event]:
 
 
 @pytest.mark.parametrize("name", sorted(IN_PARTS))
-@settings(max_examples=60)
+@examples(60)
 @given(stream=streams())
 def test_no_piece_and_no_reset_changes_what_a_listener_has_in_the_end(
     name: DialectName, stream: Sequence[Event]

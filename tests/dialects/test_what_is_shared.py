@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
@@ -14,10 +14,11 @@ from loopline.timeline import Block, Exit, TurnHeader
 from tests.dialects.decoded_stream import NAMES
 from tests.dialects.sample_conversation import TALK
 from tests.dialects.test_texts_in_parts import streams
+from tests.support.examples import examples
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=25)
+@examples(25)
 @given(stream=streams(), data=st.data())
 def test_behind_the_end_of_a_turn_a_dialect_that_took_pieces_is_one_that_took_blocks(
     name: DialectName, stream: Sequence[Event], data: st.DataObject

@@ -61,6 +61,7 @@ class P(Protocol):
     ]
 
 
+@pytest.mark.campaign
 def test_a_trial_tells_a_mutant_that_a_law_kills_from_one_that_nothing_tests(
     tmp_path: Path,
 ) -> None:

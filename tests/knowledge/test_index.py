@@ -12,13 +12,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from loopline.errors import KnowledgeError
 from loopline.knowledge import IndexedFile, IndexKey, IndexStore
 from loopline.knowledge.fts import FtsIndexes
 from loopline.search import Chunk, Index, IndexDamaged, Kind, kind_of, name_parts, search
+from tests.support.examples import examples
 from tests.support.indexes import stored_index
 
 Make = Callable[[Sequence[Chunk]], Index]
@@ -170,7 +171,7 @@ def test_no_text_is_a_mistake(index_of: Make, query: str) -> None:
     assert len(found(index_of(FEW), query)) <= len(FEW)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@examples(50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(max_size=60))
 def test_whatever_is_asked_is_answered(index_of: Make, query: str) -> None:
     assert len(found(index_of(FEW), query)) <= len(FEW)
@@ -347,7 +348,7 @@ PATHS = st.sampled_from(["a.md", "b.md", "src/c.py", "src/d.py", "tests/test_e.p
 TREES = st.lists(st.dictionaries(PATHS, TEXTS, max_size=6), min_size=2, max_size=6)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(TREES)
 def test_an_index_made_from_an_earlier_one_is_that_of_its_files(
     tmp_path: Path, trees: list[dict[str, str]]

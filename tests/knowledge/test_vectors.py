@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loopline.search import (
@@ -25,6 +25,7 @@ from loopline.search import (
     WordEmbedder,
 )
 from loopline.search.vector_files import VectorFiles
+from tests.support.examples import examples
 
 Open = Callable[[Path], VectorStore]
 limits = st.integers(1, 9)
@@ -164,7 +165,7 @@ def test_an_embedder_that_fails_is_reported_and_loses_nothing(store: VectorStore
 
 
 @given(st.lists(st.text(max_size=20), min_size=1, max_size=30), st.text(max_size=20), limits)
-@settings(max_examples=50)
+@examples(50)
 def test_files_find_what_memory_finds(texts: list[str], query: str, limit: int) -> None:
     index = MemoryIndex(
         Chunk(path=f"{n}", title="", text=text, lines=(1, 1), kind="prose")
@@ -223,6 +224,7 @@ import os, sys
 from pathlib import Path
 from loopline.search.vector_files import VectorFiles
 from loopline.search import MemoryIndex, WordEmbedder
+from tests.support.examples import examples
 from tests.knowledge.test_vectors import chunks
 
 class Mortal(WordEmbedder):

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from typing import cast, get_type_hints
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
@@ -29,13 +29,14 @@ from loopline.timeline import (
 )
 from loopline.timeline.codec import decode_full
 from tests.strategies import bodies_of, unknown_bodies
+from tests.support.examples import examples
 
 KINDS = [pytest.param(kind, id=word) for word, kind in body_types().items()]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
-@settings(max_examples=25)
+@examples(25)
 def test_a_body_is_decoded_to_what_was_encoded(kind: type[Body], data: st.DataObject) -> None:
     body = data.draw(bodies_of(kind))
     assert decode(*encode(body)) == body
@@ -43,7 +44,7 @@ def test_a_body_is_decoded_to_what_was_encoded(kind: type[Body], data: st.DataOb
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
-@settings(max_examples=10)
+@examples(10)
 def test_a_body_is_stored_as_a_json_object_without_its_type(
     kind: type[Body], data: st.DataObject
 ) -> None:
@@ -59,7 +60,7 @@ def test_a_body_from_a_newer_loopline_is_kept_as_it_is_stored(body: Body) -> Non
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
-@settings(max_examples=25)
+@examples(25)
 def test_equal_bodies_have_the_same_json(kind: type[Body], data: st.DataObject) -> None:
     """A document has every field; what is read from it is stored as the body was."""
     body = data.draw(bodies_of(kind))
@@ -71,7 +72,7 @@ def test_equal_bodies_have_the_same_json(kind: type[Body], data: st.DataObject) 
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
-@settings(max_examples=10)
+@examples(10)
 def test_a_field_takes_no_value_of_another_type(kind: type[Body], data: st.DataObject) -> None:
     body = data.draw(bodies_of(kind))
     hints = get_type_hints(kind)
@@ -141,7 +142,7 @@ def test_a_value_of_a_subclass_is_stored_as_what_it_is() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data(), number=st.integers(-(10**20), 10**20))
-@settings(max_examples=10)
+@examples(10)
 def test_a_whole_number_in_a_field_of_floats_is_stored_as_it_is_read_back(
     kind: type[Body], data: st.DataObject, number: int
 ) -> None:

@@ -12,7 +12,7 @@ from random import Random
 from typing import cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
 
@@ -22,6 +22,7 @@ from loopline.reader import DocumentError, read_document
 from loopline.timeline import Body, Timeline, encode, encode_full
 from tests.strategies import known_bodies
 from tests.support.damaged_documents import damaged
+from tests.support.examples import examples
 from tests.support.sample_document import lived
 
 FREE = {"arguments", "ran_with", "value", "parts", "limits", "changes", "step_status", "learned"}
@@ -79,7 +80,7 @@ def objects(value: Json, path: str) -> Iterator[tuple[str, JsonObject]]:
             yield from objects(inner, f"{path}[{index}]")
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.data())
 def test_a_field_that_nobody_knows_is_refused_with_its_path(data: st.DataObject) -> None:
     document = deepcopy(lived().document)
@@ -123,7 +124,7 @@ async def _used(document: JsonObject) -> None:
         assert again.seq == len(rows(document)) + 1
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.data(), st.sampled_from([2**53, 2**63, 10**30, -1, 0, 1e308, 0.5]))
 def test_a_number_of_a_document_is_refused_or_does_no_harm(
     data: st.DataObject, number: int | float

@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loopline.errors import LeaseLost
@@ -27,6 +27,7 @@ from loopline.timeline import (
     UserPrompt,
     encode,
 )
+from tests.support.examples import examples
 from tests.support.sqlite_connections import each_connection
 
 HERE = ConversationKey(name="here")
@@ -157,7 +158,7 @@ def test_what_was_forked_stays_so_and_what_was_forgotten_too(store: Path, statem
         max_size=12,
     )
 )
-@settings(max_examples=25)
+@examples(25)
 def test_who_has_seen_a_place_never_meets_a_new_block_at_or_below_it(
     appends: list[tuple[int, int, int, int]],
 ) -> None:
@@ -186,7 +187,7 @@ def test_who_has_seen_a_place_never_meets_a_new_block_at_or_below_it(
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.booleans()), max_size=20))
-@settings(max_examples=25)
+@examples(25)
 def test_along_seq_the_terms_of_runners_never_fall(moves: list[tuple[int, bool]]) -> None:
     """Three runners take over from each other, and go on whether or not they still may."""
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loopline import Harness
@@ -16,6 +16,7 @@ from loopline.react import Limits
 from loopline.testing import FakeClock
 from tests.support import child_runs
 from tests.support.billed_model import PRICE, BillingModel, Move
+from tests.support.examples import examples
 
 DEAR = replace(PRICE, input=4.0, output=20.0)
 
@@ -111,7 +112,7 @@ async def live(life: Life) -> tuple[BillingModel, ...]:
     return chain
 
 
-@settings(max_examples=120)
+@examples(120)
 @given(lives)
 def test_a_turn_and_its_child_runs_keep_within_its_tokens_cost_and_time(life: Life) -> None:
     chain = asyncio.run(live(life))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loopline import Block, Bundle, Delta, Harness, LooplineError, ToolContext, ToolError, tool
@@ -20,6 +20,7 @@ from loopline.events import Event
 from loopline.models import Json
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.timeline import CustomEvent, Exit, ToolCalled, ToolResult
+from tests.support.examples import examples
 
 Acts = list[str]
 ACTS = ["progress", "emit", "durable", "awaited", "awaited durable", "pause", "fail"]
@@ -109,7 +110,7 @@ def expected(acts: Acts) -> list[Json]:
     return [number for number, item in enumerate(reported_acts) if item != "pause"]
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(drawn)
 def test_each_call_is_heard_in_its_order_and_before_its_result(
     calls: list[tuple[str, Acts]],
@@ -119,7 +120,7 @@ def test_each_call_is_heard_in_its_order_and_before_its_result(
         assert story.of(f"c{number}") == [*expected(acts), "result"]
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(drawn)
 def test_what_is_durable_is_a_block_and_nothing_else_is(calls: list[tuple[str, Acts]]) -> None:
     story = asyncio.run(heard(calls, None))
@@ -136,7 +137,7 @@ def test_what_is_durable_is_a_block_and_nothing_else_is(calls: list[tuple[str, A
         ]
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(drawn, st.integers(4, 20))
 def test_of_a_turn_that_is_stopped_the_beginning_is_heard_and_nothing_after_its_end(
     calls: list[tuple[str, Acts]], stop_at: int

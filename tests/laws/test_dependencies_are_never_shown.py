@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loopline import BaseWorkflow, Bundle, Harness, LooplineError, ToolContext, ToolError, tool
@@ -19,6 +19,7 @@ from loopline.harness.model_choice import Cassette
 from loopline.models import JsonObject, ToolCall, dumps
 from loopline.react import Allow, GuardedCall, Verdict
 from loopline.testing import Call, Say, ScriptedModel
+from tests.support.examples import examples
 from tests.support.peers import openai_replies as oai
 from tests.support.peers.call_replies import Call as Asked
 from tests.support.peers.openai_like import openai_like
@@ -127,7 +128,7 @@ async def rendered(deps: object, made: list[ToolCall]) -> list[str]:
         ]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(key=keys, shape=st.sampled_from(SHAPES), made=calls)
 def test_a_secret_in_them_is_nowhere_in_what_a_turn_leaves(
     key: str, shape: Callable[[str], object], made: list[ToolCall]
@@ -150,7 +151,7 @@ def particular(context: ToolContext[Path]) -> None:
 
 
 @given(key=keys, shape=st.sampled_from(SHAPES))
-@settings(max_examples=20, deadline=None)
+@examples(20)
 def test_a_secret_in_those_of_a_wrong_type_is_not_in_the_error(
     key: str, shape: Callable[[str], object]
 ) -> None:

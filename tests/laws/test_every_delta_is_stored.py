@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loopline import Harness
@@ -45,6 +45,7 @@ from loopline.timeline import (
     citations,
     encode,
 )
+from tests.support.examples import examples
 from tests.support.playground import bundle
 
 NAMES: list[ProtocolName] = ["native", "json", "tagged", "thought_action"]
@@ -288,7 +289,7 @@ def check(
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=100)
+@examples(100)
 @given(data=st.data())
 def test_what_a_listener_has_of_a_channel_when_it_closes_is_the_text_of_its_blocks(
     name: ProtocolName, data: st.DataObject

@@ -11,7 +11,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -28,6 +27,7 @@ from loopline.timeline import (
 )
 from tests.laws.leaping_clock import LeapingClock
 from tests.strategies import bodies, entries, user_bodies
+from tests.support.examples import examples
 
 T = TypeVar("T")
 
@@ -238,9 +238,4 @@ async def outcome(doing: Coroutine[None, None, T]) -> T | str:
 
 
 TestLogsSideBySide = LogsSideBySide.TestCase
-TestLogsSideBySide.settings = settings(
-    max_examples=25,
-    stateful_step_count=25,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+TestLogsSideBySide.settings = examples(25, stateful_step_count=25)

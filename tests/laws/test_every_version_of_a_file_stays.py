@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loopline.errors import ToolError
@@ -30,6 +30,7 @@ from loopline.timeline import (
     open_timeline,
     parse_path,
 )
+from tests.support.examples import examples
 
 HERE, FORK = ConversationKey(name="c"), ConversationKey(name="fork")
 NOW = datetime(2026, 3, 21, tzinfo=UTC)
@@ -118,7 +119,7 @@ async def bytes_of(view: ConversationView, refs: Sequence[str]) -> list[bytes | 
 
 
 @given(lives)
-@settings(max_examples=60)
+@examples(60)
 def test_the_tree_of_a_turn_is_what_was_written_last(life: Life) -> None:
     conversation = written(life)
     view = ConversationView(Timeline(conversation.blocks))
@@ -131,7 +132,7 @@ def test_the_tree_of_a_turn_is_what_was_written_last(life: Life) -> None:
 
 
 @given(lives)
-@settings(max_examples=60)
+@examples(60)
 def test_what_the_prompt_says_of_the_files_is_what_there_is(life: Life) -> None:
     """The tree knows its size and its newest files without looking at all of them."""
     conversation = written(life)
@@ -145,7 +146,7 @@ def test_what_the_prompt_says_of_the_files_is_what_there_is(life: Life) -> None:
 
 
 @given(lives)
-@settings(max_examples=60)
+@examples(60)
 def test_nothing_passes_a_limit(life: Life) -> None:
     conversation = written(life)
     for number, tree in conversation.trees.items():
@@ -158,7 +159,7 @@ def test_nothing_passes_a_limit(life: Life) -> None:
 
 
 @given(lives, st.integers(0, 4))
-@settings(max_examples=60)
+@examples(60)
 def test_a_version_reads_the_same_from_a_checkpoint_a_fork_and_a_document(
     life: Life, after: int
 ) -> None:

@@ -10,7 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from hypothesis import given, seed, settings
+from hypothesis import given, seed
 
 from loopline.react import Limits
 from loopline.timeline import (
@@ -25,6 +25,7 @@ from loopline.timeline import (
     ToolStarted,
     UserSteer,
 )
+from tests.support.examples import examples
 from tests.support.interruption_scenario import REST, TICK, Interruption, Told, told
 from tests.support.interruption_strategies import Drawn, drawn
 
@@ -33,7 +34,7 @@ _told: dict[str, Told] = {}
 
 def hundredfold(law: Callable[[], None]) -> Callable[[], None]:
     """Hold a law over a hundred stories, the same ones for each law, so that each is told once."""
-    return seed(15)(settings(max_examples=100)(law))
+    return seed(15)(examples(100)(law))
 
 
 def tell(drawing: Drawn) -> Told:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from hypothesis import given, settings
+from hypothesis import given
 
 from loopline.timeline import ConversationKey, MemoryLog
+from tests.support.examples import examples
 from tests.support.fuzzed_scenarios import fuzzed_scenarios
 from tests.support.recording_observer import Watching, by_id, rebuilt
 from tests.support.scenario import Scenario, World, live_in
@@ -14,7 +15,7 @@ from tests.support.scenario_strategies import drawn_scenarios
 
 
 @given(drawn_scenarios | fuzzed_scenarios)
-@settings(max_examples=25)
+@examples(25)
 def test_whatever_happens_every_span_is_told_once_and_the_log_gives_it_again(
     scenario: Scenario,
 ) -> None:

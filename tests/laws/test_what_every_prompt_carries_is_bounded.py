@@ -6,7 +6,7 @@ import asyncio
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
@@ -33,6 +33,7 @@ from loopline.timeline import (
     Source,
     plan,
 )
+from tests.support.examples import examples
 from tests.support.prompt_growth import Diary, keep
 from tests.support.scenario_bundle import bundle, words
 from tests.support.scripted_conversation import talking
@@ -49,7 +50,7 @@ diaries = st.builds(
 )
 
 
-@settings(max_examples=8)
+@examples(8)
 @given(diaries)
 def test_a_plan_and_a_note_in_every_turn_leave_room_for_the_next_turn(diary: Diary) -> None:
     lived = asyncio.run(keep(diary))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loopline.memory import ConversationMemory, MemoryTurnIndex, Owner, UserFacts
@@ -21,6 +21,7 @@ from loopline.timeline import (
     ToolResult,
     UserPrompt,
 )
+from tests.support.examples import examples
 from tests.support.past_turns import NOW, OWNERS
 
 SCOPES: list[FactScope] = ["user", "conversation"]
@@ -70,7 +71,7 @@ async def check(told: list[Told]) -> None:
             assert not any(word in excerpt.text for hit in hits for excerpt in hit.excerpts)
 
 
-@settings(deadline=None, max_examples=25)
+@examples(25)
 @given(TOLD)
 def test_facts_are_their_users_and_are_never_searched(told: list[Told]) -> None:
     asyncio.run(check(told))

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from tests.mcp.test_bundle_server import over_http
-from tests.support.peers.npm_packages import NotInstalled, install, node
+from tests.support.peers.npm_packages import install, node
 
+pytestmark = pytest.mark.service
 SUITE = "@modelcontextprotocol/conformance"
 VERSION = "0.2.0-alpha.12"
 """The first one with the scenarios of the protocol of 2026-07-28."""
@@ -35,12 +36,9 @@ SAMPLE = {
 
 @pytest.fixture(scope="module")
 def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Install the suite, or skip."""
+    """Install the suite."""
     folder = tmp_path_factory.mktemp("conformance")
-    try:
-        install(folder, f"{SUITE}@{VERSION}")
-    except NotInstalled as error:
-        pytest.skip(f"npm does not install {error}")
+    install(folder, f"{SUITE}@{VERSION}")
     return folder / "node_modules" / SUITE / "dist" / "index.js"
 
 

@@ -13,7 +13,7 @@ from loopline.models import Json
 from loopline.testing import Call, Say, ScriptedModel
 from tests.mcp.served import Served, results_in
 from tests.support.git_repositories import commit
-from tests.support.peers.npm_packages import NotInstalled, install, node
+from tests.support.peers.npm_packages import install, node
 
 TOKEN = "token-that-nobody-may-read"
 SCOPE = "@modelcontextprotocol"
@@ -21,14 +21,9 @@ SCOPE = "@modelcontextprotocol"
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Install the servers of npm, or skip."""
+    """Install the servers of npm."""
     folder = tmp_path_factory.mktemp("npm")
-    try:
-        install(
-            folder, *(f"{SCOPE}/server-{name}" for name in ("everything", "filesystem", "memory"))
-        )
-    except NotInstalled as error:
-        pytest.skip(f"npm does not install {error}")
+    install(folder, *(f"{SCOPE}/server-{name}" for name in ("everything", "filesystem", "memory")))
     return folder / "node_modules" / SCOPE
 
 
@@ -70,6 +65,7 @@ async def test_the_server_of_git_reads_and_commits(tmp_path: Path) -> None:
     assert log.status == "ok"
 
 
+@pytest.mark.service
 async def test_the_server_of_everything_gives_each_kind_of_result(
     packages: Path, tmp_path: Path
 ) -> None:
@@ -100,6 +96,7 @@ async def test_the_server_of_everything_gives_each_kind_of_result(
     assert {result.status for result in results_in(blocks)} == {"ok"}
 
 
+@pytest.mark.service
 async def test_the_server_of_everything_tells_its_progress(packages: Path, tmp_path: Path) -> None:
     served = Served(tmp_path)
     served.declare({"all": of_npm(packages / "server-everything", "stdio")})
@@ -111,6 +108,7 @@ async def test_the_server_of_everything_tells_its_progress(packages: Path, tmp_p
     assert "2 of 2" in heard
 
 
+@pytest.mark.service
 async def test_the_servers_of_files_and_of_memory_keep_what_they_are_told(
     packages: Path, tmp_path: Path
 ) -> None:
@@ -137,6 +135,7 @@ async def test_the_servers_of_files_and_of_memory_keep_what_they_are_told(
     assert (created.status, "hot" in graph.text) == ("ok", True)
 
 
+@pytest.mark.service
 async def test_the_tools_of_three_servers_wait_until_they_are_requested(
     packages: Path, tmp_path: Path
 ) -> None:

@@ -24,7 +24,8 @@ def lines(project: Path) -> list[list[str]]:
 
 def type_in(project: Path, typed: list[str]) -> str:
     """Type the lines into a shell, in the project's folder."""
-    return run("bash", "-ec", "\n".join(typed), cwd=project, path=uv().parent)
+    settings = {"PIP_NO_COMPILE": "1"}  # compiling all that is installed takes most of the time
+    return run("bash", "-ec", "\n".join(typed), cwd=project, path=uv().parent, settings=settings)
 
 
 @pytest.fixture(scope="module", params=["wheel", "checkout"])

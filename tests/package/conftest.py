@@ -1,7 +1,8 @@
-"""The package, built once for the checks of a process."""
+"""The package, built once for all checks."""
 
 from __future__ import annotations
 
+import fcntl
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,11 +22,17 @@ class Built:
 
 
 @pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """Build the package both ways."""
-    folder, direct = tmp_path_factory.mktemp("built"), tmp_path_factory.mktemp("direct")
-    run(uv(), "build", "--quiet", "--out-dir", folder, ROOT, cwd=folder)
-    run(uv(), "build", "--quiet", "--wheel", "--out-dir", direct, ROOT, cwd=direct)
+def built(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Built:
+    """Build the package both ways, once for all workers."""
+    own = tmp_path_factory.getbasetemp()
+    place = (own if worker_id == "master" else own.parent) / "package"
+    folder, direct = place / "built", place / "direct"
+    place.mkdir(exist_ok=True)
+    with (place / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not direct.exists():
+            run(uv(), "build", "--quiet", "--out-dir", folder, ROOT, cwd=place)
+            run(uv(), "build", "--quiet", "--wheel", "--out-dir", direct, ROOT, cwd=place)
     [sdist], [wheel], [other] = folder.glob("*.tar.gz"), folder.glob("*.whl"), direct.glob("*.whl")
     return Built(sdist, wheel, other)
 

@@ -26,9 +26,10 @@ from tests.support.peers.aimock import (
 )
 from tests.support.peers.call_replies import Call
 from tests.support.peers.http_server import Peer
-from tests.support.peers.npm_packages import NotInstalled, install
+from tests.support.peers.npm_packages import install
 from tests.support.workbench import bodies, said, workbench
 
+pytestmark = pytest.mark.service
 TEXT = "Tea, and more of it. " * 8
 USAGE = {"prompt_tokens": 11, "completion_tokens": 7}
 FIND = ToolSpec(
@@ -50,10 +51,7 @@ on_every_wire = pytest.mark.parametrize("wire", WIRES)
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("aimock")
-    try:
-        install(folder, PACKAGE)
-    except NotInstalled as error:
-        pytest.skip(f"npm does not install {error}")
+    install(folder, PACKAGE)
     with running(folder) as url:
         yield url
 

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from openai import AsyncOpenAI
 from pydantic_ai.models.openai import OpenAIChatModel
@@ -20,6 +20,7 @@ from loopline.providers.http import HttpModel
 from loopline.timeline import Decision, Exit
 from tests.bridge.bridged_model import bridged_at
 from tests.providers.flat_request import KEY, wired
+from tests.support.examples import examples
 from tests.support.peers import anthropic_replies as ant
 from tests.support.peers import openai_replies as oai
 from tests.support.peers.behaviors import Behaviour, Status
@@ -163,6 +164,6 @@ def drawn_rounds(draw: st.DrawFn) -> Round:
 
 
 @given(rounds=st.lists(drawn_rounds(), min_size=1, max_size=5), last=st.sampled_from(FAMILIES))
-@settings(max_examples=20)
+@examples(20)
 def test_no_order_of_families_and_no_ids_break_a_pair(rounds: list[Round], last: str) -> None:
     assert asyncio.run(decided(rounds, last)) == ["complete"]

@@ -1,11 +1,9 @@
-"""The backends that run programs here; one that this machine lacks is skipped by name."""
+"""The backends that run programs here. All but `local` need a program that no package brings."""
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -15,18 +13,24 @@ from loopline.sandbox.docker import DockerSandbox
 from loopline.sandbox.docker_daemon import DockerDaemon
 from loopline.sandbox.fargate import FargateSandbox
 from loopline.sandbox.process import BubblewrapSandbox, LocalSandbox
-from tests.support.docker_daemons import SETTINGS, DaemonUnavailableError, docker_daemon
+from tests.support.docker_daemons import SETTINGS, docker_daemon
 from tests.support.ecs_endpoint import TASKS, Services, keys, local_aws
+
+ISOLATING = [pytest.param(name, marks=pytest.mark.service) for name in ("process", "docker")]
+"""The backends that isolate: by bubblewrap, and by a daemon of docker."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test that uses the daemon as one that needs a service."""
+    for item in items:
+        if isinstance(item, pytest.Function) and "docker_host" in item.fixturenames:
+            item.add_marker(pytest.mark.service)
 
 
 @pytest.fixture(scope="session")
 def docker_host() -> Iterator[str]:
     """The address of a daemon of docker."""
-    with ExitStack() as stack:
-        try:
-            host = stack.enter_context(docker_daemon())
-        except DaemonUnavailableError as error:
-            pytest.skip(str(error))
+    with docker_daemon() as host:
         yield host
 
 
@@ -58,8 +62,6 @@ def backend(name: str, folder: Path, request: pytest.FixtureRequest) -> Sandbox:
     if name == "fargate":
         request.getfixturevalue("aws")
         return FargateSandbox(TASKS, folder=folder)
-    if shutil.which("bwrap") is None:
-        pytest.skip("bubblewrap is not installed")
     return BubblewrapSandbox(folder=folder)
 
 
@@ -72,7 +74,7 @@ def runs() -> Iterator[Path]:
     folder.rmdir()
 
 
-@pytest.fixture(params=["local", "process", "docker", "fargate"])
+@pytest.fixture(params=["local", *ISOLATING, pytest.param("fargate", marks=pytest.mark.service)])
 async def sandbox(request: pytest.FixtureRequest, runs: Path) -> AsyncIterator[Sandbox]:
     """Each backend in turn."""
     opened = backend(str(request.param), runs, request)
@@ -80,7 +82,7 @@ async def sandbox(request: pytest.FixtureRequest, runs: Path) -> AsyncIterator[S
     await opened.close()
 
 
-@pytest.fixture(params=["process", "docker"])
+@pytest.fixture(params=ISOLATING)
 async def isolated(request: pytest.FixtureRequest, runs: Path) -> AsyncIterator[Sandbox]:
     """Each backend that isolates, in turn."""
     opened = backend(str(request.param), runs, request)

@@ -20,7 +20,6 @@ from tests.bench.executions import (
     shared_names,
 )
 from tests.support.docker_daemons import containers
-from tests.support.programs import needs_bubblewrap
 
 SOON = 1_000
 """How often to look, a hundredth of a second apart, before something is taken to stay."""
@@ -35,7 +34,7 @@ async def until_gone(folder: Path, names: Collection[str]) -> dict[str, int]:
     return left_behind(folder, names)
 
 
-@needs_bubblewrap
+@pytest.mark.service
 @pytest.mark.parametrize("delay", [0.0, 0.15, 0.3, 0.45])
 async def test_a_killed_harness_leaves_nothing(runs: Path, delay: float) -> None:
     process = await asyncio.create_subprocess_exec(

@@ -12,8 +12,8 @@ from loopline.testing import Call, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import FileAdded, FileRemoved, ToolResult
 from loopline.timeline.workspace import Visibility, file_bytes
+from tests.sandbox.conftest import ISOLATING
 from tests.support.docker_daemons import IMAGE, SETTINGS
-from tests.support.programs import needs_bubblewrap
 
 WAYS: Mapping[str, Mapping[str, Json]] = {
     "local": {"runtime": {"mode": "local"}},
@@ -27,9 +27,7 @@ WAYS: Mapping[str, Mapping[str, Json]] = {
 BEFORE = {"files/log.txt": "one", "files/a/b.txt": "b", "outputs/report.md": "report"}
 
 
-@pytest.fixture(
-    params=["local", "session", pytest.param("process", marks=needs_bubblewrap), "docker"]
-)
+@pytest.fixture(params=["local", "session", *ISOLATING])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Each way to run a program in turn."""
     if request.param == "docker":
@@ -135,7 +133,7 @@ async def test_of_contract_names_that_differ_in_their_case_one_is_stored_with_al
 
 @pytest.mark.parametrize(
     "way",
-    ["local", pytest.param("process", marks=needs_bubblewrap), "docker"],
+    ["local", *ISOLATING],
     indirect=True,
 )
 async def test_what_is_written_beside_the_areas_is_named(way: str) -> None:

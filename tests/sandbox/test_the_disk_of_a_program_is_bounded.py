@@ -16,7 +16,6 @@ from loopline.sandbox.process import LocalSandbox
 from tests.bench.executions import left_behind, shared_names
 from tests.support.disk_corpus import CORPUS, LIMITS, fill_disk, last_count
 from tests.support.ecs_endpoint import TASKS, Services
-from tests.support.programs import needs_bubblewrap
 
 BUDGET = 1.05
 USER = 12_345
@@ -87,7 +86,7 @@ async def test_a_program_holds_no_more_than_it_may(
     assert folders_in(runs) == []
 
 
-@needs_bubblewrap
+@pytest.mark.service
 async def test_a_program_of_an_ordinary_user_holds_no_more_than_it_may(runs: Path) -> None:
     open_to_all(runs)
     process = await asyncio.create_subprocess_exec(

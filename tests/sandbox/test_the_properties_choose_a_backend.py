@@ -17,7 +17,7 @@ from loopline.sandbox import Execution, ServedCall, Session
 from loopline.sandbox.process import BubblewrapSandbox
 from loopline.testing import Call, FakeClock, ScriptedModel
 from tests.authoring.bundle_files import guide
-from tests.support.programs import needs_bubblewrap, python
+from tests.support.programs import python
 
 
 async def offered(**execution: Json) -> list[str]:
@@ -71,7 +71,7 @@ async def isolations(folder: Path, runtimes: str, **execution: Json) -> list[Jso
     return [json.loads(item.text)["isolation"] for item in reading]
 
 
-@needs_bubblewrap
+@pytest.mark.service
 async def test_a_descriptor_names_the_backend_of_one_tool(tmp_path: Path) -> None:
     local: Json = {"mode": "local"}
     runtimes = '{"exec.shell": "process"}'
@@ -171,7 +171,7 @@ def failing_once(folder: Path, name: str) -> Path:
     return program
 
 
-@needs_bubblewrap
+@pytest.mark.service
 @pytest.mark.parametrize("name", ["bwrap", "python3"])
 async def test_a_sandbox_that_could_not_be_made_is_made_for_the_next_program(
     name: str, monkeypatch: pytest.MonkeyPatch

@@ -22,6 +22,7 @@ from loopline.testing import Say, ScriptedModel
 from tests.scenarios.test_virus_scanner import EICAR
 from tests.support.attachment_corpus import archive, docx, pdf_with
 
+pytestmark = pytest.mark.service
 MARKER = b"a file that is known by its digest"
 LIMIT_BYTES = 2 * 1024 * 1024
 SECONDS = 30.0
@@ -62,8 +63,6 @@ def configuration(folder: Path, port: int) -> str:
 @pytest.fixture(scope="module")
 def daemon() -> Generator[Daemon]:
     """Start one, in a folder with a short name, for a socket's may not be long."""
-    if shutil.which("clamd") is None:
-        pytest.skip("clamd is not installed")
     folder = Path(tempfile.mkdtemp(prefix="lc"))
     (folder / "signatures").mkdir()
     (folder / "signatures" / "own.ndb").write_text(f"Test.Eicar:0:*:{EICAR.hex()}\n")

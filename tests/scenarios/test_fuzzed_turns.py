@@ -14,6 +14,8 @@ import pytest
 from tests.bench.fuzzed_turns import drive
 from tests.support.fuzzed_turns.check import Talk, World, check, read_world
 
+pytestmark = pytest.mark.campaign
+
 SEED, TURNS = 1, 40
 
 

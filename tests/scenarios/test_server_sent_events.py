@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import cast
 
 import httpx2
-import pytest
 
 from loopline import Block
 from loopline.clock import SystemClock
@@ -159,7 +158,6 @@ for (const name of JSON.parse(process.argv[2])) source.addEventListener(name, he
 """
 
 
-@pytest.mark.skipif(not node(), reason="there is no node here, whose EventSource reads this")
 async def test_an_event_source_comes_back_by_itself_to_where_it_was_cut() -> None:
     async with talking([*SCRIPT, "Ja."]) as talk:
         async with serving(Streams(talk), {1: CUT}) as served:

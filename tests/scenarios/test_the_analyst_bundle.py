@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
-from functools import cache
 
 import pytest
 
@@ -40,20 +38,6 @@ CONTRACT = [
 ]
 
 
-@cache
-def lacking() -> str:
-    """What this machine lacks to run programs of the bundle; empty if nothing."""
-    if shutil.which("bwrap") is None:
-        return "bubblewrap is not installed"
-    command = [PYTHON, "-c", "import matplotlib, numpy, openpyxl, pandas"]
-    if subprocess.run(command, capture_output=True, check=False).returncode:
-        return "python3-pandas, python3-matplotlib or python3-openpyxl is not installed"
-    return ""
-
-
-needs_libraries = pytest.mark.skipif(bool(lacking()), reason=lacking())
-
-
 def spreadsheet() -> bytes:
     """The table as a spreadsheet, made by the Python of programs."""
     code = (
@@ -64,7 +48,7 @@ def spreadsheet() -> bytes:
     return subprocess.run([PYTHON, "-c", code], capture_output=True, check=True).stdout
 
 
-@needs_libraries
+@pytest.mark.service
 @pytest.mark.parametrize("kind", ["csv", "excel"])
 async def test_a_chart_and_a_report_are_made_of_a_table_and_both_are_cited(kind: str) -> None:
     if kind == "csv":

@@ -21,6 +21,7 @@ from tests.server.test_openai_clients import TalkativeModel
 from tests.support.echo_model import EchoModel
 from tests.support.live_server import SHOP, serving
 
+pytestmark = pytest.mark.service
 HERE = "/conversations/default/default/browser"
 FRAMES = 8
 """After so many frames the first stream breaks off."""
@@ -81,10 +82,9 @@ class BreakingStream:
 
 @contextmanager
 def browsing(url: str, folder: Path) -> Generator[None]:
-    """Open a page in Chromium, or skip."""
+    """Open a page in Chromium."""
     program = shutil.which("chromium") or shutil.which("chromium-browser")
-    if program is None:
-        pytest.skip("Chromium is not installed")
+    assert program is not None, "Chromium is not installed"
     options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
     browser = subprocess.Popen(
         [program, *options, f"--user-data-dir={folder}/profile", url],

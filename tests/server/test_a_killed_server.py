@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx2
+import pytest
 
 from loopline import Harness
 from loopline.client import connect
@@ -18,6 +19,8 @@ from tests.bench.server_kills import run
 from tests.docs.pages import ROOT
 from tests.support.echo_model import EchoModel
 from tests.support.live_server import SHOP, serving, sse_records
+
+pytestmark = pytest.mark.campaign
 
 TURNS = 12
 HERE = "/conversations/default/default"

@@ -19,8 +19,9 @@ from loopline import BaseWorkflow, Bundle, ask_before
 from loopline.server import app
 from tests.server.test_openai_clients import TalkativeModel
 from tests.support.live_server import SHOP, serving, wait
-from tests.support.peers.npm_packages import NotInstalled, install, node
+from tests.support.peers.npm_packages import install, node
 
+pytestmark = pytest.mark.service
 CLIENTS = Path(__file__).with_name("clients")
 Object = dict[str, Any]
 
@@ -37,16 +38,13 @@ DESK = Bundle(id="desk", workflow=Desk, tools=[wait])
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Install the clients once for all workers, or skip."""
+    """Install the clients once for all workers."""
     folder = tmp_path_factory.getbasetemp().parent / "npm-clients"
     folder.mkdir(exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "node_modules").exists():
-            try:
-                install(folder, "@ag-ui/client@1", "ai@7")
-            except NotInstalled as error:
-                pytest.skip(f"npm does not install {error}")
+            install(folder, "@ag-ui/client@1", "ai@7")
     return folder
 
 

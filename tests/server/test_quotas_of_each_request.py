@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loopline import Harness
@@ -43,6 +43,7 @@ from loopline.timeline import (
     TimelineLog,
     UserPrompt,
 )
+from tests.support.examples import examples
 from tests.support.playground import bundle as playground
 
 KEY = ConversationKey(name="c0")
@@ -101,7 +102,7 @@ async def left(gate: QuotaGate, key: ConversationKey = KEY) -> float:
     return float(amount.replace(",", ""))
 
 
-@settings(max_examples=12, deadline=None)
+@examples(12)
 @given(
     talks=st.integers(2, 12),
     most=st.integers(2_000, 30_000),

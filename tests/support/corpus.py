@@ -11,6 +11,7 @@ import pytest
 from hypothesis import Phase, given, seed, settings
 from hypothesis.strategies import SearchStrategy
 
+from tests.support.examples import number_of_examples
 from tests.support.scenario import Scenario, ScenarioRun
 from tests.support.scenario import run_scenario as run_scenario
 
@@ -19,7 +20,7 @@ Result = TypeVar("Result")
 SEED = 15
 """The seed of the suite's corpus; `python -m tests.bench.fuzzed_scenarios` draws others."""
 SCENARIOS = 60
-"""How many scenarios are drawn by a strategy, where a law does not say otherwise."""
+"""How many scenarios a campaign draws by a strategy, if a law does not say otherwise."""
 IN_FILES = 12
 """How many of them, the first, a law is held over that runs each again over a store in a file."""
 KEPT = 250
@@ -30,16 +31,18 @@ def over_corpus(
 ) -> Callable[[Callable[[Drawn], None]], Callable[[], None]]:
     """Hold a law over the scenarios that are drawn by a strategy, or over the first of them.
 
-    A law that fails is held again over scenarios that hypothesis draws, which finds the smallest that breaks it.
+    So many are drawn in a campaign, and a quarter of them in the suite. A law that fails is held again over scenarios that hypothesis draws, which finds the smallest that breaks it.
     """
 
+    number = number_of_examples(drawn)
+
     def hold(law: Callable[[Drawn], None]) -> Callable[[], None]:
-        shrinking = seed(SEED)(settings(max_examples=drawn)(given(strategy)(law)))
+        shrinking = seed(SEED)(settings(max_examples=number)(given(strategy)(law)))
 
         @wraps(shrinking)
         def over() -> None:
             try:
-                for scenario in scenarios(strategy, drawn)[:first]:
+                for scenario in scenarios(strategy, number)[:first]:
                     law(scenario)
             except Exception:
                 shrinking()

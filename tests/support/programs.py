@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
-
-import pytest
 
 from loopline import Bundle
 from loopline.models import Json
 from loopline.testing import Call
 from loopline.testing.scripted import Entry
-
-needs_bubblewrap = pytest.mark.skipif(
-    shutil.which("bwrap") is None, reason="bubblewrap is not installed"
-)
 
 
 def bundle(*tools: Callable[..., object], **execution: Json) -> Bundle:

@@ -8,25 +8,17 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from opentelemetry.proto.metrics.v1.metrics_pb2 import HistogramDataPoint, NumberDataPoint
 
 from loopline import Harness, LooplineError
 from loopline.testing import Call, FakeClock
 from loopline.timeline import ConversationKey, MemoryLog
 from tests.doors.command import Loopline
 from tests.support.child_runs import Cast, Line, bundle
-from tests.support.recording_observer import by_id, rebuilt
-
-pytest.importorskip(
-    "opentelemetry.exporter.otlp.proto.http",
-    reason="telemetry is an extra: pip install 'loopline[otel]'",
-)
-if TYPE_CHECKING:
-    from opentelemetry.proto.metrics.v1.metrics_pb2 import HistogramDataPoint, NumberDataPoint
-
 from tests.support.otlp_receiver import Plain, Received, receiving, values
+from tests.support.recording_observer import by_id, rebuilt
 
 FAMILY: dict[str, list[Line]] = {
     "top secret": [(Call("kin.ask", task="middle"), Call("play.fail", message="no")), "Top."],

@@ -1,0 +1,20 @@
+"""How many examples hypothesis draws: few in the suite, many in a campaign."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import settings
+
+SUITE, CAMPAIGN = 25, 100
+"""The profiles' numbers of examples for a law that does not say how many it needs."""
+
+
+def number_of_examples(most: int) -> int:
+    """Return `most` under the profile `campaign`, else a quarter of it, or 5 if that is fewer."""
+    return max(5, most * settings().max_examples // CAMPAIGN)
+
+
+def examples(most: int, **others: Any) -> settings:
+    """Return settings that draw `number_of_examples(most)` examples, with `others` as they are."""
+    return settings(max_examples=number_of_examples(most), **others)
