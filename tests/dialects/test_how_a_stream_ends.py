@@ -82,6 +82,18 @@ def test_the_last_record_is_the_end_for_every_reason(name: DialectName, reason: 
     assert sum(is_last(name, record) for record in records) == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "path", "value"),
+    [("ag-ui", ("result", "truncated"), True), ("vercel", ("finishReason",), "length")],
+)
+def test_a_truncated_answer_says_so_at_the_end(
+    name: DialectName, path: tuple[str, ...], value: Json
+) -> None:
+    turn: list[Told] = [UserPrompt(text="Go."), HEADER, begun(1), decided("length", spent(1, 1))]
+    turn += [Completion(text="A", flag="cut"), Exit(reason="complete", rounds=1)]
+    assert field(heard(name, events([(1, turn)]))[-1], *path) == value
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_turn_that_pauses_ends_the_stream_with_a_record_that_lasts(name: DialectName) -> None:
     records = heard(name, events([(1, FIRST), (2, SECOND)]))

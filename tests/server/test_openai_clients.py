@@ -4,18 +4,37 @@ from __future__ import annotations
 
 import base64
 from collections.abc import AsyncIterator, Generator
+from itertools import pairwise
 from pathlib import Path
 
+import httpx2
 import openai
 import pytest
-from openai import OpenAI
-from openai.types.chat import ChatCompletionChunk
+from openai import OpenAI, omit
+from openai.types.chat import ChatCompletionChunk, ChatCompletionUserMessageParam
+from openai.types.responses import (
+    Response,
+    ResponseCompletedEvent,
+    ResponseFailedEvent,
+    ResponseIncompleteEvent,
+    ResponseOutputMessage,
+    ResponseReasoningItem,
+)
 
-from loopline.models import Capabilities, Prompt, Reply, TextDelta, ToolCall, Usage
+from loopline.models import (
+    Capabilities,
+    Prompt,
+    Reply,
+    StopReason,
+    TextDelta,
+    ToolCall,
+    Usage,
+)
 from loopline.server import app
 from tests.support.echo_model import answered
 from tests.support.live_server import SHOP, serving
 
+HERE = "/conversations/default/default"
 WAITED = "The tool said: [tc:turn_1.c1.result]\nwaited"
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -23,7 +42,10 @@ PIXEL = base64.b64decode(
 
 
 class TalkativeModel:
-    """Says what it is about to do before it calls a tool, and counts tokens; `break` breaks it."""
+    """Says what it is about to do before it calls a tool, and counts tokens.
+
+    A message with `break` breaks it, one with `think` has it think first, and one with `length` is cut off each time.
+    """
 
     name = "talkative"
     capabilities = Capabilities(window=1_000_000, tool_call=True, vision=True)
@@ -34,11 +56,16 @@ class TalkativeModel:
         if "break" in reply.text:
             raise ValueError("broken")
         text = "Let me see." if reply.calls else reply.text
+        is_cut, thinks = "length" in text, "think" in text
+        thought = "Hm, tea." if thinks else ""
+        if thought:
+            yield TextDelta(text=thought, channel="thinking")
         for word in text.split(" "):
             yield TextDelta(text=word if text.startswith(word) else f" {word}")
         calls: tuple[ToolCall, ...] = tuple(reply.calls)
         usage = Usage(input_tokens=10, output_tokens=3, cache_read_tokens=4)
-        yield Reply(text=text, calls=calls, stop_reason=reply.stop_reason, usage=usage)
+        stop_reason: StopReason = "length" if is_cut else reply.stop_reason
+        yield Reply(text=text, calls=calls, stop_reason=stop_reason, usage=usage, thinking=thought)
 
 
 @pytest.fixture(scope="module")
@@ -148,20 +175,161 @@ def test_without_a_name_the_messages_before_are_told_in_a_new_conversation(clien
     )
 
 
-def test_a_question_is_the_answer_and_the_next_message_answers_it(client: OpenAI) -> None:
-    def say(text: str) -> str | None:
-        return (
-            client.chat.completions.create(
-                model="shop",
-                messages=[{"role": "user", "content": text}],
-                metadata={"conversation_id": "asked"},
+def ask(client: OpenAI, text: str, name: str, *, how: str) -> str | None:
+    """Send a text in a conversation in one of four ways, and return the text of the reply."""
+    match how:
+        case "chat" | "chat stream":
+            create = client.chat.completions.create
+            message: ChatCompletionUserMessageParam = {"role": "user", "content": text}
+            metadata = {"conversation_id": name}
+            if how == "chat":
+                whole = create(model="shop", messages=[message], metadata=metadata)
+                return whole.choices[0].message.content
+            return contents(
+                list(create(model="shop", messages=[message], metadata=metadata, stream=True))
             )
-            .choices[0]
-            .message.content
+        case "response":
+            return client.responses.create(model="shop", input=text, conversation=name).output_text
+        case _:
+            with client.responses.stream(model="shop", input=text, conversation=name) as stream:
+                return stream.get_final_response().output_text
+
+
+@pytest.mark.parametrize("how", ["chat", "chat stream", "response", "response stream"])
+def test_a_question_is_the_answer_and_the_next_message_answers_it(client: OpenAI, how: str) -> None:
+    notes = {"chat stream": "Let me see.\n\n", "response stream": "Let me see."}
+    assert ask(client, "call shop.book name=tea", f"asked {how}", how=how) == (
+        f"{notes.get(how, '')}Book tea?"
+    )
+    answer = ask(client, "at noon", f"asked {how}", how=how)
+    assert answer == WAITED.replace("waited", "at noon")
+
+
+def test_reasoning_is_in_the_reply_whole_and_streamed(client: OpenAI) -> None:
+    chat: list[ChatCompletionUserMessageParam] = [{"role": "user", "content": "think"}]
+    whole = client.chat.completions.create(model="shop", messages=chat)
+    chunks = client.chat.completions.create(model="shop", messages=chat, stream=True)
+    deltas = [chunk.choices[0].delta.to_dict() for chunk in chunks if chunk.choices]
+    assert whole.choices[0].message.to_dict()["reasoning_content"] == "Hm, tea."
+    assert [item["reasoning_content"] for item in deltas if "reasoning_content" in item] == [
+        "Hm, tea."
+    ]
+    with client.responses.stream(model="shop", input="think") as stream:
+        streamed = stream.get_final_response()
+    for response in (client.responses.create(model="shop", input="think"), streamed):
+        reasoning, message = response.output
+        assert isinstance(reasoning, ResponseReasoningItem)
+        assert [part.text for part in reasoning.summary] == ["Hm, tea."]
+        assert message.type == "message"
+        assert response.output_text == "You said: think"
+
+
+def test_a_truncated_answer_says_so(client: OpenAI, url: str) -> None:
+    for text in ("length", "all"):
+        sent = httpx2.post(f"{url}{HERE}/{text}/messages", json={"text": text})
+        assert sent.json()["truncated"] == (text == "length")
+    message: ChatCompletionUserMessageParam = {"role": "user", "content": "length"}
+    whole = client.chat.completions.create(model="shop", messages=[message])
+    chunks = list(client.chat.completions.create(model="shop", messages=[message], stream=True))
+    assert whole.choices[0].finish_reason == chunks[-1].choices[0].finish_reason == "length"
+    events = list(client.responses.create(model="shop", input="length", stream=True))
+    last = events[-1]
+    assert isinstance(last, ResponseIncompleteEvent)
+    for response in (client.responses.create(model="shop", input="length"), last.response):
+        assert response.status == "incomplete"
+        assert response.incomplete_details is not None
+        assert response.incomplete_details.reason == "max_output_tokens"
+
+
+def test_a_response_has_the_events_of_the_api(client: OpenAI) -> None:
+    stream = client.responses.create(
+        model="shop", input="call shop.wait name=0", stream=True, metadata={"a": "b"}
+    )
+    events = list(stream)
+    for event in events:
+        assert type(event).model_validate(event.to_dict()) == event
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    kinds = [event.type.removeprefix("response.") for event in events]
+    message = ["output_item.added", "content_part.added", "output_text.delta"]
+    message += ["output_text.done", "content_part.done", "output_item.done"]
+    lasting = [kind for kind, following in pairwise([*kinds, ""]) if kind != following]
+    assert lasting == ["created", "in_progress", *message, *message, "completed"]
+    final = events[-1]
+    assert isinstance(final, ResponseCompletedEvent)
+    note, answer = final.response.output
+    assert isinstance(note, ResponseOutputMessage)
+    assert isinstance(answer, ResponseOutputMessage)
+    assert (note.phase, answer.phase) == ("commentary", "final_answer")
+    whole = client.responses.create(model="shop", input="call shop.wait name=0")
+    assert whole.output_text == WAITED
+    assert final.response.metadata == {"a": "b"}
+    assert final.response.usage is not None
+    assert final.response.usage.total_tokens == 26
+    assert final.response.usage == whole.usage
+
+
+def test_a_response_continues_the_one_before_it(client: OpenAI) -> None:
+    def respond(text: str, previous: Response | None = None) -> Response:
+        before = previous.id if previous else omit
+        return client.responses.create(model="shop", input=text, previous_response_id=before)
+
+    first = respond("one")
+    second = respond("two", first)
+    assert second.conversation == first.conversation
+    assert (second.id, second.previous_response_id) == (
+        first.id.replace("turn_1", "turn_2"),
+        first.id,
+    )
+    other = respond("another two", first)
+    assert other.conversation != first.conversation
+    assert other.id.endswith("turn_2")
+    assert respond("three", other).conversation == other.conversation
+    assert respond("three", second).conversation == first.conversation
+    for unknown in (
+        "resp_x",
+        "resp_nowhere-turn_1",
+        first.id.replace("turn_1", "turn_x"),
+        "turn_1",
+    ):
+        with pytest.raises(openai.BadRequestError, match="no response"):
+            client.responses.create(model="shop", input="x", previous_response_id=unknown)
+
+
+def test_the_input_of_a_response_is_messages_with_files_and_instructions(client: OpenAI) -> None:
+    pixel = f"data:image/png;base64,{base64.b64encode(PIXEL).decode()}"
+    answer = client.responses.create(
+        model="shop",
+        instructions="Be brief.",
+        input=[
+            {"role": "user", "content": "one"},
+            {"role": "assistant", "content": "You said: one"},
+            {"type": "reasoning", "id": "rs_1", "summary": []},
+            {
+                "role": "user",
+                "content": [
+                    {"type": "input_text", "text": "look"},
+                    {"type": "input_image", "image_url": pixel, "detail": "auto"},
+                ],
+            },
+        ],
+    )
+    assert answer.output_text.startswith(
+        "You said: [Earlier in this conversation]\n"
+        "system: Be brief.\nuser: one\nassistant: You said: one\n[Now]\nlook"
+    )
+    with pytest.raises(openai.BadRequestError, match="input"):
+        client.responses.create(
+            model="shop",
+            input=[{"type": "function_call_output", "call_id": "c1", "output": "x"}],
         )
 
-    assert say("call shop.book name=tea") == "Book tea?"
-    assert say("at noon") == WAITED.replace("waited", "at noon")
+
+def test_a_response_that_fails_is_an_error_or_a_failed_event(client: OpenAI) -> None:
+    with pytest.raises(openai.InternalServerError):
+        client.responses.create(model="shop", input="break")
+    last = list(client.responses.create(model="shop", input="break", stream=True))[-1]
+    assert isinstance(last, ResponseFailedEvent)
+    assert last.response.error is not None
 
 
 def test_an_idempotency_key_runs_one_turn(client: OpenAI) -> None:

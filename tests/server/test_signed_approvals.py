@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -15,12 +17,12 @@ from msgspec import structs
 from loopline import BaseWorkflow, Bundle, ask_before
 from loopline.client import connect
 from loopline.clock import SystemClock
-from loopline.models import Json
+from loopline.models import Json, Model
 from loopline.server import ApiKeys, Principal, app
 from loopline.server.approvals import ApprovalSigner, WaitingQuestion
 from loopline.server.principals import new_key
 from loopline.server.problems import RequestProblem
-from loopline.testing import FakeClock
+from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.timeline import ConversationKey
 from tests.support.echo_model import EchoModel
 from tests.support.live_server import serving, wait
@@ -65,6 +67,24 @@ class Served:
         assert call["call_id"] == "c1"
         return str(call["approval"])
 
+    def post_text(self, name: str, text: str, *, route: str = "completions") -> httpx2.Response:
+        """Send a text in a conversation as OpenAI's clients do."""
+        named = {"Loopline-Conversation": name}
+        message: dict[str, Json] = {"role": "user", "content": text}
+        if route == "completions":
+            body: Json = {"messages": [message]}
+            return self.client.post("/v1/chat/completions", json=body, headers=named)
+        return self.client.post("/v1/responses", json={"input": [message]}, headers=named)
+
+    def complete(self, name: str, text: str, *, route: str = "completions") -> str:
+        """Send a text and return the answer."""
+        response = self.post_text(name, text, route=route)
+        assert response.status_code == 200, response.text
+        reply = response.json()
+        if route == "completions":
+            return str(reply["choices"][0]["message"]["content"])
+        return str(reply["output"][-1]["content"][0]["text"])
+
     def answer(self, name: str, approval: str | None, value: Json = True) -> httpx2.Response:
         """Answer the call of a conversation."""
         approvals = {} if approval is None else {"c1": approval}
@@ -72,14 +92,21 @@ class Served:
         return self.client.post(f"{HERE}/{name}/answers", json=body)
 
 
-@pytest.fixture(scope="module")
-def served() -> Generator[Served]:
+@contextmanager
+def serving_till(model: Model) -> Generator[Served]:
+    """Serve the bundle with this model."""
     clock = ClockAhead()
     key, stored = new_key(ANN)
-    server = app(TILL, store="memory:", auth=ApiKeys([stored]), model=EchoModel(), clock=clock)
+    server = app(TILL, store="memory:", auth=ApiKeys([stored]), model=model, clock=clock)
     headers = {"Authorization": f"Bearer {key}"}
     with serving(server) as url, httpx2.Client(base_url=url, headers=headers, timeout=30) as client:
         yield Served(client, clock, url, key)
+
+
+@pytest.fixture(scope="module")
+def served() -> Generator[Served]:
+    with serving_till(EchoModel()) as opened:
+        yield opened
 
 
 @pytest.mark.parametrize("value", [True, "yes", False])
@@ -150,12 +177,63 @@ def test_an_approval_of_a_chat_is_signed(served: Served) -> None:
     assert SOLD in _text(served.client.post("/api/chat", json=body))
 
 
-def test_a_chat_completion_approves_nothing(served: Served) -> None:
-    served.pause("completion")
-    body: Json = {"model": "till", "messages": [{"role": "user", "content": "yes"}]}
-    named = {"Loopline-Conversation": "completion"}
-    response = served.client.post("/v1/chat/completions", json=body, headers=named)
-    assert response.status_code == 403
+def test_a_text_approves_with_the_code_of_the_question(served: Served) -> None:
+    asked = served.complete("text", "call till.wait name=0")
+    assert asked.startswith('May till.wait run with {"name":"0"}?\n\nTo approve, answer: yes ')
+    code = code_of(asked)
+    other = code_of(served.complete("text-other", "call till.wait name=0"))
+    wrong = f"{code[:-1]}{'A' if code[-1] != 'A' else 'B'}"
+    for text in ("yes", "ok.", f"yes {other}", f"yes {wrong}"):
+        refused = served.post_text("text", text)
+        assert refused.status_code == 403
+        assert code in refused.json()["error"]["message"]
+    assert served.complete("text", f" Yes {code.lower()}. ") == SOLD
+    assert served.post_text("text", f"yes {code}").status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("no", "The user did not approve of this call."),
+        ("No, it is too dear.", "The user's reason: it is too dear."),
+        ("forget it", "You said: forget it"),
+        ("ok, what does it cost?", "You said: ok, what does it cost?"),
+        ("no idea what you mean", "You said: no idea what you mean"),
+    ],
+)
+@pytest.mark.parametrize("route", ["completions", "responses"])
+def test_a_no_and_a_new_message_need_no_code(
+    served: Served, route: str, text: str, said: str
+) -> None:
+    name = f"{route} {text}".rstrip("?")
+    served.pause(name)
+    assert said in served.complete(name, text, route=route)
+    assert served.complete(name, "more", route=route) == "You said: more"
+
+
+def test_a_code_expires(served: Served) -> None:
+    code = code_of(served.complete("text-late", "call till.wait name=0"))
+    served.clock.ahead += timedelta(hours=1)
+    refused = served.post_text("text-late", f"yes {code}")
+    assert refused.status_code == 403
+    fresh = code_of(refused.json()["error"]["message"])
+    assert served.complete("text-late", f"yes {fresh}", route="responses") == SOLD
+
+
+def test_a_code_approves_the_call_that_it_was_made_for() -> None:
+    calls = [Call("till.wait", name="0"), Call("till.wait", name="0.01")]
+    with serving_till(ScriptedModel([Say("", *calls), "Both."])) as served:
+        asked = served.complete("two", "go")
+        first, second = (code_of(part) for part in asked.split("May")[1:])
+        asked = served.complete("two", f"yes {second}")
+        assert (first == second, code_of(asked), asked.count("May")) == (False, first, 1)
+        assert served.complete("two", f"yes {first}") == "Both."
+
+
+def code_of(text: str) -> str:
+    """The code in the text of a question."""
+    [code] = re.findall(r"yes ([A-Z2-7]{4}-[A-Z2-7]{4})", text)
+    return str(code)
 
 
 def _text(response: httpx2.Response) -> str:

@@ -161,6 +161,7 @@ def protocol_routes() -> list[tuple[str, str, Json]]:
     resumed: Json = {"interruptId": "c2", "status": "resolved", "payload": "yes"}
     return [
         ("POST", "/v1/chat/completions", {"messages": [message], "metadata": named}),
+        ("POST", "/v1/responses", {"input": "What did I say?", "conversation": "c1"}),
         ("POST", "/ag-ui", {"threadId": "c1", "runId": "r1", "messages": []}),
         ("POST", "/ag-ui", {"threadId": "c1", "runId": "r1", "messages": [{"id": "m", **message}]}),
         ("POST", "/ag-ui", {"threadId": "c1", "runId": "r1", "messages": [], "resume": [resumed]}),
@@ -176,12 +177,24 @@ def test_a_name_in_a_protocol_of_others_is_one_of_the_sender(served: Served) -> 
     before = served.send("ann", "GET", f"{OF_ANN}/c1/export").json()
     for who, (method, path, body) in itertools.product(SENDERS, protocol_routes()):
         response = served.send(who, method, path, body)
-        assert response.status_code in ((200, 204, 422) if who in OTHERS else (401,)), (who, path)
+        assert response.status_code in ((200, 204, 422) if who in OTHERS else (401,)), (
+            who,
+            path,
+        )
         assert SECRET not in response.text
     assert served.send("ann", "GET", f"{OF_ANN}/c1/export").json() == before
     own = {f"/conversations/{at.tenant}/{at.project}/c1": who for who, at in OTHERS.items()}
     forgotten = [served.send(who, "DELETE", path).is_success for path, who in own.items()]
     assert forgotten == [True] * len(own)
+
+
+def test_the_id_of_a_response_of_others_continues_nothing(served: Served) -> None:
+    first = served.send("ann", "POST", "/v1/responses", {"input": "one", "conversation": "own"})
+    body: Json = {"input": "two", "previous_response_id": first.json()["id"]}
+    for who in OTHERS:
+        response = served.send(who, "POST", "/v1/responses", body)
+        assert response.status_code == 400
+    assert served.send("ann", "POST", "/v1/responses", body).json()["id"] == "resp_own-turn_2"
 
 
 OPEN = {"/health", "/ready", "/metrics", "/me", "/files", "/by-rn"}

@@ -15,10 +15,11 @@ from loopline.events.dialects.encoder import Dialect as Dialect
 from loopline.events.dialects.encoder import Record as Record
 from loopline.events.dialects.encoder import SharedDialect as SharedDialect
 from loopline.events.dialects.openai_chunks import ChatCompletion as ChatCompletion
+from loopline.events.dialects.openai_chunks import ReplyHead as ReplyHead
 from loopline.events.dialects.openai_chunks import TurnOutcome as TurnOutcome
-from loopline.events.dialects.openai_chunks import completion_dialect as completion_dialect
 from loopline.events.dialects.openai_chunks import failure_data as failure_data
 from loopline.events.dialects.openai_chunks import outcome_of as outcome_of
+from loopline.events.dialects.openai_responses import ModelResponse as ModelResponse
 from loopline.events.events import Caller as Caller
 from loopline.events.events import Delta as Delta
 from loopline.events.events import Event as Event

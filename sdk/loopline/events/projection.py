@@ -414,6 +414,7 @@ class TurnEventFold:
             answer=_resolve_citations(completion) if completion else "",
             late_inputs=tuple(body.text for body in inputs if not isinstance(body, UserPrompt)),
             stop_reason=projection.stop_reason,
+            truncated=turn.is_truncated,
         )
 
     def _delta_events(self, delta: Delta) -> Iterator[TurnEvent]:

@@ -246,6 +246,7 @@ class TurnFinished:
     """The turn ended. `usage` and `cost` (in US dollars) include its child runs; `answer` is the last answer.
 
     `late_inputs` are the texts of inputs that no round took; `stop_reason` is the stop reason of the last decision.
+    `truncated` is True if the model's output limit cut the answer off.
     """
 
     reason: ExitReason
@@ -257,6 +258,7 @@ class TurnFinished:
     answer: str
     late_inputs: tuple[str, ...]
     stop_reason: str
+    truncated: bool = False
 
 
 TurnEvent = (

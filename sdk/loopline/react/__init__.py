@@ -23,6 +23,7 @@ from loopline.react.guards import block_repeated_failures as block_repeated_fail
 from loopline.react.guards import check_answer as check_answer
 from loopline.react.guards import parse_approval as parse_approval
 from loopline.react.guards import rate_limit as rate_limit
+from loopline.react.guards import read_approval as read_approval
 from loopline.react.guards import read_only as read_only
 from loopline.react.guards import tool_patterns as tool_patterns
 from loopline.react.loop_options import DEFAULT_OPTIONS as DEFAULT_OPTIONS

@@ -466,9 +466,21 @@ def approval_digest(call: ToolCalled) -> str:
     return sha256(approved_text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
+def read_approval(value: Json) -> bool | None:
+    """Return whether an answer says yes, or None if it says neither yes nor no."""
+    match value:
+        case bool(approved) | {"approved": bool(approved)}:
+            return approved
+        case str():
+            word = value.strip().casefold()
+            return word in _YES if word in _YES | _NO else None
+        case _:
+            return None
+
+
 def is_approval(value: Json) -> bool:
     """Return whether an answer approves a call: True, a text such as "yes", or `{"approved": true}`."""
-    return _approves(value) is True
+    return read_approval(value) is True
 
 
 def parse_approval(line: str) -> Json:
@@ -501,20 +513,8 @@ def check_answer(pending: ToolPending, value: Json) -> None:
     Raises:
         LooplineError: the call awaits approval, and the value is neither yes nor no.
     """
-    if pending.kind == "approval" and _approves(value) is None:
+    if pending.kind == "approval" and read_approval(value) is None:
         raise LooplineError(f"{pending.call_id} awaits approval: answer yes or no, not {value!r}")
-
-
-def _approves(value: Json) -> bool | None:
-    """Return whether an answer says yes, or None if it says neither yes nor no."""
-    match value:
-        case bool(approved) | {"approved": bool(approved)}:
-            return approved
-        case str():
-            word = value.strip().casefold()
-            return word in _YES if word in _YES | _NO else None
-        case _:
-            return None
 
 
 # A global, because a thread that outlives its call may also outlive its harness.

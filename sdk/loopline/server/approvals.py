@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import hmac
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
 from http import HTTPStatus
@@ -15,6 +17,7 @@ from loopline.clock import Clock
 from loopline.conversations import questions_of
 from loopline.events import question_digest
 from loopline.models import Json, JsonObject
+from loopline.react import read_approval
 from loopline.server.problems import RequestProblem
 from loopline.timeline import ConversationKey, Timeline, TimelineLog, open_timeline, turn_id
 
@@ -74,6 +77,19 @@ def questions_in(timeline: Timeline) -> list[WaitingQuestion]:
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class TextAnswer:
+    """The answer that a text gives to a call; for an approval with the signature, by call id."""
+
+    call_id: str
+    value: Json
+    approvals: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+_CODE = re.compile(r"[A-Za-z2-7]{4}-[A-Za-z2-7]{4}", re.ASCII)
+_FIRST_WORD = re.compile(r"(\w+)([.,;:!]?)\s*(.*)", re.DOTALL)
+
+
 class ApprovalSigner:
     """Signs approvals, and checks the signatures that come with answers.
 
@@ -96,6 +112,50 @@ class ApprovalSigner:
     def signature(self, conversation: ConversationKey) -> Callable[[str, str], str] | None:
         """Return a function that signs an approval by call id and digest, or None if none is required."""
         return partial(self.sign, conversation) if self.required else None
+
+    def code_maker(self, conversation: ConversationKey) -> Callable[[str, str], str] | None:
+        """Return a function of a call id and a digest that returns the short code that approves the call in a text.
+
+        A code, such as `K7QX-2MTD`, is valid for at least half of `seconds`, and never longer than `seconds`. The result is
+        None if no signature is required.
+        """
+        return partial(self._newest_code, conversation) if self.required else None
+
+    def read_text(
+        self, conversation: ConversationKey, waiting: Sequence[WaitingQuestion], text: str
+    ) -> TextAnswer | None:
+        """Return the answer that a text gives to one of the `waiting` calls, or None if it answers none.
+
+        `yes` with the code of a call approves that call. Otherwise the text is for the first call: it answers a question, or
+        begins with `no`, then perhaps a comma and a reason, and denies an approval. `yes` alone approves if no signature is
+        required. Any other text does not answer an approval.
+
+        Raises:
+            RequestProblem: the text approves, and its code is missing, or is not a valid code of a waiting call, 403.
+        """
+        words = text.strip().rstrip(".!").split(maxsplit=2)
+        if len(words) == 2 and read_approval(words[0]) and _CODE.fullmatch(words[1]):
+            for call in waiting:
+                if call.kind == "approval" and self._has_code(conversation, call, words[1]):
+                    return self._sign_answer(conversation, call, value=True)
+            raise self._code_problem(conversation, waiting)
+        if not waiting:
+            return None
+        first = waiting[0]
+        if first.kind == "question":
+            return TextAnswer(first.call_id, text)
+        match = _FIRST_WORD.fullmatch(text.strip())
+        word, mark, reason = match.groups() if match else ("", "", "")
+        match read_approval(word):
+            case True if not reason:
+                if self.required:
+                    raise self._code_problem(conversation, waiting)
+                return self._sign_answer(conversation, first, value=True)
+            case False if mark or not reason:
+                denial: Json = {"approved": False, "reason": reason} if reason else False
+                return self._sign_answer(conversation, first, value=denial)
+            case _:
+                return None
 
     def check(
         self,
@@ -131,6 +191,43 @@ class ApprovalSigner:
                 HTTPStatus.FORBIDDEN,
                 f"the approval of {call.call_id} was not signed here for this call, or has expired; {where}",
             )
+
+    def _sign_answer(
+        self, conversation: ConversationKey, call: WaitingQuestion, *, value: Json
+    ) -> TextAnswer:
+        approval = self.sign(conversation, call.call_id, call.digest)
+        return TextAnswer(call.call_id, value, {call.call_id: approval})
+
+    def _code_problem(
+        self, conversation: ConversationKey, waiting: Sequence[WaitingQuestion]
+    ) -> RequestProblem:
+        """Return the problem of a missing or wrong code, with the question of the first approval and its code."""
+        text = "no call was approved: the code is missing, was used, or has expired."
+        for call in [call for call in waiting if call.kind == "approval"][:1]:
+            code = self._newest_code(conversation, call.call_id, call.digest)
+            words = f"yes {code}" if self.required else "yes"
+            text += f" To approve {call.call_id}, answer: {words}. It asks: {call.question}"
+        return RequestProblem(HTTPStatus.FORBIDDEN, text)
+
+    def _period(self) -> int:
+        """Return the number of the present period; a code is valid in its own period and the next one."""
+        return int(self._clock.now().timestamp()) // max(self._seconds // 2, 1)
+
+    def _newest_code(self, conversation: ConversationKey, call_id: str, digest: str) -> str:
+        return self._code(conversation, call_id, digest, self._period())
+
+    def _has_code(self, conversation: ConversationKey, call: WaitingQuestion, code: str) -> bool:
+        period = self._period()
+        codes = [
+            self._code(conversation, call.call_id, call.digest, number)
+            for number in (period, period - 1)
+        ]
+        return any(hmac.compare_digest(code.upper().encode(), right.encode()) for right in codes)
+
+    def _code(self, conversation: ConversationKey, call_id: str, digest: str, period: int) -> str:
+        mac = self._mac(conversation, call_id, f"code {digest}", period)
+        text = base64.b32encode(bytes.fromhex(mac))[:8].decode()
+        return f"{text[:4]}-{text[4:]}"
 
     def _mac(self, conversation: ConversationKey, call_id: str, digest: str, expires: int) -> str:
         owner = [conversation.tenant, conversation.project, conversation.user, conversation.name]

@@ -1,33 +1,35 @@
-"""Bundles as models: `/v1/chat/completions` and `/v1/models` of OpenAI's API."""
+"""Bundles as models: `/v1/chat/completions`, `/v1/responses` and `/v1/models` of OpenAI's API."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from hashlib import sha256
 from http import HTTPStatus
 from secrets import token_hex
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Path, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel
 
 from loopline.conversations import Conversation, HandedOver, Submission
 from loopline.errors import LooplineError
 from loopline.events import (
     ChatCompletion,
+    ModelResponse,
+    ReplyHead,
     TurnOutcome,
-    completion_dialect,
     failure_data,
     outcome_of,
 )
-from loopline.files import Attachment
+from loopline.models import well_formed
 from loopline.server.access import CallerDep, HostDep, key_of
 from loopline.server.approvals import waiting_questions
-from loopline.server.bodies import FILES, NAME, TEXT, decode_file
+from loopline.server.bodies import NAME
 from loopline.server.bundle_host import BundleHost
 from loopline.server.event_streams import (
     DONE_FRAME,
@@ -35,9 +37,16 @@ from loopline.server.event_streams import (
     StreamFormat,
     conversation_events,
     dialect_frames,
+    newest_turn,
     subscribe_early,
 )
 from loopline.server.guards import BodyRefused
+from loopline.server.openai_bodies import (
+    RESPONSE,
+    ClientMessages,
+    CompletionBody,
+    ResponseBody,
+)
 from loopline.server.principals import Principal
 from loopline.server.problems import (
     DETAIL_CHARACTERS,
@@ -46,148 +55,10 @@ from loopline.server.problems import (
     faults_text,
     problem_of,
 )
-from loopline.server.turn_requests import resume_turn, submit_message
-
-MESSAGES = 2_000
-
-
-class _Part(BaseModel):
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore")
-
-
-class TextPart(_Part):
-    """A part with a text."""
-
-    type: Literal["text"]
-    text: Annotated[str, Field(max_length=TEXT)]
-
-
-class ImageUrl(_Part):
-    """The bytes of an image in a data URL."""
-
-    url: str
-
-
-class ImagePart(_Part):
-    """A part with an image."""
-
-    type: Literal["image_url"]
-    image_url: ImageUrl
-
-
-class FileData(_Part):
-    """The bytes of a file in a data URL, and its name."""
-
-    file_data: str
-    filename: Annotated[str, Field(max_length=NAME)] = ""
-
-
-class FilePart(_Part):
-    """A part with a file, such as a PDF."""
-
-    type: Literal["file"]
-    file: FileData
-
-
-Part = Annotated[TextPart | ImagePart | FilePart, Field(discriminator="type")]
-
-
-class ChatMessage(_Part):
-    """A message of a conversation."""
-
-    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: Annotated[str, Field(max_length=TEXT)] | list[Part] | None = None
-
-    @property
-    def parts(self) -> Sequence[TextPart | ImagePart | FilePart]:
-        """The parts of the content; a text is one part."""
-        match self.content:
-            case None:
-                return ()
-            case str(text):
-                return (TextPart(type="text", text=text),)
-            case parts:
-                return parts
-
-    @property
-    def text(self) -> str:
-        """The texts of the message, joined by line breaks."""
-        return "\n".join(part.text for part in self.parts if isinstance(part, TextPart))
-
-
-class StreamOptions(_Part):
-    """The options of a stream."""
-
-    include_usage: bool = False
-
-
-class CompletionBody(_Part):
-    """A request for a chat completion. `model` is the id of a bundle."""
-
-    model: Annotated[str, Field(max_length=NAME)] = ""
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MESSAGES)]
-    stream: bool = False
-    stream_options: StreamOptions | None = None
-    n: Annotated[int, Field(ge=1, le=1)] | None = None
-    tools: Annotated[list[JsonValue], Field(max_length=0)] | None = None
-    metadata: Annotated[dict[str, str], Field(max_length=50)] | None = None
-
-    @property
-    def newest(self) -> Sequence[ChatMessage]:
-        """The messages of the user after the last answer."""
-        last = max(
-            (at for at, message in enumerate(self.messages) if message.role == "assistant"),
-            default=-1,
-        )
-        return [message for message in self.messages[last + 1 :] if message.role == "user"]
-
-    @property
-    def transcript(self) -> str:
-        """The messages before the newest ones, and the client's instructions, one per line; empty if there are none."""
-        newest = self.newest
-        lines = [
-            f"{message.role}: {message.text}"
-            for message in self.messages
-            if message.text and not any(message is user_message for user_message in newest)
-        ]
-        return "\n".join(lines)
-
-    def text(self, *, with_transcript: bool) -> str:
-        """Return the text to send; with `with_transcript`, it begins with the earlier messages.
-
-        Raises:
-            LooplineError: the newest messages have no text.
-        """
-        text = "\n".join(message.text for message in self.newest if message.text)
-        if not text:
-            raise LooplineError("the last message must be a message of the user with a text")
-        before = self.transcript if with_transcript else ""
-        return f"[Earlier in this conversation]\n{before}\n[Now]\n{text}" if before else text
-
-    def attachments(self) -> list[Attachment]:
-        """Decode the files of the newest messages.
-
-        Raises:
-            LooplineError: a file is not in a data URL, or there are more than `FILES`.
-        """
-        files: list[Attachment] = []
-        for part in (part for message in self.newest for part in message.parts):
-            match part:
-                case TextPart():
-                    pass
-                case ImagePart(image_url=image):
-                    files.append(decode_file(f"image-{len(files) + 1}", image.url))
-                case FilePart(file=file):
-                    name = file.filename or f"file-{len(files) + 1}"
-                    files.append(decode_file(name, file.file_data))
-        if len(files) > FILES:
-            raise LooplineError(f"a message may have {FILES} files, not {len(files)}")
-        return files
-
+from loopline.server.turn_requests import open_fork, resume_turn, submit_message
+from loopline.timeline import turn_number
 
 CONVERSATION = "Loopline-Conversation"
-NAMED = "conversation_id"
-"""The key of the metadata for the name of the conversation."""
 _KINDS = {
     HTTPStatus.UNAUTHORIZED: "authentication_error",
     HTTPStatus.FORBIDDEN: "permission_error",
@@ -264,57 +135,111 @@ async def show_model(
     return ModelAnswer(id=_harness_id(host, model))
 
 
-@router.post(
-    "/chat/completions",
-    response_class=JSONResponse,
-    responses={200: {"content": {"text/event-stream": {}}}},
-)
+_STREAMED: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
+NameHeader = Annotated[str, Header(alias=CONVERSATION, max_length=NAME)]
+KeyHeader = Annotated[str, Header(alias="Idempotency-Key", max_length=NAME)]
+
+
+@router.post("/chat/completions", response_class=JSONResponse, responses=_STREAMED)
 async def complete_chat(
     host: HostDep,
     caller: CallerDep,
     body: CompletionBody,
-    conversation_name: Annotated[str, Header(alias=CONVERSATION, max_length=NAME)] = "",
-    idempotency_key: Annotated[str, Header(alias="Idempotency-Key", max_length=NAME)] = "",
+    conversation_name: NameHeader = "",
+    idempotency_key: KeyHeader = "",
 ) -> Response:
     """Send the newest message to a bundle, and return its answer in one piece or as a stream.
 
     The header `Loopline-Conversation` or the metadata `conversation_id` names the conversation to continue. Without a name a
     new conversation is created, and its message includes the earlier messages of the request.
     """
+    name = conversation_name or body.name
+    key = key_of(caller, name or _new_name(caller, idempotency_key))
+    conversation = await host.conversation(key, _harness_id(host, body.model))
+    return await _reply(host, conversation, body, idempotency_key, is_new=not name)
+
+
+@router.post("/responses", response_class=JSONResponse, responses=_STREAMED)
+async def create_response(
+    host: HostDep,
+    caller: CallerDep,
+    body: ResponseBody,
+    conversation_name: NameHeader = "",
+    idempotency_key: KeyHeader = "",
+) -> Response:
+    """Send the newest message to a bundle, and return its response in one piece or as a stream.
+
+    `conversation`, the header `Loopline-Conversation` or the metadata `conversation_id` names the conversation to continue;
+    `previous_response_id` continues the conversation of that response, or a fork of it if the conversation has gone on.
+    """
     bundle_id = _harness_id(host, body.model)
-    named = conversation_name or (body.metadata or {}).get(NAMED) or ""
-    key = key_of(caller, named or _new_name(caller, idempotency_key))
+    if body.previous_response_id:
+        conversation = await _continued(
+            host, caller, body.previous_response_id, bundle_id, idempotency_key
+        )
+        return await _reply(host, conversation, body, idempotency_key, is_new=False)
+    name = conversation_name or body.name
+    key = key_of(caller, name or _new_name(caller, idempotency_key))
     conversation = await host.conversation(key, bundle_id)
+    return await _reply(host, conversation, body, idempotency_key, is_new=not name)
+
+
+async def _reply(
+    host: BundleHost,
+    conversation: Conversation[Any],
+    body: CompletionBody | ResponseBody,
+    idempotency_key: str,
+    *,
+    is_new: bool,
+) -> Response:
+    """Send the newest message of the client, and return the reply in one piece or as a stream."""
+    key = conversation.conversation
     with subscribe_early(host, conversation, is_streamed=body.stream) as early:
-        submission = await _submit(host, conversation, body, idempotency_key, is_named=bool(named))
-        receipt = submission.receipt
+        sent = await _submit(
+            host, conversation, body.client_messages, idempotency_key, is_new=is_new
+        )
+        receipt = sent.submission.receipt
         [block] = await conversation.blocks(after=receipt.seq - 1, limit=1)
-        completion = ChatCompletion(
+        head = ReplyHead(
             conversation=key.name,
             turn=receipt.turn,
-            model=bundle_id,
+            model=body.model or host.harnesses[0].bundle.id,
             created=int(block.ts.timestamp()),
-            with_usage=body.stream_options is not None and body.stream_options.include_usage,
+            after=sent.after,
+            code=host.approvals.code_maker(key),
         )
+        reply = _make_reply(head, body)
         headers = {CONVERSATION: key.name}
         if early is not None:
             frames = dialect_frames(
                 host,
-                conversation_events(host, conversation, submission, early=early),
-                completion_dialect(completion),
+                conversation_events(host, conversation, sent.submission, early=early),
+                reply.dialect(),
                 FORMAT,
-                after=receipt.seq - 1,
+                after=sent.after,
             )
             return EventResponse(host, key, frames, headers, early=early)
-    outcome = await _outcome(conversation, completion, submission)
+    outcome = await _outcome(conversation, head, sent.submission)
     if outcome is None:
         error = "the bundle's code failed"
     elif outcome.has_failed:
         error = outcome.error or outcome.reason
     else:
-        return JSONResponse(completion.whole(outcome), headers=headers)
+        return JSONResponse(reply.whole(outcome), headers=headers)
     problem = RequestProblem(HTTPStatus.BAD_GATEWAY, error, headers={**_NO_RETRY, **headers})
     return failure(problem)
+
+
+def _make_reply(
+    head: ReplyHead, body: CompletionBody | ResponseBody
+) -> ChatCompletion | ModelResponse:
+    match body:
+        case CompletionBody(stream_options=options):
+            return ChatCompletion(
+                head=head, with_usage=options is not None and options.include_usage
+            )
+        case ResponseBody(previous_response_id=previous, metadata=metadata):
+            return ModelResponse(head=head, previous=previous or "", metadata=metadata or {})
 
 
 def _harness_id(host: BundleHost, model: str) -> str:
@@ -330,32 +255,67 @@ def _new_name(caller: Principal, idempotency_key: str) -> str:
     return f"chat-{digest[:24]}"
 
 
+async def _continued(
+    host: BundleHost, caller: Principal, response_id: str, bundle_id: str, idempotency_key: str
+) -> Conversation[Any]:
+    """Return the conversation of a response; if a later turn has begun there, a fork that ends with the response.
+
+    Raises:
+        RequestProblem: the caller has no response with this id, 400.
+    """
+    name, _, turn = response_id.removeprefix(RESPONSE).rpartition("-")
+    key = key_of(caller, name) if name else None
+    if key is None or await host.log.find(key) is None or not turn_number(turn):
+        text = f"no response {well_formed(response_id)[:60]!r} of yours"
+        raise RequestProblem(HTTPStatus.BAD_REQUEST, text)
+    conversation = await host.conversation(key, bundle_id)
+    ends = await host.log.read(key, types=["react.exit"], turn=turn_number(turn))
+    newest = await newest_turn(host, key)
+    if newest is None or not ends or newest.number <= turn_number(turn):
+        return conversation
+    fork = _new_name(caller, idempotency_key and f"{response_id} {idempotency_key}")
+    return await open_fork(host, conversation, ends[-1].seq, fork)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A message or an answer that was sent; the events after the seq `after` are its reply."""
+
+    submission: Submission
+    after: int
+
+
 async def _submit(
     host: BundleHost,
     conversation: Conversation[Any],
-    body: CompletionBody,
+    messages: ClientMessages,
     idempotency_key: str,
     *,
-    is_named: bool,
-) -> Submission:
-    """Send the newest message; if a named conversation is paused, it is the answer to the first waiting call.
+    is_new: bool,
+) -> _Sent:
+    """Send the newest message, or the answer that it gives to a call of the paused turn.
 
-    A question of a running turn is not answered here: the message waits until the turn has ended.
+    A message that is no answer ends the paused turn. A question of a running turn is not answered here: the message waits
+    until the turn has ended.
     """
-    text = body.text(with_transcript=not is_named)
-    questions = await waiting_questions(host.log, conversation.conversation) if is_named else {}
-    paused = [question.call_id for question in questions.values() if not question.stays_open]
-    if paused:
-        answer = {paused[0]: text}
-        await host.check_approvals(conversation, answer, {})
-        return await resume_turn(host, conversation, answer)
-    return await submit_message(
-        host, conversation, text, attachments=body.attachments(), key=idempotency_key
+    text = messages.text(with_transcript=is_new)
+    key = conversation.conversation
+    questions = {} if is_new else await waiting_questions(host.log, key)
+    paused = [question for question in questions.values() if not question.stays_open]
+    answer = host.approvals.read_text(key, paused, text)
+    if answer is not None:
+        values = {answer.call_id: answer.value}
+        await host.check_approvals(conversation, values, answer.approvals)
+        submission = await resume_turn(host, conversation, values)
+        return _Sent(submission, submission.receipt.seq)
+    submission = await submit_message(
+        host, conversation, text, attachments=messages.attachments(), key=idempotency_key
     )
+    return _Sent(submission, submission.receipt.seq - 1)
 
 
 async def _outcome(
-    conversation: Conversation[Any], completion: ChatCompletion, submission: Submission
+    conversation: Conversation[Any], head: ReplyHead, submission: Submission
 ) -> TurnOutcome | None:
     """Wait until the turn has ended or paused, and return its outcome; None if bundle code failed.
 
@@ -368,7 +328,7 @@ async def _outcome(
         raise
     except LooplineError:
         _log.exception("a turn failed")
-    return outcome_of(await conversation.blocks(), completion.turn)
+    return outcome_of(await conversation.blocks(), head)
 
 
 def failure(problem: RequestProblem) -> Response:

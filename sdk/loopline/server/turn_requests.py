@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Unpack
 
+from msgspec.structs import replace
+
 from loopline.conversations import Conversation, Submission, WhenBusy
-from loopline.errors import LooplineError
+from loopline.errors import ConflictError, LooplineError
 from loopline.files import Attachment
 from loopline.models import Json, dumps, one_line, well_formed
 from loopline.react import Limits
@@ -104,6 +107,21 @@ async def send_answers(
     submission = await resume_turn(host, conversation, values)
     receipt = submission.receipt
     return TurnRequest(turn=receipt.turn, after=receipt.seq, submission=submission)
+
+
+async def open_fork(
+    host: BundleHost, conversation: Conversation[Any], seq: int, name: str
+) -> Conversation[Any]:
+    """Return the conversation of this name, which is created with the blocks up to `seq` if it does not exist.
+
+    With a `seq` of 0 it is empty.
+    """
+    key = replace(conversation.conversation, name=name)
+    if seq and await host.log.find(key) is None:
+        with suppress(ConflictError):  # another request has created it meanwhile
+            await conversation.fork(seq=seq, name=name)
+            host.audit("fork", conversation.conversation, seq=seq, to=name)
+    return await host.conversation(key, await host.bundle_of(conversation.conversation))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

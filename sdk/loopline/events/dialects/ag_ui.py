@@ -250,6 +250,8 @@ class AgUi(FollowedRun):
                 yield draft_with_type("RUN_FINISHED", {**finished, "outcome": outcome})
             case TurnFinished():
                 result: JsonObject = {"answer": event.answer, "exitReason": event.reason}
+                if event.truncated:
+                    result["truncated"] = True
                 success: JsonObject = {"result": result, "outcome": {"type": "success"}}
                 yield draft_with_type("RUN_FINISHED", {**finished, **success})
 

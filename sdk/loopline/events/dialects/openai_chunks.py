@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -36,25 +36,52 @@ _FINISH: dict[ExitReason, FinishReason] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChatCompletion:
-    """A chat completion: the turn that answers it, the model that the client named, and its Unix time.
+class ReplyHead:
+    """What OpenAI's APIs need of a reply: the turn that answers, the model that the client named, and a Unix time.
 
-    With `with_usage`, a stream ends with a chunk that has the usage.
+    The reply has the events after the seq `after` alone, because the client has the earlier ones if the turn was paused.
+    `code(call_id, digest)` returns the code that approves a call in a text; without it, `yes` alone approves.
     """
 
     conversation: str
     turn: int
     model: str
     created: int
+    after: int = 0
+    code: Callable[[str, str], str] | None = None
+
+    def is_new(self, meta: EventMeta) -> bool:
+        """Return whether the reply has this event; the event of a delta always belongs to it."""
+        return not meta.seq or meta.seq > self.after
+
+    def question(self, request: InputRequested) -> str:
+        """Return the text that asks the user; for an approval that needs a code, with the answer that approves."""
+        if request.kind == "question" or self.code is None:
+            return request.question
+        code = self.code(request.call.call_id, request.digest)
+        return f"{request.question}\n\nTo approve, answer: yes {code}\nTo decline, answer: no"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatCompletion:
+    """A chat completion. With `with_usage`, a stream ends with a chunk that has the usage."""
+
+    head: ReplyHead
     with_usage: bool = False
 
     def chunk(self, *choices: JsonObject) -> JsonObject:
         """Create a chunk of the stream with these choices."""
         return self._object("chat.completion.chunk", choices)
 
+    def dialect(self) -> Dialect:
+        """Create the dialect of the stream."""
+        return DialectEncoder(CompletionChunks(self), named=False)
+
     def whole(self, outcome: TurnOutcome) -> JsonObject:
         """Create the complete object, for a client that does not stream."""
         message: JsonObject = {"role": "assistant", "content": outcome.content, "refusal": None}
+        if outcome.thoughts:
+            message["reasoning_content"] = PARAGRAPH.join(outcome.thoughts)
         choice: JsonObject = {
             "index": 0,
             "message": message,
@@ -64,15 +91,15 @@ class ChatCompletion:
         return {
             **self._object("chat.completion", (choice,)),
             "usage": usage_data(outcome.usage),
-            "loopline": outcome.details(self),
+            "loopline": outcome.details(self.head),
         }
 
     def _object(self, kind: str, choices: Iterable[JsonObject]) -> JsonObject:
         return {
-            "id": f"chatcmpl-{self.conversation}-{turn_id(self.turn)}",
+            "id": f"chatcmpl-{self.head.conversation}-{turn_id(self.head.turn)}",
             "object": kind,
-            "created": self.created,
-            "model": self.model,
+            "created": self.head.created,
+            "model": self.head.model,
             "system_fingerprint": None,
             "choices": list[Json](choices),
         }
@@ -82,7 +109,8 @@ class ChatCompletion:
 class TurnOutcome:
     """The outcome of a turn: if it ended, its answer and the cited sources; if it paused, its questions to the user.
 
-    `content` is the answer, or the questions as paragraphs.
+    `content` is the answer, or the questions as paragraphs, and `thoughts` is the reasoning of each decision that has some.
+    `truncated` is True if the model's output limit cut the answer off.
     """
 
     content: str
@@ -91,23 +119,25 @@ class TurnOutcome:
     error: str = ""
     questions: tuple[str, ...] = ()
     sources: tuple[CitedSource, ...] = ()
+    thoughts: tuple[str, ...] = ()
+    truncated: bool = False
 
     @property
     def finish_reason(self) -> FinishReason:
         """The `finish_reason` of the API."""
-        return _FINISH.get(self.reason, "stop")
+        return "length" if self.truncated else _FINISH.get(self.reason, "stop")
 
     @property
     def has_failed(self) -> bool:
         """Whether the turn ended without an answer; a refusal counts as an answer."""
         return self.reason in UNANSWERED - {"refused"}
 
-    def details(self, completion: ChatCompletion) -> JsonObject:
+    def details(self, head: ReplyHead) -> JsonObject:
         """Return the fields that the API does not have, such as the ids, the exit reason and the sources."""
         cited = [item.source for item in self.sources if item.source is not None]
         return {
-            "conversation_id": completion.conversation,
-            "turn_id": turn_id(completion.turn),
+            "conversation_id": head.conversation,
+            "turn_id": turn_id(head.turn),
             "answer": self.content,
             "exit_reason": self.reason,
             "questions": list[Json](self.questions),
@@ -118,31 +148,26 @@ class TurnOutcome:
 class TurnOutcomeFold:
     """The fold of a turn's events to its outcome."""
 
-    def __init__(self) -> None:
+    def __init__(self, head: ReplyHead) -> None:
+        self._head = head
         self._questions: dict[str, str] = {}
+        self._thoughts: list[str] = []
         self._answer = AnswerGiven(text="", flag="", sources=(), usage=Usage())
         self._usage = Usage()
 
-    def take(self, event: TurnEvent) -> TurnOutcome | None:
+    def take(self, meta: EventMeta, event: TurnEvent) -> TurnOutcome | None:
         """Take the next event, and return the outcome if the turn ends or pauses with it."""
         match event:
-            case InputRequested(call=call, question=question):
-                self._questions[call.call_id] = question
-            case DecisionMade(decision=decision):
+            case InputRequested(call=call):
+                self._questions[call.call_id] = self._head.question(event)
+            case DecisionMade(decision=decision, thinking=thinking):
                 self._usage += decision.usage
+                if thinking and self._head.is_new(meta):
+                    self._thoughts.append(thinking)
             case AnswerGiven():
                 self._answer = event
-            case TurnPaused(calls=calls) if event.reason == "paused":
-                questions = tuple(self._questions[call] for call in calls)
-                return TurnOutcome(
-                    content=PARAGRAPH.join(questions),
-                    reason="paused",
-                    usage=self._usage,
-                    questions=questions,
-                )
             case TurnPaused():
-                text = "the server ended before the turn did"
-                return TurnOutcome(content="", reason="interrupted", usage=self._usage, error=text)
+                return self._pause(event)
             case TurnFinished():
                 return TurnOutcome(
                     content=event.answer,
@@ -150,21 +175,36 @@ class TurnOutcomeFold:
                     usage=event.usage,
                     error=event.error,
                     sources=self._answer.sources,
+                    thoughts=tuple(self._thoughts),
+                    truncated=event.truncated,
                 )
             case _:
                 pass
         return None
 
+    def _pause(self, pause: TurnPaused) -> TurnOutcome:
+        if pause.reason == "interrupted":
+            text = "the server ended before the turn did"
+            return TurnOutcome(content="", reason="interrupted", usage=self._usage, error=text)
+        questions = tuple(self._questions[call] for call in pause.calls)
+        return TurnOutcome(
+            content=PARAGRAPH.join(questions),
+            reason="paused",
+            usage=self._usage,
+            questions=questions,
+            thoughts=tuple(self._thoughts),
+        )
 
-def outcome_of(blocks: Iterable[Block], turn: int) -> TurnOutcome | None:
-    """Return the outcome of a turn from the blocks of its conversation; None if the turn has not ended or paused."""
+
+def outcome_of(blocks: Iterable[Block], head: ReplyHead) -> TurnOutcome | None:
+    """Return the outcome of the turn from the blocks of its conversation; None if the turn has not ended or paused."""
     fold = TurnEventFold()
-    outcomes = TurnOutcomeFold()
+    outcomes = TurnOutcomeFold(head)
     newest = None
     for block in blocks:
         for meta, event in fold.take(block):
-            if meta.turn == turn:
-                newest = outcomes.take(event) or newest
+            if meta.turn == head.turn:
+                newest = outcomes.take(meta, event) or newest
     return newest
 
 
@@ -176,15 +216,17 @@ class CompletionChunks:
 
     def __init__(self, completion: ChatCompletion) -> None:
         self._completion = completion
-        self._outcomes = TurnOutcomeFold()
+        self._outcomes = TurnOutcomeFold(completion.head)
         self._text = StreamedText()
         self._has_role = self._has_content = False
 
     def drafts(self, meta: EventMeta, event: TurnEvent) -> Iterator[RecordDraft]:
         """Yield the chunks of a turn event."""
-        if meta.turn != self._completion.turn:
+        if meta.turn != self._completion.head.turn:
             return
-        outcome = self._outcomes.take(event)
+        outcome = self._outcomes.take(meta, event)
+        if not self._completion.head.is_new(meta):
+            return
         match event:
             case TextStreamed(channel="answer" | "notes", text=text):
                 yield from self._content(self._text.feed(text))
@@ -222,7 +264,7 @@ class CompletionChunks:
             yield from self._content(TextPiece(outcome.content, begins=True))
         choice: JsonObject = {"index": 0, "delta": {}, "finish_reason": outcome.finish_reason}
         last = self._completion.chunk(choice)
-        details = outcome.details(self._completion)
+        details = outcome.details(self._completion.head)
         yield _draft({**last, "loopline": details})
         if self._completion.with_usage:
             usage: JsonObject = {"usage": usage_data(outcome.usage)}
@@ -248,8 +290,3 @@ def usage_data(usage: Usage) -> JsonObject:
 def failure_data(message: str, *, kind: str = "server_error", code: str = "") -> JsonObject:
     """Return an error in the form of the API; an empty `code` becomes null."""
     return {"error": {"message": message, "type": kind, "param": None, "code": code or None}}
-
-
-def completion_dialect(completion: ChatCompletion) -> Dialect:
-    """Create the dialect of a streamed chat completion."""
-    return DialectEncoder(CompletionChunks(completion), named=False)

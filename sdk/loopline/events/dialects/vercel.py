@@ -171,5 +171,6 @@ def _end(event: TurnPaused | TurnFinished) -> Iterator[RecordDraft]:
                 "outputTokens": event.usage.output_tokens,
             }
             metadata: JsonObject = {"exitReason": reason, "usage": usage}
-            finish: JsonObject = {"finishReason": _FINISH.get(reason, "other")}
+            finish_reason = "length" if event.truncated else _FINISH.get(reason, "other")
+            finish: JsonObject = {"finishReason": finish_reason}
             yield draft_with_type("finish", {**finish, "messageMetadata": metadata})

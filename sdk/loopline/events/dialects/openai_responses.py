@@ -1,0 +1,219 @@
+"""A turn as a response of OpenAI's Responses API: the events of its stream, and the complete object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from loopline.events.dialects.client_run import MessageParts, NamedChange
+from loopline.events.dialects.encoder import Dialect, DialectEncoder, RecordDraft
+from loopline.events.dialects.openai_chunks import ReplyHead, TurnOutcome, TurnOutcomeFold
+from loopline.events.dialects.streamed_text import create_stored_part
+from loopline.events.turn_events import AnswerGiven, DecisionMade, EventMeta, TurnEvent
+from loopline.models import Json, JsonObject, Usage
+from loopline.timeline import turn_id
+
+Phase = Literal["commentary", "final_answer"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelResponse:
+    """A response. `previous` is the id of the response that the client named, or ""; `metadata` is the client's."""
+
+    head: ReplyHead
+    previous: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def id(self) -> str:
+        """The id of the response, which names its conversation and its turn."""
+        return f"resp_{self.head.conversation}-{turn_id(self.head.turn)}"
+
+    def document(
+        self, status: str, output: Iterable[Json] = (), outcome: TurnOutcome | None = None
+    ) -> JsonObject:
+        """Return the object of the response; with an `outcome`, its error, its limit, its usage and our own fields."""
+        document: JsonObject = {
+            "id": self.id,
+            "object": "response",
+            "created_at": self.head.created,
+            "status": status,
+            "model": self.head.model,
+            "output": list(output),
+            "error": None,
+            "incomplete_details": None,
+            "instructions": None,
+            "metadata": dict[str, Json](self.metadata),
+            "conversation": {"id": self.head.conversation},
+            "previous_response_id": self.previous or None,
+            "parallel_tool_calls": True,
+            "tool_choice": "auto",
+            "tools": [],
+            "temperature": None,
+            "top_p": None,
+            "usage": None,
+        }
+        if outcome is None:
+            return document
+        if status == "failed":
+            message = outcome.error or outcome.reason
+            document["error"] = {"code": "server_error", "message": message}
+        elif status == "incomplete":
+            limit = "max_output_tokens" if outcome.finish_reason == "length" else "content_filter"
+            document["incomplete_details"] = {"reason": limit}
+        return {**document, "usage": _usage(outcome.usage), "loopline": outcome.details(self.head)}
+
+    def dialect(self) -> Dialect:
+        """Create the dialect of the stream."""
+        return DialectEncoder(ResponseEvents(self))
+
+    def whole(self, outcome: TurnOutcome) -> JsonObject:
+        """Create the complete object, for a client that does not stream: its output has the reasoning and the answer."""
+        name = turn_id(self.head.turn)
+        thoughts = [
+            _Item(id=f"rs_{name}.reasoning.{number}", is_reasoning=True, text=text)
+            for number, text in enumerate(outcome.thoughts, start=1)
+        ]
+        phase: Phase | None = None if outcome.questions else "final_answer"
+        answer = _Item(id=f"msg_{name}.answer", text=outcome.content).document("completed", phase)
+        output = [*(thought.document("completed") for thought in thoughts), answer]
+        return self.document(_status(outcome), output, outcome)
+
+
+def _status(outcome: TurnOutcome) -> Literal["completed", "failed", "incomplete"]:
+    if outcome.has_failed:
+        return "failed"
+    return "completed" if outcome.finish_reason == "stop" else "incomplete"
+
+
+def _usage(usage: Usage) -> JsonObject:
+    cached: JsonObject = {"cached_tokens": usage.cache_read_tokens}
+    return {
+        "input_tokens": usage.input_tokens,
+        "input_tokens_details": {**cached, "cache_write_tokens": usage.cache_write_tokens},
+        "output_tokens": usage.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.total_tokens,
+    }
+
+
+@dataclass(slots=True, kw_only=True)
+class _Item:
+    """An item of the output while it is sent: a message with one text, or reasoning with one summary."""
+
+    id: str
+    index: int = 0
+    is_reasoning: bool = False
+    text: str = ""
+
+    def document(self, status: str, phase: Phase | None = None) -> JsonObject:
+        """Return the item; an item in progress has no part yet."""
+        parts: list[Json] = [] if status == "in_progress" else [self.part()]
+        if self.is_reasoning:
+            return {"id": self.id, "type": "reasoning", "status": status, "summary": parts}
+        message: JsonObject = {"id": self.id, "type": "message", "role": "assistant"}
+        named: JsonObject = {} if phase is None else {"phase": phase}
+        return {**message, "status": status, "content": parts, **named}
+
+    def part(self) -> JsonObject:
+        """Return the part with the text written so far."""
+        if self.is_reasoning:
+            return {"type": "summary_text", "text": self.text}
+        return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": []}
+
+    def event(self, kind: Literal["part", "text"], verb: str, **data: Json) -> JsonObject:
+        """Return an event of the part, or of its text."""
+        place: JsonObject = {"item_id": self.id, "output_index": self.index, **data}
+        if self.is_reasoning:
+            return {
+                "type": f"response.reasoning_summary_{kind}.{verb}",
+                **place,
+                "summary_index": 0,
+            }
+        if kind == "part":
+            return {"type": f"response.content_part.{verb}", **place, "content_index": 0}
+        return {"type": f"response.output_text.{verb}", **place, "content_index": 0, "logprobs": []}
+
+
+class ResponseEvents:
+    """The vocabulary of a streamed response: the texts and the reasoning of one turn, each as an item of the output.
+
+    Tool calls are not sent. A text that became void is an incomplete item, which the last response leaves out.
+    """
+
+    def __init__(self, response: ModelResponse) -> None:
+        self._response = response
+        self._outcomes = TurnOutcomeFold(response.head)
+        self._parts = MessageParts()
+        self._open: dict[str, _Item] = {}
+        self._output: list[Json] = []
+        self._items = self._events = 0
+
+    def drafts(self, meta: EventMeta, event: TurnEvent) -> Iterator[RecordDraft]:
+        """Yield the events of the response for a turn event."""
+        if meta.turn != self._response.head.turn:
+            return
+        outcome = self._outcomes.take(meta, event)
+        changes = [named for named in self._parts.changes(meta, event) if not named.change.streamed]
+        if not self._response.head.is_new(meta):
+            return
+        if not self._events:
+            for name in ("created", "in_progress"):
+                yield self._lifecycle(name, self._response.document("in_progress"))
+        phase: Phase | None = None
+        match event:
+            case DecisionMade():
+                phase = "commentary"
+            case AnswerGiven():
+                phase = "final_answer"
+            case _:
+                pass
+        for named in changes:
+            yield from self._change(named, phase)
+        if outcome is not None:
+            yield from self._end(outcome, meta)
+
+    def _change(self, named: NamedChange, phase: Phase | None) -> Iterator[RecordDraft]:
+        change = named.change
+        match change.kind:
+            case "start":
+                prefix = "rs" if named.is_reasoning else "msg"
+                item = self._open[change.part_id] = _Item(
+                    id=f"{prefix}_{change.part_id}",
+                    index=self._items,
+                    is_reasoning=named.is_reasoning,
+                )
+                self._items += 1
+                yield self._item_event("added", item, item.document("in_progress"))
+                yield self._draft(item.event("part", "added", part=item.part()))
+            case "delta":
+                item = self._open[change.part_id]
+                item.text += change.text
+                yield self._draft(item.event("text", "delta", delta=change.text))
+            case "end":
+                item = self._open.pop(change.part_id)
+                document = item.document("incomplete" if change.is_void else "completed", phase)
+                yield self._draft(item.event("text", "done", text=item.text))
+                yield self._draft(item.event("part", "done", part=item.part()))
+                yield self._item_event("done", item, document)
+                self._output += [] if change.is_void else [document]
+
+    def _end(self, outcome: TurnOutcome, meta: EventMeta) -> Iterator[RecordDraft]:
+        if outcome.questions:
+            for change in create_stored_part(f"{meta.turn_id}.question", outcome.content):
+                yield from self._change(NamedChange(is_reasoning=False, change=change), None)
+        status = _status(outcome)
+        yield self._lifecycle(status, self._response.document(status, self._output, outcome))
+
+    def _lifecycle(self, name: str, response: JsonObject) -> RecordDraft:
+        return self._draft({"type": f"response.{name}", "response": response})
+
+    def _item_event(self, name: str, item: _Item, document: JsonObject) -> RecordDraft:
+        place: JsonObject = {"output_index": item.index, "item": document}
+        return self._draft({"type": f"response.output_item.{name}", **place})
+
+    def _draft(self, data: JsonObject) -> RecordDraft:
+        number = self._events
+        self._events += 1
+        return RecordDraft(str(data["type"]), {**data, "sequence_number": number}, durable=False)
