@@ -1,7 +1,7 @@
 """The longest time that a text keeps the event loop from its next task, for each text of an attack.
 
-`python -m tests.bench.stalls` sends each text in 4 MB as a tool's result, as a prompt, as a model's answer and as the
-argument of a call, and says for how many milliseconds of the processor's time the loop did nothing
+`python -m tests.bench.stalls` sends each text in 4 MB as a tool's result, as a prompt, as a model's answer, as the
+argument of a call and as an attachment, and says for how many milliseconds of the processor's time the loop did nothing
 else. `--mb 1` sends less, `--only result` one way alone, `--text letters` one text. `--only schema` calls sixty tools of an MCP
 server, whose schemas have patterns that take `re` exponential time, and prints the longest stall of each argument.
 """
@@ -18,7 +18,16 @@ from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from loopline import AttachmentError, BaseWorkflow, Bundle, Harness, TurnPayload, TurnResult, tool
+from loopline import (
+    Attachment,
+    AttachmentError,
+    BaseWorkflow,
+    Bundle,
+    Harness,
+    TurnPayload,
+    TurnResult,
+    tool,
+)
 from loopline.models import Json
 from loopline.testing import Call, Say, ScriptedModel
 from tests.mcp.served import Served, plain
@@ -66,11 +75,20 @@ def _as_argument(text: str) -> list[tuple[str, Sequence[Say]]]:
     return [("go", called), ("more", [Say("Seen.")]), ("again", [Say("Done.")])]
 
 
+ATTACHED = "Look at the file."
+
+
+def _as_attachment(text: str) -> list[tuple[str, Sequence[Say]]]:
+    del text
+    return [(said, [Say("Seen.")]) for said in (ATTACHED, "more", "again")]
+
+
 WAYS: dict[str, Callable[[str], list[tuple[str, Sequence[Say]]]]] = {
     "result": _as_result,
     "prompt": _as_prompt,
     "answer": _as_answer,
     "argument": _as_argument,
+    "attachment": _as_attachment,
 }
 
 
@@ -83,8 +101,9 @@ async def stall_ms(way: str, text: str, store: str = "memory:") -> float:
     async with Harness.open(bundle, store=store, model=model) as harness, watched() as stalls:
         conversation = harness.conversation("c")
         for said, _ in turns:
+            files = [Attachment("a.txt", text.encode())] if said == ATTACHED else []
             with suppress(AttachmentError):
-                await conversation.say(said)
+                await conversation.say(said, attachments=files)
     return stalls.longest_seconds * 1000
 
 

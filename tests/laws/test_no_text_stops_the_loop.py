@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -42,6 +43,16 @@ async def test_an_answer_of_half_a_million_characters_does_not_stop_the_loop(nam
 @pytest.mark.parametrize("name", ["letters", "new lines", "citations", "brackets", "deep JSON"])
 async def test_what_is_said_does_not_stop_the_loop(name: str, way: str) -> None:
     assert await stall_ms(way, TEXTS[name](HARMLESS)) < GENEROUS_MS
+
+
+@pytest.mark.parametrize(
+    "name", ["letters", "words", "new lines", "marks", "letters of many bytes"]
+)
+async def test_an_attached_text_of_nine_megabytes_does_not_stop_the_loop(
+    name: str, tmp_path: Path
+) -> None:
+    text = TEXTS[name](9_000_000).encode()[:9_000_000].decode("utf-8", "ignore")
+    assert await stall_ms("attachment", text, f"sqlite:///{tmp_path}/talk.db") < ANSWER_MS
 
 
 @pytest.mark.parametrize("name", TEXTS)

@@ -113,9 +113,9 @@ def show_image(
 
 def is_shown_in_full(file: UserAttachment, attached: Attached) -> bool:
     """Return whether the file is a text file and `attached` has its complete text."""
-    return (
-        bool(file.text) and not file.data and attached.text.endswith(f"\n{escape_frame(file.text)}")
-    )
+    if file.data or not 0 < len(file.text) <= len(attached.text):
+        return False  # before `escape_frame`, which takes long for a long text
+    return attached.text.endswith(f"\n{escape_frame(file.text)}")
 
 
 def _explanation(

@@ -34,7 +34,14 @@ from loopline.store.store_file import back_up, find_referenced_blobs, open_to_re
 from loopline.store.store_threads import ImmutableReaders, LogSync, ReaderThreads, WriterThread
 from loopline.store.store_writer import StoreWriter, forgetting, purge
 from loopline.tasks import finish
-from loopline.timeline import Block, ConversationKey, ConversationSummary, Entry, Sender
+from loopline.timeline import (
+    Block,
+    ConversationKey,
+    ConversationSummary,
+    Entry,
+    Sender,
+    UserAttachment,
+)
 from loopline.timeline.chain import Audit, Head
 from loopline.timeline.log import DEFAULT_LIMITS, ConversationLimits
 
@@ -142,7 +149,16 @@ class SqlLog:
         group = self._group_commit()
         "".join((*astuple(conversation), key)).encode()  # a database stores only valid Unicode
         has_blobs = self._blobs is not None
-        bodies = [EncodedBody.encode(entry.body, has_blobs=has_blobs) for entry in entries]
+
+        def encode() -> list[EncodedBody]:
+            return [EncodedBody.encode(entry.body, has_blobs=has_blobs) for entry in entries]
+
+        # Only input, which comes without a term, has attachments of several megabytes.
+        if term is None and any(type(entry.body) is UserAttachment for entry in entries):
+            bodies = await _in_thread(encode)
+            group = self._group_commit()  # it may have been closed during the wait
+        else:
+            bodies = encode()
         request = AppendRequest(
             conversation=conversation,
             entries=tuple(entries),
