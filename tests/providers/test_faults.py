@@ -1,4 +1,4 @@
-"""Faults on each wire and in each phase: which error it is, and that nothing hangs or leaks."""
+"""Faults on each wire and in each phase, by Loopline's own models and by pydantic-ai's: which error it is, and no leaks."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from pydantic_ai import ModelSettings
+from pydantic_ai.models.fallback import FallbackModel
 
 import loopline
+from loopline.bridge.bridged_model import BridgedModel
 from loopline.errors import (
     ModelAccessError,
     ModelError,
@@ -22,7 +25,8 @@ from loopline.errors import (
     ModelTimedOut,
     ModelUnreachable,
 )
-from loopline.models import JsonObject, TextDelta, Timeouts
+from loopline.models import JsonObject, Model, TextDelta, Timeouts
+from tests.bridge.bridged_model import asking, bridged_at
 from tests.providers.flat_request import KEY, WIRES
 from tests.providers.local_model import PATIENT, PROMPT, QUICK, asked, model_at
 from tests.support.peers import anthropic_replies as ant
@@ -103,23 +107,76 @@ MEANT: dict[str, type[ModelError]] = {
 }
 
 
+PATHS = ("own", "pydantic-ai")
+"""The models of each wire: Loopline's own, and those of pydantic-ai's classes."""
+
+
+@asynccontextmanager
+async def model_by(
+    path: str, peer: Peer, wire: str = "chat", timeouts: Timeouts = PATIENT
+) -> AsyncGenerator[Model, None]:
+    """A model of that path, which speaks the wire with the server."""
+    if path == "own":
+        async with model_at(peer, wire, timeouts) as model:
+            yield model
+    else:
+        made = ModelSettings(timeout=timeouts.read)
+        async with bridged_at(peer, wire, settings=made) as bridged:
+            yield bridged
+
+
 @pytest.mark.parametrize("fault", MEANT)
 @pytest.mark.parametrize("wire", WIRES)
-async def test_a_fault_is_the_error_that_it_means(wire: str, fault: str) -> None:
-    async with peer_of(wire, fault) as peer, model_at(peer, wire, waited(fault)) as model:
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_fault_is_the_error_that_it_means_and_is_asked_once(
+    path: str, wire: str, fault: str
+) -> None:
+    async with (
+        peer_of(wire, fault) as peer,
+        model_by(path, peer, wire, waited(fault)) as model,
+    ):
         with pytest.raises(ModelError) as raised:
             await asked(model)
     assert type(raised.value) is MEANT[fault]
     assert str(raised.value).startswith(f"{wire}:m: ")
     assert KEY not in str(raised.value)
+    assert len(peer.requests) == 1
 
 
-async def test_a_server_that_is_not_there_is_unreachable() -> None:
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_key_is_in_no_error_and_in_no_name(path: str, wire: str) -> None:
+    record: JsonObject = {
+        "error": {"message": f"No such key: {KEY}", "type": "authentication_error"}
+    }
+    refusing = anthropic_like if wire == "messages" else openai_like
+    async with refusing(Status(401, body=record)) as peer, model_by(path, peer, wire) as model:
+        with pytest.raises(ModelAccessError, match="No such key: …") as raised:
+            await asked(model)
+    of_class = "ANTHROPIC_API_KEY" if wire == "messages" else "OPENAI_API_KEY"
+    variable = "THE_KEY" if path == "own" else of_class
+    assert str(raised.value).endswith(f"check {variable}")
+    assert raised.value.__suppress_context__ or path == "own"
+    assert KEY not in repr(model)
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_server_that_is_not_there_is_unreachable(path: str) -> None:
     async with openai_like(oai.Says("Tea.")) as peer:
         pass
-    async with model_at(peer, "chat") as model:
-        with pytest.raises(ModelUnreachable):
+    async with model_by(path, peer) as model:
+        with pytest.raises(ModelUnreachable, match=f"no connection to {peer.url}"):
             await asked(model)
+
+
+async def test_models_that_ask_one_another_fail_as_the_last_of_them() -> None:
+    async with openai_like(Status(400), Status(503)) as peer:
+        fallback_model = FallbackModel(asking(peer, "chat"), asking(peer, "responses"))
+        model = BridgedModel("both", fallback_model)
+        with pytest.raises(ModelOverloaded):
+            await asked(model)
+        await model.close(failed=True)
+    assert len(peer.requests) == 2
 
 
 async def test_an_error_of_a_connection_names_the_url_without_secrets_and_what_sets_it(
@@ -140,25 +197,39 @@ async def test_an_error_of_a_connection_names_the_url_without_secrets_and_what_s
         await asked(loopline.model("openai:llama", base_url=f"{peer.url}/v1"))
 
 
-async def test_a_server_says_after_how_long_to_ask_again() -> None:
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_server_says_after_how_long_to_ask_again(path: str) -> None:
     late = Status(429, headers={"Retry-After": "7"})
-    async with openai_like(late) as peer, model_at(peer, "chat") as model:
+    async with openai_like(late) as peer, model_by(path, peer) as model:
         with pytest.raises(ModelRateLimited) as raised:
             await asked(model)
     assert raised.value.retry_after == 7.0
 
 
-async def test_an_overflow_is_told_with_its_window() -> None:
-    body: JsonObject = {
-        "error": {
-            "code": "context_length_exceeded",
-            "message": "This model's maximum context length is 8192 tokens.",
-        }
-    }
-    async with openai_like(Status(400, body=body)) as peer, model_at(peer, "chat") as model:
+def refusal(code: str, message: str, **more: str) -> Status:
+    """Return an error of chat completions."""
+    error: JsonObject = {"code": code, "message": message, **more}
+    return Status(400, body={"error": error})
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_an_overflow_is_told_with_its_window(path: str) -> None:
+    told = "This model's maximum context length is 8192 tokens."
+    refusing = refusal("context_length_exceeded", told)
+    async with openai_like(refusing) as peer, model_by(path, peer) as model:
         with pytest.raises(ModelOverflow) as raised:
             await asked(model)
     assert raised.value.window == 8_192
+
+
+async def test_a_call_that_its_server_cannot_read_is_a_malformed_reply() -> None:
+    written = '<function=find{"name": "tea"'
+    refusing = refusal("tool_use_failed", "Failed to call a function.", failed_generation=written)
+    async with openai_like(refusing) as peer, bridged_at(peer, "chat") as model:
+        _, reply = await asked(model)
+    assert reply.problem.startswith("The call cannot be read: chat:m: Failed to call a function.")
+    assert written in reply.problem
+    assert (reply.calls, reply.stop_reason) == ((), "stop")
 
 
 async def test_a_reply_that_takes_too_long_in_all_is_given_up() -> None:
@@ -169,9 +240,10 @@ async def test_a_reply_that_takes_too_long_in_all_is_given_up() -> None:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-async def test_whoever_stops_listening_closes_the_connection(wire: str) -> None:
+@pytest.mark.parametrize("path", PATHS)
+async def test_whoever_stops_listening_closes_the_connection(path: str, wire: str) -> None:
     silent = peer_of(wire, "silent in the middle")
-    async with silent as peer, model_at(peer, wire, Timeouts(read=30.0)) as model:
+    async with silent as peer, model_by(path, peer, wire) as model:
         replies = model.stream(PROMPT)
         assert isinstance(await anext(replies), TextDelta)
         waiting = asyncio.ensure_future(_emptied(replies))
