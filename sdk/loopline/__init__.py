@@ -197,7 +197,8 @@ def __getattr__(name: str) -> object:
         AttributeError: `name` is not in `__all__`.
     """
     if name not in __all__:
-        raise AttributeError(f"module 'loopline' has no attribute {name!r}")
+        nearest = "" if name.startswith("_") else _nearest(name)
+        raise AttributeError(f"module 'loopline' has no attribute {name!r}{nearest}")
     value: object
     if name == "__version__":
         value = import_module("importlib.metadata").version("loopline")
@@ -208,6 +209,12 @@ def __getattr__(name: str) -> object:
         value = next(value for value in values if value and not isinstance(value, ModuleType))
     globals()[name] = value
     return value
+
+
+def _nearest(name: str) -> str:
+    """Return the end of the error about an unknown name."""
+    hint: str = import_module("loopline.names").nearest_hint(name, __all__)
+    return f", {hint}"
 
 
 def __dir__() -> list[str]:

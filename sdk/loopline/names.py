@@ -1,14 +1,18 @@
-"""The author's code: its syntax trees, locations in it, and known names that are similar to a misspelt one."""
+"""The author's code: its syntax trees, locations in it, checks of its values, and names similar to a misspelt one."""
 
 from __future__ import annotations
 
 import inspect
+import reprlib
+import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from functools import wraps
-from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import FrameType, FunctionType
+from typing import TYPE_CHECKING, Any, Never, TypeVar
+
+from loopline.errors import BundleError
 
 if TYPE_CHECKING:
     import ast
@@ -16,7 +20,8 @@ if TYPE_CHECKING:
 ALIKE = 0.6
 """The similarity, from 0 to 1, from which an unknown keyword counts as a misspelling."""
 
-_PACKAGE = "loopline"
+_NOT_AUTHORS = {"loopline", *sys.stdlib_module_names}
+"""The packages whose frames are between the code of an author and the code that it calls."""
 
 T = TypeVar("T")
 
@@ -34,13 +39,13 @@ def nearest_hint(name: str, names: Iterable[str]) -> str:
 
 
 def caller_module() -> str:
-    """Return the name of the innermost calling module outside of Loopline; "" if there is none."""
+    """Return the name of the innermost calling module outside of Loopline and Python; "" if there is none."""
     frame = _caller()
     return "" if frame is None else str(frame.f_globals["__name__"])
 
 
 def caller_location() -> str:
-    """Return `file:line` of the innermost calling code outside of Loopline; "" if there is none."""
+    """Return `file:line` of the innermost calling code outside of Loopline and Python; "" if there is none."""
     frame = _caller()
     return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
@@ -49,10 +54,89 @@ def _caller() -> FrameType | None:
     frame = inspect.currentframe()
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
-        if module.partition(".")[0] not in (_PACKAGE, "dataclasses"):
+        if module.partition(".")[0] not in _NOT_AUTHORS:
             return frame
         frame = frame.f_back
     return None
+
+
+def author_error(problem: str) -> BundleError:
+    """Return an error about the author's code; its message begins with the file and line of the call, if known."""
+    location = caller_location()
+    return BundleError(f"{location}: {problem}" if location else problem)
+
+
+def describe(value: object) -> str:
+    """Return a short text for a value in an error message, such as `'tea'`, `the function steep` or `the class Tea`."""
+    match value:
+        case type():
+            return f"the class {value.__name__}"
+        case FunctionType():
+            return f"the function {value.__name__}"
+        case _:
+            return reprlib.repr(value)
+
+
+def check_type(value: object, kinds: type | tuple[type, ...], what: str, expected: str) -> None:
+    """Check that a value in the author's code is of one of the types, such as `check_type(text, str, "a message", "a str")`.
+
+    Raises:
+        BundleError: it is not; the message names the file and line of the call, if known.
+    """
+    if not isinstance(value, kinds):
+        raise author_error(f"{what} must be {expected}, not {describe(value)}")
+
+
+def check_list(values: object, what: str, expected: str) -> None:
+    """Check that a value in the author's code is a list, a tuple or another sequence but not a str.
+
+    Raises:
+        BundleError: it is not; the message names the file and line of the call, if known.
+    """
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise author_error(
+            f"{what} must be a list of {expected}, not {describe(values)}: put it in brackets"
+        )
+
+
+def check_choice(value: object, choices: Iterable[str], what: str) -> None:
+    """Check that a value in the author's code is one of the choices.
+
+    Raises:
+        BundleError: it is not; the message names the file and line of the call, if known, and the nearest choice.
+    """
+    names = list(choices)
+    if value not in names:
+        hint = nearest_hint(str(value), names)
+        raise author_error(
+            f"{what} must be one of {', '.join(names)}, not {describe(value)}, {hint}"
+        )
+
+
+def check_range(value: object, minimum: float, what: str) -> None:
+    """Check that a value in the author's code is a number of at least `minimum`.
+
+    Raises:
+        BundleError: it is not; the message names the file and line of the call, if known.
+    """
+    if not isinstance(value, int | float) or isinstance(value, bool) or not value >= minimum:
+        raise author_error(f"{what} must be a number of at least {minimum}, not {describe(value)}")
+
+
+class AsyncContext:
+    """A class that is opened with `async with`; a plain `with` is a clear error."""
+
+    def __enter__(self) -> Never:
+        """Refuse.
+
+        Raises:
+            BundleError: always; the message names the file and line of the call.
+        """
+        name = type(self).__name__
+        raise author_error(f"{name} is opened with `async with`, inside an `async def` function")
+
+    def __exit__(self, *error: object) -> None:
+        """Do nothing; `with` looks this method up before it calls `__enter__`."""
 
 
 def checks_keywords(kind: type[T]) -> type[T]:

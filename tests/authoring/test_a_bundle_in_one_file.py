@@ -67,11 +67,6 @@ def test_a_bundle_whose_id_is_no_alias_lists_no_functions() -> None:
         names(Bundle(id="green tea", tools=[steep]))
 
 
-def test_two_functions_of_one_name_are_refused() -> None:
-    with pytest.raises(BundleError, match=r"two of its tools are called 'tea\.steep'"):
-        names(Bundle(id="tea", tools=[steep, steep]))
-
-
 async def test_tools_of_the_bundle_its_class_and_a_descriptor_are_added_together(
     tmp_path: Path,
 ) -> None:

@@ -108,11 +108,6 @@ def test_tools_that_run_programs_may_have_backends_of_their_own(tmp_path: Path) 
             "ref",
             "no function in '__init__.py' is decorated with @tool",
         ),
-        (
-            f"{SPECS.strip()[:-1]}, {SPECS.partition('[')[2]}",
-            "TOOLS_SPECS",
-            "two tools are called 'shop.find'",
-        ),
         (f"{SPECS}TOOL_RUNTIME = []", "TOOL_RUNTIME", "must be a dict"),
         (f"{SPECS}TOOL_RUNTIMES = {{}}", "TOOL_RUNTIMES", "nearest is TOOL_RUNTIME"),
         (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -180,9 +181,38 @@ def test_check_lists_every_problem(slow: Loopline) -> None:
 
 def test_check_says_what_a_bundle_is_made_of(slow: Loopline, tea: Loopline) -> None:
     ran = slow("check", "slow")
-    assert "slow.work(what: string)  exclusive  Work for a long time." in ran.out
+    assert "slow.work(what: str)  exclusive  Work for a long time." in ran.out
     assert "seconds = 600.0" in ran.out
     assert "indexed tea house @" in tea("check", "guide").out
+
+
+TYPED = '''from typing import Literal
+
+import pydantic
+
+from loopline import Bundle, ToolContext
+
+Kind = Literal["green", "black"]
+
+
+class Tea(pydantic.BaseModel):
+    kind: Kind
+
+
+def steep(context: ToolContext, kind: Kind, cups: int | None = None, of: list[str] = []) -> str:
+    """Steep tea."""
+    return kind
+
+
+bundle = Bundle(id="tea", tools=[steep], output_type=Tea)
+'''
+
+
+def test_check_shows_types_as_they_are_written(tmp_path: Path) -> None:
+    write(tmp_path, {"tea.py": TYPED})
+    out = Loopline(tmp_path)("check", "tea.py").out
+    assert "tea.steep(kind: Literal['green', 'black'], cups?: int | None, of?: list[str])" in out
+    assert "Tea(kind: Literal['green', 'black'])" in out
 
 
 def test_check_reads_the_descriptor_that_the_code_names(slow: Loopline) -> None:

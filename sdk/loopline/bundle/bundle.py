@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FunctionType
 from typing import Any, Generic, cast
 
 from typing_extensions import TypeForm, TypeVar
@@ -12,9 +14,48 @@ from typing_extensions import TypeForm, TypeVar
 from loopline.bundle.workflow import BaseWorkflow
 from loopline.crew import Agent, GraphOptions, Quality
 from loopline.models import Json, JsonObject
-from loopline.names import caller_module, checks_keywords
+from loopline.names import (
+    author_error,
+    caller_module,
+    check_list,
+    check_type,
+    checks_keywords,
+    describe,
+)
+from loopline.tools import ToolFunction
 
 T_co = TypeVar("T_co", covariant=True, default=None)
+
+
+_KINDS: Mapping[str, tuple[Any, str]] = {
+    "id": (str, "a str"),
+    "instructions": (str, "a str"),
+    "knowledge": (Mapping, "a dict"),
+    "quality": (Quality, "a Quality"),
+    "graph": (GraphOptions, "GraphOptions"),
+    "configuration": (Mapping, "a dict"),
+    "deps": (Callable, "a function without parameters"),
+    "version": (str, "a str"),
+}
+_LISTS = {"tools": "functions", "skills": "folders", "agents": "agents"}
+
+
+def _check_workflow(workflow: object) -> None:
+    if not isinstance(workflow, type) or not issubclass(workflow, BaseWorkflow):
+        raise author_error(
+            f"Bundle(workflow=…) must be a subclass of BaseWorkflow, not {describe(workflow)}"
+        )
+
+
+def _check_tool(function: object) -> None:
+    is_function = isinstance(function, ToolFunction) or isinstance(
+        inspect.unwrap(cast("Callable[..., Any]", function)), FunctionType
+    )
+    if not is_function:
+        raise author_error(
+            f"an item of Bundle(tools=…) must be a function, not {describe(function)}: "
+            "write its name, without a call"
+        )
 
 
 @checks_keywords
@@ -59,7 +100,21 @@ class Bundle(Generic[T_co]):
     module: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        """Check the values, and remember the module.
+
+        Raises:
+            BundleError: a value has the wrong type; the message names the file and line.
+        """
         object.__setattr__(self, "module", caller_module())
+        for name, (kinds, expected) in _KINDS.items():
+            value: object = getattr(self, name)
+            if value is not None:
+                check_type(value, kinds, f"Bundle({name}=…)", expected)
+        for name, expected in _LISTS.items():
+            check_list(getattr(self, name), f"Bundle({name}=…)", expected)
+        _check_workflow(self.workflow)
+        for function in self.tools:
+            _check_tool(function)
 
     @property
     def defaults(self) -> Mapping[str, Json]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,18 +75,12 @@ def load_tools(module: str, bundle: LoadedBundle) -> ToolSet:
     Raises:
         BundleError: the descriptor or a tool is not valid; the message names file and line.
     """
-    listed = list(_bind_listed_tools(bundle.bundle))
+    listed = ToolSet(_bind_listed_tools(bundle.bundle))
     if not module:
-        if twice := _duplicate_name(listed):
-            raise BundleError(f"bundle {bundle.bundle.id!r}: two of its tools are called {twice!r}")
-        return ToolSet(listed)
+        return listed
     descriptor = _Descriptor(bundle.resolve_module(module))
     descriptor.check_spelling(TOOL_NAMES)
-    all_tools = [*listed, *_bind_tools(descriptor, bundle)]
-    if twice := _duplicate_name(all_tools):
-        problem = f"two tools are called {twice!r}: give one of them another alias"
-        raise descriptor.wrong("TOOLS_SPECS", problem)
-    tools = ToolSet(all_tools)
+    tools = ToolSet([*listed.values(), *_bind_tools(descriptor, bundle)])
     _check_runtime(descriptor, tools)
     return tools
 
@@ -132,12 +125,6 @@ def _mcp_selection(descriptor: _Descriptor, index: int, spec: object) -> McpSele
 
 def _is_list(value: object) -> TypeIs[Sequence[object]]:
     return isinstance(value, list | tuple)
-
-
-def _duplicate_name(tools: Iterable[Tool]) -> str:
-    """Return a name that two of the tools have, or an empty string."""
-    names = Counter(bound.spec.name for bound in tools)
-    return next((name for name, count in names.items() if count > 1), "")
 
 
 def load_skills(

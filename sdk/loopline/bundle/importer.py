@@ -24,12 +24,14 @@ from types import ModuleType
 from typing import Any
 
 from loopline.errors import BundleError
+from loopline.names import nearest_hint
 
 MARK = "@"
 """A character that is part of every module name made here, and cannot be part of another module name."""
 
 _DIGEST = 8
 _OWN = re.compile(rf"{MARK}[0-9a-f]{{{_DIGEST}}}\b")
+_UNKNOWN_IMPORT = re.compile(r"cannot import name '(\w+)'")
 _FOREIGN = re.compile(r"\W")
 _LEVEL = 3
 """The index of the level in the arguments of `__import__` after the name."""
@@ -88,7 +90,17 @@ def blame(error: BaseException, folder: Path | None) -> BundleError:
     # The text of a syntax error would repeat the location.
     text = error.msg if isinstance(error, SyntaxError) else str(error)
     message = f"{location}: {type(error).__name__}: {_OWN.sub('', text)}"
-    return BundleError(message.removesuffix(": "))
+    return BundleError(message.removesuffix(": ") + _hint(error, text))
+
+
+def _hint(error: BaseException, text: str) -> str:
+    """Return the end of the message for a missing `await`, or for a name that Loopline does not export; else ""."""
+    if isinstance(error, AttributeError | TypeError) and "'coroutine'" in text:
+        return ": is `await` missing?"
+    unknown = _UNKNOWN_IMPORT.match(text)
+    if isinstance(error, ImportError) and error.name == "loopline" and unknown:
+        return f": {nearest_hint(unknown[1], dir(sys.modules[error.name]))}"
+    return ""
 
 
 def is_raised_inside(error: BaseException, folder: Path | None) -> bool:

@@ -214,5 +214,5 @@ def _check_result(result: object, loaded: LoadedBundle, answer: Completion | Non
         workflow = loaded.bundle.workflow.__name__
         raise BundleError(
             f"{loaded.folder}: {workflow}.process returned {result!r}: "
-            "return the last result of react.run(payload) or self.answer(…)"
+            "return the last result of await react.run(payload) or await self.answer(…)"
         )

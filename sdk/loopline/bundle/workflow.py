@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Generic, Unpack, cast
+from typing import Any, Generic, Self, Unpack, cast
 
 from msgspec import structs
 from typing_extensions import TypeForm, TypeVar
@@ -49,7 +49,7 @@ from loopline.events import Delta, EventSink
 from loopline.files import file_bodies
 from loopline.knowledge import KnowledgeSpace, Passage
 from loopline.models import FAST, Json, Model, dumps, output_type_of, well_formed, well_formed_json
-from loopline.names import caller_location
+from loopline.names import author_error, caller_location
 from loopline.react import (
     Child,
     Context,
@@ -134,6 +134,19 @@ class BaseWorkflow(Generic[Deps]):
     guards: Sequence[Guard] = ()
     round_hooks: Sequence[RoundHook] = ()
     middleware: Sequence[Middleware] = ()
+
+    def __new__(cls, *run: PreparedRun) -> Self:
+        """Create the instance of a turn.
+
+        Raises:
+            BundleError: the code of an author calls the class; the message names the file and line.
+        """
+        if not run:
+            name = cls.__name__
+            raise author_error(
+                f"{name} is created for each turn: write workflow={name}, without parentheses"
+            )
+        return super().__new__(cls)
 
     def __init__(self, run: PreparedRun) -> None:
         self._run = run

@@ -71,6 +71,7 @@ from loopline.timeline import CustomEvent, Moment, Timeline
 from loopline.tools import (
     MCP,
     AskUser,
+    BoundTool,
     Emission,
     KnownTools,
     Outcome,
@@ -281,7 +282,7 @@ def _findings_lines(findings: Findings) -> Iterator[Text]:
 def _tool_line(tool: Tool) -> Text:
     return Text.assemble(
         f"    {escape(tool.spec.name)}",
-        (f"({escape(_parameters(tool.spec.parameters))})", QUIET),
+        (f"({escape(_signature(tool))})", QUIET),
         f"  {tool.effect}",
         (f"  {escape(_first_line(tool.spec.description))}", QUIET),
     )
@@ -328,6 +329,24 @@ def _section(name: str, summary: str) -> Text:
     return Text.assemble((f"  {name}", "bold"), (f"  {summary}" if summary else "", QUIET))
 
 
+def _signature(tool: Tool) -> str:
+    """Render the parameters that a model fills in, with the types as the author wrote them or from the schema."""
+    if not isinstance(tool, BoundTool):
+        return _parameters(tool.spec.parameters)
+    shown = tool.spec.parameters.get("properties")
+    parameters = inspect.signature(tool.function.function).parameters.values()
+    return ", ".join(
+        f"{parameter.name}{'' if parameter.default is parameter.empty else '?'}: {_annotation(parameter)}"
+        for parameter in parameters
+        if isinstance(shown, dict) and parameter.name in shown
+    )
+
+
+def _annotation(parameter: inspect.Parameter) -> str:
+    written = parameter.annotation
+    return written if isinstance(written, str) else inspect.formatannotation(written)
+
+
 def _parameters(schema: JsonObject) -> str:
     """Render the properties of a schema as `name: string, limit?: integer`."""
     match schema:
@@ -348,10 +367,12 @@ def _type_name(schema: Json) -> str:
     if not isinstance(schema, dict):
         return "any"
     match schema:
+        case {"enum": list(values)}:
+            return f"Literal[{', '.join(map(repr, values))}]"
+        case {"const": value}:
+            return f"Literal[{value!r}]"
         case {"type": str(name)}:
             return name
-        case {"enum": list(values)}:
-            return "|".join(dumps(value) for value in values)
         case {"anyOf": list(options)}:
             return "|".join(_type_name(option) for option in options)
         case {"$ref": str(ref)}:

@@ -40,6 +40,7 @@ from loopline.errors import AttachmentError, ConflictError, LooplineError
 from loopline.events import Delta, Event
 from loopline.files import Attachment, AttachmentInput
 from loopline.models import Json, JsonObject, OutputType, dumps, output_type_of
+from loopline.names import AsyncContext
 from loopline.react import Limits
 from loopline.reader import Reading, block_at, check_name
 from loopline.timeline import (
@@ -445,7 +446,7 @@ def connect(
     return RemoteServer(ServerConnection(client, clock or SystemClock(), retry_seconds))
 
 
-class RemoteServer:
+class RemoteServer(AsyncContext):
     """A server, as the user of the key sees it."""
 
     def __init__(self, connection: ServerConnection) -> None:

@@ -16,7 +16,7 @@ from functools import partial
 from msgspec import structs
 
 from loopline.clock import Clock
-from loopline.crew.agents import FilesMode
+from loopline.crew.agents import FILES_MODES, FilesMode
 from loopline.crew.graph_plan import (
     ANALYSING,
     ANALYSIS_FORM,
@@ -35,6 +35,7 @@ from loopline.crew.shared_files import SharedFiles, child_reflections
 from loopline.errors import LooplineError, ToolError
 from loopline.events import Delta, Event
 from loopline.models import JsonObject, ToolSpec
+from loopline.names import check_choice, check_list, check_range
 from loopline.timeline import (
     Block,
     Body,
@@ -193,6 +194,18 @@ class GraphOptions:
     max_replans: int = 2
     cached: tuple[str, ...] = ()
     files: FilesMode = "own"
+
+    def __post_init__(self) -> None:
+        """Check the options.
+
+        Raises:
+            BundleError: a value is out of range; the message names the file and line.
+        """
+        check_range(self.max_workers, 1, "GraphOptions(max_workers=…)")
+        check_range(self.max_replans, 0, "GraphOptions(max_replans=…)")
+        check_range(self.step_seconds, 0, "GraphOptions(step_seconds=…)")
+        check_choice(self.files, FILES_MODES, "GraphOptions(files=…)")
+        check_list(self.cached, "GraphOptions(cached=…)", "names of tools")
 
 
 class GraphTool(RerunnableTool):

@@ -25,6 +25,7 @@ from loopline.files.formats import (
     parse_pdf,
 )
 from loopline.models import Json, dumps, one_line
+from loopline.names import check_type
 from loopline.timeline import UserAttachment, attachments
 
 MB = 1024 * 1024
@@ -120,6 +121,7 @@ def check_text(text: str, caps: AttachmentCaps) -> int:
     Raises:
         AttachmentError: the text is too large.
     """
+    check_type(text, str, "a message", "a str")
     size = _utf8_size(text)
     if size > caps.prompt_bytes:
         raise AttachmentError(

@@ -86,6 +86,7 @@ from loopline.harness.web_ports import open_web
 from loopline.knowledge import KnowledgeSpace, KnowledgeState, Progress
 from loopline.memory import ConversationMemory
 from loopline.models import Model, ModelRegistry, output_type_of
+from loopline.names import check_type
 from loopline.react import Limits
 from loopline.reader import Reader, conversation_lookup, view_conversation
 from loopline.redaction.redacted_log import RedactedLog
@@ -396,6 +397,10 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             ModelError: the model string is invalid.
             LooplineError: `telemetry` is unknown, or `limits` are given together with a log, which has limits already.
         """
+        check_type(bundle, (str, Path, Bundle), "the bundle", "a path, a name or a Bundle")
+        check_type(properties or {}, Mapping, "properties", "a dict")
+        if store is not None and not hasattr(store, "append"):
+            check_type(store, str, "store", "a URL or a TimelineLog")
         if options.get("limits") is not None and not isinstance(store, str | None):
             raise LooplineError("a log has its limits already: pass limits when you open the log")
         return Harness(

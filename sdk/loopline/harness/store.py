@@ -25,6 +25,7 @@ from loopline.harness.read_only_store import (
 from loopline.harness.spaces import finish_cut_off_forgetting, finish_forgetting, open_memory
 from loopline.memory import ConversationMemory
 from loopline.models import Json, JsonObject, dumps
+from loopline.names import AsyncContext
 from loopline.reader import (
     ConversationReader,
     DocumentError,
@@ -52,7 +53,7 @@ from loopline.timeline.log import DEFAULT_LIMITS
 T_co = TypeVar("T_co", covariant=True, default=None)
 
 
-class ConversationHost(ConversationNames[Conversation[T_co]], Generic[T_co]):
+class ConversationHost(ConversationNames[Conversation[T_co]], AsyncContext, Generic[T_co]):
     """The owner of an open log, which returns conversation handles that can write."""
 
     _clock: Clock

@@ -162,19 +162,20 @@ class ReactStateV2(Struct, frozen=True, kw_only=True):
     `min_rounds` decisions. `malformed` and `cut_off` count the last replies in a row that were malformed, or cut off by
     the output limit. `steered` is True after a steer. `batches` are the calls of each decision with their results.
     `notices` counts the notices of the turn, by code. `answer` is an answer that is not accepted yet, or None.
+    Without arguments it is the state of a turn that has just begun, for tests of round hooks.
     """
 
-    iteration: int
-    max_iterations: int | None
-    min_rounds: int
-    malformed: int
-    cut_off: int
-    steered: bool
-    batches: Sequence[Batch]
-    notices: Mapping[str, int]
-    usage: Usage
-    cost: float | None
-    elapsed_seconds: float
+    iteration: int = 0
+    max_iterations: int | None = None
+    min_rounds: int = 0
+    malformed: int = 0
+    cut_off: int = 0
+    steered: bool = False
+    batches: Sequence[Batch] = ()
+    notices: Mapping[str, int] = {}
+    usage: Usage = Usage()
+    cost: float | None = None
+    elapsed_seconds: float = 0.0
     answer: str | None = None
 
     @classmethod

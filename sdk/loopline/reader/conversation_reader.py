@@ -9,6 +9,7 @@ from msgspec import structs
 
 from loopline.errors import LooplineError
 from loopline.models import JsonObject, dumps, well_formed
+from loopline.names import check_type
 from loopline.reader.conversation_documents import (
     block_row,
     document_heading,
@@ -149,6 +150,7 @@ def check_name(kind: str, name: str) -> None:
     Raises:
         LooplineError: the name is blank, or is not valid Unicode.
     """
+    check_type(name, str, f"the name of a {kind}", "a str")
     if not name.strip() or well_formed(name) != name:
         raise LooplineError(
             f"{name!r} cannot be the name of a {kind}: use valid text that is not blank"

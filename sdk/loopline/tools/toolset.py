@@ -13,7 +13,7 @@ from itertools import count
 from loopline.errors import BundleError, ToolError
 from loopline.models import ToolSpec
 from loopline.tools.parameters import nearest_first
-from loopline.tools.tool import Tool
+from loopline.tools.tool import BoundTool, Tool
 
 LONGEST_PROVIDER_NAME = 64
 
@@ -68,6 +68,16 @@ def _digests(name: str) -> Iterator[str]:
         yield f"{prefix}_{digest[:_DIGEST]}"
 
 
+def _make_duplicate_error(first: Tool, second: Tool) -> BundleError:
+    """Return the error for two tools of one name, with the files and lines of those that are functions."""
+    functions = [tool.function for tool in (first, second) if isinstance(tool, BoundTool)]
+    locations = " and ".join(dict.fromkeys(function.location for function in functions))
+    where = f", at {locations}" if locations else ""
+    return BundleError(
+        f"two tools are called {first.spec.name!r}{where}: give one of them another name or alias"
+    )
+
+
 class ToolSet(Mapping[str, Tool]):
     """Tools by name, in their original order.
 
@@ -80,7 +90,7 @@ class ToolSet(Mapping[str, Tool]):
         for tool in tools:
             name = tool.spec.name
             if name in self._tools:
-                raise BundleError(f"two tools are called {name!r}: give one of them another alias")
+                raise _make_duplicate_error(self._tools[name], tool)
             self._tools[name] = tool
 
     def __getitem__(self, name: str) -> Tool:
