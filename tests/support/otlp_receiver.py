@@ -30,6 +30,7 @@ class Received:
     metrics: dict[str, Metric] = field(default_factory=dict[str, Metric])
     resource: dict[str, Plain] = field(default_factory=dict[str, Plain])
     headers: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+    scopes: set[tuple[str, str, str]] = field(default_factory=set[tuple[str, str, str]])
 
     def take(self, path: str, body: bytes) -> None:
         """Keep a request."""
@@ -39,10 +40,12 @@ class Received:
                 self.resource = values(list(sent.resource.attributes))
                 for scope in sent.scope_spans:
                     self.spans.extend(scope.spans)
+                    self.scopes.add((scope.scope.name, scope.scope.version, scope.schema_url))
         elif path == "/v1/metrics":
             measured = ExportMetricsServiceRequest.FromString(body)
             for metered in measured.resource_metrics:
                 for scope in metered.scope_metrics:
+                    self.scopes.add((scope.scope.name, scope.scope.version, scope.schema_url))
                     self.metrics.update({metric.name: metric for metric in scope.metrics})
 
     def span(self, name: str) -> Span:

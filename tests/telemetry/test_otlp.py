@@ -7,12 +7,14 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import HistogramDataPoint, NumberDataPoint
 
 from loopline import Harness, LooplineError
+from loopline.telemetry.spans import SCHEMA_URL
 from loopline.testing import Call, FakeClock
 from loopline.timeline import ConversationKey, MemoryLog
 from tests.doors.command import Loopline
@@ -141,6 +143,17 @@ def counts(received: Received, name: str) -> dict[tuple[Plain, ...], int | float
 
 def measured(received: Received, name: str) -> list[HistogramDataPoint]:
     return list(received.metrics[name].histogram.data_points)
+
+
+async def test_what_is_sent_names_its_version_and_that_of_the_conventions(
+    received: Received,
+) -> None:
+    await said("top secret")
+    assert received.scopes == {("loopline", version("loopline"), SCHEMA_URL)}
+    points = measured(received, "gen_ai.client.operation.duration")
+    assert {values(list(point.attributes))["gen_ai.provider.name"] for point in points} == {
+        "loopline"
+    }
 
 
 async def test_tokens_are_measured_by_model_and_kind(received: Received) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import get_args
 
+import jsonschema
 import pytest
 from msgspec import structs
 
 from loopline.events import Caller, ObservedTurn
-from loopline.models import JsonObject, Usage
+from loopline.models import Json, JsonObject, Usage
 from loopline.telemetry import spans as genai
 from loopline.telemetry.spans import FAILED, FinishedSpan, spans_of, trace_id
 from loopline.timeline import (
@@ -23,18 +25,21 @@ from loopline.timeline import (
     ExitReason,
     ModelOverflowed,
     ModelSwitched,
+    Notes,
     Notice,
     ProxiedCall,
     ProxiedResult,
     RangeSummary,
     ResultStatus,
     RoundStart,
+    Thinking,
     ToolCalled,
     ToolPending,
     ToolResult,
     ToolsSelected,
     ToolStarted,
     TurnHeader,
+    UserFollowup,
     UserPrompt,
 )
 
@@ -138,11 +143,132 @@ def test_a_request_says_what_it_used_and_why_it_ended() -> None:
     }
 
 
-def test_a_model_by_way_of_pydantic_ai_has_the_provider_that_is_asked() -> None:
-    name = "pydantic-ai:google:gemini-3-pro"
-    (chat,) = spans(structs.replace(ROUND, model=name), structs.replace(DECIDED, model=name))
-    attributes = chat.attributes[genai.PROVIDER], chat.attributes[genai.REQUEST_MODEL]
-    assert attributes == ("google", "gemini-3-pro")
+@pytest.mark.parametrize(
+    ("name", "provider", "model"),
+    [
+        ("pydantic-ai:google:gemini-3-pro", "gcp.gen_ai", "gemini-3-pro"),
+        ("pydantic-ai:mistral:large", "mistral_ai", "large"),
+        ("openai-chat:gpt-5", "openai", "gpt-5"),
+        ("groq:llama", "groq", "llama"),
+        ("ollama:qwen:8b", "ollama", "qwen:8b"),
+    ],
+)
+def test_a_provider_has_the_name_of_the_conventions(name: str, provider: str, model: str) -> None:
+    header = structs.replace(HEADER, model=name)
+    chat, call, agent = spans(
+        header, structs.replace(ROUND, model=name), structs.replace(DECIDED, model=name), SEEN, DONE
+    )
+    assert {span.attributes[genai.PROVIDER] for span in (chat, call, agent)} == {provider}
+    assert {span.attributes[genai.REQUEST_MODEL] for span in (chat, agent)} == {model}
+
+
+TEXT_PART: JsonObject = {"properties": {"type": {"const": "text"}, "content": {"type": "string"}}}
+REASONING: JsonObject = {
+    "properties": {"type": {"const": "reasoning"}, "content": {"type": "string"}}
+}
+CALL_PART: JsonObject = {
+    "properties": {
+        "type": {"const": "tool_call"},
+        "id": {"type": ["string", "null"]},
+        "name": {"type": "string"},
+    },
+    "required": ["type", "name", "arguments"],
+}
+RESPONSE_PART: JsonObject = {
+    "properties": {"type": {"const": "tool_call_response"}, "id": {"type": ["string", "null"]}},
+    "required": ["type", "response"],
+}
+PARTS: list[Json] = [
+    {"required": ["type", "content"], **TEXT_PART},
+    {"required": ["type", "content"], **REASONING},
+    CALL_PART,
+    RESPONSE_PART,
+]
+
+
+def messages_schema(required: list[Json], more: JsonObject) -> JsonObject:
+    """The schema of messages that have these fields."""
+    parts: JsonObject = {"type": "array", "items": {"type": "object", "oneOf": PARTS}}
+    roles: JsonObject = {"enum": ["system", "user", "assistant", "tool"]}
+    message: JsonObject = {"type": "object", "required": required}
+    message["properties"] = {"role": roles, "parts": parts, **more}
+    return {"type": "array", "minItems": 1, "items": message}
+
+
+FINISHES: JsonObject = {"enum": ["stop", "length", "content_filter", "tool_call", "error"]}
+SCHEMAS = {
+    genai.INPUT_MESSAGES: messages_schema(["role", "parts"], {}),
+    genai.OUTPUT_MESSAGES: messages_schema(
+        ["role", "parts", "finish_reason"], {"finish_reason": FINISHES}
+    ),
+}
+"""What `docs/gen-ai/gen-ai-input-messages.json` and `gen-ai-output-messages.json` of OpenTelemetry's semantic conventions ask of
+messages with these parts (open-telemetry/semantic-conventions-genai); the generic part, which takes anything, is left out."""
+REQUIRED = {
+    genai.CHAT: {genai.OPERATION, genai.PROVIDER, genai.REQUEST_MODEL},
+    genai.INVOKE_AGENT: {genai.OPERATION, genai.PROVIDER, genai.AGENT, genai.CONVERSATION},
+    genai.EXECUTE_TOOL: {genai.OPERATION, genai.PROVIDER, genai.TOOL, genai.CALL_ID},
+}
+"""The attributes that the spans and their measurements have, of those that the conventions require or recommend."""
+
+
+@pytest.mark.parametrize("reason", ["stop", "tool_use", "length", "refusal"])
+def test_messages_and_attributes_are_those_of_the_conventions(reason: str) -> None:
+    decided = structs.replace(DECIDED, stop_reason=reason)
+    made = spans(
+        *(PROMPT, HEADER, ROUND, decided, Thinking(text="hm"), Notes(text="I look."), CALLED),
+        *(ToolStarted(call_id="c1", effect="read"), SEEN, UserFollowup(text="and milk")),
+        *(ROUND, decided, ANSWERED, DONE),
+        content=True,
+    )
+    assert [span.attributes[genai.OPERATION] for span in made] == [
+        *(genai.CHAT, genai.EXECUTE_TOOL, genai.CHAT, genai.INVOKE_AGENT)
+    ]
+    for span in made:
+        attributes = span.attributes
+        assert attributes.keys() >= REQUIRED[str(attributes[genai.OPERATION])]
+        for name, schema in SCHEMAS.items():
+            if attributes[genai.OPERATION] != genai.EXECUTE_TOOL:
+                jsonschema.validate(json.loads(str(attributes[name])), schema)
+
+
+def test_a_request_has_its_new_messages_and_its_reply_if_they_are_asked_for() -> None:
+    first, _, cut_off, second, agent = spans(
+        *(PROMPT, HEADER, ROUND, DECIDED, Thinking(text="hm"), Notes(text="I look."), CALLED),
+        *(SEEN, UserFollowup(text="and milk"), ROUND, ROUND),
+        *(structs.replace(DECIDED, stop_reason="stop"), ANSWERED, DONE),
+        content=True,
+    )
+    assert messages(first, genai.INPUT_MESSAGES) == [("user", ["the secret question"])]
+    assert messages(first, genai.OUTPUT_MESSAGES) == [
+        ("assistant", ["hm", "I look.", {"text": "secret"}])
+    ]
+    assert (first.start, first.end) == (at(3), at(4))
+    assert messages(second, genai.INPUT_MESSAGES) == [
+        ("tool", ["a secret"]),
+        ("user", ["and milk"]),
+    ]
+    assert cut_off.attributes[genai.INPUT_MESSAGES] == second.attributes[genai.INPUT_MESSAGES]
+    assert messages(second, genai.OUTPUT_MESSAGES) == [("assistant", ["the secret answer"])]
+    assert messages(agent, genai.OUTPUT_MESSAGES) == [("assistant", ["the secret answer"])]
+
+
+def messages(span: FinishedSpan, name: str) -> list[tuple[str, list[Json]]]:
+    """The roles and the contents of the messages in an attribute."""
+    rows = json.loads(str(span.attributes[name]))
+    return [
+        (row["role"], [next(part[k] for k in CONTENTS if k in part) for part in row["parts"]])
+        for row in rows
+    ]
+
+
+CONTENTS = ("content", "arguments", "response")
+
+
+def test_the_request_of_a_turn_that_waits_is_told_before_the_answer() -> None:
+    asks = ToolPending(call_id="c1", kind="question", question="Which?", digest="")
+    (chat,) = spans(HEADER, ROUND, DECIDED, CALLED, asks, content=True)
+    assert messages(chat, genai.OUTPUT_MESSAGES) == [("assistant", [{"text": "secret"}])]
 
 
 def test_a_model_whose_name_tells_of_no_provider_runs_here() -> None:
@@ -274,6 +400,7 @@ def test_the_agent_says_what_the_turn_used_that_of_its_children_included() -> No
     agent = spans(HEADER, ROUND, DECIDED, ROUND, DECIDED, structs.replace(DONE, rounds=2))[-1]
     assert agent.attributes == {
         "gen_ai.operation.name": "invoke_agent",
+        "gen_ai.provider.name": "openai",
         "gen_ai.agent.name": "guide",
         "gen_ai.request.model": "gpt-5",
         "gen_ai.conversation.id": "talk",

@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
 from typing import Any
 
 from opentelemetry import metrics, trace
@@ -197,7 +198,7 @@ class _Spans:
             resource=resource, id_generator=self._ids, shutdown_on_exit=False
         )
         self.provider.add_span_processor(BatchSpanProcessor(self.exporter))
-        self._tracer = self.provider.get_tracer(SCOPE)
+        self._tracer = self.provider.get_tracer(SCOPE, version("loopline"), spans.SCHEMA_URL)
 
     def take(self, finished: FinishedSpan) -> None:
         """Add the span to the queue."""
@@ -236,7 +237,7 @@ class _Metrics:
         self.exporter = _MetricExporter(failure)
         reader = PeriodicExportingMetricReader(self.exporter)
         self.provider = MeterProvider([reader], resource, shutdown_on_exit=False)
-        self._meter = self.provider.get_meter(SCOPE)
+        self._meter = self.provider.get_meter(SCOPE, version("loopline"), spans.SCHEMA_URL)
         self._tokens = self._histogram(spans.TOKEN_USAGE, "{token}", spans.TOKENS)
         self._rounds = self._histogram(spans.ROUNDS, "{round}", spans.CALLS)
         self._operations = self._histogram(spans.OPERATION_DURATION, "s", spans.SECONDS)

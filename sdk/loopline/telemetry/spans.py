@@ -6,36 +6,45 @@ The spans depend only on the blocks, and their ids are digests, so a later fold 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Final, Literal, NamedTuple
 
 from loopline.events import ObservedTurn
-from loopline.models import BRIDGED, JsonObject, dumps
+from loopline.models import BRIDGED, Json, JsonObject, dumps
 from loopline.timeline import (
     Block,
     BodyUnion,
+    Completion,
     Decision,
     Exit,
     ExitReason,
     ModelOverflowed,
     ModelSwitched,
+    Notes,
     Notice,
     ProxiedBody,
     ProxiedCall,
     ProxiedResult,
     RangeSummary,
     RoundStart,
+    Thinking,
     ToolCalled,
+    ToolPending,
     ToolResult,
     ToolsSelected,
     ToolStarted,
     Turn,
     TurnHeader,
+    UserFollowup,
     UserPrompt,
+    UserSteer,
     turn_id,
 )
+
+SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.41.0"
+"""The version of OpenTelemetry's conventions that names the attributes."""
 
 INVOKE_AGENT: Final = "invoke_agent"
 CHAT: Final = "chat"
@@ -95,6 +104,20 @@ OVERFLOW = "overflow"
 """The error of a request that was too long for the model."""
 LOCAL = "loopline"
 """The provider of a model with a name without a provider."""
+PROVIDERS: Mapping[str, str] = {
+    "openai-chat": "openai",
+    "azure": "azure.ai.openai",
+    "bedrock": "aws.bedrock",
+    "google": "gcp.gen_ai",
+    "google-gla": "gcp.gemini",
+    "google-vertex": "gcp.vertex_ai",
+    "grok": "x_ai",
+    "xai": "x_ai",
+    "mistral": "mistral_ai",
+}
+"""The providers that the conventions name differently."""
+FINISHES: Mapping[str, str] = {"tool_use": "tool_call", "refusal": "content_filter"}
+"""The reasons why a reply ended that the conventions name differently in a message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,10 +135,16 @@ class FinishedSpan:
     failed: bool = False
 
 
+ReplyPart = Thinking | Notes | ToolCalled | Completion
+"""The parts of a reply, which follow its decision."""
+_PARTS = BodyUnion[ReplyPart](ReplyPart)
 SpanBody = (
     TurnHeader
     | UserPrompt
-    | ToolCalled
+    | UserFollowup
+    | UserSteer
+    | ReplyPart
+    | ToolPending
     | ToolStarted
     | ToolResult
     | ProxiedBody
@@ -132,12 +161,13 @@ _SPANS = BodyUnion[SpanBody](SpanBody)
 
 
 class _Request(NamedTuple):
-    """A request to a model: the block of its round, and the time when it was sent."""
+    """A request to a model: the block of its round, the time when it was sent, and its messages as JSON."""
 
     block: Block
     start: datetime
     model: str
     purpose: str
+    messages: str = ""
 
 
 @dataclass(slots=True)
@@ -146,17 +176,23 @@ class TurnSpans:
 
     A turn is an `invoke_agent` span. Its children are a `chat` span for each model request and an `execute_tool` span for
     each call. The parent of a program's call is the call that runs the program; the parent of a child run's turn is the
-    call that started the run. Arguments, results and messages are included only with `content`.
+    call that started the run.
+
+    Arguments, results and messages are included only with `content`. The input messages of a request are those that are
+    new since the request before it; its span then ends only with the first block after its reply.
     """
 
     of: ObservedTurn
     content: bool = False
     _turn: Turn = field(init=False)
-    _start: datetime | None = None
     _round: _Request | None = None
     _call_starts: dict[str, datetime] = field(default_factory=dict[str, datetime])
     _arguments: dict[str, JsonObject] = field(default_factory=dict[str, JsonObject])
     _prompt: str = ""
+    _inputs: list[JsonObject] = field(default_factory=list[JsonObject])
+    _reply: FinishedSpan | None = None
+    _parts: list[Json] = field(default_factory=list[Json])
+    _finish: str = "stop"
 
     def __post_init__(self) -> None:
         self._turn = Turn(self.of.turn)
@@ -167,21 +203,32 @@ class TurnSpans:
             return ()
         self._turn.take(block)
         body = block.body
-        return self._take(block, body) if _SPANS.has(body) else ()
+        if not _SPANS.has(body):
+            return ()
+        replies = () if self._reply is None or _PARTS.has(body) else self._end_reply(self._reply)
+        return [*replies, *self._take(block, body)]
+
+    def _end_reply(self, span: FinishedSpan) -> Sequence[FinishedSpan]:
+        """Return the span of a request with the parts of its reply."""
+        message: JsonObject = {"role": "assistant", "parts": [*self._parts]}
+        message["finish_reason"] = self._finish
+        self._reply = None
+        self._parts = []
+        return [replace(span, attributes={**span.attributes, OUTPUT_MESSAGES: dumps([message])})]
 
     def _take(self, block: Block, body: SpanBody) -> Sequence[FinishedSpan]:
         match body:
-            case TurnHeader():
-                self._start = self._turn.started_at
-            case UserPrompt(text=text):
-                self._prompt = text
-            case ToolCalled(call_id=call_id, arguments=arguments):
-                self._arguments[call_id] = arguments
-            case ProxiedCall(call_id=call_id, arguments=arguments):
-                self._arguments[call_id] = arguments
-                self._call_starts[call_id] = block.ts
-            case ToolStarted(call_id=call_id):
-                self._call_starts[call_id] = block.ts
+            case TurnHeader() | ToolPending():  # they only end the reply before them
+                pass
+            case UserPrompt(text=text) | UserFollowup(text=text) | UserSteer(text=text):
+                self._prompt = self._prompt or text
+                self._inputs.append(_message("user", _text_part(text)))
+            case Thinking() | Notes() | ToolCalled() | Completion():
+                self._take_part(body)
+            case ProxiedCall() | ToolStarted():
+                self._call_starts[body.call_id] = block.ts
+                if isinstance(body, ProxiedCall):
+                    self._arguments[body.call_id] = body.arguments
             case RoundStart() | Decision() | ModelSwitched() | ModelOverflowed() | Notice():
                 return self._take_round(block, body)
             case ToolsSelected() | RangeSummary():
@@ -192,16 +239,36 @@ class TurnSpans:
                 return [*self._give_up(block, reason), self._invoke_agent(block, body)]
         return ()
 
+    def _take_part(self, body: ReplyPart) -> None:
+        """Add a part to the reply whose span is open."""
+        parts: list[Json] = [] if self._reply is None else self._parts
+        match body:
+            case Thinking(text=text):
+                parts.append({"type": "reasoning", "content": text})
+            case Notes(text=text) | Completion(text=text):
+                parts.append(_text_part(text))
+            case ToolCalled(call_id=call_id, tool=name, arguments=arguments):
+                self._arguments[call_id] = arguments
+                call: JsonObject = {"type": "tool_call", "id": call_id, "name": name}
+                parts.append({**call, "arguments": arguments})
+
     def _take_round(
         self, block: Block, body: RoundStart | Decision | ModelSwitched | ModelOverflowed | Notice
     ) -> Sequence[FinishedSpan]:
         match body:
             case RoundStart(model=model, purpose=purpose):
                 unfinished = self._give_up(block, CUT_OFF)
-                self._round = _Request(block, block.ts, model, purpose) if model else None
+                messages = dumps([*self._inputs]) if self.content else ""
+                self._round = _Request(block, block.ts, model, purpose, messages) if model else None
                 return unfinished
             case Decision(stop_reason=reason):
-                return self._chat(block, _reply(body, reason))
+                self._inputs = []
+                self._finish = FINISHES.get(reason, reason)
+                replied = self._chat(block, _reply(body, reason))
+                if not self.content or not replied:
+                    return replied
+                [self._reply] = replied
+                return ()
             case ModelSwitched(why="refusal" as reason):
                 return self._chat(block, _reply(body, reason))
             case ModelSwitched(why=why):
@@ -241,6 +308,7 @@ class TurnSpans:
         self, request: _Request, end: Block, attributes: Mapping[str, Value], error: str
     ) -> FinishedSpan:
         provider, model = _model(request.model)
+        messages = {INPUT_MESSAGES: request.messages} if request.messages else {}
         return self._span(
             (CHAT, str(request.block.seq)),
             model,
@@ -251,6 +319,7 @@ class TurnSpans:
                 REQUEST_MODEL: model,
                 ROUND: request.block.round,
                 PURPOSE: request.purpose,
+                **messages,
                 **attributes,
             },
             kind="internal" if provider == LOCAL else "client",
@@ -259,8 +328,14 @@ class TurnSpans:
 
     def _execute_tool(self, end: Block, result: ToolResult | ProxiedResult) -> FinishedSpan:
         """Return the span of a call; the parent of a program's call is the call that runs the program."""
+        if isinstance(result, ToolResult):
+            response: JsonObject = {"type": "tool_call_response", "id": result.call_id}
+            response["response"] = result.text
+            self._inputs.append(_message("tool", response))
         elapsed = end.ts - timedelta(milliseconds=result.elapsed_ms)
+        header = self._turn.header
         attributes: dict[str, Value] = {
+            PROVIDER: _model(header.model)[0] if header else LOCAL,
             TOOL: result.tool,
             TOOL_TYPE: "function",
             CALL_ID: result.call_id,
@@ -293,17 +368,19 @@ class TurnSpans:
             OUTPUT_TOKENS: turn.usage.output_tokens,
         }
         if header is not None:
-            attributes |= {AGENT: header.bundle, REQUEST_MODEL: _model(header.model)[1]}
+            provider, model = _model(header.model)
+            attributes |= {AGENT: header.bundle, PROVIDER: provider, REQUEST_MODEL: model}
         if turn.cost is not None:
             attributes[COST] = turn.cost
         if self.content:
-            attributes[INPUT_MESSAGES] = _message("user", self._prompt)
+            attributes[INPUT_MESSAGES] = dumps([_message("user", _text_part(self._prompt))])
             if turn.completion is not None:
-                attributes[OUTPUT_MESSAGES] = _message("assistant", turn.completion.text)
+                answer = _message("assistant", _text_part(turn.completion.text))
+                attributes[OUTPUT_MESSAGES] = dumps([{**answer, "finish_reason": self._finish}])
         return self._span(
             (INVOKE_AGENT,),
             header.bundle if header else "",
-            self._start or end.ts - timedelta(milliseconds=exit_.elapsed_ms),
+            turn.started_at or end.ts - timedelta(milliseconds=exit_.elapsed_ms),
             end.ts,
             attributes,
             error=exit_.reason if exit_.reason in FAILED else "",
@@ -392,9 +469,13 @@ def _digest(*parts: str) -> str:
 def _model(name: str) -> tuple[str, str]:
     """Split a model string into the provider and the provider's name of the model: `openai` and `gpt-5`."""
     provider, colon, model = name.removeprefix(BRIDGED).partition(":")
-    return (provider, model) if colon else (LOCAL, name)
+    return (PROVIDERS.get(provider, provider), model) if colon else (LOCAL, name)
 
 
-def _message(role: str, text: str) -> str:
-    """Return a message as JSON, in the schema of OpenTelemetry's conventions."""
-    return dumps([{"role": role, "parts": [{"type": "text", "content": text}]}])
+def _message(role: str, part: JsonObject) -> JsonObject:
+    """Return a message with one part, in the schema of OpenTelemetry's conventions."""
+    return {"role": role, "parts": [part]}
+
+
+def _text_part(text: str) -> JsonObject:
+    return {"type": "text", "content": text}
