@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from collections.abc import Generator
 from contextlib import ExitStack
+from urllib.parse import quote
 
 import httpx2
 import pytest
 
+from loopline.cli.options import TerminalLines
 from loopline.models import Json, JsonObject
 from loopline.server import ServerSettings, app
 from tests.doors.command import Loopline
@@ -86,6 +89,35 @@ def test_every_change_is_one_line_that_names_who_and_what_and_no_text(
         [line] = [r.getMessage() for r in caplog.records if r.name == "loopline.audit"]
         assert line.startswith(f"{action} tenant='default' project='default' user='local' "), line
         assert WORD not in line
+
+
+FORGED = "c9\r\ndelete tenant='acme'\x1b[2J\x9b1m\0\u2028\u202e"
+"""A name with line ends, controls of a terminal, NUL and a change of the writing direction."""
+
+
+def test_no_name_begins_a_line_of_the_log_or_controls_the_terminal_that_shows_it(
+    client: httpx2.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "loopline")
+    place = f"{ALL}/{quote(FORGED, safe='')}"
+    body: JsonObject = {"text": "call shop.book name=tea", "key": FORGED}
+    assert client.post(f"{place}/messages", json={"text": "tea"}).is_success
+    assert client.post(f"{place}/fork", json={"seq": 1, "name": f"{FORGED}!"}).is_success
+    assert client.post(f"{place}/answers", json={"values": {FORGED: 1}}).status_code == 422
+    assert client.post(f"{place}/messages", json=body).status_code == 422
+    assert client.request("DELETE", f"{place}!").is_success
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line for line in lines if "c9" in line]
+    assert all(line.isprintable() for line in lines), lines
+    bad = logging.makeLogRecord({"name": "loopline", "levelname": "INFO", "msg": FORGED})
+    try:
+        raise ValueError(FORGED)
+    except ValueError:
+        broken = logging.makeLogRecord({"msg": FORGED, "exc_info": sys.exc_info()})
+    for record in (bad, broken):
+        shown = TerminalLines().format(record).split("\n")
+        assert all(line.isprintable() for line in shown), shown
+    assert len(TerminalLines().format(bad).split("\n")) == 1
 
 
 def test_no_route_that_changes_something_is_left_out(client: httpx2.Client) -> None:

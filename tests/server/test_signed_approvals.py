@@ -120,6 +120,18 @@ def test_an_answer_to_an_approval_needs_what_was_signed_for_it(served: Served, v
     assert (answered.status_code, answered.json()["exit_reason"]) == (200, "complete")
 
 
+@pytest.mark.parametrize("value", [[], ["yes"], {}, {"a": 1}, {"approved": "yes"}, 7, None, "x"])
+def test_an_answer_that_is_neither_yes_nor_no_is_refused_and_the_call_still_waits(
+    served: Served, value: Json
+) -> None:
+    name = f"odd-{json.dumps(value)}"
+    approval = served.pause(name)
+    refused = served.answer(name, approval, value)
+    assert (refused.status_code, refused.json()["action_by"]) == (422, "client")
+    assert "c1 awaits approval: answer yes or no" in refused.json()["detail"]
+    assert served.answer(name, approval).json()["answer"] == SOLD
+
+
 def test_the_approval_of_another_conversation_is_refused(served: Served) -> None:
     other, own = served.pause("other"), served.pause("own")
     assert served.answer("own", other).status_code == 403

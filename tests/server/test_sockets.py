@@ -232,5 +232,7 @@ def test_a_page_of_another_server_opens_no_socket_on_this_machine(transport: str
         place = f"{url}/socket.io/?EIO=4&transport={transport}"
         assert httpx2.get(place, headers=headers).status_code == 403
         headers["Origin"] = "http://localhost:3000"
+        assert httpx2.get(place, headers=headers).status_code == 403
+        headers["Origin"] = url
         if transport == "polling":
             assert httpx2.get(place, headers=headers).status_code == 200

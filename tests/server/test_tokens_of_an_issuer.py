@@ -50,7 +50,14 @@ class Issuer:
         rows = {
             name: json.loads(algorithm.to_jwk(key.public_key())) for name, key in self.keys.items()
         }
-        return {"keys": [{**row, "kid": name, "alg": "ES256"} for name, row in rows.items()]}
+        uses: dict[str, dict[str, Any]] = {"enc": {"use": "enc"}, "signing": {"key_ops": ["sign"]}}
+        own = {"k1": {"use": "sig", "key_ops": ["verify"]}, **uses}
+        return {
+            "keys": [
+                {**row, "kid": name, "alg": "ES256", **own.get(name, {})}
+                for name, row in rows.items()
+            ]
+        }
 
     def token(self, key_id: str = "k1", **changed: Any) -> str:
         """A token of ann, with other claims; those that are None are left out."""
@@ -175,6 +182,12 @@ def with_its_own_key(issuer: Issuer) -> str:
     return jwt.encode(claims, other, "ES256", headers={"kid": "k1", "jwk": row})
 
 
+def with_another_key(issuer: Issuer, key_id: str) -> str:
+    """A token that another key of the issuer signed."""
+    issuer.keys[key_id] = ec.generate_private_key(ec.SECP256R1())
+    return issuer.token(key_id)
+
+
 WRONG: dict[str, Callable[[Issuer], str]] = {
     "no token": lambda issuer: "",
     "no JSON Web Token": lambda issuer: "a.b.c",
@@ -194,6 +207,14 @@ WRONG: dict[str, Callable[[Issuer], str]] = {
     "signed with the public key": signed_with_the_public_key,
     "another key under its id": swapped,
     "a key of its own": with_its_own_key,
+    "a key for encryption": lambda issuer: with_another_key(issuer, "enc"),
+    "a key that only signs": lambda issuer: with_another_key(issuer, "signing"),
+    "an end as text": lambda issuer: issuer.token(exp=str(LATER)),
+    "an end that is true": lambda issuer: issuer.token(exp=True),
+    "a begin as text": lambda issuer: issuer.token(nbf="1"),
+    "NUL in the user": lambda issuer: issuer.token(sub="ann\0"),
+    "a line end in the user": lambda issuer: issuer.token(sub="ann\nroot"),
+    "an escape in the tenant": lambda issuer: issuer.token(tenant="ac\x1b[2Jme"),
     "cut": lambda issuer: issuer.token()[:-2],
     "changed": lambda issuer: issuer.token().replace(".", ".e", 1),
 }

@@ -297,7 +297,13 @@ def local() -> Generator[httpx2.Client]:
         ({}, 200),
         ({"Host": "localhost"}, 200),
         ({"Host": "evil.example"}, 421),
-        ({"Origin": "http://localhost:3000"}, 200),
+        ({"Origin": "http://localhost:3000"}, 403),
+        ({"Origin": "http://localhost:9999", "Sec-Fetch-Site": "same-site"}, 403),
+        ({"Origin": "{own}"}, 200),
+        ({"Origin": "{own}", "Sec-Fetch-Site": "same-origin"}, 200),
+        ({"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "no-cors"}, 403),
+        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}, 200),
+        ({"Sec-Fetch-Site": "none", "Sec-Fetch-Mode": "navigate"}, 200),
         ({"Origin": "https://evil.example"}, 403),
         ({"Origin": "null"}, 403),
         ({"Host": "127.0.0.1.evil.example"}, 421),
@@ -306,7 +312,12 @@ def local() -> Generator[httpx2.Client]:
 def test_a_page_of_another_server_cannot_ask_this_machine(
     local: httpx2.Client, headers: dict[str, str], status: int
 ) -> None:
-    assert local.get("/health", headers=headers).status_code == status
+    own = f"{local.base_url}".rstrip("/")
+    sent = {name: value.format(own=own) for name, value in headers.items()}
+    assert local.get("/health", headers=sent).status_code == status
+    assert local.post("/by-rn", headers=sent, json={}).status_code == (
+        422 if status == 200 else status
+    )
 
 
 def test_a_body_that_is_too_large_is_refused_before_it_is_read(local: httpx2.Client) -> None:

@@ -19,7 +19,7 @@ from typing import Any, Concatenate, Literal, NoReturn, TypeAlias
 import click
 
 from loopline.cli.parameters import verbose_option
-from loopline.cli.terminal import Screen, leave_pipe
+from loopline.cli.terminal import Screen, escape, leave_pipe
 from loopline.errors import LooplineError
 from loopline.timeline import DEFAULT_USER, Reaction
 
@@ -135,11 +135,22 @@ def _configure_log(verbose: bool, as_json: bool) -> None:
     handler: logging.Handler = logging.NullHandler()
     if verbose:
         handler = logging.StreamHandler(sys.stderr)
-        human = logging.Formatter("%(levelname)s %(name)s: %(message)s")
-        handler.setFormatter(JsonLines() if as_json else human)
+        handler.setFormatter(JsonLines() if as_json else TerminalLines())
         _logger.setLevel(logging.DEBUG)
     _logger.handlers[:] = [handler]
     _logger.propagate = False
+
+
+class TerminalLines(logging.Formatter):
+    """Formats log records for a terminal: texts from outside cannot control it, and only a traceback has further lines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as a line, and its traceback on further lines."""
+        line = " ".join(record.getMessage().splitlines())
+        text = f"{record.levelname} {record.name}: {line}"
+        if record.exc_info:
+            text = f"{text}\n{self.formatException(record.exc_info)}"
+        return escape(text)
 
 
 class JsonLines(logging.Formatter):

@@ -25,6 +25,7 @@ from loopline.events import (
     Observer,
     event_size,
 )
+from loopline.models import one_line
 from loopline.redaction.redaction import Redactor, redact_json, redact_text
 from loopline.timeline import (
     Block,
@@ -78,6 +79,8 @@ def in_turn(recorder: Recorder) -> Generator[None, None, None]:
 
 
 Values = dict[str, str | int | float]
+LINE_CHARACTERS = 1_000
+"""The longest line that is logged about a block."""
 
 
 LoggedBody = TurnHeader | Decision | ModelSwitched | ToolPending | ToolResult | Exit
@@ -86,13 +89,15 @@ _LOGGED = BodyUnion[LoggedBody](LoggedBody)
 
 
 def log_block(conversation: str, block: Block) -> None:
-    """Log the block if its type is one of those that are logged."""
+    """Log the block on one line, if its type is one of those that are logged."""
     body = block.body
-    if _LOGGED.has(body):
+    if _LOGGED.has(body) and logger.isEnabledFor(logging.INFO):
         turn = block.turn_id
         text, values = _record(body, block.round)
         where: Values = {"conversation": conversation, "turn_id": turn, "round": block.round}
-        logger.info("%s %s %s", conversation, turn, text, extra=where | values)
+        # Names of conversations, models and tools are from outside: they must not begin another line.
+        line = one_line(f"{conversation} {turn} {text}", LINE_CHARACTERS)
+        logger.info("%s", line, extra=where | values)
 
 
 def _record(body: LoggedBody, number: int) -> tuple[str, Values]:

@@ -68,8 +68,8 @@ class RequestGuard:
     """The outermost middleware of the app.
 
     It refuses bodies that are too large, reads a body only if its sender is authenticated, adds headers and counts
-    responses. A server without authentication answers only requests from this machine, for a loopback host name, so a
-    web page in a browser cannot reach it.
+    responses. A server without authentication answers only requests from this machine, for a loopback host name, and
+    of web pages only those of its own origin and of `ServerSettings.origins`.
     """
 
     def __init__(self, app: ASGIApp, *, host: BundleHost, sockets: SocketHost) -> None:
@@ -135,12 +135,27 @@ class RequestGuard:
                 HTTPStatus.MISDIRECTED_REQUEST,
                 "without authentication the server answers only this machine: use localhost in the URL",
             )
-        origin = _first_header(headers, "origin")
-        if origin and origin not in self._origins and not is_loopback(_host_name(origin)):
+        if not self._is_of_allowed_page(headers):
             return RequestProblem(
-                HTTPStatus.FORBIDDEN, "web pages of other servers may not use this server"
+                HTTPStatus.FORBIDDEN,
+                "web pages of other origins may not use this server, also those of other ports: "
+                "name the origin with --origin",
             )
         return None
+
+    def _is_of_allowed_page(self, headers: Headers) -> bool:
+        """Return whether a request is of a page of this server or of an allowed origin, or of no page.
+
+        Browsers send `Origin` with all requests that could change something, and with all WebSockets. For other requests
+        they send `Sec-Fetch-Site`; those that open a page are accepted, because the page that links to it cannot read it.
+        """
+        origin = _first_header(headers, "origin")
+        if origin:
+            own = _first_header(headers, "host").lower()
+            is_own = origin.lower() in (f"http://{own}", f"https://{own}")
+            return is_own or origin in self._origins
+        is_of_other_page = _first_header(headers, "sec-fetch-site") in ("cross-site", "same-site")
+        return not is_of_other_page or _first_header(headers, "sec-fetch-mode") == "navigate"
 
 
 class _Exchange:

@@ -163,7 +163,7 @@ def faults_text(error: RequestValidationError) -> str:
 
 
 async def _report_fault(request: Request, error: Exception) -> Response:
-    _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    _log.error("%s %r failed", request.method, request.url.path, exc_info=error)
     text = "the server failed; the reason is in its log"
     return _response(HTTPStatus.INTERNAL_SERVER_ERROR, text, action_by="operator", headers={})
 

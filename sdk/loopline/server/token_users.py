@@ -128,6 +128,9 @@ class TokenUsers:
             )
         except (jwt.PyJWTError, ValueError, TypeError) as error:
             raise Unauthenticated(f"the token is refused: {type(error).__name__}") from error
+        for name in ("exp", "nbf", "iat"):
+            if type(claims.get(name, 0)) not in (int, float):
+                raise Unauthenticated(f"the claim {name!r} of the token is not a number")
         return cast("JsonObject", claims)
 
     async def _key(self, key_id: str) -> jwt.PyJWK:
@@ -191,7 +194,10 @@ async def _fetch_document(client: httpx2.AsyncClient, url: str) -> Json:
 
 
 def _public_keys(document: Json) -> list[tuple[str, jwt.PyJWK]]:
-    """Return the public keys of a JSON Web Key Set with their ids. Keys of other types are left out."""
+    """Return the public keys of a JSON Web Key Set with their ids.
+
+    Keys of other types, and those that are not for signatures (RFC 7517, `use` and `key_ops`), are left out.
+    """
     match document:
         case {"keys": [*rows]}:
             pass
@@ -199,7 +205,7 @@ def _public_keys(document: Json) -> list[tuple[str, jwt.PyJWK]]:
             raise Unauthenticated("the issuer's document has no keys")
     keys: list[tuple[str, jwt.PyJWK]] = []
     for row in rows[:KEYS]:
-        if not isinstance(row, dict) or row.get("kty") not in KEY_TYPES:
+        if not isinstance(row, dict) or row.get("kty") not in KEY_TYPES or not _verifies(row):
             continue
         if isinstance(key_id := row.get("kid"), str):
             with suppress(jwt.PyJWTError, ValueError):
@@ -207,14 +213,21 @@ def _public_keys(document: Json) -> list[tuple[str, jwt.PyJWK]]:
     return keys
 
 
+def _verifies(row: JsonObject) -> bool:
+    """Return whether a key may verify signatures."""
+    operations = row.get("key_ops", ["verify"])
+    is_for_signatures = row.get("use", "sig") == "sig"
+    return is_for_signatures and isinstance(operations, list) and "verify" in operations
+
+
 def _name(claims: JsonObject, claim: str) -> str:
     """Return the value of a claim, which is the name of a tenant, project or user.
 
     Raises:
-        Unauthenticated: the claim is missing or its value cannot be a name.
+        Unauthenticated: the claim is missing or its value cannot be a name, or has control characters.
     """
     value = claims.get(claim)
-    if not isinstance(value, str):
+    if not isinstance(value, str) or not value.isprintable():
         raise Unauthenticated(f"the token has no claim {claim!r} with a name")
     try:
         check_name("user", value)
