@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Generator
 from contextlib import ExitStack
 from hashlib import sha256
@@ -15,7 +18,7 @@ import httpx2
 import pytest
 
 from loopline import BaseWorkflow, Bundle, Harness, LooplineError, TurnPayload, TurnResult
-from loopline.harness.harness import HostedFolder
+from loopline.harness.hosted_folder import HostedFolder, remove_abandoned_folders
 from loopline.models import Json, dumps
 from loopline.server import ApiKeys, Principal, ServerSettings, add_key, app
 from loopline.testing import ScriptedModel
@@ -81,6 +84,46 @@ def test_a_copy_that_could_not_be_written_is_made_again() -> None:
         assert copy_at(folder.host_file(name, file)).read_text() == text
     finally:
         folder.close()
+
+
+HOSTING = """
+import sys, time
+from loopline.harness.hosted_folder import HostedFolder
+from loopline.timeline import ConversationKey, FileAdded, hosted_name
+file = FileAdded(area="outputs", path="tea.txt", version=1, mime="text/plain", size=3, sha256="", text="tea")
+print(HostedFolder().host_file(hosted_name(ConversationKey(name="c1"), "turn_1", file), file), flush=True)
+time.sleep(60)
+"""
+
+
+def test_the_copies_of_a_killed_process_are_removed_and_those_of_a_running_one_stay(
+    tmp_path: Path,
+) -> None:
+    environment = {**os.environ, "TMPDIR": f"{tmp_path}"}
+    with ExitStack() as stack:
+        processes = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", HOSTING],
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    env=environment,
+                )
+            )
+            for _ in range(2)
+        ]
+        copies = [
+            copy_at((process.stdout or sys.stdin).readline().strip()) for process in processes
+        ]
+        processes[0].kill()
+        processes[0].wait()
+        try:
+            remove_abandoned_folders(tmp_path, 60)
+            assert [is_there(copy) for copy in copies] == [True, True]
+            remove_abandoned_folders(tmp_path, 0)
+            assert [is_there(copy) for copy in copies] == [False, True]
+        finally:
+            processes[1].kill()
 
 
 @pytest.mark.parametrize(

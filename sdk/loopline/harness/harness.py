@@ -5,15 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache, cached_property, partial
-from hashlib import sha256
-from pathlib import Path, PurePosixPath
-from tempfile import mkdtemp
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypedDict, Unpack, overload
 
 from typing_extensions import TypeForm, TypeVar
@@ -53,6 +50,7 @@ from loopline.crew import Agents, LessonWriter, QualityChoice
 from loopline.errors import LooplineError
 from loopline.events import Observer
 from loopline.files import AttachmentCaps
+from loopline.harness.hosted_folder import HostedFolder
 from loopline.harness.inspections import make_redactor, make_scanner, redact_models
 from loopline.harness.mcp_servers import McpServers, mcp_servers_of
 from loopline.harness.model_choice import (
@@ -91,20 +89,17 @@ from loopline.react import Limits
 from loopline.reader import Reader, conversation_lookup, view_conversation
 from loopline.redaction.redacted_log import RedactedLog
 from loopline.redaction.redaction import Redactor
-from loopline.refs import HostedRef
 from loopline.skills import SKILLS_FOLDER, Skill, SkillPlace, Skills
 from loopline.tasks import ThreadCache
 from loopline.timeline import (
     ConversationKey,
     ConversationLimits,
     Entry,
-    FileAdded,
     Lesson,
     Sender,
     TimelineLog,
     TurnResult,
     warm_codec,
-    workspace,
 )
 from loopline.timeline.log import DEFAULT_LIMITS
 from loopline.tools import Tool
@@ -112,32 +107,6 @@ from loopline.tools import Tool
 if TYPE_CHECKING:
     from loopline.harness.past_repositories import PastRepositories
     from loopline.telemetry.otel import Otlp
-
-
-class HostedFolder:
-    """A temporary folder for copies of files; it is created for the first file and removed when the harness closes."""
-
-    def __init__(self) -> None:
-        self._folder: Path | None = None
-
-    def host_file(self, name: HostedRef, file: FileAdded) -> str:
-        """Copy the file into the folder in the calling thread, and return its `file:` URL, valid until `close`."""
-        if self._folder is None:
-            self._folder = Path(mkdtemp(prefix="loopline-files-"))
-        digest = sha256(str(name).encode(errors="surrogatepass")).hexdigest()
-        path = self._folder / digest[:32] / PurePosixPath(file.path).name
-        if not path.exists():
-            path.parent.mkdir(exist_ok=True)
-            part = self._folder / "part"  # an incomplete copy must not have the final name
-            part.write_bytes(workspace.file_bytes(file))
-            part.replace(path)
-        return path.as_uri()
-
-    def close(self) -> None:
-        """Remove the folder with all copies."""
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
 
 
 def open_lessons(
