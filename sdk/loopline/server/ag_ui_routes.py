@@ -66,8 +66,7 @@ async def _send(
         message_id = message.id
         key = f"ag-ui:{sha256(message_id.encode()).hexdigest()}"
         submission = await submit_message(host, conversation, _text(message), key=key)
-        receipt = submission.receipt
-        request = TurnRequest(turn=receipt.turn, after=receipt.seq - 1, submission=submission)
+        request = TurnRequest.of_message(submission)
     run = ClientRun(
         turn=request.turn,
         run_id=body.run_id,

@@ -42,13 +42,13 @@ from loopline.server.event_streams import (
     EarlyEvents,
     EventResponse,
     StreamFormat,
-    conversation_events,
-    dialect_frames,
+    run_response,
     start_position,
     subscribe_early,
 )
 from loopline.server.problems import not_found
 from loopline.server.turn_requests import (
+    TurnRequest,
     answer_open_calls,
     check_unanswered,
     resume_turn,
@@ -393,15 +393,11 @@ async def _respond(
     key = conversation.conversation
     receipt = submission.receipt
     if early is not None:
-        frames = dialect_frames(
-            host,
-            conversation_events(host, conversation, submission, early=early),
-            dialect(dialect_name(dialect_header), key),
-            StreamFormat(),
-            after=receipt.seq - 1,
-        )
         headers = {"Loopline-Turn": receipt.turn_id, "Loopline-Seq": f"{receipt.seq}"}
-        return EventResponse(host, key, frames, headers, early=early)
+        encoder = dialect(dialect_name(dialect_header), key)
+        request = TurnRequest.of_message(submission)
+        stream_format = StreamFormat(headers=headers)
+        return run_response(host, conversation, encoder, stream_format, request, early)
     try:
         result: TurnResult[Any] = await submission.result()
     except BundleError as error:

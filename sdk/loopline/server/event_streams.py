@@ -289,19 +289,22 @@ async def _wait_for_end(host: BundleHost, submission: Submission | None) -> None
 def run_response(
     host: BundleHost,
     conversation: Conversation[Any],
-    encoder: RunDialect,
+    encoder: Dialect,
     stream_format: StreamFormat,
     request: TurnRequest,
     early: EarlyEvents | None,
 ) -> Response:
-    """Stream one run: the records after the message or the question, until the turn ends or asks the user."""
+    """Stream one run: the records after the message or the question, until the turn ends.
+
+    The stream of a `RunDialect` also ends when the turn asks the user.
+    """
     frames = dialect_frames(
         host,
         conversation_events(host, conversation, request.submission, early=early),
         encoder,
         stream_format,
         after=request.after,
-        until=lambda: encoder.is_over,
+        until=(lambda: encoder.is_over) if isinstance(encoder, RunDialect) else None,
     )
     key = conversation.conversation
     return EventResponse(host, key, frames, stream_format.headers, early=early)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Unpack
+from typing import Any, Self, Unpack
 
 from msgspec.structs import replace
 
@@ -33,6 +33,12 @@ class TurnRequest:
     turn: int
     after: int
     submission: Submission | None = None
+
+    @classmethod
+    def of_message(cls, submission: Submission) -> Self:
+        """Return the request of a message that was sent. Its own block is the first of its events."""
+        receipt = submission.receipt
+        return cls(turn=receipt.turn, after=receipt.seq - 1, submission=submission)
 
 
 async def submit_message(

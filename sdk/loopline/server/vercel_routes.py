@@ -132,8 +132,7 @@ async def chat(host: HostDep, caller: CallerDep, body: ChatBody) -> Response:
             submission = await submit_message(
                 host, conversation, text, attachments=last.files(), key=body.key
             )
-            receipt = submission.receipt
-            request = TurnRequest(turn=receipt.turn, after=receipt.seq - 1, submission=submission)
+            request = TurnRequest.of_message(submission)
         encoder = _encoder(host, conversation, request.turn, request.after)
         return run_response(host, conversation, encoder, FORMAT, request, early)
 
