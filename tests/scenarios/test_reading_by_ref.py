@@ -69,7 +69,7 @@ async def test_what_exists_is_read_although_some_does_not(repo: Path) -> None:
         ("ks:docs/tea.md#L40-L50", "10 lines"),
         ("cv:other/ar:turn_1.user.prompt", "no conversation 'other'"),
         ("ar:plan.latest:p", "no plan 'p'"),
-        ("ef:t:p:chatbot:s:u:c:turn_1:r:a.pdf", "is a hosted file"),
+        ("ef:t:p:chatbot:s:u:c:turn_1:r:a.pdf", "is a resource name"),
         ("x", "refs look like"),
     ],
 )

@@ -16,10 +16,12 @@ from pathlib import Path
 import httpx2
 import pytest
 from fastapi import FastAPI
+from msgspec import to_builtins
 
-from loopline import Bundle
+from loopline import Bundle, Output, Source, tool
 from loopline.models import JsonObject, Prompt, Reply, TextDelta
 from loopline.server import ServerSettings, app
+from loopline.server.application import bundle_host
 from loopline.testing import Call, Say, ScriptedModel
 from tests.mcp.served import Served, sdk
 from tests.support.echo_model import EchoModel
@@ -362,6 +364,40 @@ def test_every_route_is_described_with_its_problems(client: httpx2.Client) -> No
             problem = operation["responses"]["422"]["content"]
             assert "application/problem+json" in problem, path
             assert {"401", "403", "404", "409", "413", "429", "503"} <= set(operation["responses"])
+
+
+PAGE = Source(
+    url="https://example.org/tea",
+    title="Tea",
+    objective_relevance=0.75,
+    published_time_iso="2026-03-21T10:00:00Z",
+    favicon_url="https://example.org/icon.png",
+)
+
+
+@tool(effect="read")
+async def find(name: str) -> Output:
+    """Find pages."""
+    return Output(f"pages about {name}", sources=[Source(url="https://example.org/a"), PAGE])
+
+
+async def test_a_cited_source_has_its_number_and_what_is_known_of_it() -> None:
+    finder = Bundle(id="finder", instructions="You find.", tools=[find])
+    model = ScriptedModel([Call("finder.find", name="tea"), "Three minutes. [[S:2]]"])
+    served = app(finder, store="memory:", model=model)
+    async with served.router.lifespan_context(served):
+        [harness] = bundle_host(served).harnesses
+        said = await harness.conversation("c1").say("How long?")
+        transport = httpx2.ASGITransport(app=served)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            shown = (await client.get(f"{HERE}/c1/turns/turn_1")).json()["sources"]
+        [cited] = said.sources
+        stored = await harness.conversation("c1").blocks(types="source.added")
+    known = {"url", "title", "objective_relevance", "published_time_iso", "favicon_url"}
+    expected = {"sid": 2, **{name: getattr(PAGE, name) for name in known}}
+    assert {name: getattr(cited, name) for name in expected} == expected
+    assert [{name: row[name] for name in expected} for row in shown] == [expected]
+    assert "sid" not in to_builtins(stored[1].body)["source"]
 
 
 def test_the_start_page_and_the_docs_name_every_route_and_need_no_script_and_no_network(

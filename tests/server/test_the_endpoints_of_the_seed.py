@@ -102,6 +102,29 @@ def test_a_reaction_is_recorded_replaced_and_taken_back(client: httpx2.Client) -
     assert (rate["ok"], rate["satisfaction_rate"]) == (1, 1.0)
     [reaction] = artifacts(client.post(f"{HERE}/c2/fetch", json={}), "turn.log.reaction")
     assert reaction["reaction"]["origin"] == "user"
+    assert reaction["reaction"]["ts"] == "2026-03-21T10:00:00.000Z"
+
+
+@pytest.mark.parametrize(
+    ("ts", "shown"),
+    [
+        ("2026-03-21T10:00:00Z", "2026-03-21T10:00:00.000Z"),
+        ("2026-03-21T12:00:00.5+02:00", "2026-03-21T10:00:00.500Z"),
+        ("2026-03-21T10:00:00", "2026-03-21T10:00:00.000Z"),
+    ],
+    ids=["in UTC", "with a zone", "without a zone"],
+)
+def test_a_reaction_has_the_time_that_its_client_gave(
+    client: httpx2.Client, ts: str, shown: str
+) -> None:
+    client.post(f"{HERE}/c2/turns/turn_1/feedback", json={"reaction": "ok", "ts": ts})
+    [turn] = client.post(f"{HERE}/c2/turns-with-feedbacks", json={}).json()["turns"]
+    assert turn["reactions"][0]["ts"] == shown
+    [row] = client.get(f"{HERE}/c2/blocks", params={"types": "turn.feedback"}).json()["blocks"][-1:]
+    assert row["body"]["rated_at"].startswith("2026-03-21T10:00:00")
+    client.post(f"{HERE}/c2/turns/turn_1/feedback", json={"reaction": "ok"})
+    [turn] = client.post(f"{HERE}/c2/turns-with-feedbacks", json={}).json()["turns"]
+    assert turn["reactions"][0]["ts"] > shown
 
 
 def test_turns_with_feedback_have_what_was_said_and_rated(client: httpx2.Client) -> None:
@@ -203,10 +226,56 @@ def test_a_range_of_a_file_is_downloaded(
     assert (response.status_code, response.content) == (status, content)
 
 
+FILE_NAME = "ef:default:default:chatbot:{}:local:c1:turn_2:assistant:{}"
+
+
+@pytest.mark.parametrize(
+    ("stage", "path", "kind"),
+    [
+        ("file", "1/a/b.bin", "file"),
+        ("file", "a/b.bin", "file"),
+        ("execution", "out:a/b.bin", "execution"),
+    ],
+)
+def test_a_file_is_named_with_its_version_or_as_the_newest_one(
+    client: httpx2.Client, stage: str, path: str, kind: str
+) -> None:
+    name = FILE_NAME.format(stage, path)
+    found = by_name(client, name)
+    assert (found["rn"], found["content_type"]) == (name, kind)
+    assert client.get(found["metadata"]["download_url"]).content == b"\x00\x01" * 50
+    [item] = client.post(f"{HERE}/c2/read", json={"refs": [name]}).json()["items"]
+    assert (item["requested"], item["status"]) == (name, "ok")
+    assert item["ref"] == "cv:c1/fi:turn_2.outputs/a/b.bin@1"
+
+
+@pytest.mark.parametrize(
+    "ref",
+    [
+        "fi:turn_2.outputs/own.txt",
+        "fi:turn_2.outputs/own.txt@1",
+        "fi:turn_2.outputs/own.txt@1#L1-L1",
+        "cv:c1/fi:turn_2.outputs/own.txt@1",
+        FILE_NAME.format("file", "own.txt"),
+        FILE_NAME.format("file", "1/own.txt"),
+        FILE_NAME.format("execution", "out:own.txt"),
+    ],
+)
+def test_an_output_for_the_agent_alone_is_not_read(client: httpx2.Client, ref: str) -> None:
+    answer = client.post(f"{HERE}/c1/read", json={"refs": [ref, "ar:turn_1.user.prompt"]})
+    assert "for the agent alone" not in answer.json()["items"][0]["text"]
+    assert answer.json()["missing"] == [ref]
+    assert answer.json()["items"][1]["text"] == "tea"
+
+
 @pytest.mark.parametrize(
     "rn",
     [
         "ef:default:default:chatbot:file:local:c1:turn_2:assistant:1/none.html",
+        "ef:default:default:chatbot:file:local:c1:turn_2:assistant:own.txt",
+        "ef:default:default:chatbot:execution:local:c1:turn_2:assistant:out:own.txt",
+        "ef:default:default:chatbot:execution:local:c1:turn_2:assistant:work:a/b.bin",
+        "ef:default:default:chatbot:execution:local:c1:turn_2:assistant:a/b.bin",
         "ef:default:default:chatbot:file:local:c1:turn_2:assistant:none",
         "ef:default:default:chatbot:file:local:c1:turn_2:assistant:1/own.txt",
         "ef:default:default:chatbot:secret:local:c1:turn_2:assistant:1/tea.html",

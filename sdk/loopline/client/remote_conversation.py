@@ -7,6 +7,7 @@ from base64 import b64encode
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, Unpack, overload
@@ -228,9 +229,15 @@ class RemoteConversation:
         """Stop the turn that runs or is paused. Return False if there was no such turn."""
         return await self._done("stop", {})
 
-    async def feedback(self, turn: str, reaction: Reaction | None, *, text: str = "") -> None:
-        """Rate a turn. A new reaction replaces the one before, and None removes it."""
-        body: JsonObject = {"reaction": reaction, "text": text}
+    async def feedback(
+        self, turn: str, reaction: Reaction | None, *, text: str = "", ts: datetime | None = None
+    ) -> None:
+        """Rate a turn. A new reaction replaces the one before, and None removes it. `ts` is its time, if it is not now."""
+        body: JsonObject = {
+            "reaction": reaction,
+            "text": text,
+            "ts": ts.isoformat() if ts else None,
+        }
         action = f"turns/{quote(turn, safe='')}/feedback"
         await self._connection.send(self._request(action, body))
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Generic, Unpack, overload
 
 from msgspec import structs
@@ -61,6 +62,7 @@ from loopline.timeline import (
     UserSteer,
     UserStop,
     open_timeline,
+    to_utc,
     turn_number,
 )
 from loopline.timeline.attachments import content
@@ -446,8 +448,12 @@ class Conversation(ConversationReader, Generic[T_co]):
             await self._turns.end_stopped(self.conversation)
         return was_run_here or bool(turns)
 
-    async def feedback(self, turn: str, reaction: Reaction | None, *, text: str = "") -> Receipt:
+    async def feedback(
+        self, turn: str, reaction: Reaction | None, *, text: str = "", ts: datetime | None = None
+    ) -> Receipt:
         """Rate a turn; the newest reaction counts, and None removes it.
+
+        `ts` is the time of the reaction, if it is not now; without a time zone it is in UTC.
 
         Raises:
             LooplineError: there is no such turn or reaction.
@@ -463,7 +469,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         if reaction not in REACTIONS:
             raise LooplineError(f"no reaction {reaction!r}: ok, not_ok, neutral or None")
         return await self.interrupts.append(
-            Feedback(reaction=reaction, text=well_formed(text)), number
+            Feedback(reaction=reaction, text=well_formed(text), rated_at=ts and to_utc(ts)), number
         )
 
     async def fork(self, *, seq: int, name: str = "") -> Conversation[T_co]:

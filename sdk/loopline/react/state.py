@@ -40,6 +40,7 @@ from loopline.timeline import (
     UserFollowup,
     UserSteer,
     turn_id,
+    with_number,
 )
 
 
@@ -83,7 +84,11 @@ def result(
         error=error,
         rounds=turn.rounds,
         usage=turn.usage,
-        sources=[timeline.pool.sources[sid] for sid in used if sid in timeline.pool.sources],
+        sources=[
+            with_number(timeline.pool.sources[sid], sid)
+            for sid in used
+            if sid in timeline.pool.sources
+        ],
         cost=turn.cost,
         pending=pending_calls(turn),
         late_input=late_input(timeline),

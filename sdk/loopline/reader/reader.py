@@ -183,7 +183,9 @@ class Reader(Struct, frozen=True, kw_only=True):
                 text, mime = await self._document(ref.name)
                 return fit_item(ref, requested, text, mime, room)
             case HostedRef():
-                raise RefError(f"{str(ref)!r} is a hosted file, which cannot be read here")
+                raise RefError(
+                    f"{str(ref)!r} is a resource name: the server of its conversation reads it (POST /by-rn)"
+                )
 
     async def _skill(self, ref: SkillRef, requested: str, room: int) -> Item:
         from loopline.reader.skill_items import skill_item

@@ -146,7 +146,7 @@ class NamedFetchBody(FetchBody):
 
 
 class FeedbackBody(RequestBody):
-    """A reaction to a turn. Null removes the reaction."""
+    """A reaction to a turn. Null removes the reaction. `ts` is its time, if it is not now; without a zone it is in UTC."""
 
     reaction: Reaction | None
     text: Annotated[str, Field(max_length=TEXT)] = ""
@@ -219,14 +219,18 @@ class ApprovalsAnswer(BaseModel):
 
 
 class CitedSourceAnswer(BaseModel):
-    """A source that the answer cites."""
+    """A source that the answer cites: its number in the pool, and what is known of it."""
 
+    sid: int = 0
     url: str
     title: str
     source_type: str
     path: str
     commit: str
     lines: tuple[int, int] | None
+    objective_relevance: float | None
+    published_time_iso: str
+    favicon_url: str
 
 
 class TokensAnswer(BaseModel):

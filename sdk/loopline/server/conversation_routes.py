@@ -42,6 +42,7 @@ from loopline.server.conversation_views import (
     state_of,
 )
 from loopline.server.problems import RequestProblem, not_found
+from loopline.server.resource_routes import read_for_user
 from loopline.timeline import (
     ConversationKey,
     ConversationSummary,
@@ -372,7 +373,7 @@ async def give_feedback(
     if not 1 <= turn_number(turn) <= summary.turns:
         raise not_found(f"turn {well_formed(turn)[:40]!r} in this conversation")
     conversation = await host.conversation(key)
-    await conversation.feedback(turn, body.reaction, text=body.text)
+    await conversation.feedback(turn, body.reaction, text=body.text, ts=body.ts)
     host.audit("feedback", key, turn=turn)
     is_removed = body.reaction is None
     return FeedbackAnswer(
@@ -457,8 +458,7 @@ async def read_blocks(
 async def read_refs(host: HostDep, key: ReadKeyDep, body: ReadBody) -> ReadingAnswer:
     """Return the text of each requested ref."""
     await _summary(host, key)
-    conversation = await host.conversation(key)
-    reading = await conversation.read(body.refs)
+    reading = await read_for_user(host, key, body.refs)
     return ReadingAnswer.model_validate(reading, from_attributes=True)
 
 

@@ -30,6 +30,7 @@ from loopline.timeline import (
     attachments,
     citations,
     iso_time,
+    to_utc,
     workspace,
 )
 from loopline.timeline.feedback import FeedbackEntry, Reactions
@@ -220,12 +221,12 @@ def reactions_of(blocks: Iterable[Block]) -> Reactions:
 
 
 def reaction_answer(key: ConversationKey, entry: FeedbackEntry) -> ReactionAnswer:
-    """Return a reaction as clients get it. The confidence of a user's reaction is 1."""
+    """Return a reaction as clients get it, with the time that its client gave. The confidence of a user's reaction is 1."""
     feedback = entry.feedback
     is_of_user = feedback.origin == "user"
     return ReactionAnswer(
         turn_id=entry.block.turn_id,
-        ts=iso_time(entry.block.ts),
+        ts=iso_time(to_utc(feedback.rated_at or entry.block.ts)),
         text=feedback.text,
         reaction=feedback.reaction,
         confidence=1.0 if is_of_user else feedback.confidence,

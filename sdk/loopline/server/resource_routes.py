@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from http import HTTPStatus
 from typing import Annotated, Literal
@@ -11,11 +12,19 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import Response
+from msgspec import structs
 from pydantic import BaseModel
 
 from loopline.errors import RefError
-from loopline.reader import Item
-from loopline.refs import FileRef, HostedRef, SourcesRef, parse
+from loopline.reader import Item, Reading
+from loopline.refs import (
+    ConversationRef,
+    FileRef,
+    HostedRef,
+    SourcesRef,
+    parse,
+    replace_span,
+)
 from loopline.server.access import CallerDep, HostDep
 from loopline.server.bodies import ResourceBody
 from loopline.server.bundle_host import PATH as FILES
@@ -153,56 +162,109 @@ async def _find(host: BundleHost, name: HostedRef) -> _Resource:
     key = ConversationKey(
         name=name.conversation, user=name.user_id, tenant=name.tenant, project=name.project
     )
-    location = _locate(name)
-    if location is None or await host.log.find(key) is None:
-        raise not_found("resource of this name")
-    content_type, ref = location
-    if name.stage == "file" and not await _is_external(host, key, ref):
-        raise not_found("resource of this name")
+    content_type = CONTENT_TYPES.get(name.stage)
+    if content_type is not None and await host.log.find(key) is not None:
+        for ref in local_refs(name):
+            [item] = (await read_for_user(host, key, [ref])).items
+            if item.readable:
+                return _Resource(content_type, name, item)
+    raise not_found("resource of this name")
+
+
+async def read_for_user(host: BundleHost, key: ConversationKey, refs: Sequence[str]) -> Reading:
+    """Read refs of a conversation for its user: outputs for the agent alone ("internal") are missing.
+
+    A resource name (`ef:`) of a conversation of the same user is read as the ref that it stands for.
+    """
     conversation = await host.conversation(key)
-    reading = await conversation.read(ref)
-    item = reading.items[0]
-    if not item.readable:
-        raise not_found("resource of this name")
-    return _Resource(content_type, name, item)
+    choices = [_readable_refs(key, requested) for requested in refs]
+    first = await conversation.read([choice[0] for choice in choices])
+    items: list[Item] = []
+    for requested, choice, item in zip(refs, choices, first, strict=True):
+        for ref in choice[1:]:
+            if not item.readable:
+                [item] = await conversation.read(ref)
+        if item.readable and await _is_internal(host, key, item.ref):
+            message = f"{item.ref} is an output for the agent alone"
+            item = Item(ref=requested, requested=requested, status="missing", message=message)
+        items.append(replace(item, requested=requested.strip()))
+    return Reading(items)
 
 
-async def _is_external(host: BundleHost, key: ConversationKey, ref: str) -> bool:
-    """Return whether the file of a ref is for users, not for the agent alone."""
-    turn = turn_number(ref.removeprefix("fi:").partition(".")[0])
+def _readable_refs(key: ConversationKey, requested: str) -> Sequence[str]:
+    """Return the refs to try for a requested ref: itself, or those that a resource name of the user stands for."""
+    try:
+        name = parse(requested)
+    except RefError:
+        return [requested]
+    owner = (key.tenant, key.project, key.user)
+    if not isinstance(name, HostedRef) or (name.tenant, name.project, name.user_id) != owner:
+        return [requested]
+    refs = [parse(ref) for ref in local_refs(name)]
+    if name.conversation != key.name:
+        refs = [ConversationRef(conversation=name.conversation, ref=ref) for ref in refs]
+    return [str(ref) for ref in refs] or [requested]
+
+
+async def _is_internal(host: BundleHost, key: ConversationKey, ref: str) -> bool:
+    """Return whether a ref that was read is one of an output for the agent alone."""
+    parsed = parse(ref)
+    if isinstance(parsed, ConversationRef):
+        key = structs.replace(key, name=parsed.conversation)
+        parsed = parsed.ref
+    if not isinstance(parsed, FileRef) or parsed.area != "outputs":
+        return False
+    pinned = str(replace_span(parsed, None))
+    turn = turn_number(parsed.turn_id)
     blocks = await host.log.read(key, types=["file.added"], turn=turn)
-    files = (body for block, body in _FILES.among(blocks) if block.ref == ref)
-    return any(map(is_hosted, files))
+    files = (body for block, body in _FILES.among(blocks) if block.ref == pinned)
+    return not any(map(is_hosted, files))
 
 
-def _locate(name: HostedRef) -> tuple[ContentType, str] | None:
-    """Return the content type of a hosted resource, and the ref by which its conversation can read it.
+CONTENT_TYPES: Mapping[str, ContentType] = {
+    "message": "message",
+    "attachment": "file",
+    "file": "file",
+    "execution": "execution",
+    "citable": "citable",
+}
+"""The content types of resources by the stage of their name."""
 
-    The stage of the name decides: `message`, `attachment`, `file` or `citable`. Return None if the stage is another one, or
-    if the turn or the path is malformed. The existence of the resource is not checked.
+
+def local_refs(name: HostedRef) -> list[str]:
+    """Return the refs by which the conversation of a resource can read it: the first that exists counts.
+
+    The path of a file begins with its version, or has none and means the newest version. The path of an `execution` is
+    `out:` or `work:` and a file in `outputs/` or `files/`. The list is empty if the stage, the turn or the path is malformed.
     """
     turn = name.turn_id
     path = name.path
     if not turn_number(turn):
-        return None
+        return []
     match name.stage:
         case "message":
-            return "message", f"ar:{turn}.{path}"
+            return [f"ar:{turn}.{path}"]
         case "attachment":
-            ref = FileRef(turn_id=turn, area="user.attachments", path=path)
-            return "file", str(ref)
+            return [str(FileRef(turn_id=turn, area="user.attachments", path=path))]
         case "file":
+            newest = str(FileRef(turn_id=turn, area="outputs", path=path))
             match = _FILE_PATH.fullmatch(path)
             if match is None:
-                return None
+                return [newest]
             version = int(match[1])
-            ref = FileRef(turn_id=turn, area="outputs", path=match[2], version=version)
-            return "file", str(ref)
+            return [
+                str(FileRef(turn_id=turn, area="outputs", path=match[2], version=version)),
+                newest,
+            ]
+        case "execution" if path.startswith("out:"):
+            return [str(FileRef(turn_id=turn, area="outputs", path=path.removeprefix("out:")))]
+        case "execution" if path.startswith("work:"):
+            return [str(FileRef(turn_id=turn, area="files", path=path.removeprefix("work:")))]
         case "citable" if _SID.fullmatch(path):
             sid = int(path.rpartition(".")[2])
-            return "citable", str(SourcesRef(ranges=((sid, sid),)))
+            return [str(SourcesRef(ranges=((sid, sid),)))]
         case _:
-            return None
+            return []
 
 
 def _file_response(resource: _Resource, byte_range: str, *, in_browser: bool) -> Response:

@@ -86,6 +86,7 @@ from loopline.timeline.codec import encode_checked as encode_checked
 from loopline.timeline.codec import encode_full as encode_full
 from loopline.timeline.codec import is_known_type as is_known_type
 from loopline.timeline.codec import iso_time as iso_time
+from loopline.timeline.codec import to_utc as to_utc
 from loopline.timeline.codec import type_hint as type_hint
 from loopline.timeline.codec import warm_codec as warm_codec
 from loopline.timeline.feedback import FeedbackEntry as FeedbackEntry
@@ -135,11 +136,13 @@ from loopline.timeline.request_costs import CostSummary as CostSummary
 from loopline.timeline.request_costs import PricedBody as PricedBody
 from loopline.timeline.request_costs import RequestCost as RequestCost
 from loopline.timeline.request_costs import request_cost as request_cost
+from loopline.timeline.sources import AnswerSource as AnswerSource
 from loopline.timeline.sources import Source as Source
 from loopline.timeline.sources import SourceAdded as SourceAdded
 from loopline.timeline.sources import SourcePool as SourcePool
 from loopline.timeline.sources import SourceSpan as SourceSpan
 from loopline.timeline.sources import identity as identity
+from loopline.timeline.sources import with_number as with_number
 from loopline.timeline.timeline import ImportedAction as ImportedAction
 from loopline.timeline.timeline import Timeline as Timeline
 from loopline.timeline.timeline import child_action as child_action

@@ -384,12 +384,16 @@ Reaction = Literal["ok", "not_ok", "neutral"]
 
 
 class Feedback(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A reaction of a person or a machine to a turn; None withdraws the person's reaction."""
+    """A reaction of a person or a machine to a turn; None withdraws the person's reaction.
+
+    `rated_at` is the time that the person's client gave, in UTC; None if it gave none.
+    """
 
     reaction: Reaction | None
     text: str = ""
     origin: Literal["user", "machine"] = "user"
     confidence: float | None = None
+    rated_at: datetime | None = None
     type: ClassVar[Literal["turn.feedback"]] = "turn.feedback"
 
 

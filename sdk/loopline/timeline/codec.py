@@ -11,7 +11,7 @@ import json
 import re
 from binascii import a2b_base64, b2a_base64
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from functools import cache, lru_cache, partial
 from operator import attrgetter
@@ -602,6 +602,11 @@ def _parse_json(stored: str) -> Json:
         return cast("Json", json.loads(stored))
     except ValueError:
         return None
+
+
+def to_utc(moment: datetime) -> datetime:
+    """Return the time in UTC. A time without a time zone is taken as UTC."""
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
 
 
 def iso_time(moment: datetime) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal
 from urllib.parse import unquote
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 _TRACKING = frozenset({"gclid", "fbclid"})
 _DEFAULT_PORTS = {"http": "80", "https": "443"}
@@ -41,6 +41,12 @@ class Source(Struct, frozen=True, kw_only=True, omit_defaults=True):
     objective_relevance: float | None = None
     published_time_iso: str = ""
     favicon_url: str = ""
+
+
+class AnswerSource(Source, frozen=True, kw_only=True, omit_defaults=True):
+    """A source that an answer cites, with its number in the pool of the conversation."""
+
+    sid: int = 0
 
 
 class SourceSpan(Struct, frozen=True, kw_only=True):
@@ -96,9 +102,23 @@ class SourcePool(Struct):
             if sid is None:
                 sid = self.newest + len(added) + 1
                 new[name] = sid
-                added.append(SourceAdded(sid=sid, source=source))
+                added.append(SourceAdded(sid=sid, source=without_number(source)))
             sids.append(sid)
         return sids, added
+
+
+def with_number(source: Source, sid: int) -> AnswerSource:
+    """Return the source with its number in the pool."""
+    return AnswerSource(**structs.asdict(source), sid=sid)
+
+
+def without_number(source: Source) -> Source:
+    """Return the source without a number, which it may have of another pool."""
+    if not isinstance(source, AnswerSource):
+        return source
+    fields = structs.asdict(source)
+    del fields["sid"]
+    return Source(**fields)
 
 
 def identity(url: str) -> str:

@@ -46,7 +46,7 @@ from loopline.timeline.bodies import (
     UserStop,
 )
 from loopline.timeline.prompt_blocks import ModelOverflowed, ModelSwitched, RangeSummary, RoundStart
-from loopline.timeline.sources import Source
+from loopline.timeline.sources import AnswerSource
 
 # The bodies that the state of a turn reads.
 ActBody = ToolCalled | ToolStarted | ToolPending | UserAnswer | ToolResult
@@ -409,7 +409,7 @@ class TurnResult(Generic[T_co]):
     rounds: int = 0
     usage: Usage = field(default_factory=Usage)
     cost: float | None = None
-    sources: Sequence[Source] = ()
+    sources: Sequence[AnswerSource] = ()
     pending: Sequence[PendingCall] = ()
     late_input: Sequence[str] = ()
     output: T_co | None = None
