@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeGuard
 
 import pytest
 
@@ -133,14 +134,18 @@ def bare_skips(module: ast.Module) -> Iterator[int]:
     """The lines that skip, or mark to be skipped, and do not say why."""
     reasoned: set[ast.expr] = set()
     for node in ast.walk(module):
-        if isinstance(node, ast.Call) and reason(node):
+        if isinstance(node, ast.Call) and skips(node.func) and reason(node):
             reasoned.add(node.func)
-        elif isinstance(node, ast.Attribute) and node not in reasoned and skips(node):
+        elif node not in reasoned and skips(node):
             yield node.lineno
 
 
-def skips(node: ast.Attribute) -> bool:
-    return re.fullmatch(r"pytest\.(mark\.)?(skip|skipif|xfail)", ast.unparse(node)) is not None
+def skips(node: ast.AST) -> TypeGuard[ast.Attribute]:
+    return (
+        isinstance(node, ast.Attribute)
+        and node.attr in {"skip", "skipif", "xfail"}
+        and ast.unparse(node.value) in {"pytest", "pytest.mark"}
+    )
 
 
 def reason(call: ast.Call) -> bool:

@@ -35,8 +35,11 @@ def shown(hits: list[TurnHit]) -> str:
 
 @pytest.mark.parametrize(
     ("count", "embedder"),
-    [(1_000, None), (150, SharedEmbedder(WordEmbedder))],
-    ids=["words", "vectors"],
+    [
+        pytest.param(200, None, id="words"),
+        pytest.param(60, SharedEmbedder(WordEmbedder), id="vectors"),
+        pytest.param(1_000, None, id="many, words", marks=pytest.mark.campaign),
+    ],
 )
 async def test_no_search_finds_another_users_text(
     open_index: Callable[[], TurnIndex], count: int, embedder: SharedEmbedder | None

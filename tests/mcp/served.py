@@ -13,6 +13,7 @@ from loopline import Bundle, Harness
 from loopline.models import Json, ToolCall
 from loopline.testing import Say, ScriptedModel
 from loopline.timeline import Block, ToolResult
+from tests.support.warm_programs import warm_program
 
 SERVERS = Path(__file__).parent / "servers"
 PLAIN, SDK = SERVERS / "plain_server.py", SERVERS / "sdk_server.py"
@@ -29,7 +30,13 @@ def plain(mode: str, *arguments: str | Path, **env: str) -> dict[str, Json]:
 
 def sdk(**env: str) -> dict[str, Json]:
     """Return the entry of the server that is written with the SDK."""
-    return {"command": sys.executable, "args": [str(SDK)], "env": dict(env)}
+    return warm(SDK, **env)
+
+
+def warm(server: Path, **env: str) -> dict[str, Json]:
+    """Return the entry of a server, in a process that need not import the SDK."""
+    command, *arguments = warm_program(str(server))
+    return {"command": command, "args": [*arguments], "env": dict(env)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import socket
-import sys
 from base64 import b64decode
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -33,6 +32,7 @@ from loopline import LooplineError
 from loopline.harness import http_address
 from tests.authoring.bundle_files import write
 from tests.mcp.served import sdk
+from tests.support.warm_programs import warm_program
 
 BUNDLE = '''
     import asyncio
@@ -79,6 +79,7 @@ BUNDLE = '''
 
     bundle = Bundle(id="tea", workflow=Tea, tools=[steep, burn, draw, choose, wait], skills=["skills/pot"])
 '''
+MAIN = "from loopline.cli import main; main()"
 SKILL = """\
     ---
     name: pot
@@ -99,8 +100,8 @@ def command(bundle: Path, store: Path | None = None) -> list[str]:
 
 
 def stdio(bundle: Path) -> StdioServerParameters:
-    code = "from loopline.cli import main; main()"
-    return StdioServerParameters(command=sys.executable, args=["-c", code, *command(bundle)])
+    python, *arguments = warm_program("-c", MAIN, *command(bundle))
+    return StdioServerParameters(command=python, args=arguments)
 
 
 def text_of(result: CallToolResult) -> str:
@@ -243,14 +244,8 @@ async def over_http(bundle: Path, store: Path | None = None, key: str = "") -> A
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
-    code = "from loopline.cli import main; main()"
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        code,
-        *command(bundle, store),
-        "--port",
-        str(port),
+        *warm_program("-c", MAIN, *command(bundle, store), "--port", str(port)),
         env={**os.environ, "LOOPLINE_MCP_KEY": key},
     )
     try:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from pathlib import Path
 
 from loopline.models import Json
 from loopline.testing import Call, Say, ScriptedModel
-from tests.mcp.served import SERVERS, Served, results_in, sdk
+from tests.mcp.served import SERVERS, Served, results_in, sdk, warm
 from tests.mcp.servers.library_server import COVER
 
 TOKEN = "token-that-nobody-may-read"
 
 
 def library() -> dict[str, Json]:
-    program = str(SERVERS / "library_server.py")
-    return {"command": sys.executable, "args": [program], "env": {"API_TOKEN": TOKEN}}
+    return warm(SERVERS / "library_server.py", API_TOKEN=TOKEN)
 
 
 async def test_resources_are_listed_and_read_by_their_addresses(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from tests.doors.command import wait_for
 from tests.mcp.served import Served, plain, results_in, sdk
 from tests.mcp.servers.sdk_server import PIXEL
 from tests.support.sample_files import png
+from tests.support.warm_programs import warm_program
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="groups of processes are POSIX")
@@ -310,10 +311,7 @@ def test_variables_are_filled_in_and_only_their_names_are_part_of_the_digest(
 async def command(*words: str) -> tuple[int, str]:
     """Run the command, and return its code and all it printed."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        "from loopline.cli import main; main()",
-        *words,
+        *warm_program("-c", "from loopline.cli import main; main()", *words),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,

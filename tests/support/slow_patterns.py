@@ -145,14 +145,14 @@ def _seems_superlinear(run: Callable[[str], object], text: Callable[[int], str])
     A text that costs next to nothing is not measured twice. Lengths begin small, for a cost that
     grows exponentially would never end.
     """
-    for length in (20, 200, 1_600):
+    for length in (20, 200, 1_600, 4_000):
         if _cost(run, text(length)) > _SLOW and _least(run, text(length)) > _SLOW:
             return True
     if _cost(run, text(_LENGTH)) < _NOTICEABLE:
         return False
     small = max(_least(run, text(_LENGTH)), _NOTICEABLE / 2)
     return small > _SLOW or all(
-        _least(run, text(times * _LENGTH)) > 2 * times * small for times in (_TIMES, 2 * _TIMES)
+        _least(run, text(times * _LENGTH)) > 2 * times * small for times in (_TIMES - 1, _TIMES)
     )
 
 
