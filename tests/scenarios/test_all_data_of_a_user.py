@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import signal
+import sys
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -74,6 +77,51 @@ async def test_an_export_of_a_user_has_every_conversation_and_nobody_elses(tmp_p
             assert await loaded.blocks()
     assert isinstance(listed := index["conversations"], list)
     assert len(listed) == 4
+
+
+KILLED_EXPORT = """
+import asyncio, os, signal, sys
+from loopline import Store
+
+class Killed(Store):
+    made = 0
+
+    def _conversation(self, conversation):
+        self.made += 1
+        if self.made == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super()._conversation(conversation)
+
+async def main():
+    async with Killed(sys.argv[1], read_only=True, clock=None, limits=None) as store:
+        await store.export_user("ann", sys.argv[2], tenant="acme")
+
+asyncio.run(main())
+"""
+
+
+async def test_an_export_that_was_killed_is_written_again_and_other_folders_are_left_alone(
+    tmp_path: Path,
+) -> None:
+    url = await _stored(tmp_path, FakeClock())
+    folder, other = tmp_path / "export", tmp_path / "other"
+    killed = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", KILLED_EXPORT, url, str(folder)
+    )
+    assert await killed.wait() == -signal.SIGKILL
+    cut = {file.name for file in folder.iterdir()}
+    assert cut == {"1.json", "2.json", "index.json.part"}
+    (folder / "9.json").write_text("a conversation that was forgotten meanwhile")
+    other.mkdir()
+    (other / "1.json").write_text("mine")
+    async with Store.open(url, read_only=True) as store:
+        with pytest.raises(StoreError, match="exists already"):
+            await store.export_user("ann", other, tenant="acme")
+        assert await store.export_user("ann", folder, tenant="acme") == 4
+    assert sorted(file.name for file in folder.iterdir()) == [
+        *("1.json", "2.json", "3.json", "4.json", "index.json"),
+    ]
+    assert (other / "1.json").read_text() == "mine"
 
 
 async def test_only_what_nobody_uses_is_forgotten_and_a_shown_part_after_its_fork(

@@ -56,6 +56,20 @@ async def test_each_round_of_a_log_that_nobody_touched_is_rendered_as_it_was() -
     assert {replayed_round.divergence for replayed_round in rounds} == {None}
 
 
+async def test_the_files_of_a_workspace_are_rendered_as_they_were() -> None:
+    writes = [
+        Call("react.write", path=path, content=text)
+        for path, text in (("files/a.txt", "a"), ("outputs/b.txt", "bb"), ("files/a.txt", "aaa"))
+    ]
+    script: list[Entry] = [*writes, "Done.", writes[0], "Done."]
+    async with at_work(script, properties={"react.workspace": "latest"}) as talk:
+        await talk.say("Write.")
+        await talk.say("Again.")
+        rounds = changed(list(await talk.blocks()), lambda body: body)
+    assert [replayed_round.divergence for replayed_round in rounds] == [None] * 6
+    assert "[WORKSPACE] 2 files, 5 bytes" in rounds[3].request.round_start.tail
+
+
 async def test_a_changed_result_is_found_by_the_digests_before_and_after_it() -> None:
     def change(body: Body) -> Body:
         if not isinstance(body, ToolResult) or "milk" not in body.text:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Callable, Container, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -118,6 +119,9 @@ def _check_confirmed(
 
 
 INDEX = "index.json"
+_DOCUMENT = re.compile(r"[0-9]+\.json")
+_UNFINISHED_INDEX = f"{INDEX}.part"
+"""The name of the index until all documents are written; a folder that has it may be written again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,15 +177,16 @@ async def export_conversations(
 ) -> int:
     """Write each conversation and child run as a numbered document, and a list of them as `index.json`.
 
-    The files are numbered, as a conversation name may not be valid as a file name. Return the number of documents.
+    The files are numbered, as a conversation name may not be valid as a file name. The documents of an export that was
+    cut off are replaced. Return the number of documents.
 
     Raises:
-        StoreError: the folder exists, or cannot be written.
+        StoreError: the folder has other files, or cannot be written.
     """
     documents: list[Json] = []
     waiting = list(reversed(summaries))
     try:
-        await asyncio.to_thread(folder.mkdir, parents=True)
+        await asyncio.to_thread(_begin_folder, folder)
         while waiting:
             summary = waiting.pop()
             conversation = handle(summary.conversation)
@@ -190,12 +195,31 @@ async def export_conversations(
             documents.append({"file": file, **_heading(summary)})
             waiting.extend(reversed(await conversation.children()))
         index = dumps({"conversations": documents}) + "\n"
-        await asyncio.to_thread((folder / INDEX).write_text, index, "utf-8")
+        unfinished = folder / _UNFINISHED_INDEX
+        await asyncio.to_thread(unfinished.write_text, index, "utf-8")
+        await asyncio.to_thread(unfinished.rename, folder / INDEX)
     except FileExistsError as error:
         raise StoreError(f"{folder} exists already: name a new folder") from error
     except OSError as error:
         raise StoreError(f"{folder} cannot be written: {error.strerror}") from error
     return len(documents)
+
+
+def _begin_folder(folder: Path) -> None:
+    """Make a folder for an export, and remove the documents of an export to it that was cut off.
+
+    Raises:
+        FileExistsError: the folder has other files, or a finished export.
+        OSError: the folder cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    names = {file.name for file in folder.iterdir()}
+    if names and (_UNFINISHED_INDEX not in names or INDEX in names):
+        raise FileExistsError(folder)
+    (folder / _UNFINISHED_INDEX).touch()
+    for name in names:
+        if _DOCUMENT.fullmatch(name):
+            (folder / name).unlink()
 
 
 def _heading(summary: ConversationSummary) -> JsonObject:
@@ -303,13 +327,13 @@ class Store(OpenedStore, ConversationHost):
         tenant: str = DEFAULT_TENANT,
         project: str | None = None,
     ) -> int:
-        """Write all conversations of a user, in one project or in all projects, to a new folder.
+        """Write all conversations of a user, in one project or in all projects, to a new folder, or again after a cut.
 
         Return the number of documents. Each conversation and child run is a document for `load`, with its files;
         `index.json` lists the documents.
 
         Raises:
-            StoreError: the folder exists, or cannot be written.
+            StoreError: the folder has other files, or cannot be written.
         """
         summaries = await self.log.conversations(user=user, tenant=tenant, project=project)
         return await export_conversations(self._conversation, summaries, Path(folder))

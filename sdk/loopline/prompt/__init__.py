@@ -2,7 +2,6 @@
 
 from loopline.prompt.announce import FEW_LEFT as FEW_LEFT
 from loopline.prompt.announce import OPEN_PLANS_SHOWN as OPEN_PLANS_SHOWN
-from loopline.prompt.announce import PATHS_SHOWN as PATHS_SHOWN
 from loopline.prompt.announce import announce as announce
 from loopline.prompt.announce import tail_limit as tail_limit
 from loopline.prompt.announce import unseen_sources as unseen_sources

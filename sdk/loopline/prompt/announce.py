@@ -6,13 +6,16 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import islice
+from operator import attrgetter
 
 from msgspec import Struct
 
 from loopline.models import one_line
 from loopline.models.prompt import estimate, fitting
 from loopline.refs import DocumentRef, PlanRef, SourcesRef
-from loopline.timeline import PlanSnapshot, Source
+from loopline.timeline import BodyUnion, FileAdded, PlanSnapshot, Source, Timeline
+
+_VERSIONS = BodyUnion[FileAdded](FileAdded)
 
 OPEN_PLANS_SHOWN = 4
 FEW_LEFT = 2
@@ -112,17 +115,18 @@ def _shares(room: int | None) -> tuple[int | None, int | None, int | None]:
     return for_plans, for_feedback, room - for_plans - for_feedback
 
 
-def workspace_line(paths: Sequence[str], count: int, size: int) -> str:
-    """Write the line of the tail about the workspace: the number and size of its files, and the newest paths.
-
-    `paths` are in the order of their last change; only the last `PATHS_SHOWN` are needed. `size` is in bytes.
-    """
+def workspace_line(timeline: Timeline, turn: int) -> str:
+    """Write the line of the tail about the files of a turn: their number and size, and the newest paths."""
+    tree = timeline.files
+    newest = sorted(tree.newest_at(turn, PATHS_SHOWN), key=attrgetter("seq"), reverse=True)
+    paths = [f"{file.area}/{file.path}" for _, file in _VERSIONS.among(newest)]
     if not paths:
         return "[WORKSPACE] empty"
-    named = ", ".join(one_line(path, PATH_LIMIT) for path in reversed(paths[-PATHS_SHOWN:]))
+    named = ", ".join(one_line(path, PATH_LIMIT) for path in paths)
+    count = len(tree.files) + len(tree.outputs_of(turn))
     hidden = f" and {count - PATHS_SHOWN} more" if count > PATHS_SHOWN else ""
     noun = "file" if count == 1 else "files"
-    return f"[WORKSPACE] {count:,} {noun}, {size:,} bytes: {named}{hidden}"
+    return f"[WORKSPACE] {count:,} {noun}, {tree.size_at(turn):,} bytes: {named}{hidden}"
 
 
 def unseen_sources(sources: dict[int, Source], marked: Collection[int]) -> UnseenSources:

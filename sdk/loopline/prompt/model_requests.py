@@ -23,7 +23,7 @@ from loopline.models import (
 )
 from loopline.models.prompt import cost, estimate
 from loopline.prompt import attached_files
-from loopline.prompt.announce import announce, unseen_sources
+from loopline.prompt.announce import announce, unseen_sources, workspace_line
 from loopline.prompt.caching import Part, PartKind, SentRequest, message_counts
 from loopline.prompt.protocols import NATIVE, protocol_named
 from loopline.prompt.rendering import RENDERER, digest_text
@@ -42,6 +42,7 @@ from loopline.timeline import (
     Timeline,
     ToolCalled,
     ToolResult,
+    TurnHeader,
     UserAttachment,
     UserFollowup,
     UserPrompt,
@@ -377,7 +378,7 @@ class ReplayedRound:
 def replayed_rounds(timeline: Timeline) -> Iterator[ReplayedRound]:
     """Yield every round that sent a request to a model, in order.
 
-    The tail is rendered from the log with plans, feedback and sources; its time is not compared. A round has one digest for
+    The tail is rendered from the log with plans, feedback, sources and files; its time is not compared. A round has one digest for
     all its messages, so the messages that differ are inferred from earlier rounds with equal digests.
     """
     agreed_messages: set[tuple[str, str]] = set()
@@ -390,7 +391,8 @@ def replayed_rounds(timeline: Timeline) -> Iterator[ReplayedRound]:
             request, agreed_messages
         )
         tail = request.round_start.tail or (tail if request.round_start.tail_kind == "kept" else "")
-        divergence = divergence or _compare_tail(past, request, tail)
+        header = timeline.turn(request.block.turn).header
+        divergence = divergence or _compare_tail(past, request, tail, header)
         if divergence is None:
             agreed_messages.update(_list_digested(request, _count_shared(agreed, request)))
             agreed = request.messages[: request.stable]
@@ -422,8 +424,10 @@ def _compare_messages(request: ModelRequest, agreed: set[tuple[str, str]]) -> Di
     )
 
 
-def _compare_tail(past: Timeline, request: ModelRequest, tail: str) -> Divergence | None:
-    """Compare the recorded tail with one that is written for the plans, feedback and sources in `past`."""
+def _compare_tail(
+    past: Timeline, request: ModelRequest, tail: str, header: TurnHeader | None
+) -> Divergence | None:
+    """Compare the recorded tail with one that is written for the plans, feedback, sources and files in `past`."""
     if request.round_start.shows == "trace":
         return None
     rendered = announce(
@@ -437,6 +441,8 @@ def _compare_tail(past: Timeline, request: ModelRequest, tail: str) -> Divergenc
         unseen=unseen_sources(past.pool.sources, request.marked),
         room=request.round_start.tail_room or None,
     )
+    if header is not None and header.limits.get("workspace", "off") != "off":
+        rendered = f"{rendered}\n{workspace_line(past, request.block.turn)}"
     tails = (text.splitlines()[OWN_LINES:] for text in (tail, rendered))
     for recorded_line, rendered_line in zip_longest(*tails, fillvalue=""):
         if recorded_line != rendered_line:

@@ -27,7 +27,6 @@ from loopline.models.prompt import cost, cost_of_files, estimate
 from loopline.prompt import (
     FEW_LEFT,
     NATIVE,
-    PATHS_SHOWN,
     RENDERER,
     TRACE_TAIL,
     TRIGGER,
@@ -65,9 +64,7 @@ from loopline.react.tool_runtime import ToolRuntime
 from loopline.tasks import compute
 from loopline.timeline import (
     Body,
-    BodyUnion,
     Decision,
-    FileAdded,
     Projection,
     RoundStart,
     checkpoint,
@@ -77,7 +74,6 @@ from loopline.tools import DELEGATE, ToolSet
 
 RENDERED_INLINE = 100
 """The most blocks that are rendered in the event loop; more blocks are rendered in a thread."""
-_VERSIONS = BodyUnion[FileAdded](FileAdded)
 RoundPurpose = Literal["decision", "answer"]
 
 
@@ -599,17 +595,8 @@ class Context:
             room=room,
         )
         if self._options.workspace != "off":
-            text = f"{text}\n{self._workspace_line()}"
+            text = f"{text}\n{workspace_line(timeline, recorder.number)}"
         return "" if stays and text == now.kept_tail else text
-
-    def _workspace_line(self) -> str:
-        """Return the line of the tail about the files of the turn: the newest paths, their number and size."""
-        tree = self._recorder.timeline.files
-        turn = self._recorder.number
-        blocks = sorted(tree.newest_at(turn, PATHS_SHOWN), key=attrgetter("seq"))
-        paths = [f"{file.area}/{file.path}" for _, file in _VERSIONS.among(blocks)]
-        count = len(tree.files) + len(tree.outputs_of(turn))
-        return workspace_line(paths, count, tree.size_at(turn))
 
     def _local_time(self, *, stays: bool) -> datetime:
         """Return the time in the user's time zone: now, or for a tail that `stays` the time of the turn's prompt."""
