@@ -24,7 +24,9 @@ EXEMPTIONS = [
 MOCKS = ["monkeypatch" + ".setattr", "unittest" + ".mock", "mocker" + ".patch", "Magic" + "Mock"]
 MACHINES = re.compile(r"(?<![\w.~*:\])}-])/(?:" + "root|home|work|Users" + r")/\w")
 REGISTRIES = re.compile(
-    "|".join(["py" + "pi", "python" + "hosted", "npm" + "js"]) + r"\.(?:org|com)"
+    r"(?<!docs\.)(?:"
+    + "|".join(["py" + "pi", "python" + "hosted", "npm" + "js"])
+    + r")\.(?:org|com)"
 )
 
 

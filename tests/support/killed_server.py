@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import sys
 
 from loopline.server import ServerSettings, app, make_server
 from tests.support.echo_model import EchoModel
-from tests.support.live_server import SHOP
+from tests.support.live_server import SHOP, listening_socket
 
 
 def main() -> None:
@@ -19,7 +18,7 @@ def main() -> None:
         requests_per_minute=1_000_000, turns=1_000, drain_seconds=drain_seconds
     )
     served = app(SHOP, store=sys.argv[1], model=EchoModel(), settings=settings)
-    listener = socket.create_server(("127.0.0.1", port))
+    listener = listening_socket(port)
     sys.stdout.write(f"{listener.getsockname()[1]}\n")
     sys.stdout.flush()
     server = make_server(served, host="127.0.0.1", port=0)

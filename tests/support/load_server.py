@@ -7,7 +7,6 @@ same listeners cost with nothing but Starlette and a queue for each.
 from __future__ import annotations
 
 import asyncio
-import socket
 import sys
 from collections import defaultdict
 from collections.abc import AsyncIterator
@@ -22,6 +21,7 @@ from starlette.routing import Route
 from loopline import Bundle
 from loopline.models import Capabilities, Prompt, Reply, TextDelta
 from loopline.server import ServerSettings, app, make_server
+from tests.support.live_server import listening_socket
 
 
 class ClockModel:
@@ -74,7 +74,7 @@ def bare() -> Starlette:
 
 def main() -> None:
     """Serve until the process is killed."""
-    listener = socket.create_server(("127.0.0.1", 0), backlog=2_048)
+    listener = listening_socket(backlog=2_048)
     if sys.argv[1] == "starlette":
         server = uvicorn.Server(uvicorn.Config(bare(), log_level="warning", access_log=False))
     else:

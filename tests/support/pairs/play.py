@@ -10,7 +10,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from socket import create_server
 from typing import Literal
 
 from loopline.client import connect
@@ -31,6 +30,7 @@ from loopline.timeline import (
     UserRecalled,
     UserSteer,
 )
+from tests.support.live_server import listening_socket
 from tests.support.pairs.expected import (
     ANY,
     Door,
@@ -497,7 +497,7 @@ async def _open_door(stage: Stage, stack: AsyncExitStack, url: str) -> None:
                 scene.close("model")
             settings = ServerSettings(requests_per_minute=1_000_000)
             served = app(scene.bundle(), store=log, model=GatedModel(scene), settings=settings)
-            listener = create_server(("127.0.0.1", 0))
+            listener = listening_socket()
             server = make_server(served, host="127.0.0.1", port=0)
             serving = asyncio.create_task(server.serve([listener]))
 
