@@ -47,6 +47,7 @@ def site(
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # else each body waits 40 ms for an acknowledgement
 
         def do_GET(self) -> None:
             length = int(self.headers.get("Content-Length") or 0)
