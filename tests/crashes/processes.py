@@ -163,6 +163,12 @@ async def fill(store: str, limit_bytes: int, size: int) -> None:
         say((await log.append(HERE, [prompt("x" * size)], seen=count))[-1].seq)
 
 
+async def forget(store: str) -> None:
+    """Forget the conversation."""
+    async with await SqlLog.open(url(store), blobs=FileBlobs.for_store(Path(store))) as log:
+        await log.forget(HERE)
+
+
 def fork_with_a_log(store: str) -> None:
     """Use in a child what its parent opened, then in the parent."""
     with asyncio.Runner() as runner:
@@ -278,6 +284,8 @@ def main() -> None:
             asyncio.run(hold_until_told(store, float(seconds)))
         case "fill", [store, limit_bytes, size]:
             asyncio.run(fill(store, int(limit_bytes), int(size)))
+        case "forget", [store]:
+            asyncio.run(forget(store))
         case "fork", [store]:
             fork_with_a_log(store)
         case "die", [folder]:

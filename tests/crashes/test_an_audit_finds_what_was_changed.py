@@ -24,10 +24,12 @@ from loopline.reader import (
     read_document,
     read_heads,
 )
+from loopline.store import SqlLog
+from loopline.store.blobs import FileBlobs
 from loopline.timeline import ConversationKey
 from loopline.timeline.chain import Audit, Head, digests
 from tests.bench.tampered_rows import KINDS, make, trial, unguarded
-from tests.crashes.processes import HERE, prompt, url
+from tests.crashes.processes import HERE, finish, prompt, start, url
 from tests.support.sample_document import lived
 
 SEEDS = range(0, 400, 9)
@@ -250,3 +252,23 @@ def test_a_changed_text_of_a_document_is_not_imported() -> None:
 def test_without_its_triggers_a_store_is_only_a_file(store: Path) -> None:
     with closing(sqlite3.connect(store)) as database, pytest.raises(sqlite3.IntegrityError):
         database.execute(f"INSERT INTO blocks (seq, {COPIED}) SELECT 99, {COPIED} FROM blocks")
+
+
+class ForgettingBlobs(FileBlobs):
+    """Blobs of which the first is read only after another process has forgotten its conversation."""
+
+    def get(self, name: str) -> bytes:
+        store = self._folder.with_name("talk.db")
+        if list(self._folder.glob("??/*")):
+            finish(start("forget", store))
+        return super().get(name)
+
+
+async def test_an_audit_beside_a_forget_gives_no_false_alarm(tmp_path: Path) -> None:
+    path = tmp_path / "talk.db"
+    async with await SqlLog.open(url(path), blobs=ForgettingBlobs.for_store(path)) as log:
+        large = [prompt("x" * 40_000), prompt("y" * 40_000)]
+        await log.append(HERE, large, seen=0)
+        (audit,) = await log.audit({})
+        assert audit.faults == ()
+        assert audit.forgotten is not None
