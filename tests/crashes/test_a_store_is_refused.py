@@ -37,6 +37,11 @@ def make_newer(store: Path) -> None:
     set_schema(store, 99)
 
 
+def damage(store: Path) -> None:
+    data = store.read_bytes()
+    store.write_bytes(data.replace(b"TABLE conversations", b"TABLE conversatio\xff\x80"))
+
+
 def set_schema(store: Path, version: int) -> None:
     with closing(sqlite3.connect(store)) as database, database:
         database.execute("UPDATE meta SET value = ? WHERE key = 'schema_version'", [f"{version}"])
@@ -98,6 +103,15 @@ async def test_a_file_of_something_else_is_refused(tmp_path: Path, read_only: bo
     (tmp_path / "talk.db").write_text("dear diary, " * 100)
     with pytest.raises(StoreError, match=r"talk\.db: it is not a SQLite database"):
         await SqlLog.open(url(tmp_path / "talk.db"), read_only=read_only)
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+async def test_a_store_whose_schema_is_no_text_any_more_is_told_to_be_damaged(
+    store: Path, read_only: bool
+) -> None:
+    damage(store)
+    with pytest.raises(StoreError, match=r"talk\.db: it is damaged.* put a backup in its place"):
+        await SqlLog.open(url(store), read_only=read_only)
 
 
 @pytest.mark.parametrize("read_only", [False, True])

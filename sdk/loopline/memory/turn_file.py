@@ -507,9 +507,9 @@ class MemoryFile:
         """Raise errors of the database as StoreError; if the file is damaged, remove it first."""
         try:
             yield
-        except (DBAPIError, sqlite3.Error, OSError) as error:
+        except (DBAPIError, sqlite3.Error, OSError, UnicodeDecodeError) as error:
             cause = error.orig if isinstance(error, DBAPIError) else error
-            if isinstance(cause, sqlite3.Error) and _is_damaged(cause):
+            if _is_damaged(cause):
                 await self.clear()
                 raise TurnIndexDamaged(f"{self._path} was damaged and is emptied") from error
             raise StoreError(f"the index of past turns in {self._path} failed: {cause}") from error
@@ -531,7 +531,9 @@ class MemoryFile:
             return self._engine
 
 
-def _is_damaged(error: sqlite3.Error) -> bool:
+def _is_damaged(error: BaseException | None) -> bool:
+    if isinstance(error, UnicodeDecodeError):  # in place of an error that quotes damaged text
+        return True
     code = getattr(error, "sqlite_errorcode", None)
     return code is not None and code & 0xFF in _DAMAGED
 

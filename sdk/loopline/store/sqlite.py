@@ -33,7 +33,8 @@ BEGIN_WRITING = "BEGIN IMMEDIATE"
 """Take the write lock at the start: a transaction that reads first fails if another process writes before it does."""
 UNFINISHED = ".unfinished"
 """The suffix of a backup until it is complete."""
-DATABASE_ERRORS = (sqlite3.Error, OSError)
+DATABASE_ERRORS = (sqlite3.Error, OSError, UnicodeDecodeError)
+"""The errors of a database. The driver raises UnicodeDecodeError in place of an error that quotes damaged text."""
 
 Connection = sqlite3.Connection
 
@@ -412,7 +413,8 @@ def store_error(path: Path, error: Exception) -> StoreError:
             f"{path}: its disk failed ({error}, {what}); nothing was stored: check that the disk works "
             "and is mounted, then try again"
         )
-    return StoreError(f"{path}: {_ADVICE.get(code & 0xFF, 'it could not be used')} ({error})")
+    advice = _ADVICE.get(code & 0xFF, "it could not be used")
+    return StoreError(f"{path}: {advice} ({error})")
 
 
 def check_descriptors(path: Path) -> None:
@@ -472,4 +474,6 @@ def _is_out_of_room(path: Path, error: Exception) -> bool:
 
 def _code(error: Exception) -> int:
     """Return SQLite's extended result code, or 0 for another error."""
+    if isinstance(error, UnicodeDecodeError):
+        return sqlite3.SQLITE_CORRUPT
     return getattr(error, "sqlite_errorcode", 0)
