@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from loopline import Harness
 from loopline.errors import ModelRateLimited, ModelStreamBroken, ModelTimedOut
-from loopline.models import Capabilities, Json, Prompt, ToolCall
+from loopline.models import Capabilities, Json, Prompt, ToolCall, Usage
 from loopline.react import Limits
 from loopline.testing import FakeClock
 from tests.support import child_runs
 from tests.support.billed_model import PRICE, BillingModel, Move
 from tests.support.examples import examples
 
+FALSE_REPORTS = (Usage(), Usage(input_tokens=-(10**6)), Usage(output_tokens=10**30))
 DEAR = replace(PRICE, input=4.0, output=20.0)
 
 
@@ -63,7 +64,7 @@ plain = st.one_of([looks] * 3 + [crews] * 2 + [sizes.map(beside), answers, odd, 
 moves = st.builds(
     replace,
     st.one_of([plain] * 4 + [broken, turned_away]),
-    reports=st.sampled_from([True, True, True, False]),
+    reported=st.sampled_from([None, None, None, *FALSE_REPORTS]),
     ticks=st.integers(0, 3),
     seconds=st.sampled_from([0.0, 0.0, 1.0, 40.0]),
 )

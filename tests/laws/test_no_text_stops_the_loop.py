@@ -12,10 +12,10 @@ from loopline.errors import ModelStreamBroken
 from loopline.models import BrokenJson, Json, parse_object
 from loopline.prompt import truncation
 from loopline.providers.failures import Credentials, parse_chunk
-from loopline.testing import Call, ScriptedModel
+from loopline.testing import Call, Say, ScriptedModel
 from loopline.timeline import citations
 from tests.bench.stalls import stall_ms
-from tests.support.event_loop_stalls import TEXTS
+from tests.support.event_loop_stalls import TEXTS, watched
 from tests.support.slow_patterns import superlinear
 from tests.support.workbench import at_work, workbench
 
@@ -53,6 +53,14 @@ async def test_an_attached_text_of_nine_megabytes_does_not_stop_the_loop(
 ) -> None:
     text = TEXTS[name](9_000_000).encode()[:9_000_000].decode("utf-8", "ignore")
     assert await stall_ms("attachment", text, f"sqlite:///{tmp_path}/talk.db") < ANSWER_MS
+
+
+async def test_a_thousand_writes_of_one_key_in_a_reply_do_not_stop_the_loop() -> None:
+    bench = workbench(max_calls_per_reply=1_000)
+    calls = Say("", *[Call("w.write", path="a") for _ in range(1_000)])
+    async with at_work([calls, "Done."], bench) as talk, watched() as stalls:
+        assert (await talk.say("go")).ok
+    assert stalls.longest_seconds * 1_000 < GENEROUS_MS
 
 
 @pytest.mark.parametrize("name", TEXTS)

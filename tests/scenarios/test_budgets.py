@@ -8,7 +8,7 @@ import pytest
 
 from loopline import Harness, LooplineError
 from loopline.errors import ModelStreamBroken
-from loopline.models import Prompt, ToolCall
+from loopline.models import Prompt, ToolCall, Usage
 from loopline.react import Limits
 from loopline.testing import Fail, FakeClock, Say, ScriptedModel
 from loopline.timeline import (
@@ -90,16 +90,38 @@ async def test_an_attempt_that_broke_off_counts_by_its_estimate() -> None:
     assert result.usage.input_tokens == 0
 
 
-async def test_where_no_usage_is_reported_the_budget_counts_the_estimate() -> None:
+@pytest.mark.parametrize(
+    "reported",
+    [
+        Usage(),
+        Usage(unreported=1),
+        Usage(input_tokens=-5_000, output_tokens=5),
+        Usage(input_tokens=5, output_tokens=-1),
+        Usage(input_tokens=5, output_tokens=5, cache_read_tokens=-(10**6)),
+        Usage(input_tokens=10**30, output_tokens=5),
+    ],
+)
+async def test_where_no_possible_usage_is_reported_the_budget_counts_the_estimate(
+    reported: Usage,
+) -> None:
     def endless(prompt: Prompt) -> Move:
         del prompt
-        return Move(calls=(ToolCall(name="w.look", arguments={}),), reports=False)
+        return Move(calls=(ToolCall(name="w.look", arguments={}),), reported=reported)
 
     model = BillingModel(endless)
     async with at_work(model, workbench(preset="beakr")) as talk:
         result = await talk.say("go", max_tokens=20_000)
+        decisions = await bodies(talk, Decision)
     assert result.exit_reason == "budget"
-    assert model.tokens <= 20_000
+    assert 10_000 < model.tokens <= 20_000
+    assert {decision.usage for decision in decisions} <= {Usage(), Usage(unreported=1)}
+
+
+async def test_an_impossible_usage_is_not_recorded_where_nothing_is_limited() -> None:
+    model = BillingModel(lambda _: Move(text="So.", reported=Usage(input_tokens=-1)))
+    async with at_work(model) as talk:
+        result = await talk.say("go")
+    assert (result.answer, result.usage) == ("So.", Usage(unreported=1))
 
 
 async def test_a_limit_of_the_cost_is_refused_where_a_price_is_not_known() -> None:
@@ -112,7 +134,7 @@ async def test_a_limit_of_the_cost_is_refused_where_a_price_is_not_known() -> No
 
 @pytest.mark.parametrize("preset", ["bare", "beakr"])
 async def test_empty_replies_in_a_row_are_bounded_by_repairs(preset: str) -> None:
-    model = BillingModel(lambda _: Move(reports=False))
+    model = BillingModel(lambda _: Move(reported=Usage()))
     bundle = workbench(preset="beakr") if preset == "beakr" else workbench()
     async with at_work(model, bundle) as talk:
         result = await talk.say("go", repairs=2)

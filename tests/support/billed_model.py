@@ -29,7 +29,7 @@ class Move:
     """What the model does with a request: what it says or calls, and how many words it adds.
 
     `fails` breaks the stream off behind what was said; one with `works` False is turned away, and bills nothing.
-    With `reports` False the usage is left out. The reply takes `seconds`; one that `hangs` never comes.
+    It reports `reported` in place of its usage, if that is set. The reply takes `seconds`; one that `hangs` never comes.
     """
 
     text: str = ""
@@ -37,7 +37,7 @@ class Move:
     words: int = 0
     refuses: bool = False
     fails: Exception | None = None
-    reports: bool = True
+    reported: Usage | None = None
     works: bool = True
     ticks: int = 1
     seconds: float = 0.0
@@ -96,7 +96,7 @@ class BillingModel:
             text=render_calls.text if render_calls else said,
             calls=render_calls.calls if render_calls else (),
             stop_reason="refusal" if move.refuses else "length" if said != text else "stop",
-            usage=usage if move.reports else Usage(),
+            usage=usage if move.reported is None else move.reported,
         )
 
     def _bill(self, prompt: Prompt, limit: int, usage: Usage) -> int:

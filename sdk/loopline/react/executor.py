@@ -24,6 +24,7 @@ from loopline.react.extensions import Ask, Deny
 from loopline.react.guards import (
     CallChecker,
     CheckedCall,
+    Claim,
     approval_digest,
     claim_for_thread,
     denial_text,
@@ -91,6 +92,36 @@ class _RunningCall(Struct):
     children: Children
     entered: bool = False
     cause: InterruptCause | None = None
+
+
+class _CallOrder:
+    """The tasks of a reply's calls that a further call has to wait for.
+
+    A call waits for the last conflicting ones only, which wait for those before them: with all of them, a thousand
+    calls of one claim would wait for each other half a million times.
+    """
+
+    def __init__(self) -> None:
+        self._exclusive: list[asyncio.Task[None]] = []
+        self._since: list[asyncio.Task[None]] = []
+        self._latest: dict[Claim, asyncio.Task[None]] = {}
+
+    def find_before(self, claim: Claim) -> Sequence[asyncio.Task[None]]:
+        """Return the tasks that a call with this claim must wait for."""
+        if claim.effect == "exclusive":
+            return self._since or self._exclusive
+        return [self._latest[claim]] if claim in self._latest else self._exclusive
+
+    def add(self, claim: Claim, task: asyncio.Task[None]) -> None:
+        """Add the task of the next call."""
+        if claim.effect == "exclusive":
+            self._exclusive = [task]
+            self._since = []
+            self._latest = {}
+            return
+        self._since.append(task)
+        if claim.effect != "read":
+            self._latest[claim] = task
 
 
 class ToolExecutor:
@@ -216,18 +247,16 @@ class ToolExecutor:
                 return
         loop = asyncio.get_running_loop()
         tasks: list[asyncio.Task[None]] = []
+        order = _CallOrder()
         for parsed in judged:
-            before = [
-                running.task
-                for running in self._running.values()
-                if running.parsed.claim.conflicts(parsed.claim)
-            ]
+            before = order.find_before(parsed.claim)
             children = Children(parsed.call.call_id, self._runtime, spawn=self._runtime.spawn)
             work = self._run_in_order(before, parsed, children)
             # Without a name asyncio formats one, which costs more than the rest of the task's creation.
             task = loop.create_task(work, name=parsed.call.call_id)
             self._running[parsed.call.call_id] = _RunningCall(parsed, task, children)
             tasks.append(task)
+            order.add(parsed.claim, task)
         try:
             await asyncio.sleep(
                 0

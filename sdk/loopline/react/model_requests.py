@@ -147,7 +147,7 @@ async def _stream_once(
                     async for part in text_parts(text):
                         on_piece(structs.replace(piece, text=part))
                 case Reply():
-                    reply = piece
+                    reply = _check_usage(model.name, piece)
     except (CassetteError, ModelError, StoreError):
         raise
     except Exception as error:
@@ -160,6 +160,14 @@ async def _stream_once(
     if reply is None:
         raise ModelError(f"{model.name}: the stream ended without a reply")
     return reply
+
+
+def _check_usage(model: str, reply: Reply) -> Reply:
+    """Return the reply; if its provider reported impossible counts, its usage is unreported, and budgets estimate it."""
+    if reply.usage.is_plausible:
+        return reply
+    logger.warning("%s reported an impossible usage, which is estimated: %s", model, reply.usage)
+    return structs.replace(reply, usage=Usage(unreported=1))
 
 
 class RequestQuota(Protocol):
@@ -245,6 +253,7 @@ class MeteredModel(Struct, frozen=True):
                     case TextDelta(text=text):
                         texts.append(text)
                     case Reply():
+                        piece = _check_usage(self.name, piece)
                         self._settle(need, piece)
                         settled = True
                 yield piece
