@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,8 +16,10 @@ from loopline.testing import Call, FakeClock
 from loopline.timeline import (
     Block,
     Completion,
+    ConversationKey,
     Decision,
     Exit,
+    MemoryLog,
     RunChild,
     ToolPending,
     ToolResult,
@@ -24,6 +27,7 @@ from loopline.timeline import (
     UserPrompt,
 )
 from tests.support.child_runs import Cast, Line, bundle, kin
+from tests.support.crashing_log import Crashed, CrashingLog
 
 
 async def results(talk: Conversation) -> list[tuple[str, str]]:
@@ -561,3 +565,31 @@ async def test_an_export_names_the_children_that_it_leaves_out(tmp_path: Path) -
         await other_store.load(child, confirm=["child:c~c1"])
         (item,) = await talk.read("cv:c~c1/ar:turn_1.user.prompt")
         assert item.text == "middle"
+
+
+async def test_a_stop_beside_the_last_moments_of_a_childs_runner_leaves_no_child_without_an_end() -> (
+    None
+):
+    model = Cast({"go": [Call("kin.ask", task="look")], "look": [Call("play.look", text="x")]})
+    log = MemoryLog(FakeClock())
+    dying = CrashingLog(log)
+    dying.left = 8
+    with pytest.raises(Crashed):
+        async with Harness.open(bundle, store=dying, model=model, clock=FakeClock()) as harness:
+            await harness.conversation("c").say("go")
+    child = ConversationKey(name="c~c1")
+    released = asyncio.Event()
+
+    async def end_slowly() -> None:
+        async with log.lease(child):
+            released.set()
+            await asyncio.sleep(0.2)
+
+    ending = asyncio.create_task(end_slowly())
+    await released.wait()
+    async with Harness.open(bundle, store=log, model=model, clock=FakeClock()) as harness:
+        talk = harness.conversation("c")
+        assert await talk.stop()
+        links = [b.body for b in await talk.blocks() if isinstance(b.body, RunChild)]
+    await ending
+    assert [link.reason for link in links] == ["", "stopped"]

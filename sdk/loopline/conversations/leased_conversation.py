@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 from msgspec import Struct, structs
 
 from loopline.clock import Clock
 from loopline.conversations.subscriptions import Subscriber, Subscriptions
-from loopline.errors import ConflictError
 from loopline.events import EventSink
 from loopline.models import well_formed
 from loopline.timeline import (
@@ -28,6 +27,9 @@ from loopline.timeline import (
     open_timeline,
     parent_name,
 )
+
+CHILD_SECONDS = 10.0
+"""How long the end of a turn waits for the runner of a child run; the child run is then left without an end."""
 
 _CUT_OFF: dict[ResultStatus, str] = {
     "stopped": "Stopped by the user before there was a result.",
@@ -137,7 +139,8 @@ class LeasedConversation(Struct, frozen=True, kw_only=True):
         running[self.conversation] = recorder  # an observer asks who began the child
         try:
             for child in children:
-                with suppress(ConflictError):  # a runner is still at it, and ends it
+                # A runner that has lost the turn may still be ending the child run; it cannot record that here.
+                with suppress(TimeoutError):
                     await self._end_child(child, recorder, status)
         finally:
             running.pop(self.conversation, None)
@@ -145,7 +148,9 @@ class LeasedConversation(Struct, frozen=True, kw_only=True):
     async def _end_child(self, child: RunChild, recorder: Recorder, status: ResultStatus) -> None:
         conversation = structs.replace(self.conversation, name=child.conversation)
         reason: ExitReason = "stopped" if status == "stopped" else "interrupted"
-        async with self.log.lease(conversation, wait=False) as term:
+        async with AsyncExitStack() as held:
+            async with asyncio.timeout(CHILD_SECONDS):
+                term = await held.enter_async_context(self.log.lease(conversation))
             timeline = await open_timeline(self.log, conversation)
             lease = structs.replace(
                 self,
