@@ -567,13 +567,14 @@ async def test_an_export_names_the_children_that_it_leaves_out(tmp_path: Path) -
         assert item.text == "middle"
 
 
-async def test_a_stop_beside_the_last_moments_of_a_childs_runner_leaves_no_child_without_an_end() -> (
-    None
-):
+@pytest.mark.parametrize("appends", [5, 8], ids=["before it begins", "while it runs"])
+async def test_a_stop_beside_the_last_moments_of_a_childs_runner_leaves_no_child_without_an_end(
+    appends: int,
+) -> None:
     model = Cast({"go": [Call("kin.ask", task="look")], "look": [Call("play.look", text="x")]})
     log = MemoryLog(FakeClock())
     dying = CrashingLog(log)
-    dying.left = 8
+    dying.left = appends
     with pytest.raises(Crashed):
         async with Harness.open(bundle, store=dying, model=model, clock=FakeClock()) as harness:
             await harness.conversation("c").say("go")

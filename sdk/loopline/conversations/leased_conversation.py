@@ -162,6 +162,8 @@ class LeasedConversation(Struct, frozen=True, kw_only=True):
             for turn in [*timeline.unfinished, *timeline.queued]:
                 of_child, _ = lease.recorder(turn.number)
                 await lease.end(of_child, reason, status=status)
+        if not timeline.turns:  # it was cut off before its first block
+            await recorder.record(structs.replace(child, reason=reason))
         for turn in timeline.turns.values():
             if turn.exit is not None:
                 run_child = structs.replace(

@@ -439,14 +439,14 @@ def check_children(talks: dict[str, Talk]) -> Iterator[str]:
 
 
 def check_links(talk: Talk, child: Talk | None, links: Sequence[Row]) -> Iterator[str]:
-    """What a conversation says of one child run is what that has stored; one that was cut off before it began has nothing."""
+    """What a conversation says of one child run is what that has stored; one that was cut off before it began has no blocks."""
     said = [row.body["reason"] for row in links if row.body.get("reason")]
     if links[0].body["conversation"].rpartition("~")[0] != talk.name or len(links) > 2:
         yield f"is linked by {[row.seq for row in links]}"
     stored = child.exits[1].body["reason"] if child is not None and 1 in child.exits else ""
-    if said and said != [stored]:
+    if said and said != [stored] and child is not None:
         yield f"is said to have ended as {said}, and ended as {stored!r}"
-    if not said and child is not None and links[0].turn in talk.exits:
+    if not said and links[0].turn in talk.exits:
         yield "has not ended, though its parent's turn has"
 
 
