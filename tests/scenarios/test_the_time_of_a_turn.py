@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from loopline import Delta
+from loopline.events import Event
+from loopline.react import Limits
 from loopline.react.guards import ask_before
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry
-from loopline.timeline import Exit, ToolResult, ToolStarted
-from tests.support.workbench import Desk, at_work, bodies, shown, workbench
+from loopline.timeline import Completion, Exit, ToolResult, ToolStarted
+from tests.support.workbench import Desk, Spoken, at_work, bodies, said, shown, workbench
 
 DAY = 86_400.0
 
@@ -98,3 +101,23 @@ async def test_leave_that_is_given_when_the_time_is_over_begins_nothing() -> Non
         ends = {result.call_id: result.status for result in await bodies(talk, ToolResult)}
         assert await bodies(talk, ToolStarted) == []
     assert (desk.order, ends) == ([], {"c1": "stopped", "c2": "stopped"})
+
+
+@pytest.mark.parametrize("limits", [{}, {"max_iterations": 1}])
+async def test_what_had_been_written_is_the_answer_of_a_turn_whose_time_is_over(
+    limits: Limits,
+) -> None:
+    clock = FakeClock()
+    model = Spoken(["Tea is ", "made of ", "leaves."] + [" And so on."] * 50)
+    bundle = workbench(deadline_seconds=60)
+    async with at_work(model, bundle, clock=clock) as talk:
+        events = list[Event]()
+        async for event in talk.stream("go", **limits):
+            events.append(event)
+            if isinstance(event, Delta) and "leaves" in event.text:
+                clock.advance(61)
+        (answer,) = await bodies(talk, Completion)
+        (end,) = await bodies(talk, Exit)
+    assert answer.text.startswith("Tea is made of leaves.")
+    assert (answer.flag, answer.reason, end.reason) == ("partial", "deadline", "deadline")
+    assert said(events).strip() == answer.text

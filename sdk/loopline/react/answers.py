@@ -456,11 +456,24 @@ class AnswerWriter:
             return None
         return await self.journal.end(await self.journal.completion(text, "", "complete"))
 
-    async def save_partial(self) -> None:
-        """Record the text of an answer that was being written as the partial answer of a stopped turn."""
+    async def save_partial(self, reason: ExitReason = "stopped") -> LoopEnd | None:
+        """End the turn with the text of an answer that was being written, as a partial answer; return None without one."""
         text = well_formed("".join(self.journal.texts.written)).strip()
-        if text and not self.runtime.recorder.turn.completion:
-            await self.journal.record(await self.journal.completion(text, "partial", "stopped"))
+        if not text or self.runtime.recorder.turn.completion:
+            return None
+        return await self.journal.end(await self.journal.completion(text, "partial", reason))
+
+    async def end_interrupted(self, interruption: Interrupted) -> LoopEnd | None:
+        """End the turn with the text of an answer that the deadline cut off, unless a whole draft is there.
+
+        Without one, and after a steer, the text is retracted: the next step finds the cause in the log.
+        """
+        if interruption.cause == "deadline" and self.runtime.recorder.turn.draft is None:
+            end = await self.save_partial("deadline")
+            if end is not None:
+                return end
+        self.journal.texts.retract()
+        return None
 
     async def accept(self, reply: Reply, notes: str, text: str, flag: AnswerFlag) -> LoopEnd | None:
         """End the turn with the answer of a decision; with `answer_mode` "synthesize" this is the draft of the answer.
@@ -523,9 +536,8 @@ class AnswerWriter:
         except ModelError as error:
             notice = Notice(code="model_error", text=well_formed(str(error)))
             return await self._from_draft(reason, notice) or await self.end_without_model(error)
-        except Interrupted:
-            self.journal.texts.retract()
-            return None
+        except Interrupted as interruption:
+            return await self.end_interrupted(interruption)
         draft = self.runtime.recorder.turn.draft
         if reply.stop_reason == "refusal":
             if draft is None:
@@ -563,11 +575,8 @@ class AnswerWriter:
             return await (self._collect("budget") if traces else self.end_exhausted("budget"))
         except ModelError as error:
             return await self.end_without_model(error)
-        except (
-            Interrupted
-        ):  # the next step finds the cause in the log, and requests the answer again in time
-            self.journal.texts.retract()
-            return None
+        except Interrupted as interruption:
+            return await self.end_interrupted(interruption)
         if reply.stop_reason == "refusal":
             return await self.end_refused(reply, purpose="answer")
         reply, decided, marks = await self.chain.read(reply, traces=traces)

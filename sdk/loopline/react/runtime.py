@@ -235,7 +235,7 @@ class React(Generic[T_co]):
         self._context = context
         self._interrupter = Interrupter(runtime.recorder, runtime.clock)
         self._executor = ToolExecutor(runtime, context, self._interrupter)
-        self._texts = texts = ChannelTexts(runtime.listen)
+        texts = ChannelTexts(runtime.listen)
         self._chain = ModelChain(runtime, models, context, texts)
         self._journal = Journal(runtime, context, texts)
         self._answers = AnswerWriter(
@@ -317,9 +317,8 @@ class React(Generic[T_co]):
             return LoopEnd("stopped", "the user has recalled the prompt of the turn")
         except ModelError as error:
             return await self._answers.end_without_model(error)
-        except Interrupted:  # the next step finds the cause in the log
-            self._texts.retract()
-            return None
+        except Interrupted as interruption:
+            return await self._answers.end_interrupted(interruption)
         return await self._route(state, reply)
 
     async def _route(self, state: ReactStateV2, written: Reply) -> LoopEnd | None:
