@@ -116,6 +116,20 @@ def test_a_start_and_a_result_stand_behind_their_call_once(
         read_document(document)
 
 
+@pytest.mark.parametrize(
+    "turns", [[], None, ["turn_1"], ["turn_1", "turn_2", "turn_3"], ["turn_2", "turn_1"], "turn_1"]
+)
+def test_the_turns_that_a_document_names_are_those_of_its_blocks(
+    document: JsonObject, turns: Json
+) -> None:
+    assert document["turn_ids"] == ["turn_1", "turn_2"]
+    document["turn_ids"] = turns
+    with pytest.raises(
+        DocumentError, match="turn_ids: the turns of the blocks are turn_1 to turn_2"
+    ):
+        read_document(document)
+
+
 def test_a_place_that_is_there_twice_is_named(document: JsonObject) -> None:
     rows(document).insert(3, deepcopy(rows(document)[2]))
     with pytest.raises(DocumentError, match=r"blocks\[3\]: seq 3 is at position 4: .*repeated"):

@@ -69,6 +69,7 @@ def read_document(document: JsonObject) -> list[Block]:
     named = [block_at(row, seq) for seq, row in enumerate(rows, start=1)]
     blocks = [block for block, _ in named]
     check_turns(blocks)
+    _check_turn_ids(document, blocks)
     check_order(blocks)
     check_calls(blocks)
     check_attachments(blocks)
@@ -78,6 +79,13 @@ def read_document(document: JsonObject) -> list[Block]:
     check_commits(blocks)
     check_numbers(blocks)
     return blocks
+
+
+def _check_turn_ids(document: JsonObject, blocks: Sequence[Block]) -> None:
+    """Check that the field `turn_ids`, if the document has it, names the turns of the blocks."""
+    turns: list[Json] = [turn_id(number) for number in sorted({block.turn for block in blocks})]
+    if document.get("turn_ids", turns) != turns:
+        raise DocumentError(f"turn_ids: the turns of the blocks are {turns[0]} to {turns[-1]}")
 
 
 def rows_of(document: JsonObject) -> list[Json]:
