@@ -44,6 +44,13 @@ class ThesaurusEmbedder(WordEmbedder):
         return super().embed_query(text.replace("beverage", "tea"))
 
 
+class NamelessEmbedder(ThesaurusEmbedder):
+    """Takes every question for one about tea."""
+
+    def embed_query(self, text: str) -> Vector:
+        return super().embed_query("tea")
+
+
 class BrokenEmbedder(WordEmbedder):
     """Cannot be asked."""
 
@@ -87,6 +94,15 @@ async def test_a_name_is_found_by_its_word_whatever_the_vectors_say() -> None:
     past = Past(ThesaurusEmbedder())
     await past.tell("tea tea tea", "the samovar")
     assert [hit.text for hit in await past.search("samovar")] == ["the samovar"]
+
+
+async def test_vectors_do_not_displace_what_a_word_of_a_longer_question_finds() -> None:
+    past = Past(NamelessEmbedder())
+    await past.tell(*(f"tea number {n}" for n in range(9)), "the samovar sings")
+    hits = await past.search("which beverage did mother always brew, pouring from our samovar")
+    assert "the samovar sings" in [hit.text for hit in hits]
+    assert hits[0].text.startswith("tea number")
+    assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
 
 
 async def test_words_find_texts_whose_vectors_are_not_made_yet() -> None:

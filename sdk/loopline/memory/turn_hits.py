@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from itertools import groupby
+from itertools import accumulate, cycle, groupby
 
 from loopline.memory.turn_index import TurnCandidates
 from loopline.memory.turn_texts import Target, TurnQuery, TurnText
@@ -17,6 +17,12 @@ from loopline.timeline.prompt_blocks import turn_id
 
 RECENCY_LIFT = 0.25
 """The increase of the score of a new text relative to an old text with the same words."""
+BY_WORDS = (False, True, False, True, True)
+"""Which of five places belong to the best turns by words, if vectors are searched too.
+
+Vectors find what was told in other words, but they confuse names and numbers, and a question that has few words of its
+answer is the rule in long conversations.
+"""
 UNRELATED_COSINE = 0.2
 """The lowest cosine at which a text without words of the query is found."""
 EXCERPTS_PER_TURN = 3
@@ -80,6 +86,7 @@ class _ScoredText:
     match: _TextMatch
     recency: float
     score: float
+    by_words: float
 
     @property
     def text(self) -> TurnText:
@@ -87,13 +94,41 @@ class _ScoredText:
 
 
 def rank_turns(query: TurnQuery, candidates: TurnCandidates, now: datetime) -> list[TurnHit]:
-    """Return the best `query.limit` turns, best first. A text that several conversations share is found in one of them."""
+    """Return the best `query.limit` turns, best first. A text that several conversations share is found in one of them.
+
+    Three of five turns are those that words alone find best, if there are so many: vectors never displace them.
+    """
     scored = [_score(match, query, now) for match in _matches(query, candidates)]
     scored.sort(key=lambda item: (-item.score, -item.text.ts.timestamp(), item.text.seq))
     turns: dict[tuple[str, int], list[_ScoredText]] = {}
     for item in _drop_copies(scored, query.current):
         turns.setdefault((item.text.conversation, item.text.turn), []).append(item)
-    return [_hit(items, query) for items in list(turns.values())[: max(query.limit, 0)]]
+    ranked = list(turns.values())
+    if candidates.cosines and query.terms:
+        ranked = _promote_best_by_words(ranked)
+    hits = [_hit(items, query) for items in ranked[: max(query.limit, 0)]]
+    return _make_descending(hits)
+
+
+def _promote_best_by_words(turns: Sequence[list[_ScoredText]]) -> list[list[_ScoredText]]:
+    """Give three of five places to the best turns by words, in the order of `BY_WORDS`; the others keep their order."""
+    found = [turn for turn in turns if max(item.by_words for item in turn) > 0]
+    found.sort(key=lambda turn: -max(item.by_words for item in turn))
+    remaining = {id(turn): turn for turn in turns}
+    ranked: list[list[_ScoredText]] = []
+    for by_words in cycle(BY_WORDS):
+        if not remaining:
+            return ranked
+        candidates = (turn for turn in found if id(turn) in remaining)
+        best = next(candidates, None) if by_words else None
+        ranked.append(remaining.pop(id(best) if best is not None else next(iter(remaining))))
+    raise AssertionError
+
+
+def _make_descending(hits: Sequence[TurnHit]) -> list[TurnHit]:
+    """Raise the score of each hit to that of the hit after it, if that is higher."""
+    scores = accumulate((hit.score for hit in reversed(hits)), max)
+    return [replace(hit, score=score) for hit, score in zip(hits, [*scores][::-1], strict=True)]
 
 
 def _matches(query: TurnQuery, candidates: TurnCandidates) -> list[_TextMatch]:
@@ -126,8 +161,9 @@ def _matches(query: TurnQuery, candidates: TurnCandidates) -> list[_TextMatch]:
 def _score(match: _TextMatch, query: TurnQuery, now: datetime) -> _ScoredText:
     age = max((now - match.text.ts) / timedelta(days=1), 0.0)
     recency = math.pow(0.5, age / query.half_life_days) if query.half_life_days > 0 else 0.0
-    score = match.relevance * (1 + RECENCY_LIFT * recency) / (1 + RECENCY_LIFT)
-    return _ScoredText(match, recency, score if query.terms else recency)
+    lift = (1 + RECENCY_LIFT * recency) / (1 + RECENCY_LIFT)
+    score = match.relevance * lift if query.terms else recency
+    return _ScoredText(match, recency, score, match.words * lift)
 
 
 def _drop_copies(scored: Sequence[_ScoredText], current: str) -> list[_ScoredText]:

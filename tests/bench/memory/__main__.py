@@ -72,6 +72,11 @@ class Searches:
     async def in_other_words(self, fact: PlantedFact) -> bool:
         return _is_found(fact, await self._search(fact.owner, fact.asks))
 
+    async def by_name(self, fact: PlantedFact) -> bool:
+        """Only the name is of the fact: no other word of the question is in it."""
+        query = f"do you still remember which thing concerning {fact.name} was once mentioned"
+        return _is_found(fact, await self._search(fact.owner, query))
+
     async def by_order(self, fact: PlantedFact) -> bool:
         query = f"what was the {ORDINALS[fact.turn - 1]} turn about"
         hits = await self._memory.search(
@@ -184,6 +189,13 @@ async def measured(generated: Generated, embedder: Embedder, folder: Path) -> Fi
             fmean([await words.in_other_words(fact) for fact in facts]),
             await found_by_vectors(generated, embedder),
             fmean([await both.in_other_words(fact) for fact in facts]),
+        ),
+        Row(
+            "by a name",
+            len(facts),
+            fmean([await words.by_name(fact) for fact in facts]),
+            None,
+            fmean([await both.by_name(fact) for fact in facts]),
         ),
         Row(
             "by order",
