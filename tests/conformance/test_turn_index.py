@@ -21,10 +21,12 @@ from loopline.memory import (
     TurnIndexDamaged,
     TurnQuery,
     TurnText,
+    TurnUpdate,
 )
 from loopline.memory.turn_file import MemoryFile
 from loopline.search import CosineFunction, Vector, VectorState, loaded_vectors
 from loopline.search.vector_files import vector_rows
+from loopline.timeline import ConversationKey
 
 ANN = Owner(user="ann", tenant="t", project="p")
 STRANGERS = [
@@ -74,10 +76,25 @@ def at(head: int, uid: str = "u1") -> IndexedConversation:
     return IndexedConversation(uid=uid, head=head)
 
 
+async def extend(
+    index: TurnIndex,
+    conversation: ConversationKey,
+    before: IndexedConversation | None,
+    after: IndexedConversation,
+    texts: Sequence[TurnText],
+    recalled: Sequence[int] = (),
+) -> bool:
+    """Extend one conversation; return whether it was."""
+    update = TurnUpdate(
+        conversation=conversation.name, before=before, after=after, texts=texts, recalled=recalled
+    )
+    return bool(await index.extend(Owner.of(conversation), [update]))
+
+
 async def fill(index: TurnIndex, *texts: TurnText, owner: Owner = ANN) -> None:
     """Index these texts, all of the same conversation."""
     name = texts[0].conversation
-    assert await index.extend(owner.key(name), None, at(texts[-1].seq), texts)
+    assert await extend(index, owner.key(name), None, at(texts[-1].seq), texts)
 
 
 def vector(*coordinates: float) -> Vector:
@@ -206,7 +223,7 @@ async def test_the_last_turn_is_the_last_before_the_one_that_asks(index: TurnInd
 async def test_how_far_a_conversation_is_indexed_is_known(index: TurnIndex) -> None:
     await fill(index, said("tea"))
     assert await index.read_progress(ANN) == {"tea": at(1)}
-    assert await index.extend(ANN.key("tea"), at(1), at(7), [])
+    assert await extend(index, ANN.key("tea"), at(1), at(7), [])
     assert await index.read_progress(ANN) == {"tea": at(7)}
     assert [await index.read_progress(stranger) for stranger in STRANGERS] == [{}, {}, {}]
 
@@ -214,13 +231,32 @@ async def test_how_far_a_conversation_is_indexed_is_known(index: TurnIndex) -> N
 async def test_what_another_process_indexed_is_not_indexed_twice(index: TurnIndex) -> None:
     await fill(index, said("tea"))
     for before in (None, at(0), at(2), at(1, "u0")):
-        assert not await index.extend(ANN.key("tea"), before, at(9), [said("coffee", turn=9)])
+        assert not await extend(index, ANN.key("tea"), before, at(9), [said("coffee", turn=9)])
     assert await found(index, TurnQuery(owner=ANN, text="coffee")) == []
+
+
+async def test_several_conversations_are_extended_at_once_and_one_that_another_process_has_is_left(
+    index: TurnIndex,
+) -> None:
+    await fill(index, said("tea"))
+    updates = [
+        TurnUpdate(conversation="tea", before=None, after=at(9), texts=[said("milk", turn=9)]),
+        *(
+            TurnUpdate(
+                conversation=name, before=None, after=at(1), texts=[said(name, conversation=name)]
+            )
+            for name in ("coffee", "cocoa")
+        ),
+    ]
+    assert set(await index.extend(ANN, updates)) == {"coffee", "cocoa"}
+    assert await index.read_progress(ANN) == {"tea": at(1), "coffee": at(1), "cocoa": at(1)}
+    query = TurnQuery(owner=ANN, text="milk coffee cocoa")
+    assert {text.conversation for text in await found(index, query)} == {"coffee", "cocoa"}
 
 
 async def test_another_conversation_under_the_name_replaces_the_texts(index: TurnIndex) -> None:
     await fill(index, said("tea"))
-    assert await index.extend(ANN.key("tea"), at(1), at(1, "u2"), [said("coffee")])
+    assert await extend(index, ANN.key("tea"), at(1), at(1, "u2"), [said("coffee")])
     assert await index.read_progress(ANN) == {"tea": at(1, "u2")}
     assert await found(index, TurnQuery(owner=ANN, text="tea")) == []
     assert len(await found(index, TurnQuery(owner=ANN, text="coffee"))) == 1
@@ -230,7 +266,7 @@ async def test_recalled_input_is_dropped_with_its_files(index: TurnIndex) -> Non
     file = replace(said("tea list", seq=2, target="attachment"), input_seq=1)
     await fill(index, said("tea", seq=1), file)
     later = [said("tea too", turn=2, seq=3), said("tea again", turn=3, seq=4)]
-    assert await index.extend(ANN.key("tea"), at(2), at(6), later, recalled=[1, 3])
+    assert await extend(index, ANN.key("tea"), at(2), at(6), later, recalled=[1, 3])
     assert [text.seq for text in await found(index, TurnQuery(owner=ANN, text="tea"))] == [4]
 
 

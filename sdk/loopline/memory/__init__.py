@@ -17,6 +17,7 @@ from loopline.memory.turn_index import QueryVector as QueryVector
 from loopline.memory.turn_index import TurnCandidates as TurnCandidates
 from loopline.memory.turn_index import TurnIndex as TurnIndex
 from loopline.memory.turn_index import TurnIndexDamaged as TurnIndexDamaged
+from loopline.memory.turn_index import TurnUpdate as TurnUpdate
 from loopline.memory.turn_texts import TARGETS as TARGETS
 from loopline.memory.turn_texts import Owner as Owner
 from loopline.memory.turn_texts import Target as Target

@@ -19,6 +19,7 @@ from loopline.memory.turn_index import (
     TurnCandidates,
     TurnIndex,
     TurnIndexDamaged,
+    TurnUpdate,
 )
 from loopline.memory.turn_texts import (
     DEFAULT_HITS,
@@ -157,6 +158,8 @@ class TurnVectors:
 Scope = Literal["conversation", "user"]
 SCOPES: tuple[Scope, ...] = ("conversation", "user")
 BLOCKS_AT_ONCE = 500
+CONVERSATIONS_AT_ONCE = 64
+"""The most conversations that share a transaction of the index, whose statements cost as much for one as for many."""
 LONGEST_DAYS = 100_000
 LIKELY_DAYS = 365
 RECENCY_SHARE = 0.15
@@ -346,8 +349,21 @@ class ConversationMemory:
         index = await self._index()
         async with self._turn:
             summaries, progress = await self._remove_forgotten(index, owner)
+            behind = [
+                (summary, before)
+                for summary in summaries
+                if (before := progress.get(summary.conversation.name)) is None
+                or before.uid != summary.uid
+                or before.head < summary.head
+            ]
+            while behind:
+                behind = [
+                    *await self._extend(index, owner, behind[:CONVERSATIONS_AT_ONCE]),
+                    *behind[CONVERSATIONS_AT_ONCE:],
+                ]
             for summary in summaries:
-                await self._extend(index, summary, progress.get(summary.conversation.name))
+                if await self._log.forgotten(summary.conversation) is not None:
+                    await index.remove(summary.conversation)  # forgotten during this call
 
     async def remove(self, forgotten: Sequence[ConversationKey]) -> None:
         """Remove forgotten conversations from the index. Child runs are ignored, because they are not indexed."""
@@ -389,26 +405,36 @@ class ConversationMemory:
         return summaries, progress
 
     async def _extend(
-        self,
-        index: TurnIndex,
-        summary: ConversationSummary,
-        before: IndexedConversation | None,
-    ) -> None:
+        self, index: TurnIndex, owner: Owner, behind: Sequence[_Behind]
+    ) -> list[_Behind]:
+        """Add the next blocks of these conversations; return those of which blocks are left to be added."""
+        reads = [self._read_update(summary, before) for summary, before in behind]
+        updates = await asyncio.gather(*reads)
+        extended = await index.extend(owner, updates)  # others were extended by another process
+        return [
+            (summary, update.after)
+            for (summary, _), update in zip(behind, updates, strict=True)
+            if update.conversation in extended and update.after.head < summary.head
+        ]
+
+    async def _read_update(
+        self, summary: ConversationSummary, before: IndexedConversation | None
+    ) -> TurnUpdate:
         key = summary.conversation
         uid = summary.uid
         head = before.head if before is not None and before.uid == uid else 0
-        while head < summary.head:
-            blocks = await self._log.read(key, after=head, types=_READ_TYPES, limit=BLOCKS_AT_ONCE)
-            last = blocks[-1].seq if blocks else 0
-            head = last if len(blocks) == BLOCKS_AT_ONCE else max(summary.head, last)
-            after = IndexedConversation(uid=uid, head=head)
-            recalled = await self._find_recalled(key, blocks)
-            texts = await asyncio.to_thread(turn_texts, key.name, blocks)
-            if not await index.extend(key, before, after, texts, recalled):
-                return  # another process has extended the index
-            before = after
-        if await self._log.forgotten(key) is not None:  # forgotten during this call
-            await index.remove(key)
+        blocks = await self._log.read(key, after=head, types=_READ_TYPES, limit=BLOCKS_AT_ONCE)
+        last = blocks[-1].seq if blocks else 0
+        head = last if len(blocks) == BLOCKS_AT_ONCE else max(summary.head, last)
+        recalled = await self._find_recalled(key, blocks)
+        texts = await asyncio.to_thread(turn_texts, key.name, blocks)
+        return TurnUpdate(
+            conversation=key.name,
+            before=before,
+            after=IndexedConversation(uid=uid, head=head),
+            texts=texts,
+            recalled=recalled,
+        )
 
     async def _find_recalled(self, key: ConversationKey, blocks: Sequence[Block]) -> set[int]:
         """Return the seqs of inputs that were recalled before a round used them."""
@@ -425,6 +451,10 @@ class ConversationMemory:
             if not is_taken:
                 recalled.add(body.said)
         return recalled
+
+
+_Behind = tuple[ConversationSummary, IndexedConversation | None]
+"""A conversation with blocks that are not indexed yet, and its progress."""
 
 
 @dataclass(frozen=True, slots=True)

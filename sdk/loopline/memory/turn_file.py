@@ -30,6 +30,7 @@ from loopline.memory.turn_index import (
     QueryVector,
     TurnCandidates,
     TurnIndexDamaged,
+    TurnUpdate,
 )
 from loopline.memory.turn_texts import Owner, TurnQuery, TurnText
 from loopline.search import (
@@ -95,11 +96,13 @@ AND (:since IS NULL OR ts >= :since) AND (:until IS NULL OR ts <= :until)
 """
 """The limits of a query without its ordinal."""
 
-_CONVERSATIONS = f"SELECT name, uid, head FROM conversation WHERE {_OWNED}"
-_CONVERSATION = f"SELECT id, uid, head FROM conversation WHERE {_OWNED} AND name = :name"
+_CONVERSATIONS = f"SELECT id, name, uid, head FROM conversation WHERE {_OWNED}"
+_CONVERSATION = f"{_CONVERSATIONS} AND name = :name"
+_NAMED = f"{_CONVERSATIONS} AND name IN (SELECT value FROM json_each(:names))"
+_LAST_CONVERSATION = "SELECT max(id) FROM conversation"
 _ADD_CONVERSATION = """
-INSERT INTO conversation(tenant, project, user, name, uid, head)
-VALUES(:tenant, :project, :user, :name, :uid, :head) RETURNING id
+INSERT INTO conversation(id, tenant, project, user, name, uid, head)
+VALUES(:id, :tenant, :project, :user, :name, :uid, :head)
 """
 _SET_HEAD = "UPDATE conversation SET head = :head WHERE id = :id"
 _REMOVE_CONVERSATION = "DELETE FROM conversation WHERE id = :conversation"
@@ -232,6 +235,12 @@ def _match_expression(owner: Owner, terms: Sequence[str]) -> str:
     return f"owner : {_owner_word(owner)} AND {{body names}} : ({any_term})"
 
 
+def _progress(rows: Mapping[str, _Row], update: TurnUpdate) -> IndexedConversation | None:
+    """Return the stored progress of the update's conversation, None if it is not in these rows."""
+    row = rows.get(update.conversation)
+    return None if row is None else IndexedConversation(uid=row.uid, head=row.head)
+
+
 def _turn_text(row: _Row) -> TurnText:
     return TurnText(
         conversation=row.name,
@@ -278,49 +287,53 @@ class MemoryFile:
             rows = await _rows(connection, _CONVERSATIONS, _owner_parameters(owner))
         return {row.name: IndexedConversation(uid=row.uid, head=row.head) for row in rows}
 
-    async def extend(
-        self,
-        conversation: ConversationKey,
-        before: IndexedConversation | None,
-        after: IndexedConversation,
-        texts: Sequence[TurnText],
-        recalled: Collection[int] = (),
-    ) -> bool:
-        """Add the texts in one transaction; return False if the progress is not `before`."""
-        owner = Owner.of(conversation)
-        named = {**_owner_parameters(owner), "name": conversation.name}
+    async def extend(self, owner: Owner, updates: Sequence[TurnUpdate]) -> Collection[str]:
+        """Add the texts in one transaction; return the conversations that were extended."""
+        names = json.dumps([update.conversation for update in updates])
         async with self._writing() as connection:
-            row = next(iter(await _rows(connection, _CONVERSATION, named)), None)
-            if (None if row is None else IndexedConversation(uid=row.uid, head=row.head)) != before:
-                return False
-            if row is not None and row.uid != after.uid:
-                await self._remove(connection, row.id)
-                row = None
-            if row is None:
-                progress = {**named, "uid": after.uid, "head": after.head}
-                [row] = await _rows(connection, _ADD_CONVERSATION, progress)
-            else:
-                values = {"id": row.id, "head": after.head}
-                await connection.exec_driver_sql(_SET_HEAD, values)
-            remaining = [text for text in texts if text.input_seq not in recalled]
-            await self._add_texts(connection, row.id, owner, remaining)
-            if recalled:
-                await self._remove_texts(connection, row.id, recalled)
-        if recalled:
+            named = {**_owner_parameters(owner), "names": names}
+            rows = {row.name: row for row in await _rows(connection, _NAMED, named)}
+            [(last,)] = await _rows(connection, _LAST_CONVERSATION, {})
+            ids: dict[str, int] = {}
+            added: list[dict[str, Any]] = []
+            moved: list[dict[str, Any]] = []
+            accepted = [update for update in updates if _progress(rows, update) == update.before]
+            for update in accepted:
+                row = rows.get(update.conversation)
+                values = {"name": update.conversation, "uid": update.after.uid}
+                if row is not None and row.uid != update.after.uid:
+                    await self._remove(connection, row.id)
+                    row = None
+                number = (last or 0) + len(added) + 1 if row is None else row.id
+                ids[update.conversation] = number
+                values |= {"id": number, "head": update.after.head}
+                (moved if row is not None else added).append(_owner_parameters(owner) | values)
+            for statement, parameters in ((_ADD_CONVERSATION, added), (_SET_HEAD, moved)):
+                if parameters:
+                    await connection.exec_driver_sql(statement, parameters)
+            await self._add_texts(connection, owner, ids, accepted)
+            for update in accepted:
+                if update.recalled:
+                    await self._remove_texts(connection, ids[update.conversation], update.recalled)
+        if any(update.recalled for update in accepted):
             self._forget_vectors(owner)
-        return True
+        return ids.keys()
 
     async def _add_texts(
         self,
         connection: AsyncConnection,
-        conversation: int,
         owner: Owner,
-        texts: Sequence[TurnText],
+        ids: Mapping[str, int],
+        updates: Sequence[TurnUpdate],
     ) -> None:
-        if not texts:
-            return
         [(last,)] = await _rows(connection, _LAST_TEXT, {})
         owner_word = _owner_word(owner)
+        texts = [
+            (ids[update.conversation], text)
+            for update in updates
+            for text in update.texts
+            if text.input_seq not in update.recalled
+        ]
         rows = [
             {
                 "id": number,
@@ -337,10 +350,11 @@ class MemoryFile:
                 "body": text.text,
                 "names": name_parts(text.text),
             }
-            for number, text in enumerate(texts, (last or 0) + 1)
+            for number, (conversation, text) in enumerate(texts, (last or 0) + 1)
         ]
-        await connection.exec_driver_sql(_ADD_TEXT, rows)
-        await connection.exec_driver_sql(_ADD_WORDS, rows)
+        if rows:
+            await connection.exec_driver_sql(_ADD_TEXT, rows)
+            await connection.exec_driver_sql(_ADD_WORDS, rows)
 
     async def candidates(
         self, query: TurnQuery, vector: QueryVector | None = None

@@ -28,6 +28,20 @@ class IndexedConversation:
     head: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnUpdate:
+    """New texts of a conversation, between the progress `before` and `after`, and the inputs `recalled` in between.
+
+    `before` is None for a conversation that is not indexed yet.
+    """
+
+    conversation: str
+    before: IndexedConversation | None
+    after: IndexedConversation
+    texts: Sequence[TurnText] = ()
+    recalled: Collection[int] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class QueryVector:
     """The vector of a query, and the key of its embedder."""
@@ -67,19 +81,12 @@ class TurnIndex(Protocol):
         """Return the progress in each indexed conversation of the owner, by name."""
         ...
 
-    async def extend(
-        self,
-        conversation: ConversationKey,
-        before: IndexedConversation | None,
-        after: IndexedConversation,
-        texts: Sequence[TurnText],
-        recalled: Collection[int] = (),
-    ) -> bool:
-        """Add the texts between `before` and `after` in one transaction, and remove those of the inputs `recalled`.
+    async def extend(self, owner: Owner, updates: Sequence[TurnUpdate]) -> Collection[str]:
+        """Add the texts of the updates in one transaction; return the conversations that were extended.
 
-        `before` is None for a conversation that is not indexed yet. If the stored progress is not `before`, another
-        process has extended the index: nothing is changed, and False is returned. If `after` has another `uid`, the
-        earlier texts of the conversation are removed.
+        The updates are of different conversations of the owner. Texts of the inputs `recalled` are removed. If the stored
+        progress of a conversation is not `before`, another process has extended it: nothing of it is changed. If `after`
+        has another `uid`, the earlier texts of the conversation are removed.
         """
         ...
 
@@ -141,28 +148,23 @@ class MemoryTurnIndex:
             if Owner.of(key) == owner
         }
 
-    async def extend(
-        self,
-        conversation: ConversationKey,
-        before: IndexedConversation | None,
-        after: IndexedConversation,
-        texts: Sequence[TurnText],
-        recalled: Collection[int] = (),
-    ) -> bool:
-        """Add the texts, except those of the inputs `recalled`, and store `after` as the progress.
+    async def extend(self, owner: Owner, updates: Sequence[TurnUpdate]) -> Collection[str]:
+        """Add the texts, and store `after` as the progress; return the conversations that were extended."""
+        return [update.conversation for update in updates if self._extend(owner, update)]
 
-        Stored texts of the inputs `recalled` are removed. If `after` has another `uid` than `before`, all earlier texts of the
-        conversation are removed first. If the stored progress is not `before`, nothing changes, and False is returned.
-        """
+    def _extend(self, owner: Owner, update: TurnUpdate) -> bool:
+        conversation = owner.key(update.conversation)
         stored = self._conversations.get(conversation)
+        before = update.before
         if (stored.progress if stored else None) != before:
             return False
-        if stored is None or before is None or before.uid != after.uid:
-            stored = self._conversations[conversation] = _IndexedTexts(after)
+        if stored is None or before is None or before.uid != update.after.uid:
+            stored = self._conversations[conversation] = _IndexedTexts(update.after)
             self._prune_vectors()
-        stored.progress = after
-        stored.texts = [text for text in (*stored.texts, *texts) if text.input_seq not in recalled]
-        if recalled:
+        stored.progress = update.after
+        texts = (*stored.texts, *update.texts)
+        stored.texts = [text for text in texts if text.input_seq not in update.recalled]
+        if update.recalled:
             self._prune_vectors()
         return True
 
