@@ -52,6 +52,7 @@ from loopline.timeline import (
 from loopline.timeline.sources import SourceSpan
 from tests.support.attachment_corpus import docx
 from tests.support.echo_model import EchoModel
+from tests.support.vendor_keys import VENDOR_PREFIXES
 
 KEY = "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA7planted\nq83vEiM0VniavN7w\n-----END RSA PRIVATE KEY-----"
 PLANTED = {
@@ -215,20 +216,6 @@ def test_every_kind_is_replaced_by_a_mark(secret: str) -> None:
     assert "[redacted " in redacted
 
 
-VENDOR_PREFIXES = {
-    "OpenAI": ("sk-", "sk-proj-", "sk-svcacct-", "sk-admin-"),
-    "Anthropic": ("sk-ant-api03-", "sk-ant-admin01-", "sk-ant-oat01-"),
-    "OpenRouter": ("sk-or-v1-",),
-    "Google": ("AIzaSyA", "GOCSPX-", "ya29.", "1//0", "AQ.Ab8"),
-    "Hugging Face": ("hf_", "api_org_"),
-    "GitLab": ("glpat-", "gldt-", "glrt-", "glcbt-", "glptt-", "glsoat-", "GR1348941"),
-    "GitHub": ("github_pat_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_"),
-    "Slack": ("xoxb-1", "xoxp-1", "xoxe.xoxp-1-", "xapp-1-A"),
-    "AWS": ("ABSK", "bedrock-api-key-", "aws_secret_access_key=", '"SecretAccessKey": "'),
-    "others": ("gsk_", "nvapi-", "pplx-", "r8_", "tvly-", "xai-", "npm_", "pypi-AgEIcHlw"),
-    "Loopline": ("llk_0123456789abcdef_",),
-}
-"""How the keys of each vendor begin; the rest of a key is random."""
 RANDOM = "a1B2" * 15
 
 
@@ -257,7 +244,15 @@ def test_a_name_that_only_begins_like_a_key_stays(text: str) -> None:
     assert redact_text(LibraryRedactor(["secret"]), text) == text
 
 
-@pytest.mark.parametrize("escaped", ["ann\\u0040planted.example", "x\\nann@planted.example"])
+@pytest.mark.parametrize(
+    "escaped",
+    [
+        "ann\\u0040planted.example",
+        "x\\nann@planted.example",
+        "x\\u000aann@planted.example",
+        "x\\uff1aann@planted.example",
+    ],
+)
 def test_an_escape_of_json_hides_nothing_and_stays_whole(escaped: str) -> None:
     redacted = redact_text(REDACTOR, f'{{"text": "{escaped}"}}')
     assert "planted" not in redacted

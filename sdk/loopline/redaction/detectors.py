@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Protocol, cast
 
 from loopline.errors import LooplineError
-from loopline.redaction.vendor_keys import VENDOR_KEYS
+from loopline.redaction.vendor_keys import NAMED_SECRET, VENDOR_KEYS
 
 SECRET = "secret"
 PERSONAL = {
@@ -32,7 +32,7 @@ _PRIVATE_KEY = re.compile(
     r".*?(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\Z)",
     re.DOTALL,
 )
-_ESCAPE = re.compile(r'(\\["\\/bfnrt])')
+_ESCAPE = re.compile(r'(\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))')
 """Escapes of JSON, which are not part of the words next to them."""
 _ESCAPED_CHARACTER = re.compile(r"\\u00(2[013-9a-f]|[3-6][0-9a-f]|5[0-9abd-f]|7[0-9a-e])", re.I)
 _NO_PROSE = re.compile(r"\S{16}|://|PRIVATE KEY")
@@ -91,13 +91,15 @@ class LibraryRedactor:
         if self._keys and "PRIVATE KEY" in text:
             text = _PRIVATE_KEY.sub(_mark(SECRET), text)
         if "\\" not in text:
-            return self._redact_matches(text)
+            return self._redact_between_escapes(text)
         plain = _ESCAPED_CHARACTER.sub(lambda match: chr(int(match[1], 16)), text)
         if plain != text and self._redact_between_escapes(plain) != plain:
             text = plain
         return self._redact_between_escapes(text)
 
     def _redact_between_escapes(self, text: str) -> str:
+        if self._keys and _NO_PROSE.search(text):
+            text = NAMED_SECRET.sub(rf"\1{_mark(SECRET)}", text)
         return "".join(
             part if _ESCAPE.fullmatch(part) else self._redact_matches(part)
             for part in _ESCAPE.split(text)

@@ -16,6 +16,11 @@ class VendorKey(NamedTuple):
     pattern: re.Pattern[str]
 
 
+NAMED_SECRET = re.compile(
+    r"((?i:secret_?access_?key|session_?token|security_?token)(?:\\?[\"']|\\u0022)?"
+    r"[ \t]{0,4}[:=>][ \t]{0,4}(?:\\?[\"']|\\u0022)?)(?:[A-Za-z0-9+]|\\?/){40,}+=*+"
+)
+"""A secret of AWS, which is known by its name alone; the first group is the name. Quotes may be escaped as in JSON."""
 VENDOR_KEYS = (
     VendorKey(
         # All of these begin with `sk-`. A key has a digit, and names such as `sk-toggleable-content` have none.
@@ -61,11 +66,7 @@ VENDOR_KEYS = (
     VendorKey(
         "AWS",
         "https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_identifiers.html",
-        re.compile(
-            r"(?i:secret_?access_?key|session_?token|security_?token)[\"']?[ \t]{0,4}[:=>][ \t]{0,4}"
-            r"[\"']?([A-Za-z0-9/+]{40,}+=*+)"
-            r"|" + _START + r"(?:ABSK|bedrock-api-key-)[A-Za-z0-9+/]{40,}+=*+"
-        ),
+        re.compile(_START + r"(?:ABSK|bedrock-api-key-)[A-Za-z0-9+/]{40,}+=*+"),
     ),
     VendorKey(
         "Groq, NVIDIA, Perplexity, Replicate, Tavily, xAI",
@@ -73,6 +74,11 @@ VENDOR_KEYS = (
         re.compile(
             _START + r"(?:gsk_|nvapi-|pplx-|r8_|tvly-(?:dev-|prod-)?|xai-)[A-Za-z0-9_-]{30,}+"
         ),
+    ),
+    VendorKey(
+        "Stripe",
+        "https://docs.stripe.com/keys",
+        re.compile(_START + r"(?:[rs]k_(?:live|test)|whsec)_[A-Za-z0-9]{24,}+"),
     ),
     VendorKey(
         "npm, PyPI",
