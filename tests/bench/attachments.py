@@ -19,7 +19,7 @@ from loopline.files import read_attachments
 from loopline.files.formats import MEMORY_BYTES
 from tests.support.attachment_corpus import Sample, corpus
 
-CAPS = AttachmentCaps(known_types=True, decode_images=True)
+CAPS = AttachmentCaps(decode_images=True)
 TYPES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".pdf", ".docx", ".pptx", ".xlsx", ".md", ".csv")
 
 

@@ -91,7 +91,8 @@ async def test_a_file_reads_again_as_it_came_elsewhere_and_after_a_summary(tmp_p
         window=16_000,
         vision=True,
     )
-    async with Harness.open(workbench(), store=store, model=model) as harness:
+    caps = AttachmentCaps(known_types=False)
+    async with Harness.open(workbench(), store=store, model=model, caps=caps) as harness:
         talk = harness.conversation("c")
         await talk.say("Look.", attachments=files)
         for _ in range(6):
@@ -312,6 +313,7 @@ async def test_what_cannot_be_attached_is_refused_before_anything_is_recorded(
         text_bytes=50_000,
         file_bytes=50_000,
         message_bytes=120_000,
+        known_types=False,
     )
     async with Harness.open(
         workbench(), store="memory:", model=ScriptedModel([]), caps=caps
@@ -370,6 +372,37 @@ def test_an_image_is_told_by_its_bytes_whatever_it_is_called(
 ) -> None:
     (file,) = read_attachments(Attachment("x.txt", data, "text/plain"), AttachmentCaps())
     assert (file.mime, (file.width, file.height), file.moves) == (mime, size, moves)
+
+
+TEA = "Tee;Preis\nGrüner Tee;4,50 €\nÖolong – süß;5\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding", "charset"),
+    [
+        (TEA, "cp1252", "windows-1252"),
+        (TEA.replace("€", "EUR").replace("–", "-"), "latin-1", "windows-1252"),
+        ("a,b\n1,é\n", "latin-1", "windows-1252"),
+        (TEA, "utf-16", "utf-16"),
+        (TEA, "utf-16-le", "utf-16le"),
+        (TEA, "utf-16-be", "utf-16be"),
+        (TEA, "utf-32", "utf-32"),
+        ("Зелёный чай стоит четыре рубля.", "cp1251", "windows-1251"),
+        ("Zażółć gęślą jaźń, zielona herbata.", "cp1250", "windows-1250"),
+        ("我们喝绿茶价格是四元五角", "gb18030", "gb18030"),
+    ],
+)
+async def test_a_text_in_another_encoding_is_shown_as_text_and_kept_as_it_came(
+    text: str, encoding: str, charset: str
+) -> None:
+    model = ScriptedModel(["So."])
+    data = text.encode(encoding)
+    async with at_work(model) as talk:
+        await talk.say("Look.", attachments=[Attachment("tea.csv", data, "text/csv")])
+        [read] = await talk.read(["fi:turn_1.user.attachments/tea.csv"])
+    assert (read.text, read.data, read.mime) == (text, data, f"text/csv; charset={charset}")
+    assert text.rstrip() in str(model.requests[0])
+    assert f"text/csv; charset={charset}" in str(model.requests[0])
 
 
 @pytest.mark.parametrize("kind", [b"VP8X", b"VP8L", b"VP8 "])

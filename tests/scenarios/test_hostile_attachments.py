@@ -12,7 +12,7 @@ from loopline.files.formats import check_image
 from tests.support.attachment_corpus import ACTIVE, Sample, archive, corpus, docx, pptx, xlsx
 from tests.support.pictures import broken, shown
 
-CAPS = AttachmentCaps(known_types=True, decode_images=True)
+CAPS = AttachmentCaps(decode_images=True)
 
 
 def problem(sample: Sample) -> str:
@@ -52,8 +52,11 @@ def test_the_text_of_an_office_document_is_read(
     assert file.text == text
 
 
-def test_an_archive_is_taken_where_any_type_is() -> None:
-    [file] = read_attachments(Attachment("a.zip", archive({"a": "b"})), AttachmentCaps())
+@pytest.mark.parametrize("data", [archive({"a": "b"}), b"MZ\x90\x00" + b"\0" * 200])
+def test_archives_and_programs_are_accepted_only_if_unknown_types_are(data: bytes) -> None:
+    with pytest.raises(AttachmentError, match=r"an archive|of an unknown type"):
+        read_attachments(Attachment("a.bin", data), AttachmentCaps())
+    [file] = read_attachments(Attachment("a.bin", data), AttachmentCaps(known_types=False))
     assert file.mime == "application/octet-stream"
 
 

@@ -34,7 +34,6 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
     settings = ServerSettings(
         body_bytes=6 * MB,
         caps=AttachmentCaps(
-            known_types=True,
             text_bytes=3 * MB,
             pdf_bytes=MB,
             file_bytes=MB,

@@ -240,7 +240,7 @@ def _make_settings(
         return ServerSettings(
             isolated_only=production,
             drain_seconds=RELOAD_SECONDS if reload else ServerSettings().drain_seconds,
-            caps=replace(caps, known_types=True, decode_images=True),
+            caps=replace(caps, decode_images=True),
             signing_key=os.environ.get("LOOPLINE_SIGNING_KEY", "").encode(),
             webhook_secret=os.environ.get("LOOPLINE_WEBHOOK_SECRET", "").encode(),
             public_url=public_url,

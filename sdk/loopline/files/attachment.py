@@ -45,8 +45,8 @@ class AttachmentCaps:
     """The limits of a message: in bytes, in pixels of each side of an image, and in pages of a PDF.
 
     `prompt_bytes` limits the text of a message in UTF-8, or the values that `resume` gives to pending calls.
-    `message_bytes` limits the text and all files together, `file_bytes` a file of an unknown type. With `known_types`
-    such files are refused. The limit of PDFs also applies to Word, Excel and PowerPoint documents. With `decode_images`
+    `message_bytes` limits the text and all files together. Files of an unknown type, such as archives and programs, are
+    refused; without `known_types` they are accepted up to `file_bytes`. The limit of PDFs also applies to Word, Excel and PowerPoint documents. With `decode_images`
     all frames of an image are decoded by Pillow, and a damaged image is refused.
     """
 
@@ -58,7 +58,7 @@ class AttachmentCaps:
     file_bytes: int = 10 * MB
     prompt_bytes: int = MB // 2
     message_bytes: int = 25 * MB
-    known_types: bool = False
+    known_types: bool = True
     decode_images: bool = False
 
     @classmethod
@@ -246,6 +246,11 @@ def _identify(attachment: Attachment, caps: AttachmentCaps) -> UserAttachment:
     if text is not None:
         _check_size(name, "a text", len(data), caps.text_bytes)
         return structs.replace(file, mime=text_type(name, attachment.mime), text=text)
+    detected = detect_text(data)
+    if detected is not None:
+        _check_size(name, "a text", len(data), caps.text_bytes)
+        mime = f"{text_type(name, attachment.mime).partition(';')[0]}; charset={detected.charset}"
+        return structs.replace(file, mime=mime, data=_base64(data), text=detected.text)
     if caps.known_types:
         kind = "an archive" if is_archive(data) else "a file of an unknown type"
         raise AttachmentError(
@@ -289,6 +294,55 @@ def decoded_text(data: bytes) -> str | None:
         return None if b"\0" in data else data.decode()
     except UnicodeDecodeError:
         return None
+
+
+_CHARSETS = {
+    "utf_16": "utf-16",
+    "utf_16_le": "utf-16le",
+    "utf_16_be": "utf-16be",
+    "utf_32": "utf-32",
+    **{f"cp125{number}": f"windows-125{number}" for number in range(7)},
+    "koi8_r": "koi8-r",
+    "cp932": "shift_jis",
+    "euc_jp": "euc-jp",
+    "gb18030": "gb18030",
+    "big5": "big5",
+    "cp949": "euc-kr",
+}
+"""The encodings of Python that are detected, with their names in media types."""
+_USUAL = "cp1252"
+"""The encoding of a text that could be in several: that of Western Europe, which includes Latin-1."""
+_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f]")
+
+
+@dataclass(frozen=True, slots=True)
+class DetectedText:
+    """A text that is not in UTF-8, and the name of its encoding, such as `windows-1252`."""
+
+    text: str
+    charset: str
+
+
+def detect_text(data: bytes) -> DetectedText | None:
+    """Decode bytes in another encoding than UTF-8; return None if they are not a text.
+
+    A short text may be decoded wrongly, because its encoding is guessed from its characters.
+    """
+    from charset_normalizer import from_bytes  # its import takes 50 ms
+
+    matches = list(from_bytes(data, cp_isolation=[*_CHARSETS]))
+    if not matches:
+        return None
+    best = matches[0]
+    equal = [
+        name
+        for match in matches
+        if (match.chaos, match.coherence) == (best.chaos, best.coherence)
+        for name in match.could_be_from_charset
+    ]
+    encoding = _USUAL if _USUAL in equal else best.encoding
+    text = data.decode(encoding)
+    return None if _CONTROLS.search(text) else DetectedText(text, _CHARSETS[encoding])
 
 
 def text_type(name: str, mime: str) -> str:

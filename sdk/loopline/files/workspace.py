@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from msgspec import structs
 
 from loopline.errors import ToolError
-from loopline.files.attachment import MB, decoded_text, normalize_media_type, text_type
+from loopline.files.attachment import MB, decoded_text, detect_text, normalize_media_type, text_type
 from loopline.files.formats import PDF_SIGNATURE, parse_image
 from loopline.refs import FileRef
 from loopline.timeline import (
@@ -149,9 +149,12 @@ class Workspace:
         Raises:
             ToolError: the file does not exist, or is not UTF-8.
         """
-        text = decoded_text(self.read(path))
+        data = self.read(path)
+        text = decoded_text(data)
         if text is None:
-            raise ToolError(f"{path} is not a text in UTF-8")
+            detected = detect_text(data)
+            encoding = "" if detected is None else f", but probably in {detected.charset}"
+            raise ToolError(f"{path} is not a text in UTF-8{encoding}")
         return text
 
     def find(self, path: WorkspacePath) -> bytes | None:

@@ -282,7 +282,8 @@ def _file_response(resource: _Resource, byte_range: str, *, in_browser: bool) ->
         "ETag": f'"{sha256(data).hexdigest()[:32]}"',
     }
     if mime == "text/plain":
-        media_type = "text/plain; charset=utf-8"
+        charset = resource.item.mime.partition("; charset=")[2]
+        media_type = f"text/plain; charset={charset or 'utf-8'}"
     elif is_safe:
         media_type = mime
     else:

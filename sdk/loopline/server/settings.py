@@ -102,9 +102,7 @@ class ServerSettings:
     retention: Retention = field(default_factory=Retention)
     docs: bool = True
     quotas: DailyQuotas = field(default_factory=DailyQuotas)
-    caps: AttachmentCaps = field(
-        default_factory=lambda: AttachmentCaps(known_types=True, decode_images=True)
-    )
+    caps: AttachmentCaps = field(default_factory=lambda: AttachmentCaps(decode_images=True))
 
     def __post_init__(self) -> None:
         """Check `recovery_seconds` and `public_url`."""
