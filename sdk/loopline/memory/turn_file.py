@@ -300,14 +300,19 @@ class MemoryFile:
             accepted = [update for update in updates if _progress(rows, update) == update.before]
             for update in accepted:
                 row = rows.get(update.conversation)
-                values = {"name": update.conversation, "uid": update.after.uid}
                 if row is not None and row.uid != update.after.uid:
                     await self._remove(connection, row.id)
                     row = None
                 number = (last or 0) + len(added) + 1 if row is None else row.id
                 ids[update.conversation] = number
-                values |= {"id": number, "head": update.after.head}
-                (moved if row is not None else added).append(_owner_parameters(owner) | values)
+                values = {
+                    **_owner_parameters(owner),
+                    "id": number,
+                    "name": update.conversation,
+                    "uid": update.after.uid,
+                    "head": update.after.head,
+                }
+                (moved if row is not None else added).append(values)
             for statement, parameters in ((_ADD_CONVERSATION, added), (_SET_HEAD, moved)):
                 if parameters:
                     await connection.exec_driver_sql(statement, parameters)
