@@ -6,7 +6,9 @@ from typing import get_args
 
 import pytest
 
-from loopline.events import DialectName, Event, Record
+from loopline.events import ClientRun, DialectName, Event, Record, run_dialect
+from loopline.events.dialects import RunDialectName
+from loopline.events.sse import position
 from loopline.models import Json
 from loopline.timeline import (
     Completion,
@@ -26,6 +28,7 @@ from tests.dialects.sample_conversation import (
     FIRST,
     HEADER,
     SECOND,
+    TALK,
     Told,
     begun,
     decided,
@@ -116,6 +119,26 @@ def test_a_call_that_stands_behind_one_that_waits_does_not_keep_the_stream_open(
     records = heard(name, events([(1, turn)]))
     assert is_last(name, records[-1])
     assert records[-1].id == ""
+
+
+@pytest.mark.parametrize("name", ["ag-ui", "vercel"])
+def test_a_turn_that_goes_on_beside_another_call_begins_a_run(name: RunDialectName) -> None:
+    turn: list[Told] = [UserPrompt(text="Go."), HEADER, begun(1)]
+    turn += [decided("tool_use", spent(1, 1), calls=2)]
+    turn += [ToolCalled(call_id=f"c{n}", tool="w.command") for n in (1, 2)]
+    turn += [ToolPending(call_id="c1", kind="approval", question="May I?", digest="")]
+    turn += [UserAnswer(call_id="c1", value=True)]
+    turn += [ToolResult(call_id=f"c{n}", tool="w.command", text="Done.") for n in (1, 2)]
+    turn += [begun(), decided("stop", spent(1, 1)), Completion(text="A."), Exit(reason="complete")]
+    run = run_dialect(name, TALK, ClientRun(turn=1, ends_after=8))
+    records = [record for event in events([(1, turn)]) for record in run.take(event)]
+    resumed = [record.event for record in records if record.id and position(record.id) > (8, 9)]
+    first, last = ("RUN_STARTED", "RUN_FINISHED") if name == "ag-ui" else ("start", "finish")
+    assert (resumed[0], resumed[-1]) == (first, last)
+    opened, closed = ("STEP_STARTED", "STEP_FINISHED")
+    opened, closed = (opened, closed) if name == "ag-ui" else ("start-step", "finish-step")
+    steps = [kind for kind in resumed if kind in (opened, closed)]
+    assert steps == [opened, closed]
 
 
 @pytest.mark.parametrize("name", NAMES)

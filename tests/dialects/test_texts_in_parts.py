@@ -41,7 +41,8 @@ def shown(records: Iterable[Record]) -> dict[str, str]:
             assert isinstance(messages, list)
             rows = [message for message in messages if isinstance(message, dict)]
             texts = {str(row["id"]): str(row["content"]) for row in rows if "content" in row}
-            texts = {key: text for key, text in texts.items() if not key.startswith("c")}
+            texts = {key: text for key, text in texts.items() if key.startswith("turn_")}
+            texts = {key: text for key, text in texts.items() if ".reasoning." not in key}
     assert not is_open
     return texts
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import fcntl
 import json
 import shutil
@@ -17,7 +18,7 @@ from pydantic import TypeAdapter
 
 from loopline import BaseWorkflow, Bundle, ask_before
 from loopline.server import app
-from tests.server.test_openai_clients import TalkativeModel
+from tests.server.test_openai_clients import PIXEL, TalkativeModel
 from tests.support.live_server import SHOP, serving, wait
 from tests.support.peers.npm_packages import install, node
 
@@ -56,11 +57,16 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
         yield address
 
 
-def told(packages: Path, script: str, url: str) -> Object:
+def told(packages: Path, script: str, *arguments: str) -> Object:
     """What a client prints of the server."""
     shutil.copy(CLIENTS / script, packages / script)
     done = subprocess.run(
-        [node(), script, url], cwd=packages, capture_output=True, text=True, timeout=60, check=False
+        [node(), script, *arguments],
+        cwd=packages,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return cast("Object", json.loads(done.stdout))
@@ -68,7 +74,7 @@ def told(packages: Path, script: str, url: str) -> Object:
 
 @pytest.fixture(scope="module")
 def ag_ui(packages: Path, url: str) -> Object:
-    return told(packages, "ag_ui.mjs", url)
+    return told(packages, "ag_ui.mjs", url, base64.b64encode(PIXEL).decode())
 
 
 def types(run: Object) -> list[str]:
@@ -126,6 +132,50 @@ def test_a_question_is_an_interrupt_of_ag_ui_and_resumed(ag_ui: Object) -> None:
 
 def test_a_turn_that_fails_is_an_error_of_the_run(ag_ui: Object) -> None:
     assert types(ag_ui["broken"])[-1] == "RUN_ERROR"
+
+
+@pytest.mark.parametrize("name", ["lost", "replayed", "answered", "failed"])
+def test_a_client_of_ag_ui_has_the_thread_that_a_fresh_page_has(ag_ui: Object, name: str) -> None:
+    own, fresh = ag_ui[name], ag_ui[f"{name}Again"]
+    assert own["error"] is None
+    assert [shown(message) for message in own["messages"]] == [
+        shown(message) for message in fresh["messages"]
+    ]
+
+
+def shown(message: Object) -> Object:
+    """The message without its id if it is one of the user, because each client has its own."""
+    return {**message, "id": "" if message["role"] == "user" else message["id"]}
+
+
+def test_a_client_of_ag_ui_keeps_its_ids_and_the_order_of_the_thread(ag_ui: Object) -> None:
+    messages = ag_ui["lost"]["messages"]
+    assert [message["id"] for message in messages if message["role"] == "user"] == ["m0", "m9"]
+    roles = [message["role"] for message in messages]
+    turn = ["user", "reasoning", "assistant", "assistant", "tool", "reasoning", "assistant"]
+    assert roles == [*turn, "user", "reasoning", "assistant"]
+
+
+def test_a_call_that_fails_has_its_error_in_ag_ui(ag_ui: Object) -> None:
+    [result] = [message for message in ag_ui["failed"]["messages"] if message["role"] == "tool"]
+    assert result["error"] == result["content"] != ""
+    [event] = [event for event in ag_ui["failed"]["events"] if event["type"] == "TOOL_CALL_RESULT"]
+    assert event["metadata"] == {"error": result["error"]}
+
+
+def test_an_image_is_attached_to_a_message_of_ag_ui(ag_ui: Object, url: str) -> None:
+    assert ag_ui["seen"]["error"] is None
+    assert ag_ui["seen"]["messages"][-1]["content"].startswith("You said: look")
+    blocks = httpx2.get(f"{url}/conversations/default/default/image/blocks").json()["blocks"]
+    assert [block["body"]["mime"] for block in blocks if block["type"] == "user.attachment"] == [
+        "image/png"
+    ]
+    message: Object = {"id": "m1", "role": "user"}
+    for source in ({"type": "url", "value": f"{url}/x.png"}, {"type": "file", "value": "file-1"}):
+        parts = [{"type": "text", "text": "look"}, {"type": "image", "source": source}]
+        body = {"threadId": "url", "runId": "r", "messages": [{**message, "content": parts}]}
+        refused = httpx2.post(f"{url}/ag-ui", json=body)
+        assert (refused.status_code, "data URL" in refused.text) == (422, True)
 
 
 def data(response: httpx2.Response) -> Iterator[Object]:

@@ -44,7 +44,7 @@ PIXEL = base64.b64decode(
 class TalkativeModel:
     """Says what it is about to do before it calls a tool, and counts tokens.
 
-    A message with `break` breaks it, one with `think` has it think first, and one with `length` is cut off each time.
+    A message with `break` breaks it, one with `think` has it think first in each round, and one with `length` is cut off each time.
     """
 
     name = "talkative"
@@ -56,7 +56,7 @@ class TalkativeModel:
         if "break" in reply.text:
             raise ValueError("broken")
         text = "Let me see." if reply.calls else reply.text
-        is_cut, thinks = "length" in text, "think" in text
+        is_cut, thinks = "length" in text, "think" in str(prompt.messages)
         thought = "Hm, tea." if thinks else ""
         if thought:
             yield TextDelta(text=thought, channel="thinking")

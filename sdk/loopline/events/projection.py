@@ -63,6 +63,7 @@ from loopline.timeline import (
     ToolsSelected,
     Turn,
     TurnHeader,
+    UserAnswer,
     UserFollowup,
     UserPrompt,
     UserRecalled,
@@ -71,7 +72,7 @@ from loopline.timeline import (
 )
 
 StampedEvent = tuple[EventMeta, TurnEvent]
-CallBody = ToolCalled | RunChild | ToolQuestion | ToolPending | ToolResult
+CallBody = ToolCalled | RunChild | ToolQuestion | ToolPending | ToolResult | UserAnswer
 InputBody = InboxBody | UserRecalled | SourceAdded | ProxiedBody
 """The bodies that later events use."""
 EventBody = (
@@ -281,10 +282,10 @@ class TurnEventFold:
         meta = self._newest = EventMeta(seq=block.seq, turn=block.turn, ts=block.ts)
         projection = self._projection(block.turn)
         projection.turn.take(block)
+        body = block.body
         if projection.is_running:
             self._running = block.turn
-            self._is_open = True
-        body = block.body
+            self._is_open = self._is_open or not isinstance(body, UserAnswer)
         if not _EVENT_BODIES.has(body):
             return []
         events = list(self._events(block, body, projection, meta))
@@ -303,7 +304,14 @@ class TurnEventFold:
                 yield from self._start_round(body, projection)
             case Decision():
                 self._pending = _PendingDecision(meta, projection.decision_event(body))
-            case ToolCalled() | RunChild() | ToolQuestion() | ToolPending() | ToolResult():
+            case (
+                ToolCalled()
+                | RunChild()
+                | ToolQuestion()
+                | ToolPending()
+                | ToolResult()
+                | UserAnswer()
+            ):
                 yield from self._update_call(body, projection, meta)
             case Completion():
                 yield self._answer(body, projection)
@@ -377,6 +385,12 @@ class TurnEventFold:
             case ToolQuestion():
                 yield _question_event(body)
                 yield projection.open_question(body)
+                return
+            case UserAnswer(call_id=call_id):
+                # Another call waits behind the paused call, so that no block has ended the stream of the turn before.
+                if self._is_open and call_id in projection.turn.pending:
+                    self._is_open = False
+                    yield projection.pause((call_id, *projection.unanswered))
                 return
             case ToolPending(call_id=call_id, kind=kind, question=question, digest=digest):
                 call = projection.call(call_id)

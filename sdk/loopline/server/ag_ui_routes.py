@@ -6,7 +6,16 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any, cast
 
-from ag_ui.core import ResumeEntry, RunAgentInput, TextPart, UserMessage
+from ag_ui.core import (
+    BinaryInputContent,
+    DataSource,
+    FileSource,
+    ResumeEntry,
+    RunAgentInput,
+    TextPart,
+    UrlSource,
+    UserMessage,
+)
 from fastapi import APIRouter
 from fastapi.responses import Response, StreamingResponse
 from pydantic import JsonValue
@@ -14,9 +23,11 @@ from pydantic import JsonValue
 from loopline.conversations import Conversation
 from loopline.errors import LooplineError
 from loopline.events import ClientRun, run_dialect
+from loopline.files import Attachment
 from loopline.models import Json, JsonObject
 from loopline.server.access import CallerDep, HostDep, key_of
 from loopline.server.approvals import call_id_of, waiting_questions
+from loopline.server.bodies import FILES, decode_file
 from loopline.server.bundle_host import BundleHost
 from loopline.server.event_streams import (
     EarlyEvents,
@@ -56,25 +67,18 @@ async def _send(
     early: EarlyEvents | None,
 ) -> Response:
     """Send the answers to interrupts, or the message if there are none, and stream the run."""
-    message_id = ""
     if body.resume or message is None:
         entries = body.resume or []
         values = await _answer_values(host, conversation, entries)
         approvals = {call_id_of(entry.interrupt_id): entry.interrupt_id for entry in entries}
         request = await send_answers(host, conversation, values, approvals)
     else:
-        message_id = message.id
-        key = f"ag-ui:{sha256(message_id.encode()).hexdigest()}"
-        submission = await submit_message(host, conversation, _text(message), key=key)
+        text, files = _content(message)
+        submission = await submit_message(
+            host, conversation, text, attachments=files, key=_key(message)
+        )
         request = TurnRequest.of_message(submission)
-    run = ClientRun(
-        turn=request.turn,
-        run_id=body.run_id,
-        message_id=message_id,
-        ends_after=request.after,
-        message_ids=frozenset(item.id for item in body.messages),
-        sign=host.approvals.signature(conversation.conversation),
-    )
+    run = await _client_run(host, conversation, body, request.turn, request.after)
     encoder = run_dialect("ag-ui", conversation.conversation, run)
     return run_response(host, conversation, encoder, FORMAT, request, early)
 
@@ -93,13 +97,35 @@ async def _replay(
         raise LooplineError(
             "the last message must be a message of the user, because no turn of this thread has started"
         )
-    run = ClientRun(
-        turn=turn.number,
-        run_id=body.run_id,
-        ends_after=turn.head,
-        sign=host.approvals.signature(key),
-    )
+    run = await _client_run(host, conversation, body, turn.number, turn.head)
     return replay_response(host, conversation, run_dialect("ag-ui", key, run), FORMAT, turn)
+
+
+async def _client_run(
+    host: BundleHost, conversation: Conversation[Any], body: RunAgentInput, turn: int, after: int
+) -> ClientRun:
+    """Return the run of the turn that ends with the first end or question after the seq `after`."""
+    prompts: dict[int, JsonObject] = {}
+    for message in body.messages:
+        if isinstance(message, UserMessage):
+            receipt = await conversation.interrupts.receipt_of(_key(message))
+            if receipt is not None:
+                prompts[receipt.turn] = message.model_dump(
+                    mode="json", by_alias=True, exclude_none=True
+                )
+    return ClientRun(
+        turn=turn,
+        run_id=body.run_id,
+        prompts=prompts,
+        ends_after=after,
+        roles={message.id: message.role for message in body.messages},
+        sign=host.approvals.signature(conversation.conversation),
+    )
+
+
+def _key(message: UserMessage) -> str:
+    """Return the idempotency key of a message."""
+    return f"ag-ui:{sha256(message.id.encode()).hexdigest()}"
 
 
 def _error_event(reason: str) -> JsonObject:
@@ -119,24 +145,41 @@ def _bundle_id(properties: object) -> str:
             return ""
 
 
-def _text(message: UserMessage) -> str:
-    """Return the text of a message, its parts joined by line breaks.
+def _content(message: UserMessage) -> tuple[str, list[Attachment]]:
+    """Return the text of a message, its parts joined by line breaks, and its files.
 
     Raises:
-        LooplineError: the text of the message is empty, or a part is not text.
+        LooplineError: the text is empty, a file is not sent as its bytes in base64, or there are more than `FILES`.
     """
-    if isinstance(message.content, str):
-        parts = [message.content]
-    else:
-        parts = [part.text for part in message.content if isinstance(part, TextPart)]
-        if len(parts) != len(message.content):
-            raise LooplineError(
-                "this route accepts text only: send files with POST /conversations/…/messages"
-            )
-    text = "\n".join(part for part in parts if part)
+    parts = (
+        message.content if isinstance(message.content, list) else [TextPart(text=message.content)]
+    )
+    texts: list[str] = []
+    files: list[Attachment] = []
+    for part in parts:
+        name = f"{part.type}-{len(files) + 1}"
+        match part:
+            case TextPart(text=text):
+                texts.append(text)
+            case BinaryInputContent(mime_type=mime, data=data, url=url, filename=filename):
+                files.append(decode_file(filename or name, _data_url(mime, data, url or "")))
+            case _:
+                match part.source:
+                    case DataSource(value=value, mime_type=mime):
+                        files.append(decode_file(name, _data_url(mime, value, "")))
+                    case UrlSource(value=url) | FileSource(value=url):
+                        files.append(decode_file(name, url))
+    text = "\n".join(text for text in texts if text)
     if not text:
         raise LooplineError("the message has no text")
-    return text
+    if len(files) > FILES:
+        raise LooplineError(f"a message may have {FILES} files, not {len(files)}")
+    return text, files
+
+
+def _data_url(mime: str, data: str | None, url: str) -> str:
+    """Return the data URL of base64 data, or `url` without data."""
+    return url if data is None else f"data:{mime};base64,{data}"
 
 
 async def _answer_values(

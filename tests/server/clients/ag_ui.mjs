@@ -31,4 +31,30 @@ const resume = [{ interruptId, status: "resolved", payload: "at noon" }];
 const answered = await run(asking, { resume });
 
 const broken = await run(agentOf("broken", "break"));
-console.log(JSON.stringify({ spoken, second, again, asked, answered, broken }));
+
+// A client whose connection is lost while a call runs, and that sends something new, or reads the run again.
+async function lose(threadId) {
+  const agent = agentOf(threadId, "think, then call shop.wait name=0.3");
+  const onEvent = ({ event }) => void (event.type === "TOOL_CALL_END" && agent.abortRun());
+  await agent.runAgent({}, { onEvent });
+  return agent;
+}
+const interrupted = await lose("lost");
+interrupted.addMessage({ id: "m9", role: "user", content: "more" });
+const lost = await run(interrupted);
+const lostAgain = await run(agentOf("lost"));
+const replayed = await run(await lose("replayed"));
+const replayedAgain = await run(agentOf("replayed"));
+const answeredAgain = await run(agentOf("asked"));
+
+const failed = await run(agentOf("failed", "call shop.nothing name=tea"));
+const failedAgain = await run(agentOf("failed"));
+
+const looking = agentOf("image");
+const source = { type: "data", mimeType: "image/png", value: process.argv[3] };
+const content = [{ type: "text", text: "look" }, { type: "image", source }];
+looking.addMessage({ id: "m0", role: "user", content });
+const seen = await run(looking);
+
+const pairs = { lost, lostAgain, replayed, replayedAgain, answeredAgain, failed, failedAgain };
+console.log(JSON.stringify({ spoken, second, again, asked, answered, broken, seen, ...pairs }));

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from loopline.events.dialects.client_run import (
     ClientRun,
@@ -66,17 +66,23 @@ class AgUiThread:
             "files": list(self._files),
         }
 
-    def is_known(self, client_ids: frozenset[str]) -> bool:
-        """Return whether a client that has messages with these ids has all messages of the assistant."""
-        return all(
-            message_id in client_ids
-            for message_id, message in self._messages.items()
-            if message["role"] == "assistant"
-        )
+    def is_known(self, client_roles: Mapping[str, str]) -> bool:
+        """Return whether a client with messages of these roles, by their ids, has those of the thread, and no other replies."""
+        own = {key for key, message in self._messages.items() if message["role"] != "reasoning"}
+        replies = {key for key, role in client_roles.items() if role in ("assistant", "tool")}
+        return own <= client_roles.keys() and replies <= own
+
+    def add_client_message(self, message: JsonObject) -> None:
+        """Add a message of the user in the client's form."""
+        self._messages[str(message["id"])] = message
 
     def add_user_message(self, message_id: str, text: str) -> None:
         """Add a message of the user."""
         self._add(message_id, "user", {"content": text})
+
+    def add_reasoning(self, message_id: str, text: str) -> None:
+        """Add the reasoning of a decision."""
+        self._add(message_id, "reasoning", {"content": text})
 
     def add_assistant_message(self, message_id: str, text: str) -> None:
         """Add a message of the agent."""
@@ -120,6 +126,10 @@ class AgUiThread:
         self._messages[message_id] = {"id": message_id, "role": role, **data}
 
 
+def _reasoning(message_id: str) -> Json:
+    return {"id": message_id, "role": "reasoning", "content": ""}
+
+
 def _add_operation(path: str, value: Json) -> Json:
     return {"op": "add", "path": path, "value": value}
 
@@ -141,22 +151,49 @@ class AgUi(FollowedRun):
         self._thread = AgUiThread()
         self._interrupts: dict[str, JsonObject] = {}
         self._step = ""
+        self._has_error = False
 
     def _start(self, meta: EventMeta, event: TurnEvent) -> Iterator[RecordDraft]:
         """Yield the start of the run with the state, and the messages if the client lacks some of them."""
         self._step = ""
+        self._has_error = False
         run = self._find_run(meta)
         if isinstance(event, TurnStarted):
-            message_id = run.message_id if run else ""
-            self._thread.add_user_message(message_id or f"{meta.turn_id}.user", event.prompt)
+            self._add_prompt(meta, event.prompt)
         yield draft_with_type(
             "RUN_STARTED", {"threadId": self._thread_id, "runId": self._run_id(meta)}
         )
         yield draft_with_type("STATE_SNAPSHOT", {"snapshot": self._thread.state})
-        if run is not None and not self._thread.is_known(run.message_ids):
-            yield draft_with_type("MESSAGES_SNAPSHOT", {"messages": self._thread.messages})
+        if run is not None and not self._thread.is_known(run.roles):
+            yield from self._replace_messages(meta, durable=True)
         elif run is None and isinstance(event, TurnStarted):
             yield from _user_text(f"{meta.turn_id}.user", event.prompt)
+
+    def _add_prompt(self, meta: EventMeta, text: str) -> None:
+        """Add the prompt of a turn, in the client's form if the client sent it."""
+        message = self._run.prompts.get(meta.turn) if self._run else None
+        if message is None:
+            self._thread.add_user_message(f"{meta.turn_id}.user", text)
+        else:
+            self._thread.add_client_message(message)
+
+    def _replace_messages(self, meta: EventMeta, *, durable: bool = False) -> Iterator[RecordDraft]:
+        """Yield snapshots after which the client has the messages of the thread in their order.
+
+        A client keeps the order of the messages that it has, so a first snapshot has it drop them. It drops reasoning only
+        for a snapshot with reasoning; in a thread without any, that is the empty beginning of the turn's reasoning.
+        """
+        messages = self._thread.messages
+        has_reasoning = any(
+            isinstance(row, dict) and row["role"] == "reasoning" for row in messages
+        )
+        run = self._find_run(meta)
+        if not has_reasoning and run is not None and "reasoning" in run.roles.values():
+            has_reasoning = True
+            messages.append(_reasoning(f"{meta.turn_id}.reasoning.1"))
+        first: list[Json] = [_reasoning("dropped")] if has_reasoning else []
+        for snapshot in (first, messages):
+            yield draft_with_type("MESSAGES_SNAPSHOT", {"messages": snapshot}, durable=durable)
 
     def _run_id(self, meta: EventMeta) -> str:
         run = self._find_run(meta)
@@ -171,11 +208,8 @@ class AgUi(FollowedRun):
                 yield from self._next_step(f"round {iteration}")
             case AnswerStarted():
                 yield from self._next_step("answer")
-            case DecisionMade(notes=notes) if notes:
-                self._thread.add_assistant_message(self._parts.text_id(meta), notes)
-            case AnswerGiven(text=text):
-                self._thread.add_assistant_message(self._parts.text_id(meta), text)
-                yield from self._change_state(event)
+            case DecisionMade() | AnswerGiven():
+                yield from self._add_texts(meta, event)
             case CallStarted() | CallFinished() | InputRequested():
                 yield from self._call(meta, event)
             case InputTaken(text=text, input_seq=seq):
@@ -190,6 +224,19 @@ class AgUi(FollowedRun):
                 if notice is not None:
                     custom: JsonObject = {"name": notice.name, "value": notice.value}
                     yield draft_with_type("CUSTOM", custom, durable=notice.durable)
+
+    def _add_texts(
+        self, meta: EventMeta, event: DecisionMade | AnswerGiven
+    ) -> Iterator[RecordDraft]:
+        match event:
+            case DecisionMade(notes=notes, thinking=thinking):
+                if thinking:
+                    self._thread.add_reasoning(self._parts.reasoning_id(meta), thinking)
+                if notes:
+                    self._thread.add_assistant_message(self._parts.text_id(meta), notes)
+            case AnswerGiven(text=text):
+                self._thread.add_assistant_message(self._parts.text_id(meta), text)
+                yield from self._change_state(event)
 
     def _next_step(self, name: str) -> Iterator[RecordDraft]:
         if self._step:
@@ -220,9 +267,11 @@ class AgUi(FollowedRun):
                 error = "" if result.status == "ok" else result.text
                 self._thread.add_result(result_id, call.call_id, result.text, error)
                 answer: JsonObject = {"messageId": result_id, "toolCallId": call.call_id}
-                yield draft_with_type(
-                    "TOOL_CALL_RESULT", {**answer, "content": result.text, "role": "tool"}
-                )
+                answer |= {"content": result.text, "role": "tool"}
+                if error:
+                    self._has_error = True
+                    answer |= {"metadata": {"error": error}}
+                yield draft_with_type("TOOL_CALL_RESULT", answer)
             case InputRequested(call=call, kind=kind, question=question, form=form):
                 self._interrupts[call.call_id] = {
                     "id": self._request_id(event),
@@ -235,8 +284,10 @@ class AgUi(FollowedRun):
     def _end(self, meta: EventMeta, event: TurnPaused | TurnFinished) -> Iterator[RecordDraft]:
         yield from self._next_step("")
         if self._parts.has_void:
+            yield from self._replace_messages(meta)
+        elif self._has_error and self._find_run(meta):  # the event of a result has no field for it
             snapshot: JsonObject = {"messages": self._thread.messages}
-            yield draft_with_type("MESSAGES_SNAPSHOT", snapshot, durable=False)
+            yield draft_with_type("MESSAGES_SNAPSHOT", snapshot)
         if event.reason in UNANSWERED:
             error = event.error if isinstance(event, TurnFinished) else ""
             code: JsonObject = {"message": error or event.reason, "code": event.reason}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from loopline.events.dialects.encoder import (
@@ -46,18 +46,21 @@ from loopline.timeline import (
 class ClientRun:
     """The run of a turn that one client follows until the turn ends or pauses after the block with the seq `ends_after`.
 
-    `run_id` and `message_id` are the client's ids of the run and of its own message, or "". `message_ids` are the ids of
-    all messages that the client has. `sign(call_id, digest)` returns the token that approves a call; without it the
-    call's id approves it. `file_url(turn_id, file)` returns the URL of an output file; without it, files are sent without URL.
+    `run_id` is the client's id of the run, or "". `prompts` are the client's own messages that are the prompts of turns, by
+    the number of the turn. `roles` are the roles of all messages that the client has, by their ids.
+    `sign(call_id, digest)` returns the token that approves a call; without it the call's id approves it.
+    `file_url(turn_id, file)` returns the URL of an output file; without it, files are sent without URL. The ids of messages
+    begin with `branch`.
     """
 
     turn: int
     run_id: str = ""
-    message_id: str = ""
     ends_after: int = 0
-    message_ids: frozenset[str] = frozenset()
+    prompts: Mapping[int, JsonObject] = field(default_factory=dict[int, JsonObject])
+    roles: Mapping[str, str] = field(default_factory=dict[str, str])
     sign: Callable[[str, str], str] | None = None
     file_url: Callable[[str, FileAdded], str] | None = None
+    branch: str = ""
 
     def has_ended(self, meta: EventMeta, event: TurnEvent) -> bool:
         """Return whether the event ends this run."""
@@ -231,7 +234,7 @@ class MessageParts:
             case TextStreamed(channel="answer" | "notes", text=text):
                 yield from self._name(self._text.feed(self.text_id(meta, 1), text))
             case TextStreamed(channel="thinking", text=text):
-                part_id = self._reasoning_id(meta, 1)
+                part_id = self.reasoning_id(meta, 1)
                 yield from self._name(self._reasoning.feed(part_id, text), is_reasoning=True)
             case TextReset(channel="answer" | "notes"):
                 self._text.reset()
@@ -248,7 +251,8 @@ class MessageParts:
         """Return the id of the newest stored text, or with an `offset` of 1 that of the next one."""
         return f"{meta.turn_id}.text.{self.texts + offset}"
 
-    def _reasoning_id(self, meta: EventMeta, offset: int = 0) -> str:
+    def reasoning_id(self, meta: EventMeta, offset: int = 0) -> str:
+        """Return the id of the newest stored reasoning, or with an `offset` of 1 that of the next one."""
         return f"{meta.turn_id}.reasoning.{self.thoughts + offset}"
 
     def _store(self, meta: EventMeta, event: DecisionMade | AnswerGiven) -> Iterator[NamedChange]:
@@ -256,7 +260,7 @@ class MessageParts:
             case DecisionMade(thinking=thinking, notes=notes):
                 if thinking:
                     self.thoughts += 1
-                    part = self._reasoning.settle(self._reasoning_id(meta), thinking)
+                    part = self._reasoning.settle(self.reasoning_id(meta), thinking)
                     yield from self._name(part, is_reasoning=True)
                 if notes:
                     self.texts += 1

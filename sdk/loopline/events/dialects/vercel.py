@@ -49,7 +49,8 @@ class Vercel(FollowedRun):
     def _start(self, meta: EventMeta, event: TurnEvent) -> Iterator[RecordDraft]:
         del event
         self._has_step = False
-        yield draft_with_type("start", {"messageId": meta.turn_id})
+        branch = self._run.branch if self._run else ""
+        yield draft_with_type("start", {"messageId": f"{branch}{meta.turn_id}"})
 
     def _part(self, named: NamedChange) -> RecordDraft:
         change = named.change
