@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import replace
 from hashlib import sha256
 from http import HTTPStatus
 from secrets import token_hex
@@ -33,11 +33,9 @@ from loopline.server.bodies import NAME
 from loopline.server.bundle_host import BundleHost
 from loopline.server.event_streams import (
     DONE_FRAME,
-    EventResponse,
     StreamFormat,
-    conversation_events,
-    dialect_frames,
     newest_turn,
+    run_response,
     subscribe_early,
 )
 from loopline.server.guards import BodyRefused
@@ -55,7 +53,7 @@ from loopline.server.problems import (
     faults_text,
     problem_of,
 )
-from loopline.server.turn_requests import open_fork, resume_turn, submit_message
+from loopline.server.turn_requests import TurnRequest, open_fork, send_answers, submit_message
 from loopline.timeline import turn_number
 
 CONVERSATION = "Loopline-Conversation"
@@ -195,31 +193,25 @@ async def _reply(
     """Send the newest message of the client, and return the reply in one piece or as a stream."""
     key = conversation.conversation
     with subscribe_early(host, conversation, is_streamed=body.stream) as early:
-        sent = await _submit(
+        request = await _submit(
             host, conversation, body.client_messages, idempotency_key, is_new=is_new
         )
-        receipt = sent.submission.receipt
-        [block] = await conversation.blocks(after=receipt.seq - 1, limit=1)
+        blocks = await conversation.blocks(after=request.after, limit=1)
+        created = blocks[0].ts if blocks else host.clock.now()
         head = ReplyHead(
             conversation=key.name,
-            turn=receipt.turn,
+            turn=request.turn,
             model=body.model or host.harnesses[0].bundle.id,
-            created=int(block.ts.timestamp()),
-            after=sent.after,
+            created=int(created.timestamp()),
+            after=request.after,
             code=host.approvals.code_maker(key),
         )
         reply = _make_reply(head, body)
         headers = {CONVERSATION: key.name}
         if early is not None:
-            frames = dialect_frames(
-                host,
-                conversation_events(host, conversation, sent.submission, early=early),
-                reply.dialect(),
-                FORMAT,
-                after=sent.after,
-            )
-            return EventResponse(host, key, frames, headers, early=early)
-    outcome = await _outcome(conversation, head, sent.submission)
+            stream_format = replace(FORMAT, headers=headers)
+            return run_response(host, conversation, reply.dialect(), stream_format, request, early)
+    outcome = await _outcome(conversation, head, request.submission)
     if outcome is None:
         error = "the bundle's code failed"
     elif outcome.has_failed:
@@ -277,14 +269,6 @@ async def _continued(
     return await open_fork(host, conversation, ends[-1].seq, fork)
 
 
-@dataclass(frozen=True, slots=True)
-class _Sent:
-    """A message or an answer that was sent; the events after the seq `after` are its reply."""
-
-    submission: Submission
-    after: int
-
-
 async def _submit(
     host: BundleHost,
     conversation: Conversation[Any],
@@ -292,7 +276,7 @@ async def _submit(
     idempotency_key: str,
     *,
     is_new: bool,
-) -> _Sent:
+) -> TurnRequest:
     """Send the newest message, or the answer that it gives to a call of the paused turn.
 
     A message that is no answer ends the paused turn. A question of a running turn is not answered here: the message waits
@@ -305,17 +289,15 @@ async def _submit(
     answer = host.approvals.read_text(key, paused, text)
     if answer is not None:
         values = {answer.call_id: answer.value}
-        await host.check_approvals(conversation, values, answer.approvals)
-        submission = await resume_turn(host, conversation, values)
-        return _Sent(submission, submission.receipt.seq)
+        return await send_answers(host, conversation, values, answer.approvals)
     submission = await submit_message(
         host, conversation, text, attachments=messages.attachments(), key=idempotency_key
     )
-    return _Sent(submission, submission.receipt.seq - 1)
+    return TurnRequest.of_message(submission)
 
 
 async def _outcome(
-    conversation: Conversation[Any], head: ReplyHead, submission: Submission
+    conversation: Conversation[Any], head: ReplyHead, submission: Submission | None
 ) -> TurnOutcome | None:
     """Wait until the turn has ended or paused, and return its outcome; None if bundle code failed.
 
@@ -323,7 +305,8 @@ async def _outcome(
         HandedOver: the server shuts down; the next server resumes the turn.
     """
     try:
-        await submission.result()
+        if submission is not None:
+            await submission.result()
     except HandedOver:
         raise
     except LooplineError:
