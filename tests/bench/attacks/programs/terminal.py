@@ -72,6 +72,33 @@ class Evil(BaseWorkflow):
 bundle = Bundle(id="evil", workflow=Evil, tools=[show, refuse], configuration={"knowledge": {"repo": "", "docs_root": "docs"}})
 '''
 SERVER = "import sys; sys.stderr.write(open('text', newline='').read()); sys.exit(3)"
+NOISY = """
+import json, sys
+TEXT = open("text", newline="").read()
+
+def send(message):
+    sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\\n")
+    sys.stdout.flush()
+
+for line in sys.stdin:
+    message = json.loads(line)
+    number, method = message.get("id"), message.get("method")
+    sys.stdout.write("<9b:\\x9b>\\n{<7:\\x07>\\n")
+    send({"method": "notifications/message", "params": {"level": "error", "logger": TEXT, "data": TEXT}})
+    send({"method": TEXT, "params": {TEXT: TEXT}})
+    send({"id": TEXT, "result": TEXT})
+    if method == "initialize":
+        info = {"name": TEXT, "title": TEXT, "version": TEXT}
+        about = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": info}
+        send({"id": number, "result": {**about, "instructions": TEXT}})
+    elif method == "tools/list":
+        schema = {"type": "object"}
+        odd = {"name": TEXT, "description": TEXT, "inputSchema": schema}
+        work = {"name": "work", "title": TEXT, "description": TEXT, "inputSchema": schema}
+        send({"id": number, "result": {"tools": [odd, work]}})
+    elif number is not None:
+        send({"id": number, "error": {"code": 1, "message": TEXT, "data": TEXT}})
+"""
 HERE = ("--store", "sqlite:///talk.db")
 OF_C1 = ("-c", "c1", *HERE)
 COMMANDS: dict[str, tuple[str, ...]] = {
@@ -92,8 +119,13 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "search as JSON": ("search", "evil", "tea", *HERE, "--json"),
     "links": ("knowledge", "check", "evil", *HERE),
     "links as JSON": ("knowledge", "check", "evil", *HERE, "--json"),
-    "check": ("check", "evil", *HERE, "--prop", "mcp.file=mcp.json"),
-    "check as JSON": ("check", "evil", *HERE, "--prop", "mcp.file=mcp.json", "--json"),
+    "check": ("check", "evil", *HERE),
+    "check of servers": ("check", "served.py", *HERE),
+    "check as JSON": ("check", "evil", *HERE, "--json"),
+    "check of servers as JSON": ("check", "served.py", *HERE, "--json"),
+    "check with a log": ("check", "served.py", *HERE, "-v"),
+    "run beside servers": ("run", "served.py", "Go!", "-c", "c6", *HERE, "-v"),
+    "a tool of a server": ("tool", "served.py", "mcp.noisy.work", *HERE, "-v"),
     "tool": ("tool", "evil", "evil.show", *HERE),
     "tool as JSON": ("tool", "evil", "evil.show", *HERE, "--json"),
     "tool that fails": ("tool", "evil", "evil.refuse", *HERE),
@@ -126,15 +158,20 @@ async def refuse() -> str:
 
 async def fill(folder: Path) -> None:
     """Write the bundle, and a store with the text in every place."""
+    document = TEXT.replace("\0", "")
     commit(
         folder,
-        {f"docs/tea{chr(0x9B)}.md": f"# tea {TEXT}\n\ntea {TEXT} [a](b{chr(0x9B)}{chr(7)}.md)\n"},
+        {
+            f"docs/tea{chr(0x9B)}.md": f"# tea {document}\n\ntea {document} [a](b{chr(0x9B)}{chr(7)}.md)\n"
+        },
     )
-    write(folder, {"evil/__init__.py": EVIL})
+    served = f"from loopline import Bundle\nbundle = Bundle(id='served', configuration={{'mcp': {{'file': {str(folder / 'mcp.json')!r}}}}})\n"
+    write(folder, {"evil/__init__.py": EVIL, "served.py": served})
     for place in (folder / "text", folder / "evil/text"):
         place.write_bytes(TEXT.encode())
     server: Json = {"command": sys.executable, "args": ["-c", SERVER]}
-    servers: Json = {"mcpServers": {"dead": server}}
+    noisy: Json = {"command": sys.executable, "args": ["-c", NOISY]}
+    servers: Json = {"mcpServers": {"dead": server, "noisy": noisy}}
     (folder / "mcp.json").write_text(json.dumps(servers), "utf-8")
     model = ScriptedModel(
         [
