@@ -48,6 +48,40 @@ def test_what_is_read_cannot_steer_the_terminal(tea: Loopline) -> None:
         assert f"{ESCAPE}]0" not in terminal.shown
 
 
+SPEAKER = """from loopline import BaseWorkflow, Bundle
+
+
+class Speaker(BaseWorkflow):
+    async def process(self, payload):
+        return await self.answer("a\\x9b31mb\\u202ec\\u2066d\\u200fe\\x7ff")
+
+
+bundle = Bundle(id="speaker", workflow=Speaker)
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (("run", "speaker.py", "hi"), r"a\x9b31mb\u202ec\u2066d\u200fe\x7ff"),
+        (("run", "speaker.py", "hi", "--json"), r"a\u009b31mb\u202ec\u2066d\u200fe\u007ff"),
+        (("timeline", "--json", "-c", "c1"), r"a\u009b31mb\u202ec"),
+        (("export", "-c", "c1"), r"a\u009b31mb\u202ec"),
+        (("read", "ar:turn_1.assistant.completion", "-c", "c1"), r"a\x9b31mb\u202ec"),
+    ],
+)
+def test_no_output_has_a_control_character_that_no_output_needs(
+    tmp_path: Path, arguments: tuple[str, ...], shown: str
+) -> None:
+    write(tmp_path, {"speaker.py": SPEAKER})
+    loopline = Loopline(tmp_path)
+    loopline("run", "speaker.py", "hi", "-c", "c1")
+    with Terminal(loopline, *arguments, columns=200) as terminal:
+        assert terminal.end() == 0
+        assert shown in terminal.text
+        assert not set(terminal.shown) & set("\x7f\x9b\u200f\u202e\u2066")
+
+
 def test_a_command_to_paste_is_never_broken(tea: Loopline) -> None:
     with Terminal(tea, "run", "guide", QUESTION, columns=40) as terminal:
         assert terminal.end() == 0

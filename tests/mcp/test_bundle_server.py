@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import shlex
 import socket
 from base64 import b64decode
 from collections.abc import AsyncGenerator
@@ -31,13 +32,14 @@ from mcp_types import (
 from loopline import LooplineError
 from loopline.harness import http_address
 from tests.authoring.bundle_files import write
+from tests.doors.command import Loopline
 from tests.mcp.served import sdk
 from tests.support.warm_programs import warm_program
 
 BUNDLE = '''
     import asyncio
 
-    from loopline import BaseWorkflow, Bundle, Output, OutputFile, ToolContext, tool
+    from loopline import BaseWorkflow, Bundle, Output, OutputFile, ToolContext, ask_before, tool
     from loopline.react import Allow, Deny
 
     @tool(effect="read")
@@ -75,9 +77,14 @@ BUNDLE = '''
             return text
 
     class Tea(BaseWorkflow):
-        guards = [NoFire()]
+        guards = [NoFire(), ask_before(["tea.order"])]
 
-    bundle = Bundle(id="tea", workflow=Tea, tools=[steep, burn, draw, choose, wait], skills=["skills/pot"])
+    @tool(effect="write", key="order")
+    def order(kind: str) -> str:
+        """Order tea."""
+        return f"{kind} ordered"
+
+    bundle = Bundle(id="tea", workflow=Tea, tools=[steep, burn, draw, choose, wait, order], skills=["skills/pot"])
 '''
 MAIN = "from loopline.cli import main; main()"
 SKILL = """\
@@ -123,7 +130,7 @@ async def test_a_client_lists_and_calls_the_tools_of_a_bundle(bundle: Path, mode
         missing = await client.call_tool("tea.stir", {})
     assert set(tools) == {
         "ask",
-        *(f"tea.{name}" for name in ("steep", "burn", "draw", "choose", "wait")),
+        *(f"tea.{name}" for name in ("steep", "burn", "draw", "choose", "wait", "order")),
     }
     hints = tools["tea.steep"].annotations
     assert hints is not None
@@ -151,6 +158,26 @@ async def test_a_question_is_a_turn_that_goes_on_in_its_conversation(bundle: Pat
     assert json.loads(contents.text)["turn_ids"] == ["turn_1", "turn_2"]
     assert f"timeline:{name}" in listed
     assert nothing.is_error
+
+
+async def test_a_call_that_waits_for_approval_prints_the_command_that_approves_it(
+    bundle: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    async with Client(stdio(bundle)) as client:
+        waiting = await client.call_tool("tea.order", {"kind": "green"})
+    assert waiting.is_error
+    printed = text_of(waiting).partition("A person answers it with: ")[2].splitlines()[0]
+    words = shlex.split(printed)
+    run = words[words.index("run") :]
+    assert run[:4] == ["run", str(bundle), "--answer", "c1=yes"]
+    loopline = Loopline(tmp_path_factory.mktemp("elsewhere"))
+    ran = loopline(*run)
+    conversation, store = (run[run.index(option) + 1] for option in ("-c", "--store"))
+    blocks = loopline("timeline", conversation, "--json", "--store", store).value["blocks"]
+    results = [block["body"] for block in blocks if block["type"] == "react.tool.result"]
+    assert [(result["text"], result["status"]) for result in results] == [
+        ("green ordered", "ok")
+    ], ran.err
 
 
 async def test_a_file_that_a_call_makes_is_in_its_result_and_can_be_read(bundle: Path) -> None:

@@ -21,7 +21,7 @@ from loopline.bundle import Setting, parse_setting
 from loopline.cli.options import Choices, UsageError, stop_on_signal
 from loopline.cli.terminal import QUIET, Screen, escape
 from loopline.errors import CassetteError, ModelError, PropertyError, StoreError
-from loopline.harness import Cassette, Harness, ModelChoice
+from loopline.harness import Cassette, Harness, ModelChoice, parse_store_url
 from loopline.knowledge import KnowledgeState, Progress
 from loopline.timeline import Block, ToolResult
 
@@ -215,8 +215,7 @@ def _next_run(run: FinishedRun, folder: Path, stored: Sequence[str]) -> list[str
     model = _option("--model", run.choices.model)
     conversation_options = ["-c", run.conversation, *stored, *model, *_prop_options(props)]
     if run.pending:
-        answers = [word for call_id in run.pending for word in ("--answer", f"{call_id}=yes")]
-        return ["run", run.bundle, *answers, *conversation_options]
+        return ["run", run.bundle, *_yes_options(run.pending), *conversation_options]
     if run.stopped:
         return ["run", run.bundle, CONTINUE_TEXT, *conversation_options]
     repository = repository_to_ask(run.knowledge, folder) if run.knowledge else None
@@ -225,6 +224,28 @@ def _next_run(run: FinishedRun, folder: Path, stored: Sequence[str]) -> list[str
     props = [prop for prop in props if prop.partition("=")[0].strip() != REPO]
     options = _prop_options([*props, f"{REPO}={repository}"])
     return ["run", run.bundle, run.text, *options, *stored, *model]
+
+
+def answer_command(bundle: str, choices: Choices, conversation: str, pending: Sequence[str]) -> str:
+    """Return the command that approves the pending calls from any folder; "" if the store is in memory."""
+    store = parse_store_url(choices.store).file
+    if store is None:
+        return ""
+    path = Path(bundle)
+    words = [
+        *Invocation.now().program,
+        *("run", str(path.resolve()) if path.exists() else bundle),
+        *_yes_options(pending),
+        *("-c", conversation, "--store", f"sqlite:///{store.resolve()}"),
+        *_option("--user", choices.user),
+        *_option("--model", choices.model),
+        *_prop_options(choices.props),
+    ]
+    return shlex.join(words)
+
+
+def _yes_options(pending: Sequence[str]) -> list[str]:
+    return [word for call_id in pending for word in ("--answer", f"{call_id}=yes")]
 
 
 def _prop_options(props: Sequence[str]) -> list[str]:

@@ -10,6 +10,7 @@ import sys
 import webbrowser
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 import click
 
 from loopline.bundle import load
-from loopline.cli.bundle_access import open_bundle, parse_properties
+from loopline.cli.bundle_access import answer_command, open_bundle, parse_properties
 from loopline.cli.options import ANSWERED, Choices, UsageError, command
 from loopline.cli.parameters import (
     PATH,
@@ -380,7 +381,7 @@ async def mcp(
             screen.note(f"signed in to {escape(login)}")
             return ANSWERED
         name = harness.model.name  # checks the model string now, and not with the first question
-        served = ServedBundle(harness, choices.user_name)
+        served = ServedBundle(harness, choices.user_name, partial(answer_command, bundle, choices))
         if address is not None:
             key = "with its key" if address.key_sha256 else "without a key"
             screen.note(

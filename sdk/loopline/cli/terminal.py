@@ -16,7 +16,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO, cast
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.live import Live
@@ -51,12 +51,30 @@ COMMAND_NOT_FOUND = 127
 PAGER_ENVIRONMENT: Mapping[str, str] = {"LESS": "FRX", "LESSCHARSET": "utf-8"}
 """Defaults of the environment of a pager: less shows colours, and leaves the text on the screen."""
 
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_UNSEEN = r"\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069"
+"""The control characters that no output needs: those of C1, and those that change the direction of a text."""
+_CONTROLS = re.compile(rf"[\x00-\x08\x0b-\x1f{_UNSEEN}]")
+_NEVER_WRITTEN = re.compile(f"[{_UNSEEN}]")
 
 
 def escape(text: str) -> str:
     """Replace control characters by visible escapes, as untrusted text must not control the terminal."""
     return _CONTROLS.sub(lambda match: ascii(match[0])[1:-1], text)
+
+
+class _TerminalStream:
+    """A stream to a terminal that escapes the control characters which no output needs, in a form that JSON has too."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write the text; the escapes have the form of JSON."""
+        return self._stream.write(_NEVER_WRITTEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
+
+    def __getattr__(self, name: str) -> Any:
+        """Return any other attribute of the stream."""
+        return getattr(self._stream, name)
 
 
 def quantity(count: int, unit: str) -> str:
@@ -156,12 +174,12 @@ class Screen:
             self._out.file.flush()
 
     def write(self, text: str) -> None:
-        """Write this text to stdout without escapes, with a newline at the end."""
+        """Write this text to stdout with a newline at the end."""
         self._out.file.write(text if text.endswith("\n") else f"{text}\n")
         self._out.file.flush()
 
     def write_part(self, text: str) -> None:
-        """Write this text to stdout without escapes."""
+        """Write this text to stdout."""
         self._out.file.write(text)
 
     def write_json(self, value: Json) -> None:
@@ -286,8 +304,10 @@ def leave_pipe(stream: TextIO) -> None:
 
 def _console(stream: TextIO) -> Console:
     is_terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
+    # the wrapper has every method of a text stream
+    file = cast("TextIO", _TerminalStream(stream)) if stream.isatty() else stream
     return Console(
-        file=stream,
+        file=file,
         force_terminal=is_terminal,
         color_system="auto" if is_terminal else None,
         highlight=False,

@@ -208,8 +208,15 @@ def model_or_call(model: ModelChoice) -> ModelMaker:
 class ServedBundle:
     """An open harness for a server; the harness must be opened with a model choice of `model_or_call`."""
 
-    def __init__(self, harness: Harness, user: str = DEFAULT_USER) -> None:
+    def __init__(
+        self,
+        harness: Harness,
+        user: str = DEFAULT_USER,
+        command: Callable[[str, Sequence[str]], str] | None = None,
+    ) -> None:
+        """Serve for a user; `command` returns the command that answers calls of a conversation, for the result of a paused call."""
         self._harness = harness
+        self._command = command
         self._user = user
         self._asking: dict[str, ServedTurn] = {}
 
@@ -275,8 +282,15 @@ class ServedBundle:
             self._asking[name] = turn
             text = "\n".join(["It asks:", *(question.text for question in turn.questions)])
             return ServedResult(text=text, ok=False, conversation=name, questions=turn.questions)
-        is_call = name.startswith(CALLS)
-        return await (_call_result(talk, result) if is_call else _answer_result(talk, result))
+        if result.pending:
+            is_call = name.startswith(CALLS)
+            lead = "It waits for its user:" if is_call else result.answer or result.error
+            call_ids = [call.call_id for call in result.pending]
+            command = self._command(name, call_ids) if self._command else ""
+            return _waiting(name, result, await talk.blocks(), lead, command)
+        if name.startswith(CALLS):
+            return await _call_result(talk, result)
+        return ServedResult(text=result.answer or result.error, ok=result.ok, conversation=name)
 
     async def resources(self) -> Sequence[ServedResource]:
         """Return the timelines of the last active conversations of the user."""
@@ -347,8 +361,6 @@ async def _call_result(talk: Conversation[object], turn: TurnResult[object]) -> 
     name = talk.conversation.name
     blocks = await talk.blocks()
     results = [block.body for block in blocks if isinstance(block.body, ToolResult)]
-    if turn.pending:
-        return _waiting(name, turn, blocks, "It waits for its user:")
     if not results:
         text = turn.error or "the bundle did not make the call"
         return ServedResult(text=text, ok=False)
@@ -364,23 +376,17 @@ async def _call_result(talk: Conversation[object], turn: TurnResult[object]) -> 
     return ServedResult(text=results[-1].text, ok=results[-1].status == "ok", files=files)
 
 
-async def _answer_result(talk: Conversation[object], turn: TurnResult[object]) -> ServedResult:
-    """Return the answer of a turn, or the questions of its pending calls."""
-    name = talk.conversation.name
-    answer = turn.answer or turn.error
-    if turn.pending:
-        return _waiting(name, turn, await talk.blocks(), answer)
-    return ServedResult(text=answer, ok=turn.ok, conversation=name)
-
-
 def _waiting(
-    name: str, turn: TurnResult[object], blocks: Sequence[Block], lead: str
+    name: str, turn: TurnResult[object], blocks: Sequence[Block], lead: str, command: str
 ) -> ServedResult:
-    """Return the questions of a paused turn; they cannot be answered by the caller if a call waits for approval."""
+    """Return the questions of a paused turn; they cannot be answered by the caller if a call waits for approval.
+
+    `command` is the command that answers them, or "".
+    """
     questions = tuple(
         ServedQuestion(call_id=call.call_id, text=call.question) for call in turn.pending
     )
-    hint = f"(answer it with loopline run -c {name} --answer)"
+    hint = f"A person answers it with: {command}" if command else ""
     text = "\n".join([lead, *(question.text for question in questions), hint]).strip()
     pending = [block.body for block in blocks if isinstance(block.body, ToolPending)]
     if any(body.kind == "approval" for body in pending):
