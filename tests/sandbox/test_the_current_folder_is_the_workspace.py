@@ -87,6 +87,8 @@ async def run(
         ("open(OUTPUT_DIR + '/turn_1/files/extra.txt', 'w').write('e'); open('outputs/extra.pdf', 'w').write('p')", [], {"files/extra.txt": "e", "outputs/extra.pdf": "p"}),
         ("open('files/extra.txt', 'w').write('e'); open('outputs/r', 'w').write('r')", ["r"], {"files/extra.txt": "e", "outputs/r": "r"}),
         ("open('files/log.txt')", [], {}),
+        ("open('outputs/r.csv', 'w').write('r')", ["turn_1/outputs/r.csv"], {"outputs/r.csv": "r"}),
+        ("open('files/r.csv', 'w').write('r')", ["turn_1/files/r.csv"], {"files/r.csv": "r"}),
     ],
 )  # fmt: skip
 async def test_what_a_program_changes_in_its_current_folder_is_stored(

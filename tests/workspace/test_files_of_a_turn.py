@@ -174,6 +174,7 @@ async def test_a_tool_that_only_reads_may_not_write() -> None:
         ("files/.git/hooks/pre-commit", "Git reserves"),
         ("files/" + "x" * 300, "more than 255 bytes"),
         ("attachments/a.md", "cannot be changed"),
+        ("turn_9/files/a.md", "is below the id of a turn: write files/<path>"),
     ],
 )
 async def test_a_path_that_leads_elsewhere_is_refused(path: str, problem: str) -> None:

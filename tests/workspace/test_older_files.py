@@ -89,7 +89,7 @@ async def test_a_pulled_file_cannot_be_written() -> None:
         "Done.",
         turns=2,
     )
-    assert "react.checkout brings it into files/" in text
+    assert "is below the id of a turn: write files/<path>" in text
 
 
 @pytest.mark.parametrize(

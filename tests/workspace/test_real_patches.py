@@ -102,6 +102,34 @@ def test_numbers_of_a_hunk_may_be_wrong(header: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"one\r\ntwo\r\nthree\r\n", b"one\r\n2\r\n\r\nthree\r\n"),
+        (b"one\r\ntwo\r\nthree", b"one\r\n2\r\n\r\nthree"),
+        (b"one\ntwo\nthree\n", b"one\n2\n\nthree\n"),
+    ],
+)
+def test_a_file_keeps_the_ends_of_its_lines(before: bytes, after: bytes) -> None:
+    end = b"" if before.endswith(b"\n") else b"\n\\ No newline at end of file"
+    patch = b"--- a/a.txt\n+++ b/a.txt\n@@ -1,3 +1,4 @@\n one\n-two\n+2\n+\n three" + end + b"\n"
+    tree = {"a.txt": before, "b.txt": b"x\r\n"}
+    assert our_apply(tree, patch) == {**tree, "a.txt": after}
+
+
+def test_a_file_with_both_ends_of_lines_is_not_guessed_at() -> None:
+    patch = b"--- a/a.txt\n+++ b/a.txt\n@@ -1,2 +1,2 @@\n-one\n+1\n two\n"
+    assert refusal({"a.txt": b"one\r\ntwo\nthree\r\n"}, patch) is not None
+
+
+def test_a_hunk_that_begins_before_the_file_names_no_line_of_it() -> None:
+    patch = b"--- a/a.txt\n+++ b/a.txt\n@@ -1,3 +1,3 @@\n zero\n one\n-two\n+2\n"
+    said = refusal({"a.txt": b"one\ntwo\nthree\n"}, patch)
+    assert said is not None
+    assert "line 0" not in said.text
+    assert "it expects: 'zero'\nthe file begins with a later line of the hunk" in said.text
+
+
+@pytest.mark.parametrize(
     ("patch", "problem"),
     [
         (b"just words", "this is not a unified diff"),

@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -126,11 +126,15 @@ def _describe_mismatch(
         return
     for index, expected in enumerate(hunk.expected, start):
         actual = lines[index] if 0 <= index < len(lines) else None
-        if actual != expected:
-            yield f"it expects: {_shorten(expected)!r}"
+        if actual == expected:
+            continue
+        yield f"it expects: {_shorten(expected)!r}"
+        if index < 0:
+            yield "the file begins with a later line of the hunk"
+        else:
             found = "the file has ended" if actual is None else repr(_shorten(actual))
             yield f"line {index + 1} is: {found}"
-            break
+        break
     first = max(start, 0)
     shown = lines[first : first + min(len(hunk.expected), SHOWN_LINES)]
     yield f"The nearest place is lines {first + 1} to {first + len(shown)}:"
@@ -222,7 +226,7 @@ def apply_patch(
 
     `read` and `is_executable` describe the files before. `limit` is the largest size of a file in bytes. `path` is the file
     of a diff without a header, which begins with its first hunk. The line numbers in hunk headers may be wrong, because
-    Git searches for the lines of a hunk.
+    Git searches for the lines of a hunk. A file whose lines all end in CRLF keeps them if the diff has only LF.
 
     Raises:
         ToolError: the patch is not a unified diff or does not apply; the message names the hunk and the lines that differ.
@@ -238,10 +242,12 @@ def apply_patch(
             for git_name, data in before.items():
                 if data is not None:
                     folder.write(git_name, data, executable=is_executable(names[git_name]))
-            _apply(diff, strip, root, before, names)
+            with_crlf = _apply(diff, strip, root, folder, before, names)
             patched: list[PatchedFile] = []
             for git_name, data in before.items():
                 after = folder.read(git_name, limit)
+                if after is not None and git_name in with_crlf:
+                    after = after.replace(b"\n", b"\r\n")
                 executable = after is not None and folder.is_executable(git_name)
                 patched.append(PatchedFile(names[git_name], data, after, executable))
     return [
@@ -344,19 +350,41 @@ def _apply(
     diff: bytes,
     strip: int,
     root: Path,
+    folder: Folder,
     before: Mapping[str, bytes | None],
     names: Mapping[str, WorkspacePath],
-) -> None:
-    """Apply the diff in the folder: first as it is, and then with the line counts of its hunk headers corrected.
+) -> Collection[str]:
+    """Apply the diff in the folder: as it is, with the line counts of its hunk headers corrected, or to files with LF for CRLF.
+
+    Return the names of the files in which CRLF was replaced by LF.
 
     Raises:
         ToolError: the diff does not apply; the message says why, and nothing was changed.
     """
+    problem = _try_apply(diff, strip, root)
+    if not problem:
+        return ()
+    with_lf = {
+        name: data.replace(b"\r\n", b"\n")
+        for name, data in before.items()
+        if data is not None and data.count(b"\r\n") == data.count(b"\n") > 0
+    }
+    if with_lf and b"\r\n" not in diff and not _MOVED.search(diff):
+        for name, data in with_lf.items():
+            folder.write(name, data, executable=folder.is_executable(name))
+        problem = _try_apply(diff, strip, root)
+        if not problem:
+            return with_lf
+    files = {str(names[name]): data for name, data in {**before, **with_lf}.items()}
+    raise ToolError(explain(diff, strip, files, problem))
+
+
+def _try_apply(diff: bytes, strip: int, root: Path) -> str:
+    """Apply the diff, or the diff with corrected line counts, and return ""; if both fail, return the error of the first."""
     exact = _git(diff, strip, root)
     if exact.returncode == 0 or _git(diff, strip, root, "--recount").returncode == 0:
-        return
-    files = {str(names[name]): data for name, data in before.items()}
-    raise ToolError(explain(diff, strip, files, _message(exact.stderr)))
+        return ""
+    return _message(exact.stderr)
 
 
 def _describe_unreadable(diff: bytes, stderr: bytes) -> str:

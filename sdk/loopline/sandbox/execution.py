@@ -11,14 +11,10 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal, Protocol
 
 from loopline.errors import ToolError
 from loopline.models import Json, JsonObject
-
-if TYPE_CHECKING:
-    import asyncio
-
 
 Area = Literal["files", "outputs"]
 MOST_FILES = 100
@@ -41,8 +37,10 @@ class ContractFile:
         return f"{self.area}/{self.path}"
 
 
-def parse_contract(contract: Json, turn_id: str) -> tuple[ContractFile, ...]:
+def parse_contract(contract: Json, turn_id: str = "") -> tuple[ContractFile, ...]:
     """Parse the `contract` argument of a tool call: a list of objects with filename, description and visibility.
+
+    The names may begin with `turn_id`; without it, with the id of any turn.
 
     Raises:
         ToolError: the contract is not such a list, names a file outside `files/` and `outputs/` of the turn `turn_id`,
@@ -83,7 +81,7 @@ def _parse_file(entry: JsonObject, place: str, turn_id: str) -> ContractFile:
         raise ToolError(
             f"{place}: {filename[:LONGEST_PATH]!r} is not a file below files/ or outputs/"
         )
-    if match[1] not in (None, turn_id):
+    if turn_id and match[1] not in (None, turn_id):
         raise ToolError(f"{place}: {filename!r} is in another turn; a program writes in {turn_id}")
     return ContractFile(
         area="files" if match[2] == "files" else "outputs",

@@ -50,7 +50,8 @@ def parse_path(text: str) -> WorkspacePath:
     area, slash, inner_path = path.partition("/")
     if is_pulled_path(path):
         raise ToolError(
-            f"{text!r} is a file of an older turn: react.checkout brings it into files/"
+            f"{text!r} is below the id of a turn: write files/<path> or outputs/<path>, which are those of the running "
+            "turn; react.checkout brings a file of an older turn into files/"
         )
     if slash and area in ("files", "outputs"):
         return WorkspacePath(

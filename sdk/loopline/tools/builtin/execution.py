@@ -574,7 +574,7 @@ class ExecutionTool:
         """
         check_names(self.spec, arguments)
         text_argument(arguments, "program")
-        parse_contract(arguments.get("contract"), "")
+        parse_contract(arguments.get("contract"))
         self._seconds(arguments)
         if boolean_argument(arguments, "background") and _session_name(arguments):
             raise ToolError("session: a program in the background cannot use a session")
