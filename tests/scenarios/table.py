@@ -49,11 +49,12 @@ _NAME = re.compile(r"test_(row_\d+|[fncbk]\d+)_(\w+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
-    """A row: its name, which seeds have it, what it is, and what it waits for, if it does."""
+    """A row: its name, which seeds have it, what it is, and a test of another name, or what it waits for, if it does."""
 
     name: str
     seeds: str
     text: str
+    test: str = ""
     later: str = ""
 
 
@@ -83,8 +84,9 @@ def sections() -> dict[str, list[Feature]]:
         if line.startswith("== "):
             rows = found.setdefault(line.removeprefix("== "), [])
         elif not line.startswith("#"):
-            name, seeds, text, *later = (part.strip() for part in line.split("|"))
-            rows.append(Feature(name=name, seeds=seeds, text=text, later="".join(later)))
+            name, seeds, text, *last = (part.strip() for part in line.split("|"))
+            kind = "test" if "::" in "".join(last) else "later"
+            rows.append(Feature(name=name, seeds=seeds, text=text, **{kind: "".join(last)}))
     return found
 
 
@@ -105,8 +107,13 @@ def tables() -> dict[str, list[TableLine]]:
 
 
 def held_by() -> Mapping[str, Sequence[Held]]:
-    """The tests of the scenarios, the providers and the workspace by the name of the row that each holds."""
+    """The tests by the name of the row that each holds: those with its name, and those that the row names."""
     found = defaultdict[str, list[Held]](list)
+    for row in (row for rows in sections().values() for row in rows if row.test):
+        path, _, test = row.test.partition("::")
+        assert test in {function.name for function in functions(ROOT / path)}, row.test
+        sentence = test.removeprefix("test_").replace("_", " ")
+        found[row.name].append(Held(sentence=sentence, path=ROOT / path))
     for path in python_files("tests"):
         for name, sentence in _named(path):
             found[name].append(Held(sentence=sentence, path=path))

@@ -241,13 +241,12 @@ class Guarded(BaseWorkflow):
 GUARDED = Bundle(id="guarded", workflow=Guarded)
 
 
-async def test_in_a_turn_the_model_reads_why_a_call_did_not_run() -> None:
-    script: list[Entry] = [
-        Call("play.alone", text="x"),
-        Call("play.look", text="one"),
-        Call("play.look", text="two"),
-        "Done.",
-    ]
+LOOKS = [Call("play.look", text="one"), Call("play.look", text="two")]
+
+
+@pytest.mark.parametrize("looks", [LOOKS, [Say("", *LOOKS)]], ids=["two rounds", "one round"])
+async def test_in_a_turn_the_model_reads_why_a_call_did_not_run(looks: list[Entry]) -> None:
+    script: list[Entry] = [Call("play.alone", text="x"), *looks, "Done."]
     async with talking(script, bundle=GUARDED) as talk:
         await talk.say("Go.")
         blocks = await talk.blocks()
