@@ -391,7 +391,9 @@ class _Plan(Struct, frozen=True):
 def _plan(kind: type[Struct]) -> _Plan:
     hints = get_type_hints(kind)
     defaults = [(field.name, field.default) for field in structs.fields(kind)]
-    inner = {name: list(_struct_types(hints[name])) for name, _ in defaults}
+    inner: dict[str, list[_Plan]] = {}
+    for name, _ in defaults:
+        inner[name] = list(map(_plan, _struct_types(hints[name])))
     is_array = (
         kind.__struct_config__.array_like
     )  # created by `ShortStart.of`, which converts to float
@@ -404,26 +406,29 @@ def _plan(kind: type[Struct]) -> _Plan:
         floats=() if is_array else tuple(name for name in inner if _is_float(hints[name])),
         nested=tuple(
             name
-            for name in inner
-            if any(_plan(item).defaults or _plan(item).floats for item in inner[name])
+            for name, plans in inner.items()
+            if any(plan.defaults or plan.floats for plan in plans)
         ),
         loose=tuple(map(attrgetter, _loose(kind))),
         free=tuple(
             name
-            for name in inner
-            if _mentions(hints[name], Any) or any(_plan(item).free for item in inner[name])
+            for name, plans in inner.items()
+            if _mentions(hints[name], Any) or any(plan.free for plan in plans)
         ),
     )
 
 
-def _loose(kind: type[Struct]) -> Iterator[str]:
-    """Yield the paths of values that may contain a float: `cost`, or `start.elapsed_ms` if `start` is always a struct."""
+@cache
+def _loose(kind: type[Struct]) -> tuple[str, ...]:
+    """Return the paths of values that may contain a float: `cost`, or `start.elapsed_ms` if `start` is always a struct."""
+    paths: list[str] = []
     for name, hint in get_type_hints(kind).items():
-        inner = [item for item in _struct_types(hint) if any(_loose(item))]
+        inner = list(filter(_loose, _struct_types(hint)))
         if [hint] == inner:
-            yield from (f"{name}.{below}" for below in _loose(hint))
+            paths += [f"{name}.{below}" for below in _loose(inner[0])]
         elif inner or _mentions(hint, float, Any):
-            yield name
+            paths.append(name)
+    return tuple(paths)
 
 
 def _is_unique(default: object) -> bool:
@@ -431,11 +436,17 @@ def _is_unique(default: object) -> bool:
     return isinstance(default, bool) or default == "" or (type(default) is int and default <= 256)
 
 
-def _struct_types(hint: object) -> Iterator[type[Struct]]:
-    if isinstance(hint, type) and issubclass(hint, Struct):
-        yield hint
-    for inner in get_args(hint):
-        yield from _struct_types(inner)
+def _parts(hint: object) -> Iterator[object]:
+    """Yield a type hint and all hints inside it, each before those inside it."""
+    waiting = [hint]
+    while waiting:
+        part = waiting.pop()
+        yield part
+        waiting += reversed(get_args(part))
+
+
+def _struct_types(hint: object) -> list[type[Struct]]:
+    return [part for part in _parts(hint) if isinstance(part, type) and issubclass(part, Struct)]
 
 
 def _is_float(hint: object) -> bool:
@@ -444,7 +455,7 @@ def _is_float(hint: object) -> bool:
 
 
 def _mentions(hint: object, *types: object) -> bool:
-    return hint in types or any(_mentions(inner, *types) for inner in get_args(hint))
+    return any(part in types for part in _parts(hint))
 
 
 def _as_read(value: S) -> S:
