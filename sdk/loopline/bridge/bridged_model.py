@@ -11,6 +11,7 @@ from pydantic_ai.models import Model, OpenAIChatCompatibleProvider, infer_model,
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.settings import merge_model_settings
 
+from loopline import models
 from loopline.bridge.capabilities import (
     cache_marks_of,
     cache_settings_of,
@@ -36,20 +37,9 @@ from loopline.bridge.response import (
     model_error,
 )
 from loopline.errors import ModelError
-from loopline.models import (
-    BRIDGED,
-    VENDORS,
-    Capabilities,
-    ModelFacts,
-    Prompt,
-    Reply,
-    TextDelta,
-    Timeouts,
-    public_url,
-)
 from loopline.tools import ProviderNames
 
-TIMEOUTS = Timeouts()
+TIMEOUTS = models.Timeouts()
 """How long to wait for the next piece of a reply, and for the whole reply."""
 
 
@@ -65,17 +55,17 @@ class BridgedModel:
     def __init__(self, name: str, model: Model, secrets: tuple[str, ...] = ()) -> None:
         """`name` is the model string. Error messages do not contain the `secrets`."""
         self.name = name
-        self.facts: ModelFacts = facts_of(model)
-        self.capabilities: Capabilities = capabilities_of(model, self.facts)
+        self.facts: models.ModelFacts = facts_of(model)
+        self.capabilities: models.Capabilities = capabilities_of(model, self.facts)
         self._model = model
         self._marks: CacheMarks = cache_marks_of(model)
         self._cache_settings = cache_settings_of(model)
-        vendor = VENDORS.get(model.system)
+        vendor = models.VENDORS.get(model.system)
         self._error_context = ErrorContext(
             name,
             vendor.key_variable if vendor else f"the key of {model.system}",
             (*secrets, *_keys(model)),
-            public_url(model.base_url or ""),
+            models.public_url(model.base_url or ""),
         )
         self._thinking_fields = thinking_fields_of(model)
         self._family = f"{FAMILY}:{model.system}"
@@ -84,7 +74,7 @@ class BridgedModel:
     def __repr__(self) -> str:
         return f"<{self.name}>"
 
-    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+    async def stream(self, prompt: models.Prompt) -> AsyncIterator[models.TextDelta | models.Reply]:
         """Send a prompt; yield the text of the reply as it is received, then the reply.
 
         Raises:
@@ -120,7 +110,7 @@ class BridgedModel:
             self._entered = False
             await self._model.__aexit__(None, None, None)
 
-    def _settings(self, prompt: Prompt, names: ProviderNames) -> ModelSettings | None:
+    def _settings(self, prompt: models.Prompt, names: ProviderNames) -> ModelSettings | None:
         """Return the settings. The request overrides the model, and the model overrides the defaults."""
         settings = merge_model_settings(self._defaults(), self._model.settings)
         if prompt.cache_points:
@@ -181,8 +171,8 @@ def _unknown_model(name: str, message: str) -> str:
     listed = {model.partition(":")[0] for model in known_model_names() if ":" in model}
     compatible: tuple[str, ...] = get_args(OpenAIChatCompatibleProvider.__value__)
     providers = {provider for provider in (*listed, *compatible) if "/" not in provider}
-    ours = ", ".join(f"{vendor}:" for vendor in VENDORS)
-    theirs = ", ".join(f"{provider}:" for provider in sorted(providers - set(VENDORS)))
+    ours = ", ".join(f"{vendor}:" for vendor in models.VENDORS)
+    theirs = ", ".join(f"{provider}:" for provider in sorted(providers - set(models.VENDORS)))
     hint = message.partition(". ")[2]
     return (
         f"no model {name!r}: write offline, or begin it with {ours}; or, by way of pydantic-ai, with "
@@ -200,7 +190,7 @@ def bridge_model(model: object, secrets: tuple[str, ...]) -> BridgedModel:
         raise ModelError(
             f"{type(model).__name__} is not a model: pass a model of Loopline or pydantic-ai"
         )
-    return BridgedModel(f"{BRIDGED}{model.model_id}", model, secrets)
+    return BridgedModel(f"{models.BRIDGED}{model.model_id}", model, secrets)
 
 
 def _is_model(model: object) -> TypeGuard[Model]:

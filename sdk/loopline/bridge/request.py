@@ -7,55 +7,28 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Literal
 
+import pydantic_ai as ai
 from pydantic import ConfigDict, TypeAdapter
-from pydantic_ai import (
-    BinaryContent,
-    CachePoint,
-    InstructionPart,
-    ModelMessage,
-    ModelRequest,
-    ModelRequestPart,
-    ModelResponse,
-    ModelResponsePart,
-    ModelSettings,
-    TextPart,
-    ThinkingPart,
-    ToolCallPart,
-    ToolDefinition,
-    ToolReturnPart,
-    UserContent,
-    UserPromptPart,
-)
 from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.profiles.anthropic import ANTHROPIC_THINKING_BUDGET_MAP as BUDGETS
 from pydantic_ai.settings import ThinkingLevel
 
-from loopline.models import (
-    AssistantMessage,
-    JsonForm,
-    JsonObject,
-    Prompt,
-    ReasoningReplay,
-    ToolMessage,
-    ToolSpec,
-    UserMessage,
-    dumps,
-)
+from loopline import models
 from loopline.models.prompt import breaks_off, choose_call_id, echo_for
 from loopline.tools import ProviderNames, provider_names
 
 FAMILY = "pydantic-ai"
 """The first part of the family names of bridged models, before the name of the provider."""
-_PARTS: TypeAdapter[list[ModelResponsePart]] = TypeAdapter(
-    list[ModelResponsePart],
+_PARTS: TypeAdapter[list[ai.ModelResponsePart]] = TypeAdapter(
+    list[ai.ModelResponsePart],
     config=ConfigDict(ser_json_bytes="base64", val_json_bytes="base64"),
 )
 
 
 def replay_of(
-    response: ModelResponse, thinking_fields: frozenset[str], family: str
-) -> ReasoningReplay | None:
+    response: ai.ModelResponse, thinking_fields: frozenset[str], family: str
+) -> models.ReasoningReplay | None:
     """Return the parts of a reply to replay in later requests, or None if the provider requires no part of it.
 
     Calls are stored without name and arguments. `thinking_fields` are the fields in which the provider expects plain
@@ -64,54 +37,56 @@ def replay_of(
     required = [part for part in response.parts if _is_required(part, thinking_fields)]
     if not required:
         return None
-    parts: list[JsonObject] = _PARTS.dump_python(
+    parts: list[models.JsonObject] = _PARTS.dump_python(
         [*_complete(response, required)], mode="json", exclude_none=True
     )
-    bound = any(isinstance(part, ThinkingPart) and part.signature for part in required)
-    return ReasoningReplay(wire=family, parts=tuple(map(_remove_call_fields, parts)), bound=bound)
+    bound = any(isinstance(part, ai.ThinkingPart) and part.signature for part in required)
+    return models.ReasoningReplay(
+        wire=family, parts=tuple(map(_remove_call_fields, parts)), bound=bound
+    )
 
 
 def parts_of(
-    echo: ReasoningReplay, message: AssistantMessage, names: ProviderNames
-) -> list[ModelResponsePart]:
+    echo: models.ReasoningReplay, message: models.AssistantMessage, names: ProviderNames
+) -> list[ai.ModelResponsePart]:
     """Return the replayed parts of a message without calls that were not made; empty if it has only thinking."""
     completed = [_restore_call_fields(part, message, names) for part in echo.parts]
-    parts = _PARTS.validate_json(dumps([part for part in completed if part is not None]))
-    while parts and isinstance(parts[-1], ThinkingPart):
+    parts = _PARTS.validate_json(models.dumps([part for part in completed if part is not None]))
+    while parts and isinstance(parts[-1], ai.ThinkingPart):
         parts.pop()
     return parts
 
 
-def _is_required(part: ModelResponsePart, thinking_fields: frozenset[str]) -> bool:
+def _is_required(part: ai.ModelResponsePart, thinking_fields: frozenset[str]) -> bool:
     """Return whether the provider requires a part: it has a signature, provider details, or thinking to replay."""
     match part:
-        case ThinkingPart(signature=str(signature)) if signature:
+        case ai.ThinkingPart(signature=str(signature)) if signature:
             return True
-        case ThinkingPart(id=str(name)) if name in thinking_fields:
+        case ai.ThinkingPart(id=str(name)) if name in thinking_fields:
             return True
         case _:
             return bool(part.provider_details)
 
 
 def _complete(
-    response: ModelResponse, required: list[ModelResponsePart]
-) -> Iterator[ModelResponsePart]:
+    response: ai.ModelResponse, required: list[ai.ModelResponsePart]
+) -> Iterator[ai.ModelResponsePart]:
     """Yield the parts that can be replayed, without blank texts and without thinking that is not required.
 
     Thinking is also replayed if required thinking has the same id.
     """
-    items = {part.id for part in required if isinstance(part, ThinkingPart) and part.id}
+    items = {part.id for part in required if isinstance(part, ai.ThinkingPart) and part.id}
     for part in response.parts:
         match part:
-            case ThinkingPart(id=item) if part not in required and item not in items:
+            case ai.ThinkingPart(id=item) if part not in required and item not in items:
                 pass
-            case TextPart(content=text) if part not in required and not text.strip():
+            case ai.TextPart(content=text) if part not in required and not text.strip():
                 pass
             case _:
                 yield part
 
 
-def _remove_call_fields(part: JsonObject) -> JsonObject:
+def _remove_call_fields(part: models.JsonObject) -> models.JsonObject:
     match part:
         case {"part_kind": "tool-call"}:
             return {
@@ -122,8 +97,8 @@ def _remove_call_fields(part: JsonObject) -> JsonObject:
 
 
 def _restore_call_fields(
-    part: JsonObject, message: AssistantMessage, names: ProviderNames
-) -> JsonObject | None:
+    part: models.JsonObject, message: models.AssistantMessage, names: ProviderNames
+) -> models.JsonObject | None:
     """Return a part with the name and arguments of its call, or None if the call was not made."""
     match part:
         case {"part_kind": "tool-call", "tool_call_id": str(provider_id)}:
@@ -150,46 +125,50 @@ _THINKING: Mapping[str, ThinkingLevel] = {
 }
 
 
-def names_in(prompt: Prompt) -> ProviderNames:
+def names_in(prompt: models.Prompt) -> ProviderNames:
     """Return the provider names of the tools of a prompt and of all tools in its messages."""
     names = [tool.name for tool in prompt.tools]
     for message in prompt.messages:
         match message:
-            case AssistantMessage(calls=calls):
+            case models.AssistantMessage(calls=calls):
                 names += [call.name for call in calls]
-            case ToolMessage(name=name):
+            case models.ToolMessage(name=name):
                 names.append(name)
-            case UserMessage():
+            case models.UserMessage():
                 pass
     return provider_names(names)
 
 
-def _user_content(message: UserMessage) -> list[UserContent]:
+def _user_content(message: models.UserMessage) -> list[ai.UserContent]:
     """Return the text of a message if it is not blank, and its files; images have full detail."""
     return [*([message.text] if message.text.strip() else []), *_file_content(message)]
 
 
-def _file_content(message: UserMessage | ToolMessage) -> list[UserContent]:
-    content = list[UserContent]()
+def _file_content(message: models.UserMessage | models.ToolMessage) -> list[ai.UserContent]:
+    content = list[ai.UserContent]()
     for attached in message.attachments:
         content.append(attached.text)
         if attached.data:
             data = b64decode(attached.data)
             metadata = {"detail": "high"}
-            content.append(BinaryContent(data, media_type=attached.mime, vendor_metadata=metadata))
+            content.append(
+                ai.BinaryContent(data, media_type=attached.mime, vendor_metadata=metadata)
+            )
     return content
 
 
 def _assistant_parts(
-    message: AssistantMessage, names: ProviderNames, family: str
-) -> list[ModelResponsePart]:
+    message: models.AssistantMessage, names: ProviderNames, family: str
+) -> list[ai.ModelResponsePart]:
     echo = echo_for(message, family)
     parts = [] if echo is None else parts_of(echo, message, names)
     if parts:
         return parts
-    texts: list[ModelResponsePart] = [TextPart(message.text)] if message.text.strip() else []
+    texts: list[ai.ModelResponsePart] = [ai.TextPart(message.text)] if message.text.strip() else []
     calls = [
-        ToolCallPart(names.provider_name(call.name), call.arguments, choose_call_id(call, family))
+        ai.ToolCallPart(
+            names.provider_name(call.name), call.arguments, choose_call_id(call, family)
+        )
         for call in message.calls
     ]
     return [*texts, *calls]
@@ -203,42 +182,47 @@ class RequestBuilder:
     """
 
     def __init__(self, names: ProviderNames, marks: CacheMarks, family: str) -> None:
-        self.messages: list[ModelMessage] = []
+        self.messages: list[ai.ModelMessage] = []
         self._names = names
         self._family = family
         self._marks = marks
         self._owes_point = False
-        self._images: list[UserContent] = []
+        self._images: list[ai.UserContent] = []
 
-    def add(self, message: UserMessage | AssistantMessage | ToolMessage, *, point: bool) -> None:
+    def add(
+        self,
+        message: models.UserMessage | models.AssistantMessage | models.ToolMessage,
+        *,
+        point: bool,
+    ) -> None:
         """Add a message, and a cache point after it if `point` is set."""
         match message:
-            case UserMessage():
+            case models.UserMessage():
                 self._place_images()
                 self.add_user_content(_user_content(message), point=point)
-            case ToolMessage():
+            case models.ToolMessage():
                 name = self._names.provider_name(message.name)
                 call_id = choose_call_id(message, self._family)
                 outcome: Literal["success", "failed"] = "success" if message.ok else "failed"
-                part = ToolReturnPart(name, message.text, call_id, outcome=outcome)
+                part = ai.ToolReturnPart(name, message.text, call_id, outcome=outcome)
                 self._request().append(part)
                 self._images += _file_content(message)
                 self._owes_point |= point
-            case AssistantMessage():
+            case models.AssistantMessage():
                 self._place_images()
                 self._place_point()
                 parts = _assistant_parts(message, self._names, self._family)
                 if parts:
-                    self.messages.append(ModelResponse(parts))
+                    self.messages.append(ai.ModelResponse(parts))
                 self._owes_point = point
 
-    def add_user_content(self, content: list[UserContent], *, point: bool = False) -> None:
+    def add_user_content(self, content: list[ai.UserContent], *, point: bool = False) -> None:
         """Add the content of a user message."""
         if not content:
             self._owes_point |= point
             return
-        before = [CachePoint()] if self._owes_point and self.messages else []
-        after = [CachePoint()] if point else []
+        before = [ai.CachePoint()] if self._owes_point and self.messages else []
+        after = [ai.CachePoint()] if point else []
         self._owes_point = False
         self._request().append(self._part([*before, *content, *after]))
 
@@ -252,36 +236,36 @@ class RequestBuilder:
         self.add_user_content(self._images)
         self._images = []
 
-    def _part(self, content: list[UserContent]) -> UserPromptPart:
+    def _part(self, content: list[ai.UserContent]) -> ai.UserPromptPart:
         """Return a user part. It is a plain text only if no cache point can be added to it later."""
         match content:
             case [str(text)] if self._marks == "none":
-                return UserPromptPart(text)
+                return ai.UserPromptPart(text)
             case _:
-                return UserPromptPart(content)
+                return ai.UserPromptPart(content)
 
     def _place_point(self) -> None:
         match self.messages:
-            case [*_, ModelRequest()] if self._owes_point and self._marks == "anywhere":
-                self._request().append(UserPromptPart([CachePoint()]))
+            case [*_, ai.ModelRequest()] if self._owes_point and self._marks == "anywhere":
+                self._request().append(ai.UserPromptPart([ai.CachePoint()]))
             case _:
                 pass
         self._owes_point = False
 
-    def _request(self) -> list[ModelRequestPart]:
+    def _request(self) -> list[ai.ModelRequestPart]:
         """Return the parts of the last message if it is a request, or else the parts of a new request."""
         match self.messages:
-            case [*_, ModelRequest(parts=list() as parts)]:
+            case [*_, ai.ModelRequest(parts=list() as parts)]:
                 return parts
             case _:
-                parts = list[ModelRequestPart]()
-                self.messages.append(ModelRequest(parts))
+                parts = list[ai.ModelRequestPart]()
+                self.messages.append(ai.ModelRequest(parts))
                 return parts
 
 
 def messages_of(
-    prompt: Prompt, names: ProviderNames, marks: CacheMarks, family: str
-) -> list[ModelMessage]:
+    prompt: models.Prompt, names: ProviderNames, marks: CacheMarks, family: str
+) -> list[ai.ModelMessage]:
     """Return the messages of a prompt, and its tail as the last message.
 
     Replies of the `family` are replayed unchanged.
@@ -294,14 +278,14 @@ def messages_of(
     return builder.messages
 
 
-def parameters_of(prompt: Prompt, names: ProviderNames) -> ModelRequestParameters:
+def parameters_of(prompt: models.Prompt, names: ProviderNames) -> ModelRequestParameters:
     """Return the system text, the tools, and the JSON form of the reply."""
     parameters = ModelRequestParameters(
         function_tools=[_tool(tool, names) for tool in prompt.tools],
-        instruction_parts=[InstructionPart(prompt.system)] if prompt.system else [],
+        instruction_parts=[ai.InstructionPart(prompt.system)] if prompt.system else [],
     )
     match prompt.options.json_form:
-        case JsonForm(name=name, schema=schema, strict=True):
+        case models.JsonForm(name=name, schema=schema, strict=True):
             return replace(
                 parameters,
                 output_mode="native",
@@ -318,8 +302,8 @@ def parameters_of(prompt: Prompt, names: ProviderNames) -> ModelRequestParameter
             )
 
 
-def _tool(tool: ToolSpec, names: ProviderNames) -> ToolDefinition:
-    return ToolDefinition(
+def _tool(tool: models.ToolSpec, names: ProviderNames) -> ai.ToolDefinition:
+    return ai.ToolDefinition(
         name=names.provider_name(tool.name),
         description=tool.description,
         parameters_json_schema=tool.parameters,
@@ -328,15 +312,20 @@ def _tool(tool: ToolSpec, names: ProviderNames) -> ToolDefinition:
 
 
 def settings_of(
-    prompt: Prompt, names: ProviderNames, family: str, *, by_budget: bool, output_limit: int | None
-) -> ModelSettings:
+    prompt: models.Prompt,
+    names: ProviderNames,
+    family: str,
+    *,
+    by_budget: bool,
+    output_limit: int | None,
+) -> ai.ModelSettings:
     """Return the settings that a request changes.
 
     `by_budget` means that the model thinks only with a budget in tokens. `output_limit` is in tokens, or None for the
     default of the library.
     """
     options = prompt.options
-    settings = ModelSettings()
+    settings = ai.ModelSettings()
     if options.output_limit is not None:
         settings["max_tokens"] = options.output_limit
     if options.stop:
@@ -354,7 +343,7 @@ def settings_of(
 
 
 def _limit_thinking(
-    prompt: Prompt, level: ThinkingLevel | None, family: str, output_limit: int | None
+    prompt: models.Prompt, level: ThinkingLevel | None, family: str, output_limit: int | None
 ) -> ThinkingLevel:
     """Return the highest thinking level up to `level` with a budget below the output limit.
 

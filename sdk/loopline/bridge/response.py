@@ -6,67 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from pydantic_ai import (
-    ModelResponse,
-    ModelResponseStreamEvent,
-    PartDeltaEvent,
-    PartStartEvent,
-    TextPart,
-    TextPartDelta,
-    ThinkingPart,
-    ThinkingPartDelta,
-    ToolCallPart,
-    ToolCallPartDelta,
-)
-from pydantic_ai.exceptions import (
-    AgentRunError,
-    FallbackExceptionGroup,
-    ModelAPIError,
-    ModelAuthenticationError,
-    ModelConnectionError,
-    ModelContextWindowExceededError,
-    ModelHTTPError,
-    ModelQuotaExceededError,
-    ModelRateLimitError,
-    ModelRequestTimeout,
-    ModelServerError,
-    ModelTimeoutError,
-    ModelUnavailableError,
-    UserError,
-)
+import pydantic_ai as ai
+from pydantic_ai import exceptions as library
 from pydantic_ai.usage import RequestUsage
 
+from loopline import errors, models
 from loopline.bridge.request import replay_of
-from loopline.errors import (
-    ModelAccessError,
-    ModelError,
-    ModelOverloaded,
-    ModelRateLimited,
-    ModelReplyTooLarge,
-    ModelRequestError,
-    ModelStreamBroken,
-    ModelTimedOut,
-    ModelUnreachable,
-)
-from loopline.models import (
-    BrokenJson,
-    JsonObject,
-    Reply,
-    ReplyLimits,
-    StopReason,
-    TextDelta,
-    ToolCall,
-    Usage,
-    find_overflow,
-    find_token_rate,
-    overflow_error,
-    parse_object,
-    rate_error,
-    wait_seconds,
-)
 from loopline.tools import ProviderNames
 
-LIMITS = ReplyLimits()
+LIMITS = models.ReplyLimits()
 """The maximum size of a reply from pydantic-ai."""
 
 
@@ -84,42 +32,42 @@ class BridgedReplyParser:
         self._text: list[str] = []
         self._thinking: list[str] = []
 
-    def feed(self, event: ModelResponseStreamEvent) -> Sequence[TextDelta]:
+    def feed(self, event: ai.ModelResponseStreamEvent) -> Sequence[models.TextDelta]:
         """Return the text that an event adds.
 
         Raises:
             ModelReplyTooLarge: the reply exceeds the limit of bytes or calls.
         """
-        deltas: list[TextDelta] = []
+        deltas: list[models.TextDelta] = []
         match event:
-            case PartStartEvent(
-                part=ToolCallPart(args=args)
+            case ai.PartStartEvent(
+                part=ai.ToolCallPart(args=args)
             ):  # arguments are parsed at the end of the reply
                 self._calls_begun += 1
                 self._size += len(str(args or ""))
-            case PartDeltaEvent(delta=ToolCallPartDelta(args_delta=args)):
+            case ai.PartDeltaEvent(delta=ai.ToolCallPartDelta(args_delta=args)):
                 self._size += len(str(args or ""))
             case (
-                PartStartEvent(part=TextPart(content=str(text)))
-                | PartDeltaEvent(delta=TextPartDelta(content_delta=str(text)))
+                ai.PartStartEvent(part=ai.TextPart(content=str(text)))
+                | ai.PartDeltaEvent(delta=ai.TextPartDelta(content_delta=str(text)))
             ) if text:
                 self._text.append(text)
-                deltas.append(TextDelta(text=text))
+                deltas.append(models.TextDelta(text=text))
             case (
-                PartStartEvent(part=ThinkingPart(content=str(text)))
-                | PartDeltaEvent(delta=ThinkingPartDelta(content_delta=str(text)))
+                ai.PartStartEvent(part=ai.ThinkingPart(content=str(text)))
+                | ai.PartDeltaEvent(delta=ai.ThinkingPartDelta(content_delta=str(text)))
             ) if text:
                 self._thinking.append(text)
-                deltas.append(TextDelta(text=text, channel="thinking"))
+                deltas.append(models.TextDelta(text=text, channel="thinking"))
             case _:
                 pass
         self._size += sum(len(delta.text) for delta in deltas)
         if self._calls_begun > LIMITS.calls or self._size > LIMITS.bytes:
             maximum = f"{LIMITS.bytes:,} bytes and {LIMITS.calls:,} calls"
-            raise ModelReplyTooLarge(f"{self._model}: at most {maximum} of a reply are read")
+            raise errors.ModelReplyTooLarge(f"{self._model}: at most {maximum} of a reply are read")
         return deltas
 
-    def reply(self, response: ModelResponse) -> Reply:
+    def reply(self, response: ai.ModelResponse) -> models.Reply:
         """Return the complete reply. A call that the output limit cut off is not reported as a problem.
 
         Raises:
@@ -127,12 +75,12 @@ class BridgedReplyParser:
             ModelOverloaded: the server reported that it failed.
         """
         if response.state in ("incomplete", "interrupted"):
-            raise ModelStreamBroken(f"{self._model}: the reply ended without a stop reason")
+            raise errors.ModelStreamBroken(f"{self._model}: the reply ended without a stop reason")
         if response.finish_reason == "error":
-            raise ModelOverloaded(f"{self._model}: the server ended the reply with an error")
+            raise errors.ModelOverloaded(f"{self._model}: the server ended the reply with an error")
         calls, problem = self._calls(response)
         stop = _stop(response, is_calling=bool(calls or problem))
-        return Reply(
+        return models.Reply(
             text="".join(self._text) or _refusal(response),
             calls=calls,
             thinking="".join(self._thinking),
@@ -142,44 +90,46 @@ class BridgedReplyParser:
             usage=_usage(response.usage),
         )
 
-    def reply_ended_by(self, problem: str) -> Reply:
+    def reply_ended_by(self, problem: str) -> models.Reply:
         """Return the reply that a problem ended, without calls."""
-        return Reply(
+        return models.Reply(
             text="".join(self._text),
             thinking="".join(self._thinking),
             problem=problem,
             stop_reason="stop",
-            usage=Usage(unreported=1),
+            usage=models.Usage(unreported=1),
         )
 
-    def _calls(self, response: ModelResponse) -> tuple[tuple[ToolCall, ...], str]:
+    def _calls(self, response: ai.ModelResponse) -> tuple[tuple[models.ToolCall, ...], str]:
         """Return the calls with valid arguments, and the problem of the first invalid call, or an empty text."""
-        calls = list[ToolCall]()
+        calls = list[models.ToolCall]()
         problem = ""
         for part in response.parts:
-            if not isinstance(part, ToolCallPart):
+            if not isinstance(part, ai.ToolCallPart):
                 continue
             name = self._names.name(part.tool_name)
             arguments = _arguments(part)
-            if isinstance(arguments, BrokenJson):
+            if isinstance(arguments, models.BrokenJson):
                 problem = problem or f"The call of {name} cannot be read: {arguments.problem}"
             else:
-                call = ToolCall(name=name, arguments=arguments, provider_id=part.tool_call_id)
+                call = models.ToolCall(
+                    name=name, arguments=arguments, provider_id=part.tool_call_id
+                )
                 calls.append(call)
         return tuple(calls), problem
 
 
-def _arguments(part: ToolCallPart) -> JsonObject | BrokenJson:
+def _arguments(part: ai.ToolCallPart) -> models.JsonObject | models.BrokenJson:
     match part.args:
         case dict() as arguments:
             return arguments
         case str(written):
-            return parse_object(written)
+            return models.parse_object(written)
         case None:
             return {}
 
 
-def _stop(response: ModelResponse, *, is_calling: bool) -> StopReason:
+def _stop(response: ai.ModelResponse, *, is_calling: bool) -> models.StopReason:
     match response.finish_reason:
         case "content_filter":
             return "refusal"
@@ -189,7 +139,7 @@ def _stop(response: ModelResponse, *, is_calling: bool) -> StopReason:
             return "tool_use" if is_calling else "stop"
 
 
-def _refusal(response: ModelResponse) -> str:
+def _refusal(response: ai.ModelResponse) -> str:
     """Return the text of a refusal, which the library reports in the provider details."""
     match response.provider_details:
         case {"refusal": str(refusal)}:
@@ -198,12 +148,12 @@ def _refusal(response: ModelResponse) -> str:
             return ""
 
 
-def _usage(usage: RequestUsage) -> Usage:
+def _usage(usage: RequestUsage) -> models.Usage:
     """Return the token counts. Cached tokens are part of the input in pydantic-ai, as in Loopline."""
     if not usage.has_values():
-        return Usage(unreported=1)
+        return models.Usage(unreported=1)
     details = {"reasoning_tokens": 0, **usage.details}
-    return Usage(
+    return models.Usage(
         input_tokens=usage.input_tokens,
         output_tokens=usage.output_tokens,
         cache_read_tokens=usage.cache_read_tokens,
@@ -212,7 +162,12 @@ def _usage(usage: RequestUsage) -> Usage:
     )
 
 
-LIBRARY_ERRORS = (AgentRunError, UserError, ImportError, FallbackExceptionGroup)
+LIBRARY_ERRORS = (
+    library.AgentRunError,
+    library.UserError,
+    ImportError,
+    library.FallbackExceptionGroup,
+)
 """The errors that pydantic-ai raises when a request fails."""
 
 _EXCERPT_CHARACTERS = 600
@@ -243,29 +198,29 @@ class ErrorContext:
         return text
 
 
-def model_error(error: BaseException, context: ErrorContext) -> ModelError:
+def model_error(error: BaseException, context: ErrorContext) -> errors.ModelError:
     """Return Loopline's error for an error of pydantic-ai."""
     match error:
-        case FallbackExceptionGroup(exceptions=[*_, last]):
+        case library.FallbackExceptionGroup(exceptions=[*_, last]):
             return model_error(last, context)
-        case ModelAPIError():
+        case library.ModelAPIError():
             return _api_error(error, context)
-        case AgentRunError():
-            return ModelStreamBroken(context.message(str(error)[:_EXCERPT_CHARACTERS]))
+        case library.AgentRunError():
+            return errors.ModelStreamBroken(context.message(str(error)[:_EXCERPT_CHARACTERS]))
         case _ if _MISSING_VARIABLE in str(error):
-            return ModelAccessError(context.message(str(error).partition(". To try ")[0]))
-        case UserError():
-            return ModelRequestError(context.message(str(error)))
+            return errors.ModelAccessError(context.message(str(error).partition(". To try ")[0]))
+        case library.UserError():
+            return errors.ModelRequestError(context.message(str(error)))
         case _:  # a package or a setting of the provider is missing
-            return ModelError(context.message(f"{error}"))
+            return errors.ModelError(context.message(f"{error}"))
 
 
 def call_problem(error: BaseException, context: ErrorContext) -> str:
     """Return the problem if the server reports that it could not parse a call, or else an empty text."""
     match error:
-        case FallbackExceptionGroup(exceptions=[*_, last]):
+        case library.FallbackExceptionGroup(exceptions=[*_, last]):
             return call_problem(last, context)
-        case ModelAPIError(
+        case library.ModelAPIError(
             body={"code": "tool_use_failed"} | {"error": {"code": "tool_use_failed"}}
         ):
             return f"The call cannot be read: {context.message(f'{_words(error)}{_quote_generation(error.body)}')}"
@@ -282,62 +237,68 @@ def _quote_generation(body: object) -> str:
             return ""
 
 
-def _api_error(error: ModelAPIError, context: ErrorContext) -> ModelError:
+def _api_error(error: library.ModelAPIError, context: ErrorContext) -> errors.ModelError:
     """Return the error for a failed request. Subclasses are matched before their bases."""
     words = context.message(_words(error))
-    status = error.status_code if isinstance(error, ModelHTTPError) else None
+    status = error.status_code if isinstance(error, library.ModelHTTPError) else None
     text = f"{error.body or error}"
-    overflow = find_overflow(status, text)
-    rate = find_token_rate(text)
-    if rate and not isinstance(error, ModelAuthenticationError | ModelQuotaExceededError):
-        return rate_error(words, rate, _wait(error))
-    if overflow or status == 413 or isinstance(error, ModelContextWindowExceededError):
-        return overflow_error(words, status, overflow)
+    overflow = models.find_overflow(status, text)
+    rate = models.find_token_rate(text)
+    if rate and not isinstance(
+        error, library.ModelAuthenticationError | library.ModelQuotaExceededError
+    ):
+        return models.rate_error(words, rate, _wait(error))
+    if overflow or status == 413 or isinstance(error, library.ModelContextWindowExceededError):
+        return models.overflow_error(words, status, overflow)
     match error:
-        case ModelAuthenticationError():
-            return ModelAccessError(f"{words}: check {context.key}")
-        case ModelQuotaExceededError():
-            return ModelAccessError(f"{words}: the account has no credit left")
-        case ModelConnectionError() if error.phase in _CONNECTION_PHASES:
-            return ModelUnreachable(
+        case library.ModelAuthenticationError():
+            return errors.ModelAccessError(f"{words}: check {context.key}")
+        case library.ModelQuotaExceededError():
+            return errors.ModelAccessError(f"{words}: the account has no credit left")
+        case library.ModelConnectionError() if error.phase in _CONNECTION_PHASES:
+            return errors.ModelUnreachable(
                 f"{words}: no connection to {context.url}" if context.url else words
             )
-        case ModelTimeoutError() | ModelRequestTimeout():
-            return ModelTimedOut(words)
-        case ModelRateLimitError():
-            return ModelRateLimited(words, retry_after=_wait(error))
-        case ModelUnavailableError() | ModelServerError() if status not in _TIMEOUT_STATUSES:
-            return ModelOverloaded(words, retry_after=_wait(error))
+        case library.ModelTimeoutError() | library.ModelRequestTimeout():
+            return errors.ModelTimedOut(words)
+        case library.ModelRateLimitError():
+            return errors.ModelRateLimited(words, retry_after=_wait(error))
+        case library.ModelUnavailableError() | library.ModelServerError() if (
+            status not in _TIMEOUT_STATUSES
+        ):
+            return errors.ModelOverloaded(words, retry_after=_wait(error))
         case _:
             return _error_by_status(status, words, _wait(error))
 
 
-def _error_by_status(status: int | None, words: str, seconds: float | None) -> ModelError:
+def _error_by_status(status: int | None, words: str, seconds: float | None) -> errors.ModelError:
     """Return the error for a status; used if the class of the error does not decide."""
     match status:
         case None:
-            return ModelStreamBroken(words)
+            return errors.ModelStreamBroken(words)
         case 408 | 504:
-            return ModelTimedOut(words, retry_after=seconds)
+            return errors.ModelTimedOut(words, retry_after=seconds)
         case _ if status >= 500:
-            return ModelOverloaded(words, retry_after=seconds)
+            return errors.ModelOverloaded(words, retry_after=seconds)
         case _:
-            return ModelRequestError(words)
+            return errors.ModelRequestError(words)
 
 
-def _wait(error: ModelAPIError) -> float | None:
+def _wait(error: library.ModelAPIError) -> float | None:
     """Return the seconds to wait that the server requests, or None."""
-    if isinstance(error, ModelHTTPError) and error.headers:
-        seconds = wait_seconds(error.headers, datetime.now(UTC))
+    if isinstance(error, library.ModelHTTPError) and error.headers:
+        seconds = models.wait_seconds(error.headers, datetime.now(UTC))
         return error.retry_after if seconds is None else seconds
     return error.retry_after
 
 
-def _words(error: ModelAPIError) -> str:
+def _words(error: library.ModelAPIError) -> str:
     match error.body:
         case {"message": str(words)} | {"error": {"message": str(words)}} | {"error": str(words)}:
             pass
         case _:
             words = " ".join(str(error).split())
     excerpt = words[:_EXCERPT_CHARACTERS] or type(error).__name__
-    return f"{excerpt} ({error.status_code})" if isinstance(error, ModelHTTPError) else excerpt
+    return (
+        f"{excerpt} ({error.status_code})" if isinstance(error, library.ModelHTTPError) else excerpt
+    )

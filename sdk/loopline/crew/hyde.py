@@ -8,17 +8,8 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
+from loopline import models
 from loopline.errors import ModelError
-from loopline.models import (
-    JsonObject,
-    Model,
-    Prompt,
-    Reply,
-    ToolSpec,
-    UserMessage,
-    complete_reply,
-    well_formed,
-)
 from loopline.search import STOP_WORDS
 from loopline.timeline import SearchExpanded
 from loopline.tools import Outcome, RerunnableTool, Tool, ToolInvocation
@@ -60,23 +51,23 @@ class Hyde:
 class ExpandedSearch(RerunnableTool):
     """A tool that searches for the `query` of its arguments and for keywords of an imagined answer."""
 
-    def __init__(self, tool: Tool, hyde: Hyde, model: Model) -> None:
-        self.spec: ToolSpec = tool.spec
+    def __init__(self, tool: Tool, hyde: Hyde, model: models.Model) -> None:
+        self.spec: models.ToolSpec = tool.spec
         self._tool = tool
         self._hyde = hyde
         self._model = model
 
-    def check(self, arguments: JsonObject) -> None:
+    def check(self, arguments: models.JsonObject) -> None:
         """Check the arguments as the wrapped search does."""
         self._tool.check(arguments)
 
-    async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
+    async def run(self, arguments: models.JsonObject, call: ToolInvocation) -> Outcome:
         """Return the outcome of the search for the expanded query, with a record of the expansion."""
         query = {"query": "", **arguments}["query"]
         reply = await self._imagine_answer(str(query)) if str(query).strip() else None
         if reply is None:
             return await self._tool.run(arguments, call)
-        hypothesis = well_formed(reply.text).strip()[:HYPOTHESIS_CHARACTERS]
+        hypothesis = models.well_formed(reply.text).strip()[:HYPOTHESIS_CHARACTERS]
         keywords = self._hyde.choose_keywords(str(query), hypothesis)
         expanded = SearchExpanded(
             call_id=call.context.call_id,
@@ -92,11 +83,13 @@ class ExpandedSearch(RerunnableTool):
         )
         return structs.replace(outcome, bodies=(*outcome.bodies, expanded))
 
-    async def _imagine_answer(self, query: str) -> Reply | None:
+    async def _imagine_answer(self, query: str) -> models.Reply | None:
         """Return the reply with an imagined answer; None if the request failed, or the reply has neither text nor usage."""
-        prompt = Prompt(system=_SYSTEM, messages=(UserMessage(text=query),), purpose="search")
+        prompt = models.Prompt(
+            system=_SYSTEM, messages=(models.UserMessage(text=query),), purpose="search"
+        )
         try:
-            reply = await complete_reply(self._model, prompt, REQUEST_SECONDS)
+            reply = await models.complete_reply(self._model, prompt, REQUEST_SECONDS)
         except ModelError:
             return None
         # A reply without text has cost tokens too, which are recorded with the search.

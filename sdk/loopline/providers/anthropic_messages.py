@@ -7,42 +7,13 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from msgspec import structs
 
+from loopline import models
 from loopline.errors import ModelRequestError
-from loopline.models import (
-    AssistantMessage,
-    Attached,
-    BrokenJson,
-    Json,
-    JsonObject,
-    Message,
-    Prompt,
-    ReasoningReplay,
-    StopReason,
-    TextDelta,
-    ToolCall,
-    ToolMessage,
-    ToolSpec,
-    Usage,
-    UserMessage,
-    as_count,
-    count_in,
-    object_in,
-    objects_in,
-    parse_object,
-    text_in,
-)
 from loopline.models.prompt import breaks_off, choose_call_id
+from loopline.providers import request_bytes
 from loopline.providers.failures import Credentials, parse_chunk, stream_error
 from loopline.providers.http import HttpModel
 from loopline.providers.reply_parser import CallPiece, PartialObject, ReplyParser
-from loopline.providers.request_bytes import (
-    CallForm,
-    encode_json,
-    is_image,
-    join_fields,
-    message_bytes,
-    provider_name,
-)
 
 FAMILY = "anthropic"
 """Replies of this family are replayed unchanged."""
@@ -67,7 +38,7 @@ _COUNTS = {
     "thinking_tokens": "reasoning_tokens",
 }
 """The fields of a `Usage`, by their names in the API."""
-_STOP_REASONS: Mapping[str, StopReason] = {
+_STOP_REASONS: Mapping[str, models.StopReason] = {
     "end_turn": "stop",
     "stop_sequence": "stop",
     "pause_turn": "stop",
@@ -79,7 +50,7 @@ _STOP_REASONS: Mapping[str, StopReason] = {
 _ASSISTANT = b'"role":"assistant"'
 _USER = b'"role":"user"'
 _SYSTEM = b'"role":"system","clear_at":"next_user_message"'
-_DROPPED: JsonObject = {"prefix_mismatch_behavior": "drop_block"}
+_DROPPED: models.JsonObject = {"prefix_mismatch_behavior": "drop_block"}
 _MARK = b',"cache_control":{"type":"ephemeral"}}'
 
 
@@ -108,49 +79,61 @@ class AnthropicMessages(HttpModel):
         """Return a parser for the next reply."""
         return AnthropicReplyParser(offered, self.credentials)
 
-    def tool_json(self, spec: ToolSpec) -> bytes:
+    def tool_json(self, spec: models.ToolSpec) -> bytes:
         """Return a tool in the form of the API."""
-        return encode_json(
+        return request_bytes.encode_json(
             {
-                "name": provider_name(spec.name),
+                "name": request_bytes.provider_name(spec.name),
                 "description": spec.description,
                 "input_schema": spec.parameters,
             }
         )
 
-    def body(self, prompt: Prompt) -> bytes:
+    def body(self, prompt: models.Prompt) -> bytes:
         """Return the body of a request."""
         limit = prompt.options.output_limit or self.capabilities.output_limit
         fields = [
-            ("model", encode_json(self.model)),
-            ("max_tokens", encode_json(limit)),
+            ("model", request_bytes.encode_json(self.model)),
+            ("max_tokens", request_bytes.encode_json(limit)),
             ("stream", b"true"),
         ]
         if prompt.options.stop and self.facts.stop:
-            fields.append(("stop_sequences", encode_json(list(prompt.options.stop))))
+            fields.append(("stop_sequences", request_bytes.encode_json(list(prompt.options.stop))))
         if prompt.system:
-            text: JsonObject = {"type": "text", "text": prompt.system}
+            text: models.JsonObject = {"type": "text", "text": prompt.system}
             marked = prompt.cache_points and len(prompt.cache_points) < MAX_MARKERS
             fields.append(
                 (
                     "system",
-                    b"[%s]" % (_add_marker(encode_json(text)) if marked else encode_json(text)),
+                    b"[%s]"
+                    % (
+                        _add_marker(request_bytes.encode_json(text))
+                        if marked
+                        else request_bytes.encode_json(text)
+                    ),
                 )
             )
         if prompt.tools:
             fields.append(("tools", self.tools_json(prompt.tools)))
             if prompt.options.force_tool:
-                name = provider_name(prompt.options.force_tool)
-                fields.append(("tool_choice", encode_json({"type": "tool", "name": name})))
+                name = request_bytes.provider_name(prompt.options.force_tool)
+                fields.append(
+                    ("tool_choice", request_bytes.encode_json({"type": "tool", "name": name}))
+                )
             elif not prompt.options.allow_calls:
-                fields.append(("tool_choice", encode_json({"type": "none"})))
-        fields += [(name, encode_json(value)) for name, value in self._thinking(prompt, limit)]
+                fields.append(("tool_choice", request_bytes.encode_json({"type": "none"})))
+        fields += [
+            (name, request_bytes.encode_json(value))
+            for name, value in self._thinking(prompt, limit)
+        ]
         if output := self._output(prompt):
-            fields.append(("output_config", encode_json(output)))
+            fields.append(("output_config", request_bytes.encode_json(output)))
         fields.append(("messages", _messages(prompt)))
-        return join_fields(fields)
+        return request_bytes.join_fields(fields)
 
-    def _thinking(self, prompt: Prompt, limit: int) -> Iterator[tuple[str, JsonObject]]:
+    def _thinking(
+        self, prompt: models.Prompt, limit: int
+    ) -> Iterator[tuple[str, models.JsonObject]]:
         """Yield the `thinking` field, which turns thinking on or off; no field if the model decides."""
         facts = self.facts
         effort = prompt.options.reasoning_effort
@@ -166,22 +149,22 @@ class AnthropicMessages(HttpModel):
             yield "thinking", self._adaptive
 
     @property
-    def _adaptive(self) -> JsonObject:
+    def _adaptive(self) -> models.JsonObject:
         """The `thinking` field for an effort that the model chooses, with its text if the text must be requested."""
         display = self.facts.thinking_display
         return {"type": "adaptive", **({"display": display} if display else {})}
 
-    def _output(self, prompt: Prompt) -> JsonObject:
+    def _output(self, prompt: models.Prompt) -> models.JsonObject:
         """Return the `output_config` field: the effort, and the schema of the output."""
         is_off = self.facts.thinking_off and prompt.options.reasoning_effort == "none"
         effort = "" if is_off else self.effort(prompt)
         form = prompt.options.json_form
-        output: JsonObject = {"effort": effort} if effort else {}
+        output: models.JsonObject = {"effort": effort} if effort else {}
         if form is not None and form.strict:
             output["format"] = {"type": "json_schema", "schema": form.schema}
         return output
 
-    def _budget(self, prompt: Prompt, limit: int) -> int:
+    def _budget(self, prompt: models.Prompt, limit: int) -> int:
         """Return the budget for thinking, in tokens, for the reasoning effort of the prompt; 0 means no thinking.
 
         The budget is at most `limit`, the maximum of output tokens, minus `MIN_BUDGET`, so that the answer has room. It is 0 if
@@ -195,14 +178,14 @@ class AnthropicMessages(HttpModel):
         return budget if budget >= MIN_BUDGET else 0
 
 
-def _messages(prompt: Prompt) -> bytes:
+def _messages(prompt: models.Prompt) -> bytes:
     """Return the messages as JSON. Consecutive messages of one role are joined; cache points mark the last block."""
     points = set(prompt.cache_points)
     current = b""
     pieces = list[bytes]()
-    tail = UserMessage(text=prompt.tail, passing=prompt.tail_kind == "cleared")
+    tail = models.UserMessage(text=prompt.tail, passing=prompt.tail_kind == "cleared")
     for number, message in enumerate((*prompt.messages, tail), start=1):
-        blocks = message_bytes(message, FAMILY, _content)
+        blocks = request_bytes.message_bytes(message, FAMILY, _content)
         if not blocks:
             continue
         role = _role(message)
@@ -215,14 +198,14 @@ def _messages(prompt: Prompt) -> bytes:
     return b"[%s%s]" % (b"".join(pieces), b"]}" if current else b"")
 
 
-def _role(message: Message) -> bytes:
+def _role(message: models.Message) -> bytes:
     """Return the role of a message. A passing message has the role system, and the next user message clears it."""
     match message:
-        case AssistantMessage():
+        case models.AssistantMessage():
             return _ASSISTANT
-        case UserMessage(passing=True):
+        case models.UserMessage(passing=True):
             return _SYSTEM
-        case UserMessage() | ToolMessage():
+        case models.UserMessage() | models.ToolMessage():
             return _USER
 
 
@@ -231,59 +214,62 @@ def _add_marker(blocks: bytes) -> bytes:
     return blocks[:-1] + _MARK
 
 
-def _content(message: Message) -> Iterator[JsonObject]:
+def _content(message: models.Message) -> Iterator[models.JsonObject]:
     """Yield the content blocks of a message; a blank text has no block."""
     match message:
-        case ToolMessage(text=text, ok=ok, attachments=images):
-            parts = list[Json](part for image in images for part in _encode_file(image))
-            content: Json = [{"type": "text", "text": text}, *parts] if parts else text
+        case models.ToolMessage(text=text, ok=ok, attachments=images):
+            parts = list[models.Json](part for image in images for part in _encode_file(image))
+            content: models.Json = [{"type": "text", "text": text}, *parts] if parts else text
             call_id = choose_call_id(message, FAMILY)
-            result: JsonObject = {
+            result: models.JsonObject = {
                 "type": "tool_result",
                 "tool_use_id": call_id,
                 "content": content,
             }
             yield result if ok else {**result, "is_error": True}
-        case UserMessage(text=text, attachments=attachments):
+        case models.UserMessage(text=text, attachments=attachments):
             if text.strip():
                 yield {"type": "text", "text": text}
             for attached in attachments:
                 yield from _encode_file(attached)
-        case AssistantMessage() if blocks := _CALL.replay(message, FAMILY, _THINKING_TYPES):
+        case models.AssistantMessage() if blocks := _CALL.replay(message, FAMILY, _THINKING_TYPES):
             yield from blocks
-        case AssistantMessage(text=text, calls=calls):
+        case models.AssistantMessage(text=text, calls=calls):
             if text.strip():
                 yield {"type": "text", "text": text.rstrip()}
             for call in calls:
                 yield _CALL.call(call, FAMILY)
 
 
-def _call_fields(call: ToolCall) -> JsonObject:
-    return {"name": provider_name(call.name), "input": call.arguments}
+def _call_fields(call: models.ToolCall) -> models.JsonObject:
+    return {"name": request_bytes.provider_name(call.name), "input": call.arguments}
 
 
-_CALL = CallForm("tool_use", "id", _call_fields)
+_CALL = request_bytes.CallForm("tool_use", "id", _call_fields)
 
 
-def _encode_file(attached: Attached) -> Iterator[JsonObject]:
+def _encode_file(attached: models.Attached) -> Iterator[models.JsonObject]:
     """Yield the line that names a file, and the file itself if its data is sent."""
     yield {"type": "text", "text": attached.text}
     if attached.data:
-        source: JsonObject = {
+        source: models.JsonObject = {
             "type": "base64",
             "media_type": attached.mime,
             "data": attached.data,
         }
-        yield {"type": "image" if is_image(attached) else "document", "source": source}
+        yield {
+            "type": "image" if request_bytes.is_image(attached) else "document",
+            "source": source,
+        }
 
 
-def _counts(usage: JsonObject) -> Mapping[str, int] | None:
+def _counts(usage: models.JsonObject) -> Mapping[str, int] | None:
     """Return the token counts in a message by their fields of a `Usage`, or None if it has no usage."""
     if not usage:
         return None
-    fields = {**usage, **object_in(usage, "output_tokens_details")}
+    fields = {**usage, **models.object_in(usage, "output_tokens_details")}
     return {
-        _COUNTS[name]: as_count(value)
+        _COUNTS[name]: models.as_count(value)
         for name, value in fields.items()
         if name in _COUNTS and value is not None
     }
@@ -293,7 +279,7 @@ class _BlockStart(NamedTuple):
     """The start of a content block; `block` is replayed to the provider, a call without its name and input."""
 
     number: int
-    block: JsonObject
+    block: models.JsonObject
     text: str = ""
     thinking: str = ""
     call: CallPiece | None = None
@@ -328,16 +314,18 @@ def _decode(data: str, credentials: Credentials) -> _Event | None:
         ModelError: the event is not a JSON object, or reports an error.
     """
     event = parse_chunk(data, credentials)
-    match text_in(event, "type"):
+    match models.text_in(event, "type"):
         case "content_block_delta":
-            return _decode_delta(count_in(event, "index"), object_in(event, "delta"))
+            return _decode_delta(models.count_in(event, "index"), models.object_in(event, "delta"))
         case "content_block_start":
-            return _decode_block(count_in(event, "index"), object_in(event, "content_block"))
+            return _decode_block(
+                models.count_in(event, "index"), models.object_in(event, "content_block")
+            )
         case "message_start":
-            return _Status(_counts(object_in(object_in(event, "message"), "usage")))
+            return _Status(_counts(models.object_in(models.object_in(event, "message"), "usage")))
         case "message_delta":
-            stop_reason = text_in(object_in(event, "delta"), "stop_reason")
-            return _Status(_counts(object_in(event, "usage")), stop_reason)
+            stop_reason = models.text_in(models.object_in(event, "delta"), "stop_reason")
+            return _Status(_counts(models.object_in(event, "usage")), stop_reason)
         case "message_stop":
             return _End()
         case "error":
@@ -346,31 +334,33 @@ def _decode(data: str, credentials: Credentials) -> _Event | None:
             return None
 
 
-def _decode_delta(index: int, delta: JsonObject) -> _Event | None:
-    match text_in(delta, "type"):
+def _decode_delta(index: int, delta: models.JsonObject) -> _Event | None:
+    match models.text_in(delta, "type"):
         case "text_delta":
-            return _TextPiece(index, "text", text_in(delta, "text"))
+            return _TextPiece(index, "text", models.text_in(delta, "text"))
         case "thinking_delta":
-            return _TextPiece(index, "thinking", text_in(delta, "thinking"))
+            return _TextPiece(index, "thinking", models.text_in(delta, "thinking"))
         case "signature_delta":
-            return _TextPiece(index, "signature", text_in(delta, "signature"))
+            return _TextPiece(index, "signature", models.text_in(delta, "signature"))
         case "input_json_delta":
-            return CallPiece(index, arguments=text_in(delta, "partial_json"))
+            return CallPiece(index, arguments=models.text_in(delta, "partial_json"))
         case _:
             return None
 
 
-def _decode_block(index: int, block: JsonObject) -> _BlockStart:
-    match text_in(block, "type"):
+def _decode_block(index: int, block: models.JsonObject) -> _BlockStart:
+    match models.text_in(block, "type"):
         case "tool_use":
             fields = {name: value for name, value in block.items() if name not in ("name", "input")}
-            arguments = object_in(block, "input") or None
-            call = CallPiece(index, text_in(block, "id"), text_in(block, "name"), arguments)
+            arguments = models.object_in(block, "input") or None
+            call = CallPiece(
+                index, models.text_in(block, "id"), models.text_in(block, "name"), arguments
+            )
             return _BlockStart(index, fields, call=call)
         case "text":
-            return _BlockStart(index, block, text=text_in(block, "text"))
+            return _BlockStart(index, block, text=models.text_in(block, "text"))
         case "thinking":
-            return _BlockStart(index, block, thinking=text_in(block, "thinking"))
+            return _BlockStart(index, block, thinking=models.text_in(block, "thinking"))
         case _:
             return _BlockStart(index, block)
 
@@ -381,10 +371,12 @@ class AnthropicReplyParser(ReplyParser):
     def __init__(self, offered: tuple[str, ...], credentials: Credentials) -> None:
         super().__init__(offered, credentials)
         self._stop_reason = ""
-        self._fresh = Usage()  # the latest counts; their input does not include cached tokens
+        self._fresh = (
+            models.Usage()
+        )  # the latest counts; their input does not include cached tokens
         self._blocks: dict[int, PartialObject] = {}
 
-    def feed(self, data: str) -> Sequence[TextDelta]:
+    def feed(self, data: str) -> Sequence[models.TextDelta]:
         """Decode an event of the stream and return the text it adds."""
         event = _decode(data, self.credentials)
         match event:
@@ -407,31 +399,31 @@ class AnthropicReplyParser(ReplyParser):
                 pass
         return ()
 
-    def feed_document(self, data: str) -> Sequence[TextDelta]:
+    def feed_document(self, data: str) -> Sequence[models.TextDelta]:
         """Decode a message that was sent as one document."""
         message = parse_chunk(data, self.credentials)
-        blocks = objects_in(message, "content")
-        if text_in(message, "type") != "message" or not blocks:
+        blocks = models.objects_in(message, "content")
+        if models.text_in(message, "type") != "message" or not blocks:
             raise ModelRequestError(f"{self.credentials.model}: the response is not a message")
         starts = (_decode_block(index, block) for index, block in enumerate(blocks))
         deltas = [delta for start in starts for delta in self._start(start)]
-        counts = _counts(object_in(message, "usage"))
-        self._update(_Status(counts, text_in(message, "stop_reason")))
+        counts = _counts(models.object_in(message, "usage"))
+        self._update(_Status(counts, models.text_in(message, "stop_reason")))
         self.end()
         return deltas
 
     @property
-    def stop_reason(self) -> StopReason | None:
+    def stop_reason(self) -> models.StopReason | None:
         """The reason for the end of the reply, or None if the server has not sent it."""
         return _STOP_REASONS.get(self._stop_reason, "stop") if self._stop_reason else None
 
     @property
-    def echo(self) -> ReasoningReplay | None:
+    def echo(self) -> models.ReasoningReplay | None:
         """The blocks in the order of the reply, or None if the reply has no complete thinking."""
         blocks = [_parse_input(block.value) for block in self._blocks.values()]
         blocks = [block for block in blocks if _is_complete(block)]
-        thinks = any(text_in(block, "type") in _THINKING_TYPES for block in blocks)
-        return ReasoningReplay(wire=FAMILY, parts=tuple(blocks)) if thinks else None
+        thinks = any(models.text_in(block, "type") in _THINKING_TYPES for block in blocks)
+        return models.ReasoningReplay(wire=FAMILY, parts=tuple(blocks)) if thinks else None
 
     def _block(self, index: int) -> PartialObject:
         block = self._blocks.get(index)
@@ -439,7 +431,7 @@ class AnthropicReplyParser(ReplyParser):
             block = self._blocks[index] = PartialObject()
         return block
 
-    def _start(self, start: _BlockStart) -> Sequence[TextDelta]:
+    def _start(self, start: _BlockStart) -> Sequence[models.TextDelta]:
         self._blocks[start.number] = PartialObject(start.block)
         if start.call is not None:
             self.calls.add(start.call)
@@ -447,7 +439,7 @@ class AnthropicReplyParser(ReplyParser):
 
     def _take_input(self, piece: CallPiece) -> None:
         block = self._block(piece.number or 0)
-        if text_in(block.fields, "type") not in _SERVER_CALLS:
+        if models.text_in(block.fields, "type") not in _SERVER_CALLS:
             self.calls.add(piece)
             return
         text = str(piece.arguments)
@@ -462,21 +454,21 @@ class AnthropicReplyParser(ReplyParser):
             self.report(structs.replace(fresh, input_tokens=fresh.input_tokens + cached))
 
 
-def _parse_input(block: JsonObject) -> JsonObject:
+def _parse_input(block: models.JsonObject) -> models.JsonObject:
     """Return a call of the server with its collected input, or without input if it is not a JSON object."""
     if _INPUT not in block:
         return block
-    arguments = parse_object(text_in(block, _INPUT))
+    arguments = models.parse_object(models.text_in(block, _INPUT))
     fields = {name: value for name, value in block.items() if name != _INPUT}
-    return fields if isinstance(arguments, BrokenJson) else {**fields, "input": arguments}
+    return fields if isinstance(arguments, models.BrokenJson) else {**fields, "input": arguments}
 
 
-def _is_complete(block: JsonObject) -> bool:
+def _is_complete(block: models.JsonObject) -> bool:
     """Return whether a block can be replayed: thinking needs a signature, and text must not be blank."""
     match block:
         case {"type": "thinking"}:
-            return bool(text_in(block, "signature"))
+            return bool(models.text_in(block, "signature"))
         case {"type": "text"}:
-            return bool(text_in(block, "text").strip())
+            return bool(models.text_in(block, "text").strip())
         case _:
-            return bool(text_in(block, "type"))
+            return bool(models.text_in(block, "type"))

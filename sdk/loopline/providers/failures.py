@@ -9,48 +9,24 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from urllib.parse import quote
 
-from loopline.errors import (
-    ModelAccessError,
-    ModelError,
-    ModelOverloaded,
-    ModelRequestError,
-    ModelStreamBroken,
-    ModelTimedOut,
-)
-from loopline.models import (
-    MAX_VALUES,
-    ApiVendor,
-    ErrorMeaning,
-    Json,
-    JsonObject,
-    dumps,
-    extract_json,
-    find_documented_error,
-    find_overflow,
-    find_token_rate,
-    has_many_values,
-    overflow_error,
-    public_url,
-    rate_error,
-    wait_seconds,
-)
+from loopline import errors, models
 
-_decode: Callable[[str], Json] = json.JSONDecoder().decode
+_decode: Callable[[str], models.Json] = json.JSONDecoder().decode
 _EXCERPT_CHARACTERS = 600
 _STATUS = re.compile(r"[45]\d\d", re.ASCII)
 _HARMLESS_CHARACTERS = 3
 """A beginning of a key with more characters is redacted too."""
 _TIMEOUT_STATUSES = frozenset({408, 504})
-_VAGUE = frozenset[ErrorMeaning]({"request", "missing", "busy", "server"})
+_VAGUE = frozenset[models.ErrorMeaning]({"request", "missing", "busy", "server"})
 """Errors with these meanings may be caused by a prompt that is too long; their text decides."""
-_ADVICE: Mapping[ErrorMeaning, str] = {
+_ADVICE: Mapping[models.ErrorMeaning, str] = {
     "key": "check",
     "money": "no credit is left for",
     "rights": "the request is not allowed with",
 }
 
 
-_ERROR_FIELDS: JsonObject = dict.fromkeys(
+_ERROR_FIELDS: models.JsonObject = dict.fromkeys(
     [
         *("code", "type", "message", "detail", "param", "status", "status_code"),
         *("metadata", "failed_generation"),
@@ -58,7 +34,7 @@ _ERROR_FIELDS: JsonObject = dict.fromkeys(
 )
 
 
-class AnsweredError(ModelError):
+class AnsweredError(errors.ModelError):
     """An error of the server that ends a reply; `problem` describes the fault of the reply, and is empty for a refusal."""
 
     def __init__(self, message: str, problem: str = "") -> None:
@@ -77,7 +53,7 @@ class Credentials:
     model: str
     key_variable: str
     key: str = field(repr=False)
-    api_vendor: ApiVendor
+    api_vendor: models.ApiVendor
     secrets: tuple[str, ...] = field(default=(), repr=False)
     url_variable: str = "base_url"
 
@@ -100,70 +76,74 @@ class Credentials:
 
 def response_error(
     status: int, headers: Mapping[str, str], body: str, credentials: Credentials
-) -> ModelError:
+) -> errors.ModelError:
     """Return the error for a response without a reply.
 
     `body` is the text of the response, JSON or not; the message quotes at most 600 characters.
     """
-    document = extract_json(body)
+    document = models.extract_json(body)
     if document is None:
         report = _ErrorReport(message=" ".join(body.split()))
     else:
         report = _ErrorReport.of(document)
-    wait = wait_seconds(headers, datetime.now(UTC))
+    wait = models.wait_seconds(headers, datetime.now(UTC))
     return _error(report, status if status >= 400 else report.status, body, credentials, wait)
 
 
 def not_a_stream_error(
     url: str, status: int, headers: Mapping[str, str], body: str, credentials: Credentials
-) -> ModelError:
+) -> errors.ModelError:
     """Return the error for a response that is not a stream of events."""
     if status >= 400 or is_error_document(body):
         return response_error(status, headers, body, credentials)
-    server = f"{credentials.model}: {credentials.excerpt(public_url(url))}"
+    server = f"{credentials.model}: {credentials.excerpt(models.public_url(url))}"
     if status >= 300:
         target = credentials.excerpt(headers.get("location", "")) or "nowhere"
-        return ModelRequestError(f"{server} redirects to {target}: change the base URL ({status})")
+        return errors.ModelRequestError(
+            f"{server} redirects to {target}: change the base URL ({status})"
+        )
     content_type = credentials.excerpt(headers.get("content-type", ""))
-    return ModelRequestError(
+    return errors.ModelRequestError(
         f"{server} answers with {content_type}, not with a stream of events ({status})"
     )
 
 
 def is_error_document(body: str) -> bool:
     """Return whether a response body is JSON that reports an error."""
-    document = extract_json(body)
+    document = models.extract_json(body)
     return document is not None and reports_error(document)
 
 
-def reports_error(document: JsonObject) -> bool:
+def reports_error(document: models.JsonObject) -> bool:
     """Return whether the document has a non-empty `error` field."""
     return bool(document.get("error"))
 
 
-def stream_error(event: JsonObject, credentials: Credentials) -> ModelError:
+def stream_error(event: models.JsonObject, credentials: Credentials) -> errors.ModelError:
     """Return the error that an event of a stream reports."""
     report = _ErrorReport.of(event)
-    body = dumps(event["error"] if reports_error(event) else event)
+    body = models.dumps(event["error"] if reports_error(event) else event)
     return _error(report, report.status, body, credentials)
 
 
-def parse_chunk(data: str, credentials: Credentials) -> JsonObject:
+def parse_chunk(data: str, credentials: Credentials) -> models.JsonObject:
     """Return the JSON object in one event of a reply.
 
     Raises:
         ModelStreamBroken: the event is not a JSON object, or has too many values.
     """
-    if len(data) > MAX_VALUES and has_many_values(data):
-        raise ModelStreamBroken(
-            f"{credentials.model}: an event has more than {MAX_VALUES:,} values: request less output at once"
+    if len(data) > models.MAX_VALUES and models.has_many_values(data):
+        raise errors.ModelStreamBroken(
+            f"{credentials.model}: an event has more than {models.MAX_VALUES:,} values: request less output at once"
         )
     try:
-        chunk: Json = _decode(data)
+        chunk: models.Json = _decode(data)
     except (ValueError, RecursionError) as error:
-        raise ModelStreamBroken(f"{credentials.model}: an event is not JSON: {error}") from error
+        raise errors.ModelStreamBroken(
+            f"{credentials.model}: an event is not JSON: {error}"
+        ) from error
     if not isinstance(chunk, dict):
-        raise ModelStreamBroken(
+        raise errors.ModelStreamBroken(
             f"{credentials.model}: an event is not a JSON object: {credentials.excerpt(data, 80)}"
         )
     return chunk
@@ -183,9 +163,9 @@ class _ErrorReport:
     status: int | None = None
 
     @classmethod
-    def of(cls, document: JsonObject) -> _ErrorReport:
+    def of(cls, document: models.JsonObject) -> _ErrorReport:
         """Decode a body: the error is its `error` field, or the body itself."""
-        error: Json = document.get("error", document)
+        error: models.Json = document.get("error", document)
         if isinstance(error, str):
             return cls(message=error)
         fields = {**_ERROR_FIELDS, **(error if isinstance(error, dict) else document)}
@@ -196,7 +176,7 @@ class _ErrorReport:
                 cause = None
             case _:
                 cause = fields["failed_generation"]
-        message = str(fields["message"] or fields["detail"] or dumps(document))
+        message = str(fields["message"] or fields["detail"] or models.dumps(document))
         statuses = (str(fields[name] or "") for name in ("code", "status", "status_code"))
         return cls(
             message=f"{message}: {cause}" if cause else message,
@@ -212,33 +192,37 @@ def _error(
     body: str,
     credentials: Credentials,
     wait: float | None = None,
-) -> ModelError:
+) -> errors.ModelError:
     """Return the error for a report; `body` is the whole response, which may have numbers of an overflow."""
     message = credentials.excerpt(report.message) or "no reason given"
     parameter = f" (in {credentials.excerpt(report.parameter)})" if report.parameter else ""
     words = f"{credentials.model}: {message}{parameter}{f' ({status})' if status else ''}"
-    documented = find_documented_error(credentials.api_vendor, status, *report.names)
+    documented = models.find_documented_error(credentials.api_vendor, status, *report.names)
     # An error event without a status may be temporary, so it counts as a fault of the server.
-    by_status: ErrorMeaning = "request" if status and status < 500 else "server"
+    by_status: models.ErrorMeaning = "request" if status and status < 500 else "server"
     meaning = documented.meaning if documented else by_status
-    overflow = find_overflow(status, body)
-    rate = find_token_rate(body)
+    overflow = models.find_overflow(status, body)
+    rate = models.find_token_rate(body)
     if overflow and meaning in _VAGUE:
         meaning = "size"
     elif rate and (meaning in _VAGUE or meaning == "size"):
         meaning = "rate"
     match meaning:
         case "key" | "money" | "rights":
-            return ModelAccessError(f"{words}: {_ADVICE[meaning]} {credentials.key_variable}")
+            return errors.ModelAccessError(
+                f"{words}: {_ADVICE[meaning]} {credentials.key_variable}"
+            )
         case "rate":
-            return rate_error(words, rate, wait)
+            return models.rate_error(words, rate, wait)
         case "size":
-            return overflow_error(words, status, overflow)
+            return models.overflow_error(words, status, overflow)
         case "request" | "missing":
-            return ModelRequestError(words)
+            return errors.ModelRequestError(words)
         case "busy" | "server":
             late = (status or (documented and documented.status)) in _TIMEOUT_STATUSES
-            return (ModelTimedOut if late else ModelOverloaded)(words, retry_after=wait)
+            return (errors.ModelTimedOut if late else errors.ModelOverloaded)(
+                words, retry_after=wait
+            )
         case "call":
             return AnsweredError(words, f"The call cannot be read: {message}")
         case "content":

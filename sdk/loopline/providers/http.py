@@ -14,19 +14,8 @@ from weakref import WeakKeyDictionary
 
 import httpx2
 
+from loopline import models
 from loopline.errors import ModelError, ModelStreamBroken, ModelTimedOut, ModelUnreachable
-from loopline.models import (
-    Capabilities,
-    Effort,
-    ModelFacts,
-    Prompt,
-    Reply,
-    ReplyLimits,
-    TextDelta,
-    Timeouts,
-    ToolSpec,
-    public_url,
-)
 from loopline.providers.failures import (
     AnsweredError,
     Credentials,
@@ -121,7 +110,7 @@ class HttpTransport:
         headers: Mapping[str, str],
         *,
         credentials: Credentials,
-        timeouts: Timeouts,
+        timeouts: models.Timeouts,
     ) -> AsyncGenerator[httpx2.ServerSentEvent, None]:
         """Send a request and yield the events of the reply. Leaving the iteration closes the connection.
 
@@ -243,10 +232,10 @@ async def _beginning(response: httpx2.Response, deadline: float, *, is_document:
 
 @contextmanager
 def _translate_errors(
-    credentials: Credentials, timeouts: Timeouts, url: str
+    credentials: Credentials, timeouts: models.Timeouts, url: str
 ) -> Generator[None, None, None]:
     """Raise errors and timeouts of the transport as errors of Loopline."""
-    server = f"{credentials.excerpt(public_url(url))}, which {credentials.url_variable} sets"
+    server = f"{credentials.excerpt(models.public_url(url))}, which {credentials.url_variable} sets"
     try:
         yield
     except TimeoutError as error:
@@ -268,7 +257,7 @@ def _translate_errors(
 
 DRAIN_SECONDS = 0.2
 """How long to wait for the end of a stream after the reply is complete."""
-EFFORTS: tuple[str, ...] = get_args(Effort)
+EFFORTS: tuple[str, ...] = get_args(models.Effort)
 """The reasoning efforts in ascending order."""
 
 
@@ -285,27 +274,27 @@ class HttpModel(ABC):
         model: str,
         url: str,
         credentials: Credentials,
-        capabilities: Capabilities,
+        capabilities: models.Capabilities,
         http: HttpTransport,
-        facts: ModelFacts | None = None,
-        timeouts: Timeouts | None = None,
-        reply_limits: ReplyLimits | None = None,
+        facts: models.ModelFacts | None = None,
+        timeouts: models.Timeouts | None = None,
+        reply_limits: models.ReplyLimits | None = None,
     ) -> None:
         """`name` is the model string, `model` the name of the model at the server, `url` the base URL."""
         self.name = name
         self.capabilities = capabilities
         self.model = model
         self.credentials = credentials
-        self.facts: ModelFacts = facts or ModelFacts()
+        self.facts: models.ModelFacts = facts or models.ModelFacts()
         base = urlsplit(url)
         self.url: str = urlunsplit(base._replace(path=f"{base.path.rstrip('/')}{self.path}"))
         self._http = http
-        self._timeouts = timeouts or Timeouts()
-        self._limits = reply_limits or ReplyLimits()
-        self._tools: tuple[tuple[ToolSpec, ...], bytes] = ((), b"[]")
+        self._timeouts = timeouts or models.Timeouts()
+        self._limits = reply_limits or models.ReplyLimits()
+        self._tools: tuple[tuple[models.ToolSpec, ...], bytes] = ((), b"[]")
 
     def __repr__(self) -> str:
-        return f"<{self.name} at {public_url(self.url)}>"
+        return f"<{self.name} at {models.public_url(self.url)}>"
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -315,7 +304,7 @@ class HttpModel(ABC):
         return {"Content-Type": "application/json", "Accept": "text/event-stream", **bearer}
 
     @abstractmethod
-    def body(self, prompt: Prompt) -> bytes:
+    def body(self, prompt: models.Prompt) -> bytes:
         """Return the body of a request."""
 
     @abstractmethod
@@ -323,10 +312,10 @@ class HttpModel(ABC):
         """Return a parser for the next reply."""
 
     @abstractmethod
-    def tool_json(self, spec: ToolSpec) -> bytes:
+    def tool_json(self, spec: models.ToolSpec) -> bytes:
         """Return a tool in the form of the API."""
 
-    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+    async def stream(self, prompt: models.Prompt) -> AsyncIterator[models.TextDelta | models.Reply]:
         """Send a prompt; yield the text of the reply as it is received, then the reply.
 
         Raises:
@@ -361,7 +350,7 @@ class HttpModel(ABC):
         else:
             yield parser.reply_ended_by(ending)
 
-    def effort(self, prompt: Prompt) -> str:
+    def effort(self, prompt: models.Prompt) -> str:
         """Return the highest effort that the model accepts up to the requested effort; empty if none is requested.
 
         If the model accepts only higher efforts, it is the lowest of these.
@@ -379,7 +368,7 @@ class HttpModel(ABC):
         del failed
         await self._http.close()
 
-    def tools_json(self, tools: tuple[ToolSpec, ...]) -> bytes:
+    def tools_json(self, tools: tuple[models.ToolSpec, ...]) -> bytes:
         """Return the tools in the form of the API, encoded once for each set of tools."""
         if self._tools[0] is not tools:
             self._tools = (tools, b"[%s]" % b",".join(map(self.tool_json, tools)))

@@ -5,34 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
-from loopline.models import (
-    AssistantMessage,
-    Attached,
-    Json,
-    JsonObject,
-    Message,
-    Prompt,
-    ReasoningReplay,
-    ToolCall,
-    ToolMessage,
-    ToolSpec,
-    UserMessage,
-    dumps,
-)
+from loopline import models
 from loopline.models.prompt import choose_call_id, echo_for
+from loopline.providers import request_bytes
 from loopline.providers.http import HttpModel
 from loopline.providers.openai_chunks import DETAILS, FAMILY, ChatReplyParser
 from loopline.providers.reply_parser import ReplyParser
-from loopline.providers.request_bytes import (
-    data_url,
-    encode_json,
-    is_image,
-    join_fields,
-    join_parts,
-    message_bytes,
-    openai_schema,
-    provider_name,
-)
 
 INSIDE_KEY = "openai.inside"
 IMAGES_KEY = "openai.images"
@@ -57,44 +35,54 @@ class OpenAiChat(HttpModel):
         """Return a parser for the next reply."""
         return ChatReplyParser(offered, self.credentials, self.facts.thinking_field, self.family)
 
-    def tool_json(self, spec: ToolSpec) -> bytes:
+    def tool_json(self, spec: models.ToolSpec) -> bytes:
         """Return a tool in the form of the API."""
-        function: JsonObject = {
-            "name": provider_name(spec.name),
+        function: models.JsonObject = {
+            "name": request_bytes.provider_name(spec.name),
             "description": spec.description,
             "parameters": spec.parameters,
         }
-        return encode_json({"type": "function", "function": function})
+        return request_bytes.encode_json({"type": "function", "function": function})
 
-    def body(self, prompt: Prompt) -> bytes:
+    def body(self, prompt: models.Prompt) -> bytes:
         """Return the body of a request."""
         if prompt.tail_kind == "inside":
             messages = self._messages_with_tail_inside(prompt)
         else:
             messages = [*self._messages(prompt)]
             if prompt.tail:
-                messages.append(encode_json({"role": "user", "content": prompt.tail}))
+                messages.append(request_bytes.encode_json({"role": "user", "content": prompt.tail}))
         if prompt.system:
-            messages.insert(0, encode_json({"role": "system", "content": prompt.system}))
-        fields = [("model", encode_json(self.model)), ("messages", b"[%s]" % b",".join(messages))]
+            messages.insert(
+                0, request_bytes.encode_json({"role": "system", "content": prompt.system})
+            )
+        fields = [
+            ("model", request_bytes.encode_json(self.model)),
+            ("messages", b"[%s]" % b",".join(messages)),
+        ]
         if prompt.tools:
             fields.append(("tools", self.tools_json(prompt.tools)))
-        fields += [(name, encode_json(value)) for name, value in self._options(prompt)]
-        return join_fields(fields)
+        fields += [
+            (name, request_bytes.encode_json(value)) for name, value in self._options(prompt)
+        ]
+        return request_bytes.join_fields(fields)
 
-    def _options(self, prompt: Prompt) -> Iterator[tuple[str, Json]]:
+    def _options(self, prompt: models.Prompt) -> Iterator[tuple[str, models.Json]]:
         options = prompt.options
         yield "stream", True
         yield "stream_options", {"include_usage": True}
         if prompt.tools and options.force_tool:
-            function: JsonObject = {"name": provider_name(options.force_tool)}
+            function: models.JsonObject = {"name": request_bytes.provider_name(options.force_tool)}
             yield "tool_choice", {"type": "function", "function": function}
         elif prompt.tools and not options.allow_calls:
             yield "tool_choice", "none"
         if options.json_form is not None:
             yield (
                 "response_format",
-                {"type": "json_schema", "json_schema": openai_schema(options.json_form)},
+                {
+                    "type": "json_schema",
+                    "json_schema": request_bytes.openai_schema(options.json_form),
+                },
             )
         elif options.json_object:
             yield "response_format", {"type": "json_object"}
@@ -109,37 +97,37 @@ class OpenAiChat(HttpModel):
         elif effort := self.effort(prompt):
             yield "reasoning_effort", effort
 
-    def _messages(self, prompt: Prompt) -> Iterator[bytes]:
+    def _messages(self, prompt: models.Prompt) -> Iterator[bytes]:
         """Yield the messages; the images of the results of a round follow them in one user message."""
         images: list[bytes] = []
         for message in prompt.messages:
-            if images and not isinstance(message, ToolMessage):
+            if images and not isinstance(message, models.ToolMessage):
                 yield _image_message(images)
                 images.clear()
             yield self._message(message)
-            if isinstance(message, ToolMessage) and message.attachments:
-                images.append(message_bytes(message, IMAGES_KEY, _images))
+            if isinstance(message, models.ToolMessage) and message.attachments:
+                images.append(request_bytes.message_bytes(message, IMAGES_KEY, _images))
         if images:
             yield _image_message(images)
 
-    def _message(self, message: Message) -> bytes:
-        return message_bytes(message, self._bytes_key, self._fields)
+    def _message(self, message: models.Message) -> bytes:
+        return request_bytes.message_bytes(message, self._bytes_key, self._fields)
 
-    def _fields(self, message: Message) -> Iterator[JsonObject]:
+    def _fields(self, message: models.Message) -> Iterator[models.JsonObject]:
         match message:
-            case UserMessage(text=text, attachments=()):
+            case models.UserMessage(text=text, attachments=()):
                 yield {"role": "user", "content": text}
-            case UserMessage():
+            case models.UserMessage():
                 yield {"role": "user", "content": [*_content(message)]}
-            case ToolMessage(text=text):
+            case models.ToolMessage(text=text):
                 call_id = choose_call_id(message, self.family)
                 yield {"role": "tool", "tool_call_id": call_id, "content": text}
-            case AssistantMessage():
+            case models.AssistantMessage():
                 yield self._assistant(message)
 
-    def _assistant(self, message: AssistantMessage) -> JsonObject:
+    def _assistant(self, message: models.AssistantMessage) -> models.JsonObject:
         """Return a message of the model. A message with calls always has the thinking field, which may be empty."""
-        fields: JsonObject = {"role": "assistant", "content": message.text or None}
+        fields: models.JsonObject = {"role": "assistant", "content": message.text or None}
         echo = echo_for(message, self.family)
         field = self.facts.thinking_field
         replayed, extras = ({}, {}) if echo is None else _split(echo)
@@ -150,16 +138,18 @@ class OpenAiChat(HttpModel):
             fields["tool_calls"] = [self._call(call, extras) for call in message.calls]
         return fields
 
-    def _call(self, call: ToolCall, extras: Mapping[str, JsonObject]) -> JsonObject:
+    def _call(
+        self, call: models.ToolCall, extras: Mapping[str, models.JsonObject]
+    ) -> models.JsonObject:
         call_id = choose_call_id(call, self.family)
-        function: JsonObject = {
-            "name": provider_name(call.name),
-            "arguments": dumps(call.arguments),
+        function: models.JsonObject = {
+            "name": request_bytes.provider_name(call.name),
+            "arguments": models.dumps(call.arguments),
         }
         extra = extras.get(call_id, {})
         return {"id": call_id, "type": "function", "function": function, **extra}
 
-    def _messages_with_tail_inside(self, prompt: Prompt) -> list[bytes]:
+    def _messages_with_tail_inside(self, prompt: models.Prompt) -> list[bytes]:
         """Return the messages for a server that refuses a user message directly after a tool result.
 
         The text of such a user message is appended to the tool result.
@@ -167,20 +157,26 @@ class OpenAiChat(HttpModel):
         messages: list[tuple[bytes, list[bytes]]] = []
         for message in prompt.messages:
             match message:
-                case AssistantMessage():
+                case models.AssistantMessage():
                     messages.append((self._message(message), []))
-                case ToolMessage():
-                    call_id = encode_json(choose_call_id(message, self.family))
+                case models.ToolMessage():
+                    call_id = request_bytes.encode_json(choose_call_id(message, self.family))
                     head = b'{"role":"tool","tool_call_id":%s,"content":[' % call_id
-                    messages.append((head, [message_bytes(message, INSIDE_KEY, _content)]))
-                case UserMessage():
-                    _append_text(messages, message_bytes(message, INSIDE_KEY, _content))
+                    messages.append(
+                        (head, [request_bytes.message_bytes(message, INSIDE_KEY, _content)])
+                    )
+                case models.UserMessage():
+                    _append_text(
+                        messages, request_bytes.message_bytes(message, INSIDE_KEY, _content)
+                    )
         if prompt.tail:
-            _append_text(messages, join_parts(_content(UserMessage(text=prompt.tail))))
+            _append_text(
+                messages, request_bytes.join_parts(_content(models.UserMessage(text=prompt.tail)))
+            )
         return [head + b",".join(texts) + b"]}" if texts else head for head, texts in messages]
 
 
-def _split(echo: ReasoningReplay) -> tuple[JsonObject, dict[str, JsonObject]]:
+def _split(echo: models.ReasoningReplay) -> tuple[models.JsonObject, dict[str, models.JsonObject]]:
     """Return the replayed fields of the message, and the replayed fields of its calls by their ids."""
     fields, *calls = echo.parts
     return fields, {
@@ -195,14 +191,14 @@ def _append_text(messages: list[tuple[bytes, list[bytes]]], text: bytes) -> None
     messages[-1][1].append(text)
 
 
-def _content(message: Message) -> Iterator[JsonObject]:
+def _content(message: models.Message) -> Iterator[models.JsonObject]:
     yield {"type": "text", "text": message.text}
     yield from _images(message)
 
 
-def _images(message: Message) -> Iterator[JsonObject]:
+def _images(message: models.Message) -> Iterator[models.JsonObject]:
     """Yield the files of a message. In Chat Completions only user messages may have images, results may not."""
-    for attached in () if isinstance(message, AssistantMessage) else message.attachments:
+    for attached in () if isinstance(message, models.AssistantMessage) else message.attachments:
         yield from _encode_file(attached)
 
 
@@ -210,12 +206,15 @@ def _image_message(images: Sequence[bytes]) -> bytes:
     return b'{"role":"user","content":[' + b",".join(images) + b"]}"
 
 
-def _encode_file(attached: Attached) -> Iterator[JsonObject]:
+def _encode_file(attached: models.Attached) -> Iterator[models.JsonObject]:
     """Yield the line that names a file, and the file itself if its data is sent, as in "File inputs"."""
     yield {"type": "text", "text": attached.text}
-    if attached.data and is_image(attached):
-        image: JsonObject = {"url": data_url(attached), "detail": "high"}
+    if attached.data and request_bytes.is_image(attached):
+        image: models.JsonObject = {"url": request_bytes.data_url(attached), "detail": "high"}
         yield {"type": "image_url", "image_url": image}
     elif attached.data:
-        file: JsonObject = {"filename": attached.name, "file_data": data_url(attached)}
+        file: models.JsonObject = {
+            "filename": attached.name,
+            "file_data": request_bytes.data_url(attached),
+        }
         yield {"type": "file", "file": file}

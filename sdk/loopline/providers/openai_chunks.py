@@ -5,22 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from loopline import models
 from loopline.errors import ModelOverloaded, ModelRequestError
-from loopline.models import (
-    Json,
-    JsonObject,
-    ReasoningReplay,
-    Reply,
-    StopReason,
-    TextDelta,
-    Usage,
-    as_list,
-    as_object,
-    count_in,
-    object_in,
-    objects_in,
-    text_in,
-)
 from loopline.providers.failures import Credentials, parse_chunk, reports_error, stream_error
 from loopline.providers.reply_parser import CallPiece, PartialObject, ReplyParser
 
@@ -43,10 +29,10 @@ class ThinkTagParser:
         self._pending = ""
         self._state = "before"
 
-    def feed(self, text: str) -> list[TextDelta]:
+    def feed(self, text: str) -> list[models.TextDelta]:
         """Return the text and thinking in the next piece. The end of a piece that may be half a tag is buffered."""
         if self._state == "answer":
-            return [TextDelta(text=text)] if text else []
+            return [models.TextDelta(text=text)] if text else []
         self._pending += text
         match self._state:
             case "before":
@@ -56,11 +42,11 @@ class ThinkTagParser:
             case _:
                 return self._answer()
 
-    def close(self) -> list[TextDelta]:
+    def close(self) -> list[models.TextDelta]:
         """Return the buffered text at the end of the reply."""
         return self._release(len(self._pending), is_thinking=self._state == "thinking")
 
-    def _begin(self) -> list[TextDelta]:
+    def _begin(self) -> list[models.TextDelta]:
         text = self._pending.lstrip()
         if text.startswith(_OPENING_TAG):
             self._pending = text[len(_OPENING_TAG) :]
@@ -71,7 +57,7 @@ class ThinkTagParser:
         self._state = "answer"
         return self._release(len(self._pending))
 
-    def _think(self) -> list[TextDelta]:
+    def _think(self) -> list[models.TextDelta]:
         end = self._pending.find(_CLOSING_TAG)
         if end < 0:
             sizes = range(len(_CLOSING_TAG) - 1, -1, -1)
@@ -82,38 +68,38 @@ class ThinkTagParser:
         self._state = "after"
         return [*thinking, *self._answer()]
 
-    def _answer(self) -> list[TextDelta]:
+    def _answer(self) -> list[models.TextDelta]:
         """Return the text after the thinking, without leading line ends."""
         self._pending = self._pending.lstrip("\n")
         self._state = "answer" if self._pending else "after"
         return self._release(len(self._pending))
 
-    def _release(self, length: int, *, is_thinking: bool = False) -> list[TextDelta]:
+    def _release(self, length: int, *, is_thinking: bool = False) -> list[models.TextDelta]:
         text = self._pending[:length]
         self._pending = self._pending[length:]
         if not text:
             return []
-        return [TextDelta(text=text, channel="thinking" if is_thinking else "answer")]
+        return [models.TextDelta(text=text, channel="thinking" if is_thinking else "answer")]
 
 
 class _DetailPiece(NamedTuple):
     """A piece of a reasoning detail: the texts it adds, and its other fields."""
 
-    kind: tuple[Json, Json]
+    kind: tuple[models.Json, models.Json]
     texts: dict[str, str]
-    fields: JsonObject
+    fields: models.JsonObject
     is_encrypted: bool
 
     @classmethod
-    def of(cls, piece: JsonObject) -> _DetailPiece:
+    def of(cls, piece: models.JsonObject) -> _DetailPiece:
         """Decode a piece."""
-        texts = {name: text_in(piece, name) for name in _DETAIL_TEXTS if name in piece}
-        fields: JsonObject = {
+        texts = {name: models.text_in(piece, name) for name in _DETAIL_TEXTS if name in piece}
+        fields: models.JsonObject = {
             name: value
             for name, value in piece.items()
             if name not in _DETAIL_TEXTS and value is not None
         }
-        kind: JsonObject = {"type": None, "index": None, **fields}
+        kind: models.JsonObject = {"type": None, "index": None, **fields}
         return cls(
             kind=(kind["type"], kind["index"]),
             texts=texts,
@@ -131,10 +117,10 @@ class _ReasoningDetails:
 
     def __init__(self) -> None:
         self._parts: list[PartialObject] = []
-        self._kind: tuple[Json, Json] | None = None
+        self._kind: tuple[models.Json, models.Json] | None = None
 
     @property
-    def parts(self) -> list[JsonObject]:
+    def parts(self) -> list[models.JsonObject]:
         """The details."""
         return [part.value for part in self._parts]
 
@@ -150,15 +136,15 @@ class _ReasoningDetails:
         return "".join(piece.texts.values())
 
 
-def _call_piece(piece: JsonObject) -> CallPiece:
+def _call_piece(piece: models.JsonObject) -> CallPiece:
     """Decode a piece of a call."""
-    function = object_in(piece, "function")
+    function = models.object_in(piece, "function")
     index = piece.get("index")
     extra = piece.get(EXTRA)
     return CallPiece(
         index if isinstance(index, int) else None,
-        text_in(piece, "id"),
-        text_in(function, "name"),
+        models.text_in(piece, "id"),
+        models.text_in(function, "name"),
         function.get("arguments"),
         {EXTRA: extra} if extra else None,
     )
@@ -176,32 +162,34 @@ class _Choice(NamedTuple):
     details_size: int
 
     @classmethod
-    def of(cls, choice: JsonObject) -> _Choice:
+    def of(cls, choice: models.JsonObject) -> _Choice:
         """Decode a choice of a chunk, or of a completion that was sent as one document."""
-        delta = object_in(choice, "delta") or object_in(choice, "message")
+        delta = models.object_in(choice, "delta") or models.object_in(choice, "message")
         details = delta.get(DETAILS)
         return cls(
-            text_in(choice, "finish_reason"),
-            text_in(delta, "reasoning_content") or text_in(delta, "reasoning"),
+            models.text_in(choice, "finish_reason"),
+            models.text_in(delta, "reasoning_content") or models.text_in(delta, "reasoning"),
             _texts(delta["content"]) if "content" in delta else (),
-            text_in(delta, "refusal"),
-            [_call_piece(piece) for piece in objects_in(delta, "tool_calls")]
+            models.text_in(delta, "refusal"),
+            [_call_piece(piece) for piece in models.objects_in(delta, "tool_calls")]
             if "tool_calls" in delta
             else (),
-            [_DetailPiece.of(piece) for piece in objects_in(delta, DETAILS)] if details else (),
+            [_DetailPiece.of(piece) for piece in models.objects_in(delta, DETAILS)]
+            if details
+            else (),
             len(str(details)) if details else 0,
         )
 
 
-def _texts(content: Json) -> Sequence[tuple[str, bool]]:
+def _texts(content: models.Json) -> Sequence[tuple[str, bool]]:
     """Return the texts of a content, each with a flag for thinking; Mistral sends a list of parts."""
     if isinstance(content, str):
         return ((content, False),)
     texts: list[tuple[str, bool]] = []
-    for part in map(as_object, as_list(content)):
+    for part in map(models.as_object, models.as_list(content)):
         match part:
             case {"type": "text"}:
-                texts.append((text_in(part, "text"), False))
+                texts.append((models.text_in(part, "text"), False))
             case {"type": "thinking", "thinking": thinking}:
                 texts.append(("".join(text for text, _ in _texts(thinking)), True))
             case _:  # a reference, or a type that is newer than this
@@ -209,20 +197,20 @@ def _texts(content: Json) -> Sequence[tuple[str, bool]]:
     return texts
 
 
-def usage_in(document: JsonObject, sent: str, written: str) -> Usage | None:
+def usage_in(document: models.JsonObject, sent: str, written: str) -> models.Usage | None:
     """Decode a `usage` with the counts `<sent>_tokens` and `<written>_tokens`, or return None if it is empty."""
-    fields = object_in(document, "usage")
+    fields = models.object_in(document, "usage")
     if not fields:
         return None
-    input_details = object_in(fields, f"{sent}_tokens_details")
-    output_details = object_in(fields, f"{written}_tokens_details")
-    cached = count_in(input_details, "cached_tokens")
-    return Usage(
-        input_tokens=count_in(fields, f"{sent}_tokens"),
-        output_tokens=count_in(fields, f"{written}_tokens"),
-        cache_read_tokens=cached or count_in(fields, f"{sent}_cache_hit_tokens"),
-        cache_write_tokens=count_in(input_details, "cache_write_tokens"),
-        reasoning_tokens=count_in(output_details, "reasoning_tokens"),
+    input_details = models.object_in(fields, f"{sent}_tokens_details")
+    output_details = models.object_in(fields, f"{written}_tokens_details")
+    cached = models.count_in(input_details, "cached_tokens")
+    return models.Usage(
+        input_tokens=models.count_in(fields, f"{sent}_tokens"),
+        output_tokens=models.count_in(fields, f"{written}_tokens"),
+        cache_read_tokens=cached or models.count_in(fields, f"{sent}_cache_hit_tokens"),
+        cache_write_tokens=models.count_in(input_details, "cache_write_tokens"),
+        reasoning_tokens=models.count_in(output_details, "reasoning_tokens"),
     )
 
 
@@ -230,7 +218,7 @@ class _Chunk(NamedTuple):
     """A chunk of a completion; `usage` is None until the server reports it."""
 
     choices: Sequence[_Choice]
-    usage: Usage | None
+    usage: models.Usage | None
 
     @classmethod
     def of(cls, data: str, credentials: Credentials) -> _Chunk:
@@ -242,7 +230,7 @@ class _Chunk(NamedTuple):
         chunk = parse_chunk(data, credentials)
         if reports_error(chunk):
             raise stream_error(chunk, credentials)
-        choices = [_Choice.of(choice) for choice in objects_in(chunk, "choices")]
+        choices = [_Choice.of(choice) for choice in models.objects_in(chunk, "choices")]
         return cls(choices, usage_in(chunk, "prompt", "completion"))
 
 
@@ -260,14 +248,14 @@ class ChatReplyParser(ReplyParser):
         self._finish_reason = ""
         self._refused = False
 
-    def feed(self, data: str) -> Sequence[TextDelta]:
+    def feed(self, data: str) -> Sequence[models.TextDelta]:
         """Decode a chunk and return the text it adds."""
         if data.strip() == _DONE:
             self.end()
             return ()
         return self._take(_Chunk.of(data, self.credentials))
 
-    def feed_document(self, data: str) -> Sequence[TextDelta]:
+    def feed_document(self, data: str) -> Sequence[models.TextDelta]:
         """Decode a completion that was sent as one document."""
         completion = _Chunk.of(data, self.credentials)
         if not completion.choices:
@@ -277,29 +265,29 @@ class ChatReplyParser(ReplyParser):
         self.end()
         return self._take(completion)
 
-    def flush(self) -> Sequence[TextDelta]:
+    def flush(self) -> Sequence[models.TextDelta]:
         """Return the text that was buffered as half a tag."""
         return self._add_deltas(self._tags.close())
 
     @property
-    def echo(self) -> ReasoningReplay | None:
+    def echo(self) -> models.ReasoningReplay | None:
         """The thinking to replay: encrypted, signed, or plain in its own field; None if the server expects no replay."""
-        calls: list[JsonObject] = [
+        calls: list[models.JsonObject] = [
             {"id": provider_id, **extra}
             for provider_id, extra in self.calls.extras.items()
             if provider_id
         ]
         field = self._thinking_field
-        plain: JsonObject = {field: self.thinking} if field and self.thinking else {}
+        plain: models.JsonObject = {field: self.thinking} if field and self.thinking else {}
         details = self._details.parts
         if details or any(EXTRA in call for call in calls):
-            fields: JsonObject = {DETAILS: [*details]} if details else plain
-            bound = any(text_in(detail, "signature") for detail in details)
-            return ReasoningReplay(wire=self._family, parts=(fields, *calls), bound=bound)
-        return ReasoningReplay(wire=FAMILY, parts=(plain,), bound=False) if plain else None
+            fields: models.JsonObject = {DETAILS: [*details]} if details else plain
+            bound = any(models.text_in(detail, "signature") for detail in details)
+            return models.ReasoningReplay(wire=self._family, parts=(fields, *calls), bound=bound)
+        return models.ReasoningReplay(wire=FAMILY, parts=(plain,), bound=False) if plain else None
 
     @property
-    def stop_reason(self) -> StopReason | None:
+    def stop_reason(self) -> models.StopReason | None:
         """The reason for the end; without a reason, `[DONE]` ends a reply with content and complete calls."""
         if not self._finish_reason:
             has_content = bool(self.calls) or bool(self._text)
@@ -311,7 +299,7 @@ class ChatReplyParser(ReplyParser):
             return "length"
         return "tool_use" if self.calls else "stop"
 
-    def reply(self) -> Reply:
+    def reply(self) -> models.Reply:
         """Return the complete reply.
 
         Raises:
@@ -324,9 +312,9 @@ class ChatReplyParser(ReplyParser):
             )
         return super().reply()
 
-    def _take(self, chunk: _Chunk) -> list[TextDelta]:
+    def _take(self, chunk: _Chunk) -> list[models.TextDelta]:
         self.report(chunk.usage)
-        deltas: list[TextDelta] = []
+        deltas: list[models.TextDelta] = []
         for choice in chunk.choices:
             self._finish_reason = choice.finish_reason or self._finish_reason
             for call in choice.calls:
@@ -348,7 +336,7 @@ class ChatReplyParser(ReplyParser):
                 deltas += self.add(choice.refusal)
         return deltas
 
-    def _add_deltas(self, deltas: Sequence[TextDelta]) -> Sequence[TextDelta]:
+    def _add_deltas(self, deltas: Sequence[models.TextDelta]) -> Sequence[models.TextDelta]:
         for delta in deltas:
             self.add(delta.text, delta.channel)
         return deltas

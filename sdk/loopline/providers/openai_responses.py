@@ -5,43 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
+from loopline import models
 from loopline.errors import ModelRequestError
-from loopline.models import (
-    AssistantMessage,
-    Attached,
-    Json,
-    JsonObject,
-    Message,
-    Prompt,
-    ReasoningReplay,
-    StopReason,
-    TextDelta,
-    ToolCall,
-    ToolMessage,
-    ToolSpec,
-    Usage,
-    UserMessage,
-    count_in,
-    dumps,
-    object_in,
-    objects_in,
-    text_in,
-)
 from loopline.models.prompt import Channel, choose_call_id
+from loopline.providers import request_bytes
 from loopline.providers.failures import Credentials, parse_chunk, reports_error, stream_error
 from loopline.providers.http import HttpModel
 from loopline.providers.openai_chunks import usage_in
 from loopline.providers.reply_parser import CallPiece, ReplyParser
-from loopline.providers.request_bytes import (
-    CallForm,
-    data_url,
-    encode_json,
-    is_image,
-    join_fields,
-    message_bytes,
-    openai_schema,
-    provider_name,
-)
 
 FAMILY = "responses"
 """Replies of this family are replayed unchanged."""
@@ -59,43 +30,51 @@ class OpenAiResponses(HttpModel):
         """Return a parser for the next reply."""
         return ResponsesReplyParser(offered, self.credentials)
 
-    def tool_json(self, spec: ToolSpec) -> bytes:
+    def tool_json(self, spec: models.ToolSpec) -> bytes:
         """Return a tool in the form of the API."""
-        return encode_json(
+        return request_bytes.encode_json(
             {
                 "type": "function",
-                "name": provider_name(spec.name),
+                "name": request_bytes.provider_name(spec.name),
                 "description": spec.description,
                 "parameters": spec.parameters,
                 "strict": False,
             }
         )
 
-    def body(self, prompt: Prompt) -> bytes:
+    def body(self, prompt: models.Prompt) -> bytes:
         """Return the body of a request."""
         items = [
             items
-            for items in (message_bytes(message, FAMILY, _items) for message in prompt.messages)
+            for items in (
+                request_bytes.message_bytes(message, FAMILY, _items) for message in prompt.messages
+            )
             if items
         ]
         if prompt.tail:
             match prompt.messages[-1:]:
-                case [ToolMessage() as last] if prompt.tail_kind == "inside":
-                    items[-1] = encode_json(_append_tail(last, prompt.tail))
+                case [models.ToolMessage() as last] if prompt.tail_kind == "inside":
+                    items[-1] = request_bytes.encode_json(_append_tail(last, prompt.tail))
                 case _:
-                    items.append(encode_json({"role": "user", "content": prompt.tail}))
-        fields = [("model", encode_json(self.model))]
+                    items.append(
+                        request_bytes.encode_json({"role": "user", "content": prompt.tail})
+                    )
+        fields = [("model", request_bytes.encode_json(self.model))]
         if prompt.system and _is_any_json(prompt):
-            items.insert(0, encode_json({"role": "developer", "content": prompt.system}))
+            items.insert(
+                0, request_bytes.encode_json({"role": "developer", "content": prompt.system})
+            )
         elif prompt.system:
-            fields.append(("instructions", encode_json(prompt.system)))
+            fields.append(("instructions", request_bytes.encode_json(prompt.system)))
         if prompt.tools:
             fields.append(("tools", self.tools_json(prompt.tools)))
         fields.append(("input", b"[%s]" % b",".join(items)))
-        fields += [(name, encode_json(value)) for name, value in self._options(prompt)]
-        return join_fields(fields)
+        fields += [
+            (name, request_bytes.encode_json(value)) for name, value in self._options(prompt)
+        ]
+        return request_bytes.join_fields(fields)
 
-    def _options(self, prompt: Prompt) -> Iterator[tuple[str, Json]]:
+    def _options(self, prompt: models.Prompt) -> Iterator[tuple[str, models.Json]]:
         options = prompt.options
         yield "stream", True
         yield "store", False
@@ -104,11 +83,22 @@ class OpenAiResponses(HttpModel):
         if self.facts.cache_key and prompt.cache_key:
             yield "prompt_cache_key", prompt.cache_key
         if prompt.tools and options.force_tool:
-            yield "tool_choice", {"type": "function", "name": provider_name(options.force_tool)}
+            yield (
+                "tool_choice",
+                {"type": "function", "name": request_bytes.provider_name(options.force_tool)},
+            )
         elif prompt.tools and not options.allow_calls:
             yield "tool_choice", "none"
         if options.json_form is not None:
-            yield "text", {"format": {"type": "json_schema", **openai_schema(options.json_form)}}
+            yield (
+                "text",
+                {
+                    "format": {
+                        "type": "json_schema",
+                        **request_bytes.openai_schema(options.json_form),
+                    }
+                },
+            )
         elif _is_any_json(prompt):
             yield "text", {"format": {"type": "json_object"}}
         if options.output_limit is not None:
@@ -117,41 +107,44 @@ class OpenAiResponses(HttpModel):
             yield "reasoning", {"effort": effort, "summary": "auto"}
 
 
-def _is_any_json(prompt: Prompt) -> bool:
+def _is_any_json(prompt: models.Prompt) -> bool:
     """Return whether the reply must be any JSON object. The API then requires the word JSON outside of instructions."""
     return prompt.options.json_object and prompt.options.json_form is None
 
 
-def _items(message: Message) -> Iterator[JsonObject]:
+def _items(message: models.Message) -> Iterator[models.JsonObject]:
     match message:
-        case UserMessage(text=text, attachments=()):
+        case models.UserMessage(text=text, attachments=()):
             yield {"role": "user", "content": text}
-        case UserMessage(text=text, attachments=attachments):
-            parts: list[Json] = [{"type": "input_text", "text": text}]
+        case models.UserMessage(text=text, attachments=attachments):
+            parts: list[models.Json] = [{"type": "input_text", "text": text}]
             for attached in attachments:
                 parts.extend(_encode_file(attached))
             yield {"role": "user", "content": parts}
-        case ToolMessage(text=text, attachments=()) as result:
+        case models.ToolMessage(text=text, attachments=()) as result:
             yield _output(result, text)
-        case ToolMessage() as result:
+        case models.ToolMessage() as result:
             yield _output(result, _output_parts(result))
-        case AssistantMessage() if items := _CALL.replay(message, FAMILY, _THINKING_TYPES):
+        case models.AssistantMessage() if items := _CALL.replay(message, FAMILY, _THINKING_TYPES):
             yield from items
-        case AssistantMessage(text=text, calls=calls):
+        case models.AssistantMessage(text=text, calls=calls):
             if text.strip():
                 yield {"role": "assistant", "content": text}
             for call in calls:
                 yield _CALL.call(call, FAMILY)
 
 
-def _call_fields(call: ToolCall) -> JsonObject:
-    return {"name": provider_name(call.name), "arguments": dumps(call.arguments)}
+def _call_fields(call: models.ToolCall) -> models.JsonObject:
+    return {
+        "name": request_bytes.provider_name(call.name),
+        "arguments": models.dumps(call.arguments),
+    }
 
 
-_CALL = CallForm("function_call", "call_id", _call_fields)
+_CALL = request_bytes.CallForm("function_call", "call_id", _call_fields)
 
 
-def _output(result: ToolMessage, output: Json) -> JsonObject:
+def _output(result: models.ToolMessage, output: models.Json) -> models.JsonObject:
     return {
         "type": "function_call_output",
         "call_id": choose_call_id(result, FAMILY),
@@ -159,29 +152,33 @@ def _output(result: ToolMessage, output: Json) -> JsonObject:
     }
 
 
-def _output_parts(result: ToolMessage) -> list[Json]:
+def _output_parts(result: models.ToolMessage) -> list[models.Json]:
     """Return the text of a result and its images."""
-    parts: list[Json] = [{"type": "input_text", "text": result.text}]
+    parts: list[models.Json] = [{"type": "input_text", "text": result.text}]
     for image in result.attachments:
         parts.extend(_encode_file(image))
     return parts
 
 
-def _append_tail(result: ToolMessage, tail: str) -> JsonObject:
+def _append_tail(result: models.ToolMessage, tail: str) -> models.JsonObject:
     """Return a result with the tail as its last part."""
     return _output(result, [*_output_parts(result), {"type": "input_text", "text": tail}])
 
 
-def _encode_file(attached: Attached) -> Iterator[JsonObject]:
+def _encode_file(attached: models.Attached) -> Iterator[models.JsonObject]:
     """Yield the line that names a file, and the file itself if its data is sent."""
     yield {"type": "input_text", "text": attached.text}
-    if attached.data and is_image(attached):
-        yield {"type": "input_image", "image_url": data_url(attached), "detail": "high"}
+    if attached.data and request_bytes.is_image(attached):
+        yield {
+            "type": "input_image",
+            "image_url": request_bytes.data_url(attached),
+            "detail": "high",
+        }
     elif attached.data:
         yield {
             "type": "input_file",
             "filename": attached.name,
-            "file_data": data_url(attached),
+            "file_data": request_bytes.data_url(attached),
         }
 
 
@@ -196,12 +193,12 @@ class _TextPiece(NamedTuple):
 class _ItemEnd(NamedTuple):
     """The end of an item; `item` is replayed to the provider, or None if it cannot be replayed."""
 
-    item: JsonObject | None
+    item: models.JsonObject | None
     is_reasoning: bool
     size: int
 
     @classmethod
-    def of(cls, item: JsonObject, size: int = 0) -> _ItemEnd:
+    def of(cls, item: models.JsonObject, size: int = 0) -> _ItemEnd:
         """Decode an item with its size in characters; the name and arguments of a call are left out."""
         match item:
             case {"type": "reasoning"}:
@@ -221,10 +218,10 @@ class _End(NamedTuple):
 
     status: str
     reason: str
-    usage: Usage | None
+    usage: models.Usage | None
 
     @classmethod
-    def of(cls, response: JsonObject, credentials: Credentials) -> _End:
+    def of(cls, response: models.JsonObject, credentials: Credentials) -> _End:
         """Decode a complete response.
 
         Raises:
@@ -233,8 +230,8 @@ class _End(NamedTuple):
         if reports_error(response):
             raise stream_error(response, credentials)
         return cls(
-            status=text_in(response, "status") or "completed",
-            reason=text_in(object_in(response, "incomplete_details"), "reason"),
+            status=models.text_in(response, "status") or "completed",
+            reason=models.text_in(models.object_in(response, "incomplete_details"), "reason"),
             usage=usage_in(response, "input", "output"),
         )
 
@@ -249,46 +246,50 @@ def _decode(data: str, credentials: Credentials) -> _Event | None:
         ModelError: the event is not a JSON object, or reports an error.
     """
     event = parse_chunk(data, credentials)
-    match text_in(event, "type"):
+    match models.text_in(event, "type"):
         case "response.output_text.delta":
-            return _TextPiece(text_in(event, "delta"))
+            return _TextPiece(models.text_in(event, "delta"))
         case "response.refusal.delta":
-            return _TextPiece(text_in(event, "delta"), is_refusal=True)
+            return _TextPiece(models.text_in(event, "delta"), is_refusal=True)
         case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
-            return _TextPiece(text_in(event, "delta"), "thinking")
+            return _TextPiece(models.text_in(event, "delta"), "thinking")
         case "response.function_call_arguments.delta":
-            index = count_in(event, "output_index")
-            return CallPiece(index, arguments=text_in(event, "delta"))
+            index = models.count_in(event, "output_index")
+            return CallPiece(index, arguments=models.text_in(event, "delta"))
         case "response.output_item.added":
-            return _decode_call(count_in(event, "output_index"), object_in(event, "item"))
+            return _decode_call(
+                models.count_in(event, "output_index"), models.object_in(event, "item")
+            )
         case "response.output_item.done":
-            return _ItemEnd.of(object_in(event, "item"), len(data))
+            return _ItemEnd.of(models.object_in(event, "item"), len(data))
         case "response.completed" | "response.incomplete" | "response.failed":
-            return _End.of(object_in(event, "response"), credentials)
+            return _End.of(models.object_in(event, "response"), credentials)
         case "error":
             raise stream_error(event, credentials)
         case _:
             return None
 
 
-def _decode_call(index: int, item: JsonObject) -> CallPiece | None:
+def _decode_call(index: int, item: models.JsonObject) -> CallPiece | None:
     """Decode the start of an item, or return None if the item is not a call."""
     match item:
         case {"type": "function_call", **fields}:
             arguments = {"arguments": None, **fields}["arguments"]
-            return CallPiece(index, text_in(fields, "call_id"), text_in(fields, "name"), arguments)
+            return CallPiece(
+                index, models.text_in(fields, "call_id"), models.text_in(fields, "name"), arguments
+            )
         case _:
             return None
 
 
-def _decode_texts(item: JsonObject) -> Iterator[_TextPiece]:
+def _decode_texts(item: models.JsonObject) -> Iterator[_TextPiece]:
     """Yield the texts of a complete item."""
-    for part in objects_in(item, "summary"):
-        yield _TextPiece(text_in(part, "text"), "thinking")
-    channel: Channel = "thinking" if text_in(item, "type") == "reasoning" else "answer"
-    for part in objects_in(item, "content"):
-        refusal = text_in(part, "refusal")
-        yield _TextPiece(refusal or text_in(part, "text"), channel, bool(refusal))
+    for part in models.objects_in(item, "summary"):
+        yield _TextPiece(models.text_in(part, "text"), "thinking")
+    channel: Channel = "thinking" if models.text_in(item, "type") == "reasoning" else "answer"
+    for part in models.objects_in(item, "content"):
+        refusal = models.text_in(part, "refusal")
+        yield _TextPiece(refusal or models.text_in(part, "text"), channel, bool(refusal))
 
 
 class ResponsesReplyParser(ReplyParser):
@@ -298,16 +299,16 @@ class ResponsesReplyParser(ReplyParser):
         super().__init__(offered, credentials)
         self._status = self._incomplete_reason = ""
         self._refused = self._thinks = False
-        self._items: list[JsonObject] = []
+        self._items: list[models.JsonObject] = []
 
-    def feed(self, data: str) -> Sequence[TextDelta]:
+    def feed(self, data: str) -> Sequence[models.TextDelta]:
         """Decode an event of the stream and return the text it adds."""
         return self._take(_decode(data, self.credentials))
 
-    def feed_document(self, data: str) -> Iterator[TextDelta]:
+    def feed_document(self, data: str) -> Iterator[models.TextDelta]:
         """Decode a response that was sent as one document."""
         response = parse_chunk(data, self.credentials)
-        items = objects_in(response, "output")
+        items = models.objects_in(response, "output")
         if not items:
             raise ModelRequestError(f"{self.credentials.model}: the response is not a reply")
         for index, item in enumerate(items):
@@ -317,7 +318,7 @@ class ResponsesReplyParser(ReplyParser):
             self._take(_ItemEnd.of(item))
         self._take(_End.of(response, self.credentials))
 
-    def _take(self, event: _Event | None) -> Sequence[TextDelta]:
+    def _take(self, event: _Event | None) -> Sequence[models.TextDelta]:
         match event:
             case _TextPiece():
                 self._refused = self._refused or event.is_refusal
@@ -339,7 +340,7 @@ class ResponsesReplyParser(ReplyParser):
         return ()
 
     @property
-    def stop_reason(self) -> StopReason | None:
+    def stop_reason(self) -> models.StopReason | None:
         """The reason for the end of the reply, or None if the server has not sent it."""
         if not self._status:
             return None
@@ -350,6 +351,8 @@ class ResponsesReplyParser(ReplyParser):
         return "tool_use" if self.calls else "stop"
 
     @property
-    def echo(self) -> ReasoningReplay | None:
+    def echo(self) -> models.ReasoningReplay | None:
         """The items in the order of the reply, or None if the reply has no thinking."""
-        return ReasoningReplay(wire=FAMILY, parts=tuple(self._items)) if self._thinks else None
+        return (
+            models.ReasoningReplay(wire=FAMILY, parts=tuple(self._items)) if self._thinks else None
+        )

@@ -8,23 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from loopline import models
 from loopline.errors import ModelReplyTooLarge, ModelStreamBroken
-from loopline.models import (
-    BrokenJson,
-    Json,
-    JsonObject,
-    ReasoningReplay,
-    Reply,
-    ReplyLimits,
-    StopReason,
-    TextDelta,
-    ToolCall,
-    Usage,
-    dumps,
-    has_many_values,
-    parse_object,
-    text_in,
-)
 from loopline.models.prompt import Channel
 from loopline.providers.failures import AnsweredError, Credentials
 from loopline.providers.request_bytes import resolve_tool_name
@@ -34,17 +19,17 @@ from loopline.providers.request_bytes import resolve_tool_name
 class PartialObject:
     """A JSON object with texts that are received in pieces."""
 
-    fields: JsonObject = field(default_factory=JsonObject)
+    fields: models.JsonObject = field(default_factory=models.JsonObject)
     _pieces: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
 
     def add(self, name: str, text: str) -> None:
         """Append a piece to the text of a field."""
         if name not in self._pieces:
-            self._pieces[name] = [text_in(self.fields, name)]
+            self._pieces[name] = [models.text_in(self.fields, name)]
         self._pieces[name].append(text)
 
     @property
-    def value(self) -> JsonObject:
+    def value(self) -> models.JsonObject:
         """The object as received so far."""
         return {**self.fields, **{name: "".join(texts) for name, texts in self._pieces.items()}}
 
@@ -55,8 +40,8 @@ class CallPiece(NamedTuple):
     number: int | None
     provider_id: str = ""
     name: str = ""
-    arguments: Json = None
-    extra: JsonObject | None = None
+    arguments: models.Json = None
+    extra: models.JsonObject | None = None
 
 
 @dataclass(slots=True)
@@ -66,7 +51,7 @@ class _PartialCall:
     provider_id: str = ""
     name: str = ""
     pieces: list[str] = field(default_factory=list[str])
-    extra: JsonObject = field(default_factory=JsonObject)
+    extra: models.JsonObject = field(default_factory=models.JsonObject)
 
     @property
     def arguments(self) -> str:
@@ -75,7 +60,7 @@ class _PartialCall:
     @property
     def is_complete(self) -> bool:
         arguments = self.arguments
-        if has_many_values(arguments):
+        if models.has_many_values(arguments):
             return False
         try:
             return isinstance(json.loads(arguments), dict)
@@ -113,7 +98,7 @@ class ToolCallParser:
         )
 
     @property
-    def extras(self) -> dict[str, JsonObject]:
+    def extras(self) -> dict[str, models.JsonObject]:
         """The extra fields of the calls, by the provider's ids."""
         return {call.provider_id: call.extra for call in self._calls}
 
@@ -133,29 +118,33 @@ class ToolCallParser:
             call.extra.update(piece.extra)
         if piece.arguments is not None:
             arguments = piece.arguments
-            text = arguments if isinstance(arguments, str) else dumps(arguments)
+            text = arguments if isinstance(arguments, str) else models.dumps(arguments)
             call.pieces.append(text)
             self.size += len(text)
 
-    def finish(self, *, cut: bool = False) -> tuple[tuple[ToolCall, ...], str]:
+    def finish(self, *, cut: bool = False) -> tuple[tuple[models.ToolCall, ...], str]:
         """Return the calls with valid arguments, and the problem of the first invalid call, or an empty text.
 
         If the reply was `cut` off, a last call without arguments is ignored.
         """
-        calls = list[ToolCall]()
+        calls = list[models.ToolCall]()
         problem = ""
         partial_calls = self._calls
         if cut and partial_calls and not partial_calls[-1].arguments.strip():
             partial_calls = partial_calls[:-1]
         for partial in partial_calls:
             name = resolve_tool_name(partial.name, self._offered)
-            arguments = parse_object(partial.arguments)
-            if isinstance(arguments, BrokenJson) or not name:
-                fault = arguments.problem if isinstance(arguments, BrokenJson) else "it has no name"
+            arguments = models.parse_object(partial.arguments)
+            if isinstance(arguments, models.BrokenJson) or not name:
+                fault = (
+                    arguments.problem
+                    if isinstance(arguments, models.BrokenJson)
+                    else "it has no name"
+                )
                 problem = problem or f"The call of {name or 'a tool'} cannot be read: {fault}"
             else:
                 calls.append(
-                    ToolCall(name=name, arguments=arguments, provider_id=partial.provider_id)
+                    models.ToolCall(name=name, arguments=arguments, provider_id=partial.provider_id)
                 )
         return tuple(calls), problem
 
@@ -166,14 +155,14 @@ class ReplyParser(ABC):
     def __init__(self, offered: tuple[str, ...], credentials: Credentials) -> None:
         self.credentials = credentials
         self.calls: ToolCallParser = ToolCallParser(offered)
-        self.usage: Usage | None = None
+        self.usage: models.Usage | None = None
         self.is_over: bool = False
         self.size: int = 0  # in characters, without those of the calls
         self._text: list[str] = []
         self._thinking: list[str] = []
 
     @abstractmethod
-    def feed(self, data: str) -> Iterable[TextDelta]:
+    def feed(self, data: str) -> Iterable[models.TextDelta]:
         """Decode an event of the stream and return the text it adds.
 
         Raises:
@@ -181,7 +170,7 @@ class ReplyParser(ABC):
         """
 
     @abstractmethod
-    def feed_document(self, data: str) -> Iterable[TextDelta]:
+    def feed_document(self, data: str) -> Iterable[models.TextDelta]:
         """Decode a reply that was sent as one document instead of a stream, and return its text.
 
         Raises:
@@ -190,11 +179,11 @@ class ReplyParser(ABC):
 
     @property
     @abstractmethod
-    def stop_reason(self) -> StopReason | None:
+    def stop_reason(self) -> models.StopReason | None:
         """The reason for the end of the reply, or None if the server has not sent it."""
 
     @property
-    def echo(self) -> ReasoningReplay | None:
+    def echo(self) -> models.ReasoningReplay | None:
         """The parts of the reply to replay in later requests, or None if the provider expects no replay."""
         return None
 
@@ -203,23 +192,23 @@ class ReplyParser(ABC):
         """The readable thinking, without encrypted parts."""
         return "".join(self._thinking)
 
-    def flush(self) -> Iterable[TextDelta]:
+    def flush(self) -> Iterable[models.TextDelta]:
         """Return the buffered text at the end of the stream."""
         return ()
 
-    def add(self, text: str, channel: Channel = "answer") -> Sequence[TextDelta]:
+    def add(self, text: str, channel: Channel = "answer") -> Sequence[models.TextDelta]:
         """Append a piece of the answer or of the thinking, and return it as a delta."""
         if not text:
             return ()
         self.size += len(text)
         (self._thinking if channel == "thinking" else self._text).append(text)
-        return [TextDelta(text=text, channel=channel)]
+        return [models.TextDelta(text=text, channel=channel)]
 
     def count(self, characters: int) -> None:
         """Count characters outside of text, thinking and calls for the size limit."""
         self.size += characters
 
-    def report(self, usage: Usage | None) -> None:
+    def report(self, usage: models.Usage | None) -> None:
         """Record the usage, if the server reported it."""
         self.usage = usage or self.usage
 
@@ -227,7 +216,7 @@ class ReplyParser(ABC):
         """Record that the server has sent the whole reply."""
         self.is_over = True
 
-    def check_limits(self, limits: ReplyLimits) -> None:
+    def check_limits(self, limits: models.ReplyLimits) -> None:
         """Check the size and the number of calls received so far.
 
         Raises:
@@ -240,7 +229,7 @@ class ReplyParser(ABC):
                 "allow more by loopline.model(reply_limits=…)"
             )
 
-    def reply(self) -> Reply:
+    def reply(self) -> models.Reply:
         """Return the complete reply. A call that the output limit cut off is not reported as a problem.
 
         Raises:
@@ -252,22 +241,22 @@ class ReplyParser(ABC):
                 f"{self.credentials.model}: the reply ended without a stop reason"
             )
         calls, problem = self.calls.finish(cut=stop == "length")
-        return Reply(
+        return models.Reply(
             text="".join(self._text),
             calls=calls,
             thinking=self.thinking,
             echo=self.echo,
             problem="" if stop == "length" else problem,
             stop_reason=stop,
-            usage=self.usage or Usage(unreported=1),
+            usage=self.usage or models.Usage(unreported=1),
         )
 
-    def reply_ended_by(self, error: AnsweredError) -> Reply:
+    def reply_ended_by(self, error: AnsweredError) -> models.Reply:
         """Return the reply that an error of the server ended, without calls."""
-        return Reply(
+        return models.Reply(
             text="".join(self._text),
             thinking=self.thinking,
             problem=error.problem,
             stop_reason="stop" if error.problem else "refusal",
-            usage=self.usage or Usage(unreported=1),
+            usage=self.usage or models.Usage(unreported=1),
         )

@@ -6,33 +6,25 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
-from loopline.models import (
-    AssistantMessage,
-    Attached,
-    Json,
-    JsonForm,
-    JsonObject,
-    Message,
-    ToolCall,
-    dumps,
-    text_in,
-)
+from loopline import models
 from loopline.models.prompt import choose_call_id, echo_for
 from loopline.tools import provider_names
 
 
-def encode_json(value: Json) -> bytes:
+def encode_json(value: models.Json) -> bytes:
     """Return the value as JSON in UTF-8."""
-    return dumps(value).encode("utf-8", "replace")
+    return models.dumps(value).encode("utf-8", "replace")
 
 
-def join_parts(parts: Iterable[JsonObject]) -> bytes:
+def join_parts(parts: Iterable[models.JsonObject]) -> bytes:
     """Return the parts as JSON, with commas between them."""
     return b",".join(map(encode_json, parts))
 
 
 def message_bytes(
-    message: Message, key: str, parts: Callable[[Message], Iterable[JsonObject]]
+    message: models.Message,
+    key: str,
+    parts: Callable[[models.Message], Iterable[models.JsonObject]],
 ) -> bytes:
     """Return the parts of a message as joined JSON, which is stored in the message under the key.
 
@@ -44,12 +36,12 @@ def message_bytes(
     return cached
 
 
-def data_url(attached: Attached) -> str:
+def data_url(attached: models.Attached) -> str:
     """Return the file as a data URL, the form that the APIs of OpenAI accept."""
     return f"data:{attached.mime};base64,{attached.data}"
 
 
-def is_image(attached: Attached) -> bool:
+def is_image(attached: models.Attached) -> bool:
     """Return whether the file is sent as an image, not as a document."""
     return attached.mime.startswith("image/")
 
@@ -81,15 +73,15 @@ class CallForm(NamedTuple):
 
     type: str
     id: str
-    fields: Callable[[ToolCall], JsonObject]
+    fields: Callable[[models.ToolCall], models.JsonObject]
 
-    def call(self, call: ToolCall, family: str) -> JsonObject:
+    def call(self, call: models.ToolCall, family: str) -> models.JsonObject:
         """Return a call as the API of this family expects it."""
         return {"type": self.type, self.id: choose_call_id(call, family), **self.fields(call)}
 
     def replay(
-        self, message: AssistantMessage, family: str, thinking_types: frozenset[str]
-    ) -> list[JsonObject]:
+        self, message: models.AssistantMessage, family: str, thinking_types: frozenset[str]
+    ) -> list[models.JsonObject]:
         """Return the parts of a reply as this family sent them; an empty list if it sent only thinking.
 
         Calls get their names and arguments from the message; calls that were not made are left out. Parts of the
@@ -99,17 +91,17 @@ class CallForm(NamedTuple):
         calls_by_id = {
             call.provider_id: call for call in reversed(message.calls) if call.provider_id
         }
-        parts: list[JsonObject] = []
+        parts: list[models.JsonObject] = []
         for part in echo.parts if echo else ():
-            if text_in(part, "type") != self.type:
+            if models.text_in(part, "type") != self.type:
                 parts.append(part)
-            elif call := calls_by_id.get(text_in(part, self.id)):
+            elif call := calls_by_id.get(models.text_in(part, self.id)):
                 parts.append({**part, **self.fields(call)})
-        while parts and text_in(parts[-1], "type") in thinking_types:
+        while parts and models.text_in(parts[-1], "type") in thinking_types:
             parts.pop()
         return parts
 
 
-def openai_schema(form: JsonForm) -> JsonObject:
+def openai_schema(form: models.JsonForm) -> models.JsonObject:
     """Return the form in the fields that the APIs of OpenAI expect."""
     return {"name": form.name, "schema": form.schema, "strict": form.strict}

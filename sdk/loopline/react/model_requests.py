@@ -13,22 +13,8 @@ from typing import Literal, Protocol
 
 from msgspec import Struct, structs
 
+from loopline import errors
 from loopline.clock import Clock
-from loopline.errors import (
-    CassetteError,
-    ModelAccessError,
-    ModelError,
-    ModelOverflow,
-    ModelOverloaded,
-    ModelRateLimited,
-    ModelReplyTooLarge,
-    ModelRequestError,
-    ModelStreamBroken,
-    ModelTimedOut,
-    ModelUnavailable,
-    ModelUnreachable,
-    StoreError,
-)
 from loopline.models import Capabilities, Model, Prompt, Reply, TextDelta, Usage, well_formed
 from loopline.models.prompt import cost_of_prompt, estimate
 from loopline.prompt import MAX_FACTOR
@@ -45,12 +31,12 @@ SHORTEST_REPLY = 256
 
 
 _UNBILLED = (
-    ModelRateLimited,
-    ModelOverloaded,
-    ModelUnreachable,
-    ModelRequestError,
-    ModelAccessError,
-    ModelOverflow,
+    errors.ModelRateLimited,
+    errors.ModelOverloaded,
+    errors.ModelUnreachable,
+    errors.ModelRequestError,
+    errors.ModelAccessError,
+    errors.ModelOverflow,
     OutOfBudget,
 )
 """Errors of a request that the provider has not begun to work on."""
@@ -68,17 +54,19 @@ class RetryPolicy(Struct, frozen=True, kw_only=True):
     clock: Clock
     retries: int
     has_fallback: bool = False
-    on_retry: Callable[[int, ModelUnavailable, float], Awaitable[None]] | None = None
+    on_retry: Callable[[int, errors.ModelUnavailable, float], Awaitable[None]] | None = None
     jitter: Callable[[], float] = random.random
 
-    def delay(self, attempt: int, error: ModelUnavailable) -> float | None:
+    def delay(self, attempt: int, error: errors.ModelUnavailable) -> float | None:
         """Return the seconds to wait after the failed attempt `attempt`, counted from 1.
 
         Return None if the request is not repeated: `attempt` is above `retries`, the server's Retry-After is above 60 s, or the
         request timed out and there is another model to try. Otherwise the delay is random, at most 2 ** (attempt - 1) seconds
         and 60 s, but at least the Retry-After.
         """
-        if attempt > self.retries or (self.has_fallback and isinstance(error, ModelTimedOut)):
+        if attempt > self.retries or (
+            self.has_fallback and isinstance(error, errors.ModelTimedOut)
+        ):
             return None
         retry_after = error.retry_after or 0.0
         if retry_after > LONGEST_WAIT_SECONDS:
@@ -111,7 +99,7 @@ async def request_reply(
         try:
             reply = await _stream_once(model, prompt, on_piece)
             return reply if reply.attempt == attempt else structs.replace(reply, attempt=attempt)
-        except ModelUnavailable as error:
+        except errors.ModelUnavailable as error:
             seconds = retries.delay(attempt, error)
             if seconds is None:
                 raise
@@ -122,9 +110,9 @@ async def request_reply(
         attempt += 1
 
 
-def _shorten_reply(prompt: Prompt, error: ModelUnavailable) -> Prompt:
+def _shorten_reply(prompt: Prompt, error: errors.ModelUnavailable) -> Prompt:
     """Return the prompt with a lower output limit if it exceeds a rate limit by itself and a shorter reply would fit."""
-    if not isinstance(error, ModelRateLimited) or not error.excess:
+    if not isinstance(error, errors.ModelRateLimited) or not error.excess:
         return prompt
     output = (prompt.options.output_limit or 0) - error.excess
     if output < SHORTEST_REPLY:
@@ -148,17 +136,17 @@ async def _stream_once(
                         on_piece(structs.replace(piece, text=part))
                 case Reply():
                     reply = _check_usage(model.name, piece)
-    except (CassetteError, ModelError, StoreError):
+    except (errors.CassetteError, errors.ModelError, errors.StoreError):
         raise
     except Exception as error:
         cause = f"{type(error).__name__}: {error}"
-        raise ModelError(f"{model.name}: {cause}") from error
+        raise errors.ModelError(f"{model.name}: {cause}") from error
     finally:
         # An abandoned stream settles its usage when it is closed. The first class is the common one, and checked faster.
         if isinstance(pieces, (AsyncGeneratorType, AsyncGenerator)):
             await pieces.aclose()
     if reply is None:
-        raise ModelError(f"{model.name}: the stream ended without a reply")
+        raise errors.ModelError(f"{model.name}: the stream ended without a reply")
     return reply
 
 
@@ -285,18 +273,18 @@ class MeteredModel(Struct, frozen=True):
         self.quota.estimate(usage, cost)
 
 
-_PLAIN_ERRORS: tuple[tuple[type[ModelError], str], ...] = (
-    (ModelRateLimited, "the model gets too many requests at the moment: try again later"),
-    (ModelOverloaded, "the model is overloaded at the moment: try again later"),
-    (ModelTimedOut, "the model did not answer in time: try again later"),
-    (ModelUnreachable, "the model cannot be reached at the moment: try again later"),
-    (ModelStreamBroken, "the model's answer broke off: try again"),
-    (ModelUnavailable, "the model is not available at the moment: try again later"),
-    (ModelOverflow, "the request is too long for the model: begin a new conversation"),
-    (ModelReplyTooLarge, "the model's answer was too long: ask for less at once"),
-    (ModelRequestError, "the model refused the request"),
-    (ModelAccessError, "the model may not be used"),
-    (ModelError, "the model failed"),
+_PLAIN_ERRORS: tuple[tuple[type[errors.ModelError], str], ...] = (
+    (errors.ModelRateLimited, "the model gets too many requests at the moment: try again later"),
+    (errors.ModelOverloaded, "the model is overloaded at the moment: try again later"),
+    (errors.ModelTimedOut, "the model did not answer in time: try again later"),
+    (errors.ModelUnreachable, "the model cannot be reached at the moment: try again later"),
+    (errors.ModelStreamBroken, "the model's answer broke off: try again"),
+    (errors.ModelUnavailable, "the model is not available at the moment: try again later"),
+    (errors.ModelOverflow, "the request is too long for the model: begin a new conversation"),
+    (errors.ModelReplyTooLarge, "the model's answer was too long: ask for less at once"),
+    (errors.ModelRequestError, "the model refused the request"),
+    (errors.ModelAccessError, "the model may not be used"),
+    (errors.ModelError, "the model failed"),
 )
 """The texts of model errors for the users of a service, from the most specific class to the most general one."""
 
@@ -330,7 +318,7 @@ class PrivateErrors(Struct, frozen=True):
         try:
             async for piece in pieces:
                 yield piece
-        except (CassetteError, OutOfBudget, StoreError):
+        except (errors.CassetteError, OutOfBudget, errors.StoreError):
             raise
         except Exception as error:
             raise _plain_error(self.name, error) from error
@@ -339,13 +327,13 @@ class PrivateErrors(Struct, frozen=True):
                 await pieces.aclose()
 
 
-def _plain_error(model: str, error: Exception) -> ModelError:
+def _plain_error(model: str, error: Exception) -> errors.ModelError:
     number = token_hex(4)
     logger.error("error %s of the model %s: %s: %s", number, model, type(error).__name__, error)
     kinds = (row for row in _PLAIN_ERRORS if isinstance(error, row[0]))
     kind, text = next(kinds, _PLAIN_ERRORS[-1])
     plain = kind(f"{text} (error {number})")
-    if isinstance(error, ModelError):
+    if isinstance(error, errors.ModelError):
         plain.__dict__.update(error.__dict__)  # such as the seconds to wait
     return plain
 
@@ -409,7 +397,12 @@ def request_limits(
 
 
 def learn_overflow(
-    model: Model, error: ModelOverflow, *, tokens: int, output: int, before: OverflowLesson | None
+    model: Model,
+    error: errors.ModelOverflow,
+    *,
+    tokens: int,
+    output: int,
+    before: OverflowLesson | None,
 ) -> ModelOverflowed:
     """Return the body that records a refused request, with lower limits for the next request.
 
@@ -440,7 +433,7 @@ def learn_overflow(
 
 def _next_window(
     capabilities: Capabilities,
-    error: ModelOverflow,
+    error: errors.ModelOverflow,
     named: int,
     *,
     tokens: int,

@@ -21,17 +21,7 @@ from msgspec.structs import replace
 from loopline.clock import Alarm, Clock
 from loopline.errors import CassetteError
 from loopline.models.safe_text import MIN_SECRET_CHARACTERS, remove_secrets, secrets_in
-from loopline.providers.cassettes.cassette_file import (
-    ABANDONED,
-    COMPLETE,
-    CassetteEnd,
-    CassetteHeader,
-    ClockTimes,
-    Line,
-    RecordedRequest,
-    RecordedResponse,
-    encode_line,
-)
+from loopline.providers.cassettes import cassette_file
 
 DECIMALS = 6
 """The decimals of the recorded seconds."""
@@ -72,7 +62,7 @@ class CassetteRecorder:
         Raises:
             CassetteError: the file exists, or cannot be written.
         """
-        header = CassetteHeader(
+        header = cassette_file.CassetteHeader(
             at=self.clock.now(),
             loopline=version("loopline"),
             models=self._models,
@@ -86,14 +76,14 @@ class CassetteRecorder:
         """Return a client that sends through `sender`, and records each request and response."""
         return httpx2.AsyncClient(transport=_RecordingTransport(sender, self))
 
-    async def write_request(self, request: RecordedRequest) -> int:
+    async def write_request(self, request: cassette_file.RecordedRequest) -> int:
         """Write a request and return its number."""
         self._requests += 1
         line = replace(request, number=self._requests, times=self.clock.take_times())
         await self.write(line)
         return line.number
 
-    async def write(self, line: CassetteHeader | Line) -> None:
+    async def write(self, line: cassette_file.CassetteHeader | cassette_file.Line) -> None:
         """Write a line to the file. After `close` this has no effect.
 
         Raises:
@@ -103,7 +93,7 @@ class CassetteRecorder:
 
     async def close(self) -> None:
         """Write the last line and close the file."""
-        await self.write(CassetteEnd(times=self.clock.take_times()))
+        await self.write(cassette_file.CassetteEnd(times=self.clock.take_times()))
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -118,8 +108,8 @@ class CassetteRecorder:
         except OSError as error:
             raise self._unwritable(error) from error
 
-    def _write(self, line: CassetteHeader | Line) -> None:
-        unwritten = memoryview(encode_line(line))
+    def _write(self, line: cassette_file.CassetteHeader | cassette_file.Line) -> None:
+        unwritten = memoryview(cassette_file.encode_line(line))
         try:
             with self._writing:
                 while unwritten and self._file is not None:
@@ -166,9 +156,9 @@ class RecordingClock:
         """Return a new unique name."""
         return self._clock.new_id()
 
-    def take_times(self) -> ClockTimes:
+    def take_times(self) -> cassette_file.ClockTimes:
         """Return the times that were recorded since the last call."""
-        times = ClockTimes(
+        times = cassette_file.ClockTimes(
             loop=tuple(self._loop), threads=tuple(self._threads), elapsed=tuple(self._elapsed)
         )
         self._loop = []
@@ -229,12 +219,12 @@ def _character_pattern(character: str) -> bytes:
     return b"(?:%s|%s|%s)" % (rb"\\?" + re.escape(plain), url, json)
 
 
-def record_request(request: httpx2.Request) -> RecordedRequest:
+def record_request(request: httpx2.Request) -> cassette_file.RecordedRequest:
     """Return the recorded form of a request, without secrets."""
     secrets = Secrets.of(request)
     (content,) = secrets.hide_in((request.content,))
     headers = request.headers.items()
-    return RecordedRequest(
+    return cassette_file.RecordedRequest(
         url=secrets.hide(remove_secrets(str(request.url))),
         headers={name: value for name, value in headers if name in REQUEST_HEADERS},
         content=content,
@@ -254,7 +244,7 @@ class _RecordingTransport(httpx2.AsyncBaseTransport):
             "identity"  # compressed pieces would not be readable in the file
         )
         number = await self._recorder.write_request(record_request(request))
-        line = RecordedResponse(number=number, end=ABANDONED)
+        line = cassette_file.RecordedResponse(number=number, end=cassette_file.ABANDONED)
         try:
             response = await self._client.send(request, stream=True)
         except httpx2.TransportError as error:
@@ -281,7 +271,7 @@ class _RecordedStream(httpx2.AsyncByteStream):
         self,
         response: httpx2.Response,
         recorder: CassetteRecorder,
-        line: RecordedResponse,
+        line: cassette_file.RecordedResponse,
         secrets: Secrets,
     ) -> None:
         headers = {
@@ -304,7 +294,7 @@ class _RecordedStream(httpx2.AsyncByteStream):
         except httpx2.TransportError as error:
             self._line = _add_error(self._line, error, self._secrets)
             raise
-        self._line = replace(self._line, end=COMPLETE)
+        self._line = replace(self._line, end=cassette_file.COMPLETE)
 
     async def aclose(self) -> None:
         await self._response.aclose()
@@ -313,7 +303,7 @@ class _RecordedStream(httpx2.AsyncByteStream):
 
 
 def _add_error(
-    line: RecordedResponse, error: httpx2.TransportError, secrets: Secrets
-) -> RecordedResponse:
+    line: cassette_file.RecordedResponse, error: httpx2.TransportError, secrets: Secrets
+) -> cassette_file.RecordedResponse:
     """Return the line with the error that ended or replaced the response."""
     return replace(line, end=type(error).__name__, said=secrets.hide(str(error)))
