@@ -10,8 +10,7 @@ from pydantic_ai.models.test import TestModel
 from pydantic_ai.profiles import ModelProfile
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from loopline.bridge.bridged_model import BridgedModel
-from loopline.bridge.capabilities import facts_of
+from loopline.bridge.bridged_model import BridgedModel, facts_of
 from loopline.models import UNKNOWN, Rates, Usage, find_model_facts
 
 

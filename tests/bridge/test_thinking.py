@@ -47,7 +47,7 @@ from loopline.bridge.request import parts_of, replay_of
 from loopline.errors import ModelReplyTooLarge
 from loopline.models import AssistantMessage, Options, ToolCall
 from loopline.testing import FakeClock
-from loopline.timeline import Decision, Exit, RoundStart, Thinking
+from loopline.timeline import Decision, Exit, RoundStart
 from loopline.tools import provider_names
 from tests.bridge.bridged_model import asking, bridged_at
 from tests.providers.flat_request import KEY
@@ -98,34 +98,6 @@ async def test_rounds_that_all_think_are_taken_by_a_server_that_checks_each_thou
     assert any(item.opened_by for item in starts[1:])
     assert sum(b'"signature"' in request.raw for request in peer.requests) > 20
     extend_one_another(peer.requests, starts, tails=0)
-
-
-async def test_blocks_of_anthropic_go_back_in_their_order_with_texts_and_ids_untouched() -> None:
-    first = ant.Says(
-        " I look. ",
-        thinking=(ant.Thinking("Hm.", "c2ln"), ant.Redacted("c2VhbA==")),
-        more=(ant.Thinking("", "bW9yZQ=="), COUNT),
-    )
-    said = (first, ant.Says("It is 7."))
-    async with (
-        anthropic_like(*said) as peer,
-        bridged_at(peer, "messages", OPUS) as model,
-        at_work(model) as talk,
-    ):
-        await talk.say("go")
-        (thought,) = await bodies(talk, Thinking)
-    body: Any = peer.requests[1].body
-    asked_for, assistant, result = body["messages"]
-    assert [record["text"][:8] for record in asked_for["content"]] == ["[ar:turn", "ANNOUNCE"]
-    assert assistant["content"] == [
-        {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"},
-        {"type": "redacted_thinking", "data": "c2VhbA=="},
-        {"type": "text", "text": " I look. "},
-        {"type": "thinking", "thinking": "", "signature": "bW9yZQ=="},
-        {"type": "tool_use", "id": "call_1", "name": "w__count", "input": {"number": 7}},
-    ]
-    assert result["content"][0]["tool_use_id"] == "call_1"
-    assert thought.text == "Hm."
 
 
 async def test_reasoning_of_openai_goes_back_encrypted_and_outlives_the_tail() -> None:
@@ -211,25 +183,6 @@ async def test_plain_thinking_goes_back_in_the_field_in_which_it_came(vendor: st
     body: Any = peer.requests[1].body
     (message,) = [message for message in body["messages"] if message["role"] == "assistant"]
     assert message.get(field) == "Hm."
-
-
-async def test_thinking_of_a_reply_that_was_cut_off_has_no_signature_and_stays_here() -> None:
-    cut = ant.Says(
-        *("", ()),
-        thinking=(ant.Thinking("Well."), ant.Thinking("Hm", "")),
-        more=(ant.Text("Half"),),
-        stop="max_tokens",
-    )
-    said = (cut, ant.Says(" an answer."))
-    async with (
-        anthropic_like(*said) as peer,
-        bridged_at(peer, "messages", OPUS) as model,
-        at_work(model) as talk,
-    ):
-        result = await talk.say("go")
-    assert result.answer == "Half an answer."
-    assert b'"thinking":"Well."' in peer.requests[1].raw
-    assert b"Hm" not in peer.requests[1].raw
 
 
 async def test_a_model_that_is_a_function_gets_its_thinking_back_in_its_place() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from loopline.models import (
     AssistantMessage,
     Capabilities,
+    Model,
     ModelFacts,
     Options,
     Prompt,
@@ -21,12 +24,15 @@ from loopline.models import (
 )
 from loopline.models.prompt import cost
 from loopline.timeline import Decision, RangeSummary, RoundStart, SystemMessage, Thinking
+from tests.bridge.bridged_model import bridged_at
 from tests.providers.flat_request import wired
+from tests.providers.test_faults import PATHS
 from tests.support.peers import anthropic_replies as ant
 from tests.support.peers import openai_replies as oai
 from tests.support.peers.anthropic_like import anthropic_like
 from tests.support.peers.behaviors import Behaviour
 from tests.support.peers.call_replies import Call
+from tests.support.peers.http_server import Peer
 from tests.support.peers.openai_like import openai_like
 from tests.support.workbench import at_work, bodies, workbench
 
@@ -35,22 +41,40 @@ COUNT = Call("w__count", '{"number": 7}', "toolu_1")
 OPUS = find_model_facts("anthropic:claude-opus-5-5")
 
 
-async def test_row_35_signed_blocks_of_anthropic_go_back_in_their_order_with_texts_and_ids_untouched() -> (
-    None
-):
+@asynccontextmanager
+async def opus(path: str, peer: Peer) -> AsyncGenerator[Model, None]:
+    """Claude Opus at this server, by Loopline's own model or by that of pydantic-ai."""
+    name = "claude-opus-5-5"
+    if path == "own":
+        yield wired("messages", peer.url, Capabilities(tail=OPUS.tail), OPUS, name)
+    else:
+        async with bridged_at(peer, "messages", name) as bridged:
+            yield bridged
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_row_35_signed_blocks_of_anthropic_go_back_in_their_order_with_texts_and_ids_untouched(
+    path: str,
+) -> None:
     first = ant.Says(
         " I look. ",
         thinking=(ant.Thinking("Hm.", "c2ln"), ant.Redacted("c2VhbA==")),
         more=(ant.Thinking("", "bW9yZQ=="), COUNT),
     )
-    async with anthropic_like(first, ant.Says("It is 7.")) as peer:
-        model = wired("messages", peer.url, Capabilities(tail=OPUS.tail), OPUS, "claude-opus-5-5")
-        async with at_work(model) as talk:
-            await talk.say("go")
-            (thought,) = await bodies(talk, Thinking)
+    async with (
+        anthropic_like(first, ant.Says("It is 7.")) as peer,
+        opus(path, peer) as model,
+        at_work(model) as talk,
+    ):
+        await talk.say("go")
+        (thought,) = await bodies(talk, Thinking)
     body: Any = peer.requests[1].body
-    system, assistant, result = body["messages"][1:4]
-    assert system["clear_at"] == "next_user_message"
+    *before, assistant, result = body["messages"][:4] if path == "own" else body["messages"]
+    if path == "own":
+        assert before[-1]["clear_at"] == "next_user_message"
+    else:
+        (asked_for,) = before
+        assert [record["text"][:8] for record in asked_for["content"]] == ["[ar:turn", "ANNOUNCE"]
     assert assistant["content"] == [
         {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"},
         {"type": "redacted_thinking", "data": "c2VhbA=="},
@@ -210,17 +234,26 @@ def test_deepseek_takes_efforts_and_has_another_word_for_none(effort: str, sent:
     assert (body.get("thinking"), body.get("reasoning_effort")) == sent
 
 
-async def test_thinking_of_a_reply_that_was_cut_off_has_no_signature_and_stays_here() -> None:
+@pytest.mark.parametrize("path", PATHS)
+async def test_thinking_of_a_reply_that_was_cut_off_has_no_signature_and_stays_here(
+    path: str,
+) -> None:
     cut = ant.Says(
-        "", thinking=(ant.Thinking("Hm", ""),), more=(ant.Text("Half"),), stop="max_tokens"
+        "",
+        thinking=(ant.Thinking("Well."), ant.Thinking("Hm", "")),
+        more=(ant.Text("Half"),),
+        stop="max_tokens",
     )
-    async with anthropic_like(cut, ant.Says(" an answer.")) as peer:
-        model = wired("messages", peer.url, Capabilities(tail=OPUS.tail), OPUS)
-        async with at_work(model) as talk:
-            result = await talk.say("go")
-            (thought,) = await bodies(talk, Thinking)
-    assert (result.answer, thought.text) == ("Half an answer.", "Hm")
-    assert b'"thinking":"Hm"' not in peer.requests[1].raw
+    async with (
+        anthropic_like(cut, ant.Says(" an answer.")) as peer,
+        opus(path, peer) as model,
+        at_work(model) as talk,
+    ):
+        result = await talk.say("go")
+        (thought,) = await bodies(talk, Thinking)
+    assert (result.answer, thought.text) == ("Half an answer.", "Well.Hm")
+    assert b'"thinking":"Well."' in peer.requests[1].raw
+    assert b"Hm" not in peer.requests[1].raw
 
 
 async def test_an_epoch_drops_the_thinking_before_it() -> None:

@@ -68,7 +68,13 @@ from loopline.models.prompt import UserMessage as UserMessage
 from loopline.models.provider_errors import DOCUMENTED_ERRORS as DOCUMENTED_ERRORS
 from loopline.models.provider_errors import DocumentedError as DocumentedError
 from loopline.models.provider_errors import ErrorMeaning as ErrorMeaning
+from loopline.models.provider_errors import Overflow as Overflow
+from loopline.models.provider_errors import TokenRate as TokenRate
 from loopline.models.provider_errors import find_documented_error as find_documented_error
+from loopline.models.provider_errors import find_overflow as find_overflow
+from loopline.models.provider_errors import find_token_rate as find_token_rate
+from loopline.models.provider_errors import overflow_error as overflow_error
+from loopline.models.provider_errors import rate_error as rate_error
 from loopline.models.provider_errors import wait_seconds as wait_seconds
 from loopline.models.request_limits import ATTACHMENTS as ATTACHMENTS
 from loopline.models.request_limits import BRIDGED as BRIDGED
@@ -91,12 +97,6 @@ from loopline.models.structured import StructuredCallError as StructuredCallErro
 from loopline.models.structured import StructuredCallResult as StructuredCallResult
 from loopline.models.structured import complete_reply as complete_reply
 from loopline.models.structured import structured_llm_call as structured_llm_call
-from loopline.models.token_errors import Overflow as Overflow
-from loopline.models.token_errors import TokenRate as TokenRate
-from loopline.models.token_errors import find_overflow as find_overflow
-from loopline.models.token_errors import find_token_rate as find_token_rate
-from loopline.models.token_errors import overflow_error as overflow_error
-from loopline.models.token_errors import rate_error as rate_error
 from loopline.models.yaml_document import YamlDocument as YamlDocument
 from loopline.models.yaml_document import YamlError as YamlError
 from loopline.models.yaml_document import read_yaml as read_yaml

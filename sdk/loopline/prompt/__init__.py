@@ -62,5 +62,5 @@ from loopline.prompt.rendering import RENDERER as RENDERER
 from loopline.prompt.rendering import CutPoint as CutPoint
 from loopline.prompt.rendering import InputMessages as InputMessages
 from loopline.prompt.rendering import Rendering as Rendering
+from loopline.prompt.rendering import View as View
 from loopline.prompt.truncation import escape_frame as escape_frame
-from loopline.prompt.view import View as View

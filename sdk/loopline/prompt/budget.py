@@ -9,8 +9,7 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
-from loopline.prompt.rendering import CutPoint, Rendering
-from loopline.prompt.view import View
+from loopline.prompt.rendering import CutPoint, Rendering, View
 from loopline.timeline import Projection
 
 TRIGGER = 0.9

@@ -26,9 +26,8 @@ from loopline.prompt import attached_files
 from loopline.prompt.announce import announce, unseen_sources, workspace_line
 from loopline.prompt.caching import Part, PartKind, SentRequest, message_counts
 from loopline.prompt.protocols import NATIVE, protocol_named
-from loopline.prompt.rendering import RENDERER, digest_text
+from loopline.prompt.rendering import RENDERER, View, digest_text, opens_epoch
 from loopline.prompt.truncation import escape_frame, short_arguments
-from loopline.prompt.view import View, opens_epoch
 from loopline.timeline import (
     BackgroundResult,
     Block,

@@ -22,7 +22,7 @@ from loopline import (
 from loopline.cli.timeline import summary_of
 from loopline.conversations import Conversation
 from loopline.crew import GraphOptions
-from loopline.crew.graph_plan import parse_analysis, parse_graph, ready_steps, set_status
+from loopline.crew.graph import parse_analysis, parse_graph, ready_steps, set_status
 from loopline.models import Model
 from loopline.testing import Call, FakeClock, ScriptedModel
 from loopline.testing.clock import BEGINNING
