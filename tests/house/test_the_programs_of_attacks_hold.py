@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.bench.attacks.programs.__main__ import CLASSES, run_class
-from tests.support.programs import needs_bubblewrap
 
 SEED, MOST = 7, 2
-NEEDS = {"sandbox": [needs_bubblewrap]}
+MARKS = {"sandbox": [pytest.mark.service]}
 DRAWN = [name for name in CLASSES if name != "terminal"]
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=NEEDS.get(name, [])) for name in DRAWN])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, [])) for name in DRAWN])
 async def test_no_program_of_a_drawn_sample_passes_through(name: str) -> None:
     trials = await run_class(name, SEED, MOST)
     assert trials != []

@@ -15,7 +15,7 @@ import pytest
 from loopline import AttachmentError, LooplineError, StoreBusy
 from loopline.files.clamd import ClamdScanner
 from loopline.knowledge import KnowledgeSpace, MemoryIndexes, MemoryRepository
-from loopline.knowledge.repository_space import RETRY_SECONDS
+from loopline.knowledge.space import RETRY_SECONDS
 from loopline.memory import ConversationMemory, MemoryTurnIndex
 from loopline.sandbox.docker_daemon import DaemonError, DockerDaemon
 from loopline.search import (

@@ -15,8 +15,8 @@ from loopline.knowledge.repository import LeftOut as LeftOut
 from loopline.knowledge.repository import MemoryRepository as MemoryRepository
 from loopline.knowledge.repository import Repository as Repository
 from loopline.knowledge.repository import RepositoryFile as RepositoryFile
-from loopline.knowledge.repository_space import KnowledgeState as KnowledgeState
 from loopline.knowledge.space import KnowledgeSpace as KnowledgeSpace
+from loopline.knowledge.space import KnowledgeState as KnowledgeState
 from loopline.knowledge.space import SearchFilter as SearchFilter
 from loopline.knowledge.tree import KnowledgeConfig as KnowledgeConfig
 from loopline.search import VectorState as VectorState

@@ -3,22 +3,476 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from hashlib import sha256
 from itertools import chain
 
 from msgspec import structs
 
 from loopline.clock import Clock, SystemClock
 from loopline.errors import KnowledgeError, RefError
-from loopline.knowledge.index_build import IndexStore, Progress
-from loopline.knowledge.passage import Passage, parse_knowledge_ref
+from loopline.knowledge.index_build import (
+    LARGEST_FILE_BYTES,
+    BuildReport,
+    CheckedLinks,
+    IndexBuild,
+    IndexKey,
+    IndexStore,
+    Progress,
+    Skipped,
+    StoredIndex,
+    decode_text,
+    dump_report,
+    load_report,
+)
+from loopline.knowledge.links import (
+    LinkTargets,
+    broken_links,
+    document_labels,
+    document_links,
+    is_document,
+)
+from loopline.knowledge.passage import (
+    Passage,
+    PassageReader,
+    document_headings,
+    parse_knowledge_ref,
+)
 from loopline.knowledge.repository import Repository
-from loopline.knowledge.repository_space import KnowledgeState, RepositorySpace
-from loopline.knowledge.tree import KnowledgeConfig
-from loopline.refs import KnowledgeRef
-from loopline.search import MemoryVectors, SharedEmbedder, VectorState, VectorStore
+from loopline.knowledge.tree import KnowledgeConfig, Root, read_roots
+from loopline.refs import KnowledgeRef, Lines
+from loopline.search import (
+    CHUNKS_VERSION,
+    EmbeddingError,
+    Hit,
+    Index,
+    IndexDamaged,
+    MemoryVectors,
+    SharedEmbedder,
+    Vector,
+    VectorIndex,
+    VectorState,
+    VectorStore,
+    search,
+)
+
+logger: logging.Logger = logging.getLogger("loopline")
+
+LOAD_SECONDS = 20.0
+"""The longest time that a search waits until an embedder is loaded."""
+RETRY_SECONDS = 30.0
+"""The time after a failure from which the next search starts making the vectors again."""
+
+
+class VectorBuild:
+    """Opens the vectors of one index, or makes them in a thread if some are missing."""
+
+    def __init__(
+        self,
+        signature: str,
+        index: Index,
+        embedder: SharedEmbedder,
+        store: VectorStore,
+        clock: Clock,
+    ) -> None:
+        """Start the thread."""
+        self._signature = signature
+        self._index = index
+        self._embedder = embedder
+        self._store = store
+        self._clock = clock
+        self._progress: Progress | None = None
+        self._stopped = threading.Event()
+        self._loaded = threading.Event()
+        """Set when the stored vectors are open or known to be missing, or when a search has waited long enough."""
+        self._vectors: VectorIndex | None = None
+        self._state = VectorState(total=index.size)
+        self._failed_at: float | None = None
+        self._starting = threading.Lock()
+        self._thread = self._start()
+
+    @property
+    def state(self) -> VectorState:
+        """The progress of the vectors, and the last problem."""
+        return self._state
+
+    def ask(self, query: str) -> tuple[VectorIndex, Vector] | None:
+        """Return the vectors and the vector of the query; None if not all vectors are made, or the query has none.
+
+        The first call waits up to `LOAD_SECONDS` for the embedder, so that stored vectors are used from the first search
+        on. If the query cannot be embedded, `state.problem` says why.
+        """
+        self._loaded.wait(LOAD_SECONDS)
+        self._loaded.set()  # the next search does not wait again
+        vectors = self._vectors
+        if vectors is None:
+            self._start_again(RETRY_SECONDS)
+            return None
+        try:
+            question = self._embedder.get().embed_query(query)
+        except EmbeddingError as error:
+            self._state = replace(self._state, problem=str(error))
+            return None
+        self._state = replace(self._state, problem="")
+        return vectors, question
+
+    def wait(self, progress: Progress | None = None) -> None:
+        """Block until all vectors are made. After a failure, start again.
+
+        `progress(done, total, activity)` is called with numbers of passages, in another thread.
+
+        Raises:
+            EmbeddingError: the vectors cannot be made, or the space was closed; the message says what to do.
+        """
+        self._progress = progress
+        self._start_again(0.0)
+        self._thread.join()
+        if self._vectors is None:
+            raise EmbeddingError(
+                self._state.problem
+                or "the space was closed, or its commit moved, before all vectors were made"
+            )
+
+    def stop(self) -> None:
+        """Stop after the current batch, and close the vectors. Vectors made so far stay stored for the next start."""
+        with self._starting:
+            self._stopped.set()
+        self._thread.join()
+        if self._vectors is not None:
+            self._vectors.close()
+
+    def _start(self) -> threading.Thread:
+        thread = threading.Thread(target=self._run, name="loopline-embed", daemon=True)
+        thread.start()
+        return thread
+
+    def _start_again(self, seconds: float) -> None:
+        """Start again if the last failure was at least `seconds` ago."""
+        with self._starting:
+            if self._failed_at is None or self._stopped.is_set():
+                return
+            if self._clock.elapsed() - self._failed_at >= seconds:
+                self._thread.join()  # it has set `_failed_at`, so it ends soon
+                self._failed_at = None
+                self._thread = self._start()
+
+    def _run(self) -> None:
+        try:
+            embedder = self._embedder.get()
+            self._use(self._store.open(self._signature, embedder, self._index.size))
+            self._loaded.set()
+            if self._vectors is None:
+                self._use(self._store.build(self._signature, embedder, self._index, self._advance))
+        except KnowledgeError as error:
+            self._fail(str(error))
+        except Exception as error:
+            logger.exception("vectors cannot be made")
+            self._fail(f"{type(error).__name__}: {error}")
+        finally:
+            self._loaded.set()
+
+    def _fail(self, problem: str) -> None:
+        self._state = replace(self._state, problem=problem)
+        self._failed_at = self._clock.elapsed()
+
+    def _use(self, vectors: VectorIndex | None) -> None:
+        if vectors is not None:
+            self._state = VectorState(self._index.size, self._index.size, is_ready=True)
+            self._vectors = vectors
+
+    def _advance(self, done: int, total: int) -> bool:
+        self._state = replace(self._state, done=done)
+        if self._progress is not None:
+            self._progress(done, total, "embedding passages")
+        return not self._stopped.is_set()
+
+
+# Part of the signature: increment it when the same commit and configuration produce another index.
+SPACE_VERSION = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnowledgeState:
+    """The state of a space.
+
+    `seconds` is the time that opening or building took, and `reused` is True if the index was built earlier.
+    `uncommitted` is the number of changed files in the work tree; the space does not contain these changes. The state
+    of a space of several repositories has the state of each in `repositories`, by name. Its numbers are the sums, and
+    its `ref`, `commit` and `short_commit` are empty.
+    """
+
+    repository: str
+    location: str
+    ref: str
+    commit: str
+    short_commit: str
+    files: int
+    passages: int
+    seconds: float
+    reused: bool
+    uncommitted: int
+    warnings: tuple[str, ...]
+    skipped: tuple[Skipped, ...]
+    repositories: Mapping[str, KnowledgeState] = field(default_factory=dict[str, "KnowledgeState"])
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """An open index, its key, the state of its commit, and its vectors if there is an embedder."""
+
+    key: IndexKey
+    index: Index
+    state: KnowledgeState
+    vectors: VectorBuild | None
+
+    def close(self) -> None:
+        if self.vectors is not None:
+            self.vectors.stop()
+        self.index.close()
+
+
+class RepositorySpace:
+    """A repository at a commit, searched and read. All methods block. `name` is the first part of its paths in a space of several."""
+
+    def __init__(
+        self,
+        repository: Repository,
+        indexes: IndexStore,
+        config: KnowledgeConfig,
+        *,
+        clock: Clock,
+        embedder: SharedEmbedder | None,
+        vectors: VectorStore,
+        name: str = "",
+    ) -> None:
+        self.name = name
+        self.config = config
+        self._embedder = embedder
+        self._vectors = vectors
+        self._repository = repository
+        self._indexes = indexes
+        self._clock = clock
+        self._roots = read_roots(config)
+        self._reader = PassageReader(repository, self._roots, name)
+        self._checked = CheckedLinks(name)
+        self._lock = threading.Lock()
+        self._opened: _Opened | None = None
+        self._retired: _Opened | None = None
+
+    @property
+    def state(self) -> KnowledgeState:
+        """The state of the repository.
+
+        Raises:
+            KnowledgeError: no index is open; call `ensure` first.
+        """
+        if self._opened is None:
+            raise KnowledgeError("the knowledge space is not ready: await ensure() first")
+        return self._opened.state
+
+    @property
+    def vectors(self) -> VectorState | None:
+        """The progress of the vectors of the open index; None without an embedder, or before `ensure`."""
+        build = None if self._opened is None else self._opened.vectors
+        return None if build is None else build.state
+
+    def search(
+        self, query: str, limit: int, accepts: Callable[[str], bool] | None
+    ) -> list[Passage]:
+        """Return the best `limit` passages, best first, from files for which `accepts` of their path in the space is true.
+
+        A damaged index is built again first.
+        """
+        opened = self._opened or self._open_current(None)
+        try:
+            return self._passages(opened, query, limit, accepts)
+        except IndexDamaged:
+            return self._passages(self._rebuild(opened), query, limit, accepts)
+
+    def ensure(self, progress: Progress | None) -> KnowledgeState:
+        """Open the index of the commit that the configured ref names now, or build it; do nothing if it is open."""
+        return self._open_current(progress).state
+
+    def wait(self, progress: Progress | None) -> KnowledgeState:
+        """Do the same as `ensure`, and then wait for all vectors if there is an embedder."""
+        opened = self._open_current(progress)
+        if opened.vectors is not None:
+            opened.vectors.wait(progress)
+        return opened.state
+
+    def read(self, ref: KnowledgeRef) -> Passage:
+        """Return the passage of a ref. Its path does not begin with the name of the repository."""
+        opened = self._opened or self._open_current(None)
+        return self._reader.passage(ref, opened.state.commit)
+
+    def check(self, broken_ref: Callable[[KnowledgeRef], str]) -> list[str]:
+        """Return a problem for each link, ref, path in backticks and heading in the documents that does not exist.
+
+        `broken_ref` returns the reason if a ref of the space does not exist, or an empty string.
+        """
+        opened = self._opened or self._open_current(None)
+        tree = self._reader.tree(opened.state.commit)
+        files = [(path, tree.files[path]) for path in sorted(tree.files)]
+        documents = [(path, entry) for path, entry in files if is_document(entry.path)]
+        small = [(path, entry) for path, entry in documents if entry.size <= LARGEST_FILE_BYTES]
+        contents = self._repository.contents([entry.blob for _, entry in small])
+        texts = {
+            path: decode_text(data) or "" for (path, _), data in zip(small, contents, strict=True)
+        }
+        headings = {entry.path: document_headings(entry.path, texts[path]) for path, entry in small}
+        targets = LinkTargets(headings, broken_ref)
+        labels = frozenset(
+            label for path, entry in small for label in document_labels(entry.path, texts[path])
+        )
+        return [
+            problem
+            for path, entry in small
+            for problem in broken_links(
+                path,
+                entry.path,
+                document_links(entry.path, texts[path]),
+                tree,
+                name=self.name,
+                labels=labels,
+                targets=targets,
+            )
+        ]
+
+    def close(self) -> None:
+        """Close the index; a later call opens it again."""
+        with self._lock:
+            for opened in (self._retired, self._opened):
+                if opened is not None:
+                    opened.close()
+            self._retired = self._opened = None
+
+    def _open_current(self, progress: Progress | None) -> _Opened:
+        with self._lock:
+            commit = self._repository.resolve(self.config.ref)
+            opened = self._opened
+            if opened is not None and opened.state.commit == commit:
+                return opened
+            return self._replace(self._open(commit, progress))
+
+    def _rebuild(self, damaged: _Opened) -> _Opened:
+        with self._lock:
+            if self._opened is not damaged and self._opened is not None:
+                return self._opened
+            self._indexes.discard(damaged.key)
+            return self._replace(self._open(damaged.state.commit, None))
+
+    def _replace(self, opened: _Opened) -> _Opened:
+        """Use the new index. The previous index stays open until the next replacement, because searches may still run in it."""
+        if self._retired is not None:
+            self._retired.close()
+        self._retired = self._opened
+        self._opened = opened
+        return opened
+
+    def _passages(
+        self, opened: _Opened, query: str, limit: int, accepts: Callable[[str], bool] | None
+    ) -> list[Passage]:
+        among = None
+        if accepts is not None:
+            among = opened.index.numbers(lambda path: accepts(self._reader.space_path(path)))
+        answer = None if opened.vectors is None else opened.vectors.ask(query)
+        vectors, question = answer or (None, None)
+        hits = search(query, opened.index, vectors, question, limit=limit, among=among)
+        return [
+            _passage(hit, self._reader.space_path(hit.chunk.path), opened.state) for hit in hits
+        ]
+
+    def _open(self, commit: str, progress: Progress | None) -> _Opened:
+        start = self._clock.elapsed()
+        key = IndexKey(
+            index_signature(
+                commit, self._roots, validate_refs=self.config.validate_refs, name=self.name
+            ),
+            index_signature(
+                self._repository.name,
+                self._roots,
+                validate_refs=self.config.validate_refs,
+                name=self.name,
+            ),
+        )
+        with ThreadPoolExecutor(1) as pool:
+            uncommitted = pool.submit(self._repository.count_uncommitted)
+            stored, report, reused = self._load_or_build(key, commit, progress)
+            state = KnowledgeState(
+                repository=self._repository.name,
+                location=self._repository.location,
+                ref=self.config.ref,
+                commit=commit,
+                short_commit=self._repository.abbreviate(commit),
+                files=report.files,
+                passages=stored.index.size,
+                seconds=self._clock.elapsed() - start,
+                reused=reused,
+                uncommitted=uncommitted.result(),
+                warnings=(*self._repository.warnings, *report.warnings),
+                skipped=report.skipped,
+            )
+        vectors = None
+        if self._embedder is not None:
+            vectors = VectorBuild(
+                key.signature, stored.index, self._embedder, self._vectors, self._clock
+            )
+        return _Opened(key, stored.index, state, vectors)
+
+    def _load_or_build(
+        self, key: IndexKey, commit: str, progress: Progress | None
+    ) -> tuple[StoredIndex, BuildReport, bool]:
+        stored = self._indexes.open(key)
+        if stored is not None:
+            try:
+                return stored, load_report(stored.notes), True
+            except KnowledgeError:
+                stored.index.close()
+                self._indexes.discard(key)
+        tree = self._reader.tree(commit)
+        build = IndexBuild(
+            self._repository, tree, self._checked, validate_refs=self.config.validate_refs
+        )
+        stored = self._indexes.build(
+            key,
+            build.files(),
+            lambda paths: build.read(paths, progress),
+            lambda notes: dump_report(build.report(notes)),
+        )
+        return stored, load_report(stored.notes), not build.started
+
+
+def index_signature(
+    commit: str, roots: tuple[Root, ...], *, validate_refs: bool, name: str = ""
+) -> str:
+    """Return a digest of everything that decides the content of an index.
+
+    For the digest of a family, `commit` is the name of the repository instead. `name` is the name of the repository in a
+    space of several; it matters only if `validate_refs` is set, because it is part of the stored warnings.
+    """
+    named = (name,) if name and validate_refs else ()
+    parts = (SPACE_VERSION, CHUNKS_VERSION, commit, sorted(map(repr, roots)), validate_refs, *named)
+    return sha256(repr(parts).encode()).hexdigest()
+
+
+def _passage(hit: Hit, path: str, state: KnowledgeState) -> Passage:
+    chunk = hit.chunk
+    ref = KnowledgeRef(path=path, commit=state.short_commit, span=Lines(*chunk.lines))
+    return Passage(
+        ref=str(ref),
+        title=chunk.title,
+        text=chunk.text,
+        path=path,
+        commit=state.commit,
+        lines=chunk.lines,
+        score=hit.score,
+        why=hit.why,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

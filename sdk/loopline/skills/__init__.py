@@ -1,8 +1,6 @@
 """Skills: texts that say how to do something, listed in the prompt and read when needed."""
 
 from loopline.skills.companions import COMPACT_FILE, SkillFile, SkillTool, read_folder_file
-from loopline.skills.places import FOLDER as SKILLS_FOLDER
-from loopline.skills.places import SkillPlace, add_places, join_imports
 from loopline.skills.skill import (
     DEFAULT_NAMESPACE,
     DIGEST,
@@ -14,7 +12,8 @@ from loopline.skills.skill import (
     skill_selections,
 )
 from loopline.skills.skill import FILE as SKILL_FILE
-from loopline.skills.skills import Skills
+from loopline.skills.skills import FOLDER as SKILLS_FOLDER
+from loopline.skills.skills import SkillPlace, Skills, add_places, join_imports
 from loopline.skills.validation import SkillProblem, check_skill, skill_folders
 
 __all__ = [

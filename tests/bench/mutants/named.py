@@ -171,7 +171,7 @@ NAMED = (
     ),
     Named(
         "an index serves whether or not links are checked",
-        "knowledge/repository_space.py",
+        "knowledge/space.py",
         "sorted(map(repr, roots)), validate_refs, *named)",
         "sorted(map(repr, roots)))",
     ),
