@@ -110,10 +110,10 @@ def held_by() -> Mapping[str, Sequence[Held]]:
     """The tests by the name of the row that each holds: those with its name, and those that the row names."""
     found = defaultdict[str, list[Held]](list)
     for row in (row for rows in sections().values() for row in rows if row.test):
-        path, _, test = row.test.partition("::")
-        assert test in {function.name for function in functions(ROOT / path)}, row.test
+        file, _, test = row.test.partition("::")
+        assert test in {function.name for function in functions(ROOT / file)}, row.test
         sentence = test.removeprefix("test_").replace("_", " ")
-        found[row.name].append(Held(sentence=sentence, path=ROOT / path))
+        found[row.name].append(Held(sentence=sentence, path=ROOT / file))
     for path in python_files("tests"):
         for name, sentence in _named(path):
             found[name].append(Held(sentence=sentence, path=path))

@@ -12,7 +12,7 @@ from loopline import BaseWorkflow, Bundle, LooplineError, TurnPayload, TurnResul
 from loopline.models import JsonObject
 from loopline.react import Allow, Ask, Deny, Guard, GuardedCall, Verdict
 from loopline.react.guards import Guards, allow_only, ask_before, rate_limit, read_only
-from loopline.testing import Call, ScriptedModel
+from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import Effect, ToolResult
 from tests.support import playground
@@ -250,7 +250,8 @@ async def test_in_a_turn_the_model_reads_why_a_call_did_not_run(looks: list[Entr
     async with talking(script, bundle=GUARDED) as talk:
         await talk.say("Go.")
         blocks = await talk.blocks()
-    results = [block.body for block in blocks if isinstance(block.body, ToolResult)]
+    found = [block.body for block in blocks if isinstance(block.body, ToolResult)]
+    results = sorted(found, key=lambda result: result.call_id)
     assert [(result.tool, result.status) for result in results] == [
         ("play.alone", "denied"),
         ("play.look", "ok"),
