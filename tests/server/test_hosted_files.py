@@ -61,6 +61,41 @@ async def test_without_a_server_the_url_is_that_of_a_copy_which_goes_with_the_ha
     assert name == NAME.format("default", "default")
 
 
+class LateReports(BaseWorkflow):
+    """Makes a report in the first turn, and answers with its URL when it is asked for it."""
+
+    async def process(self, payload: TurnPayload) -> TurnResult[Any]:
+        if payload.turn_id == "turn_1":
+            await self.store.put_attachment("export/the report.pdf", REPORT)
+        if payload.text != "Report?":
+            return await (await self.build_react()).run(payload)
+        ref = "fi:turn_1.outputs/export/the%20report.pdf"
+        with pytest.raises(LooplineError, match=r"await fetch_artifact_url\(ref\)"):
+            self.hosting_service.get_artifact_url(ref)
+        with pytest.raises(LooplineError, match="is not an output of this conversation"):
+            await self.hosting_service.fetch_artifact_url("fi:turn_1.outputs/none.pdf")
+        urls = [await self.hosting_service.fetch_artifact_url(name) for name in (ref, f"{ref}@1")]
+        return await self.answer(dumps(urls))
+
+
+async def test_the_url_of_a_file_before_a_summary_is_fetched_also_by_another_process(
+    tmp_path: Path,
+) -> None:
+    bundle = Bundle(id="late", workflow=LateReports)
+    store = f"sqlite:///{tmp_path}/talk.db"
+    model = ScriptedModel([*["x" * 9_000] * 7], aux={"summary": ["Goal."] * 9}, window=16_000)
+    async with Harness.open(bundle, store=store, model=model) as harness:
+        talk = harness.conversation("c1")
+        for _ in range(7):
+            await talk.say("On.")
+        assert "conv.range.summary" in [block.type for block in await talk.blocks()]
+        check_copy(copy_at(answer_parts((await talk.say("Report?")).answer)[0]))
+    async with Harness.open(bundle, store=store, model=ScriptedModel([])) as harness:
+        urls = answer_parts((await harness.conversation("c1").say("Report?")).answer)
+        assert urls[0] == urls[1]
+        check_copy(copy_at(urls[0]))
+
+
 def test_a_copy_that_could_not_be_written_is_made_again() -> None:
     text = "tea" * 999
     file = FileAdded(
@@ -129,7 +164,7 @@ def test_the_copies_of_a_killed_process_are_removed_and_those_of_a_running_one_s
 @pytest.mark.parametrize(
     ("ref", "problem"),
     [
-        ("fi:turn_1.outputs/none.pdf", "is not an output of this turn"),
+        ("fi:turn_1.outputs/none.pdf", "is not an output of this conversation"),
         ("fi:turn_1.files/none.pdf", "only files below outputs/"),
         ("ar:turn_1.user.prompt", "is not an output"),
         ("the report", "not a ref"),

@@ -30,6 +30,7 @@ from loopline.reader import ConversationLookup, ConversationView, KnowledgeRead,
 from loopline.refs import FileRef, HostedRef, parse
 from loopline.skills import Skills
 from loopline.timeline import (
+    Block,
     BodyUnion,
     ConversationKey,
     FileAdded,
@@ -67,9 +68,10 @@ HostFile = Callable[[HostedRef, FileAdded], str]
 class ApplicationHostingService:
     """Makes URLs and resource names of the output files of a conversation."""
 
-    def __init__(self, recorder: Recorder, host_file: HostFile) -> None:
+    def __init__(self, recorder: Recorder, host_file: HostFile, reader: Reader) -> None:
         self._recorder = recorder
         self._host_file = host_file
+        self._reader = reader
 
     def get_artifact_url(self, ref: str) -> str:
         """Return a URL of an output file. It expires, and any holder of the URL can read the file.
@@ -81,6 +83,15 @@ class ApplicationHostingService:
         """
         return self._host_file(*self._find(ref))
 
+    async def fetch_artifact_url(self, ref: str) -> str:
+        """Return a URL of an output file like `get_artifact_url`, also of a turn before the last summary.
+
+        Raises:
+            LooplineError: the ref does not name an external output of the conversation.
+        """
+        parsed = _parse_output(ref)
+        return self._host_file(*self._hosted(ref, await self._reader.find(parsed)))
+
     def resource_name(self, ref: str) -> str:
         """Return the resource name `ef:…` of an output file. The name does not give a right to read the file.
 
@@ -91,19 +102,29 @@ class ApplicationHostingService:
         return str(name)
 
     def _find(self, ref: str) -> tuple[HostedRef, FileAdded]:
-        recorder = self._recorder
-        parsed = parse(ref)
-        if not isinstance(parsed, FileRef) or parsed.area != "outputs":
-            raise LooplineError(f"{ref} is not an output: only files below outputs/ are hosted")
-        block = recorder.timeline.find(parsed)
+        block = self._recorder.timeline.find(_parse_output(ref))
+        if block is None and self._recorder.timeline.base.covers:
+            raise LooplineError(
+                f"{ref} is not an output of a turn since the last summary: await fetch_artifact_url(ref) for the URL of "
+                "an earlier one"
+            )
+        return self._hosted(ref, block)
+
+    def _hosted(self, ref: str, block: Block | None) -> tuple[HostedRef, FileAdded]:
         if block is None:
             raise LooplineError(
-                f"{ref} is not an output of this turn, or of one since the last summary: store it again with "
-                "self.store.put_attachment"
+                f"{ref} is not an output of this conversation: store one with self.store.put_attachment"
             )
         if not _FILES.has(block.body) or not is_hosted(block.body):
             raise LooplineError(f"{ref} is for the agent alone: make it with visibility='external'")
-        return hosted_name(recorder.conversation, block.turn_id, block.body), block.body
+        return hosted_name(self._recorder.conversation, block.turn_id, block.body), block.body
+
+
+def _parse_output(ref: str) -> FileRef:
+    parsed = parse(ref)
+    if not isinstance(parsed, FileRef) or parsed.area != "outputs":
+        raise LooplineError(f"{ref} is not an output: only files below outputs/ are hosted")
+    return parsed
 
 
 RunLoop = Callable[["PreparedRun"], Awaitable[TurnResult[Any]]]

@@ -192,7 +192,8 @@ class BaseWorkflow(Generic[Deps]):
     @property
     def hosting_service(self) -> ApplicationHostingService:
         """A service that makes URLs of output files of the conversation for its user."""
-        return ApplicationHostingService(self._run.recorder, self._run.services.host_file)
+        run = self._run
+        return ApplicationHostingService(run.recorder, run.services.host_file, run.reader)
 
     @property
     def deps(self) -> Deps:
