@@ -111,6 +111,34 @@ def test_the_address_is_printed_when_the_server_listens_with_the_port_it_has(
         process.communicate()
 
 
+BROKEN = """from loopline import BaseWorkflow, Bundle
+
+class Broken(BaseWorkflow):
+    async def process(self, payload):
+        raise ValueError("no tea \\x1b[2J")
+
+bundle = Bundle(id="broken", workflow=Broken)
+"""
+
+
+def test_the_terminal_of_a_server_shows_why_a_turn_failed(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(BROKEN)
+    process = Loopline(tmp_path).start("serve", "broken.py", "--port", "0")
+    try:
+        assert process.stderr is not None
+        address = process.stderr.readline().partition(" at ")[2].partition(";")[0]
+        place = f"{address}/conversations/default/default/c1/messages"
+        failed = httpx2.post(place, json={"text": "tea"}, timeout=30).json()
+    finally:
+        process.terminate()
+        _, errors = process.communicate(timeout=60)
+    assert failed["exit_reason"] == "error"
+    assert failed["error"] == "the bundle's code failed: BundleError"
+    assert errors.count("ERROR loopline: a turn failed") == 1
+    assert errors.count("broken.py:5: ValueError: no tea") == 1
+    assert "\x1b[2J" not in errors
+
+
 def test_production_is_refused_with_what_is_for_authors(tmp_path: Path) -> None:
     ran = Loopline(tmp_path)("serve", "guide", "--production", "--reload")
     assert ran.code == 2

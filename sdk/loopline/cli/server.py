@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import logging
 import os
 import sys
 import webbrowser
@@ -20,7 +21,7 @@ import click
 
 from loopline.bundle import load
 from loopline.cli.bundle_access import answer_command, open_bundle, parse_properties
-from loopline.cli.options import ANSWERED, Choices, UsageError, command
+from loopline.cli.options import ANSWERED, Choices, TerminalLines, UsageError, command
 from loopline.cli.parameters import (
     PATH,
     answer_options,
@@ -188,6 +189,8 @@ async def serve(
         properties=parse_properties(choices),
     )
 
+    _print_errors()
+
     def show_address(url: str) -> None:
         screen.note(f"{escape(', '.join(bundles))} at {url}; the API is at /docs")
 
@@ -199,6 +202,16 @@ async def serve(
     gc.freeze()
     await (_serve_until_a_change(server, bundles, screen) if reload else server.serve())
     return ANSWERED
+
+
+def _print_errors() -> None:
+    """Print the errors of the log on stderr, if `-v` does not print the log: users get only their ids."""
+    log = logging.getLogger("loopline")
+    if all(isinstance(handler, logging.NullHandler) for handler in log.handlers):
+        handler = logging.StreamHandler()
+        handler.setLevel(logging.ERROR)
+        handler.setFormatter(TerminalLines())
+        log.addHandler(handler)
 
 
 def _authenticators(

@@ -17,43 +17,11 @@ from loopline.errors import AttachmentError, BundleError
 from loopline.events import DialectName, dialect
 from loopline.files import Attachment, AttachmentCaps
 from loopline.models import well_formed
-from loopline.server.access import HostDep, OwnKeyDep, ReadKeyDep
+from loopline.server import bodies, event_streams, turn_requests
+from loopline.server.access import HostDep, OwnDep, OwnKeyDep, ReadKeyDep
 from loopline.server.approvals import waiting_questions
-from loopline.server.bodies import (
-    FILES,
-    AnswersBody,
-    ApprovalAnswer,
-    ApprovalsAnswer,
-    DoneAnswer,
-    ForkAnswer,
-    ForkBody,
-    InterruptBody,
-    MessageBody,
-    PlaceAnswer,
-    RecallBody,
-    ReceiptAnswer,
-    TurnAnswer,
-    turn_answer,
-    turn_of,
-)
 from loopline.server.bundle_host import BundleHost
-from loopline.server.event_streams import (
-    MEDIA_TYPE,
-    EarlyEvents,
-    EventResponse,
-    StreamFormat,
-    run_response,
-    start_position,
-    subscribe_early,
-)
 from loopline.server.problems import not_found
-from loopline.server.turn_requests import (
-    TurnRequest,
-    answer_open_calls,
-    check_unanswered,
-    resume_turn,
-    submit_message,
-)
 from loopline.timeline import (
     ConversationKey,
     TurnResult,
@@ -82,7 +50,7 @@ FORM: dict[str, Any] = {
                         },
                         FILE: {
                             "type": "array",
-                            "maxItems": FILES,
+                            "maxItems": bodies.FILES,
                             "items": {"type": "string", "format": "binary"},
                         },
                     },
@@ -94,7 +62,9 @@ FORM: dict[str, Any] = {
 """The description of the form for the OpenAPI document."""
 
 
-async def read_form(request: Request, caps: AttachmentCaps) -> tuple[MessageBody, list[Attachment]]:
+async def read_form(
+    request: Request, caps: AttachmentCaps
+) -> tuple[bodies.MessageBody, list[Attachment]]:
     """Parse a form to its message and files. Sizes are checked before the files are read into memory.
 
     Raises:
@@ -102,16 +72,18 @@ async def read_form(request: Request, caps: AttachmentCaps) -> tuple[MessageBody
         RequestValidationError: the message is missing or not valid.
         AttachmentError: a file, or all files together, are too large.
     """
-    async with request.form(max_files=FILES, max_fields=1, max_part_size=MESSAGE_BYTES) as form:
+    async with request.form(
+        max_files=bodies.FILES, max_fields=1, max_part_size=MESSAGE_BYTES
+    ) as form:
         return _parse_message(form), await _read_files(form, caps)
 
 
-def _parse_message(form: FormData) -> MessageBody:
+def _parse_message(form: FormData) -> bodies.MessageBody:
     texts = [value for value in form.getlist(MESSAGE) if isinstance(value, str)]
     if len(texts) != 1:
         raise _field_error(MESSAGE, "a form needs one message, as JSON")
     try:
-        body = MessageBody.model_validate_json(texts[0])
+        body = bodies.MessageBody.model_validate_json(texts[0])
     except ValidationError as error:
         raise RequestValidationError(error.errors(include_input=False)) from error
     if body.attachments:
@@ -161,11 +133,13 @@ def dialect_name(name: OwnDialect | None) -> DialectName:
             return name
 
 
-@router.post("/messages", response_model=TurnAnswer, responses={202: {"model": ReceiptAnswer}})
+@router.post(
+    "/messages", response_model=bodies.TurnAnswer, responses={202: {"model": bodies.ReceiptAnswer}}
+)
 async def send_message(
     host: HostDep,
     key: OwnKeyDep,
-    body: MessageBody,
+    body: bodies.MessageBody,
     request: Request,
     idempotency_key: KeyHeader = "",
     name: DialectHeader = None,
@@ -181,8 +155,8 @@ async def send_message(
 
 @router.post(
     "/messages/multipart",
-    response_model=TurnAnswer,
-    responses={202: {"model": ReceiptAnswer}},
+    response_model=bodies.TurnAnswer,
+    responses={202: {"model": bodies.ReceiptAnswer}},
     openapi_extra=FORM,
 )
 async def send_form(
@@ -200,7 +174,7 @@ async def send_form(
 async def _send(
     host: BundleHost,
     key: ConversationKey,
-    message: MessageBody,
+    message: bodies.MessageBody,
     files: Sequence[Attachment],
     idempotency_key: str,
     request: Request,
@@ -210,8 +184,10 @@ async def _send(
     if message.webhook:
         host.webhooks.check(message.webhook)
     conversation = await host.conversation(key, message.bundle_id)
-    with subscribe_early(host, conversation, is_streamed=_accepts_events(request)) as early:
-        submission = await submit_message(
+    with event_streams.subscribe_early(
+        host, conversation, is_streamed=_accepts_events(request)
+    ) as early:
+        submission = await turn_requests.submit_message(
             host,
             conversation,
             message.text,
@@ -226,37 +202,48 @@ async def _send(
         return await _respond(host, conversation, submission, dialect_header, early)
 
 
-@router.post("/answers", response_model=TurnAnswer, responses={202: {"model": ReceiptAnswer}})
+@router.post(
+    "/answers", response_model=bodies.TurnAnswer, responses={202: {"model": bodies.ReceiptAnswer}}
+)
 async def answer_calls(
-    host: HostDep, key: OwnKeyDep, body: AnswersBody, request: Request, name: DialectHeader = None
+    host: HostDep,
+    key: OwnKeyDep,
+    conversation: OwnDep,
+    body: bodies.AnswersBody,
+    request: Request,
+    name: DialectHeader = None,
 ) -> Response:
     """Answer calls that wait for the user, and continue the paused turn.
 
     Without values a turn that was cut off is continued. A call that stays open while its turn runs, here or in another
     process, receives its answer, and the response says so with 202.
     """
-    conversation = await _existing_conversation(host, key)
-    answered = await answer_open_calls(host, conversation, body.values, body.approvals)
+    answered = await turn_requests.answer_open_calls(
+        host, conversation, body.values, body.approvals
+    )
     if answered is not None:
         if not answered.is_first:
-            await check_unanswered(host.log, key, body.values)
-        return JSONResponse(DoneAnswer(done=answered.is_first).model_dump(), 202)
-    await check_unanswered(host.log, key, body.values)
+            await turn_requests.check_unanswered(host.log, key, body.values)
+        return JSONResponse(bodies.DoneAnswer(done=answered.is_first).model_dump(), 202)
+    await turn_requests.check_unanswered(host.log, key, body.values)
     if body.only_open:
         raise not_found("call that stays open for an answer")
-    with subscribe_early(host, conversation, is_streamed=_accepts_events(request)) as early:
-        submission = await resume_turn(host, conversation, body.values, **body.limits.options())
+    with event_streams.subscribe_early(
+        host, conversation, is_streamed=_accepts_events(request)
+    ) as early:
+        submission = await turn_requests.resume_turn(
+            host, conversation, body.values, **body.limits.options()
+        )
         return await _respond(host, conversation, submission, name, early)
 
 
 @router.get("/approvals")
-async def read_approvals(host: HostDep, key: OwnKeyDep) -> ApprovalsAnswer:
+async def read_approvals(host: HostDep, key: OwnKeyDep, _: OwnDep) -> bodies.ApprovalsAnswer:
     """Return the calls that await approval, each with a signed approval that is valid from now on."""
-    await _existing_conversation(host, key)
     waiting = await waiting_questions(host.log, key)
-    return ApprovalsAnswer(
+    return bodies.ApprovalsAnswer(
         approvals=[
-            ApprovalAnswer(
+            bodies.ApprovalAnswer(
                 call_id=call.call_id,
                 tool=call.tool,
                 question=call.question,
@@ -270,56 +257,60 @@ async def read_approvals(host: HostDep, key: OwnKeyDep) -> ApprovalsAnswer:
 
 
 @router.post("/stop")
-async def stop_turn(host: HostDep, key: OwnKeyDep) -> DoneAnswer:
+async def stop_turn(host: HostDep, key: OwnKeyDep, conversation: OwnDep) -> bodies.DoneAnswer:
     """Stop the running turn, and take back the messages that wait for it to end."""
-    conversation = await _existing_conversation(host, key)
     done = await conversation.stop()
     host.audit("stop", key)
-    return DoneAnswer(done=done)
+    return bodies.DoneAnswer(done=done)
 
 
 @router.post("/interrupts", status_code=202)
 async def interrupt_turn(
-    host: HostDep, key: OwnKeyDep, body: InterruptBody, idempotency_key: KeyHeader = ""
-) -> PlaceAnswer:
+    host: HostDep,
+    key: OwnKeyDep,
+    conversation: OwnDep,
+    body: bodies.InterruptBody,
+    idempotency_key: KeyHeader = "",
+) -> bodies.PlaceAnswer:
     """Add a message to the running turn, or redirect the turn. If no turn runs, the next one receives the message."""
-    conversation = await _existing_conversation(host, key)
     files = [Attachment(file.name, file.data, file.mime) for file in body.attachments]
     send = conversation.steer if body.kind == "steer" else conversation.followup
     receipt = await send(body.text, attachments=files, key=idempotency_key)
     host.audit(body.kind, key, seq=receipt.seq)
-    return PlaceAnswer(turn_id=receipt.turn_id, seq=receipt.seq)
+    return bodies.PlaceAnswer(turn_id=receipt.turn_id, seq=receipt.seq)
 
 
 @router.get("/turns/{turn}")
-async def read_turn(host: HostDep, key: ReadKeyDep, turn: str) -> TurnAnswer:
+async def read_turn(host: HostDep, key: ReadKeyDep, turn: str) -> bodies.TurnAnswer:
     """Return the result of a turn. A turn that has neither ended nor paused is `interrupted`."""
     number = turn_number(turn)
     timeline = await reaching(host.log, key, await open_timeline(host.log, key), number)
     if number not in timeline.turns:
         raise not_found(f"turn {well_formed(turn)[:40]!r} in this conversation")
-    return turn_of(key.name, timeline, number)
+    return bodies.turn_of(key.name, timeline, number)
 
 
 @router.post("/recall")
-async def recall_message(host: HostDep, key: OwnKeyDep, body: RecallBody) -> DoneAnswer:
+async def recall_message(
+    host: HostDep, key: OwnKeyDep, conversation: OwnDep, body: bodies.RecallBody
+) -> bodies.DoneAnswer:
     """Take a message back. `done` is false if a round has used it already."""
-    conversation = await _existing_conversation(host, key)
     pending = {block.seq: block for block in await conversation.interrupts.pending()}
     block = pending.get(body.seq)
     is_message = block is not None and block.turn_id == body.turn_id
     done = is_message and await conversation.recall(Receipt(body.seq, turn_number(body.turn_id)))
     host.audit("recall", key, seq=body.seq)
-    return DoneAnswer(done=done)
+    return bodies.DoneAnswer(done=done)
 
 
 @router.post("/fork", status_code=201)
-async def fork_conversation(host: HostDep, key: OwnKeyDep, body: ForkBody) -> ForkAnswer:
+async def fork_conversation(
+    host: HostDep, key: OwnKeyDep, conversation: OwnDep, body: bodies.ForkBody
+) -> bodies.ForkAnswer:
     """Create a conversation with the blocks up to a seq."""
-    conversation = await _existing_conversation(host, key)
     fork = await conversation.fork(seq=body.seq, name=body.name)
     host.audit("fork", key, seq=body.seq, to=fork.conversation.name)
-    return ForkAnswer(conversation_id=fork.conversation.name)
+    return bodies.ForkAnswer(conversation_id=fork.conversation.name)
 
 
 @router.get("/events", response_class=Response)
@@ -337,29 +328,20 @@ async def listen(
 
     Without a position the first event is that of the first block.
     """
-    position = start_position(last_event_id or after or "0")
+    position = event_streams.start_position(last_event_id or after or "0")
     harness = await host.harness_of(key, bundle_id)
     conversation = await host.conversation(key, harness.bundle.id)
     frames = host.broadcasts.frames(
         host.log, harness.bundle.id, conversation, dialect_name(dialect_in_path or name), position
     )
-    return EventResponse(host, key, frames)
-
-
-async def _existing_conversation(host: BundleHost, key: ConversationKey) -> Conversation[Any]:
-    """Return the conversation.
-
-    Raises:
-        RequestProblem: the conversation does not exist, 404.
-    """
-    if await host.log.find(key) is None:
-        raise not_found(f"conversation {key.name!r}")
-    return await host.conversation(key)
+    return event_streams.EventResponse(host, key, frames)
 
 
 def _accepts_events(request: Request) -> bool:
     """Return whether an `Accept` header of the request names `text/event-stream`."""
-    return any(MEDIA_TYPE in accepted for accepted in request.headers.getlist("accept"))
+    return any(
+        event_streams.MEDIA_TYPE in accepted for accepted in request.headers.getlist("accept")
+    )
 
 
 def _receipt_response(
@@ -369,7 +351,7 @@ def _receipt_response(
     path = request.url.path.removesuffix("/multipart").removesuffix("/messages")
     if host.urls.base:  # the public URL includes the path at which this app is mounted
         path = path.removeprefix(str(request.scope["root_path"]))
-    receipt_answer = ReceiptAnswer(
+    receipt_answer = bodies.ReceiptAnswer(
         conversation_id=key.name,
         turn_id=receipt.turn_id,
         seq=receipt.seq,
@@ -383,7 +365,7 @@ async def _respond(
     conversation: Conversation[Any],
     submission: Submission,
     dialect_header: OwnDialect | None,
-    early: EarlyEvents | None,
+    early: event_streams.EarlyEvents | None,
 ) -> Response:
     """Stream the turn's events if there is a subscription, or wait for its result.
 
@@ -395,20 +377,22 @@ async def _respond(
     if early is not None:
         headers = {"Loopline-Turn": receipt.turn_id, "Loopline-Seq": f"{receipt.seq}"}
         encoder = dialect(dialect_name(dialect_header), key)
-        request = TurnRequest.of_message(submission)
-        stream_format = StreamFormat(headers=headers)
-        return run_response(host, conversation, encoder, stream_format, request, early)
+        request = turn_requests.TurnRequest.of_message(submission)
+        stream_format = event_streams.StreamFormat(headers=headers)
+        return event_streams.run_response(
+            host, conversation, encoder, stream_format, request, early
+        )
     try:
         result: TurnResult[Any] = await submission.result()
     except BundleError as error:
-        failure = TurnResult[Any](
+        failure: TurnResult[Any] = TurnResult(
             answer="",
             turn_id=receipt.turn_id,
             exit_reason="error",
             ok=False,
             error=f"the bundle's code failed: {type(error).__name__}",
         )
-        return JSONResponse(turn_answer(key.name, failure, None).model_dump())
+        return JSONResponse(bodies.turn_answer(key.name, failure, None).model_dump())
     output: JsonValue = to_jsonable_python(result.output, fallback=str)
     waiting = await waiting_questions(host.log, key) if result.pending else {}
     approvals = {
@@ -416,4 +400,4 @@ async def _respond(
         for call_id, call in waiting.items()
         if call.kind == "approval"
     }
-    return JSONResponse(turn_answer(key.name, result, output, approvals).model_dump())
+    return JSONResponse(bodies.turn_answer(key.name, result, output, approvals).model_dump())

@@ -60,6 +60,23 @@ def most_connections(settings: ServerSettings, descriptors: int) -> int:
     return min(descriptors - reserved, useful)
 
 
+class LogForwarder(logging.Handler):
+    """Passes the records of uvicorn to the log of the package, except exceptions of requests, which are logged there already."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Pass on the record."""
+        if not record.getMessage().startswith("Exception in ASGI application"):
+            _log.handle(record)
+
+
+_LOGGING: dict[str, Any] = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "handlers": {"forward": {"class": f"{__name__}.{LogForwarder.__name__}"}},
+    "loggers": {"uvicorn": {"handlers": ["forward"], "level": "WARNING", "propagate": False}},
+}
+
+
 class ConnectionConfig(uvicorn.Config):
     """The uvicorn configuration of a server that limits its connections."""
 
@@ -78,6 +95,7 @@ class ConnectionConfig(uvicorn.Config):
             app,
             host=host,
             port=port,
+            log_config=_LOGGING,
             log_level="warning",
             access_log=False,
             server_header=False,
