@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loopline.timeline import Source, SourceAdded, SourcePool, identity
+from loopline.timeline import Source, SourceAdded, SourcePool, identity, with_number
 
 parts = st.sampled_from(
     [
@@ -140,6 +140,12 @@ def test_numbering_at_once_is_numbering_one_by_one(found: list[Source]) -> None:
     one_by_one = folded(*found)
     assert [item.source for item in added] == list(one_by_one.sources.values())
     assert [one_by_one.assign_numbers([source])[0][0] for source in found] == sids
+
+
+@given(sources)
+def test_a_source_of_a_result_is_stored_without_the_number_of_its_pool(source: Source) -> None:
+    _, [added] = SourcePool().assign_numbers([with_number(source, 9)])
+    assert (added.sid, added.source, type(added.source)) == (1, source, Source)
 
 
 def test_a_source_that_comes_again_with_more_stays_as_it_was_first() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import sys
 from collections.abc import AsyncGenerator, Generator, Mapping
 from pathlib import Path
@@ -15,11 +16,17 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from loopline import Attachment, ConflictError, LooplineError
-from loopline.client import RemoteServer, ServerProblem, ServerUnreachable, connect
+from loopline.client import (
+    RemoteConversation,
+    RemoteServer,
+    ServerProblem,
+    ServerUnreachable,
+    connect,
+)
 from loopline.client.connection import PrincipalDocument, ServerConnection, ServerRequest
-from loopline.client.turn_stream import TurnStream
+from loopline.client.turn_stream import EventStream
 from loopline.clock import SystemClock
-from loopline.conversations import Receipt
+from loopline.conversations import Conversation, Receipt
 from loopline.events import Delta
 from loopline.models import JsonObject
 from loopline.server import ApiKeys, Principal, add_key, app
@@ -43,6 +50,36 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
 async def server(url: str) -> AsyncGenerator[RemoteServer]:
     async with connect(url) as opened:
         yield opened
+
+
+OF_A_HARNESS = {"children", "event_order", "export_text", "submit", "submit_resume", "subscribed"}
+OF_A_CLIENT = {"approve", "forget"}
+DIFFERENT = {
+    "resume": {"any_bundle"},
+    "say": {"key"},
+    "stream": {"key", "output_type"},
+    "stream_resume": {"any_bundle", "output_type"},
+}
+"""The parameters that a method has in only one of the two handles."""
+
+
+def test_the_handle_has_the_methods_of_a_conversation_with_the_same_parameters() -> None:
+    local, remote = (
+        {
+            name: [*inspect.signature(value).parameters]
+            for name, value in inspect.getmembers(handle, callable)
+            if not name.startswith("_")
+        }
+        for handle in (Conversation, RemoteConversation)
+    )
+    assert local.keys() - remote.keys() == OF_A_HARNESS
+    assert remote.keys() - local.keys() == OF_A_CLIENT
+    for name in local.keys() & remote.keys():
+        own = DIFFERENT.get(name, set[str]())
+        assert set(local[name]) ^ set(remote[name]) == own, name
+        assert [item for item in local[name] if item not in own] == [
+            item for item in remote[name] if item not in own
+        ]
 
 
 async def test_a_message_is_answered_with_the_result_of_its_turn(server: RemoteServer) -> None:
@@ -222,7 +259,7 @@ async def test_an_answer_of_another_version_is_refused_by_the_field_that_it_lack
     async def ask() -> None:
         async with RemoteServer(connection):
             request = ServerRequest(method="GET", path="/me")
-            await TurnStream(connection, "/c", request, receipt=Receipt(1, 1)).result()
+            await EventStream(connection, "/c", request=request, receipt=Receipt(1, 1)).result()
 
     with pytest.raises(ServerProblem, match=f"[`']{missing}[`']") as refused:
         await ask()

@@ -17,6 +17,7 @@ from msgspec import structs
 from msgspec.json import decode
 from typing_extensions import TypeForm, TypeVar
 
+from loopline import timeline
 from loopline.client.connection import (
     RETRY_SECONDS,
     ApprovalsDocument,
@@ -34,7 +35,7 @@ from loopline.client.connection import (
     StatusDocument,
     http_client,
 )
-from loopline.client.turn_stream import EVENT_STREAM, EventStream, TurnStream
+from loopline.client.turn_stream import EVENT_STREAM, EventStream
 from loopline.clock import Clock, SystemClock
 from loopline.conversations import Receipt, WhenBusy
 from loopline.errors import AttachmentError, ConflictError, LooplineError
@@ -44,14 +45,6 @@ from loopline.models import Json, JsonObject, OutputType, dumps, output_type_of
 from loopline.names import AsyncContext
 from loopline.react import Limits
 from loopline.reader import Reading, block_at, check_name
-from loopline.timeline import (
-    Block,
-    ConversationKey,
-    Reaction,
-    Satisfaction,
-    TurnResult,
-    turn_number,
-)
 
 Out = TypeVar("Out")
 Attachments = AttachmentInput | Sequence[AttachmentInput]
@@ -68,9 +61,9 @@ class RemoteConversation:
     """
 
     def __init__(
-        self, connection: ServerConnection, conversation: ConversationKey, bundle: str = ""
+        self, connection: ServerConnection, conversation: timeline.ConversationKey, bundle: str = ""
     ) -> None:
-        self.conversation: ConversationKey = conversation
+        self.conversation: timeline.ConversationKey = conversation
         self._connection = connection
         self._bundle = bundle
         self._open_questions: set[str] = set()
@@ -87,7 +80,7 @@ class RemoteConversation:
         key: str = "",
         output_type: None = None,
         **limits: Unpack[Limits],
-    ) -> TurnResult[Any]: ...
+    ) -> timeline.TurnResult[Any]: ...
     @overload
     async def say(
         self,
@@ -98,7 +91,7 @@ class RemoteConversation:
         key: str = "",
         output_type: TypeForm[Out],
         **limits: Unpack[Limits],
-    ) -> TurnResult[Out]: ...
+    ) -> timeline.TurnResult[Out]: ...
     async def say(
         self,
         text: str,
@@ -108,7 +101,7 @@ class RemoteConversation:
         key: str = "",
         output_type: object = None,
         **limits: Unpack[Limits],
-    ) -> TurnResult[Any]:
+    ) -> timeline.TurnResult[Any]:
         """Send a message, and return the result of its turn.
 
         With a `key` that was used in the conversation before, nothing is sent and the result is that of the first message.
@@ -145,7 +138,7 @@ class RemoteConversation:
     async def listen(self, *, after: int | None = None) -> AsyncGenerator[Event, None]:
         """Yield the events of all turns from now on; with `after`, first every stored block after that seq."""
         start = (await self._status()).meta.last_seq if after is None else after
-        async for event in self._events(EventStream(self._connection, self._path, start)):
+        async for event in self._events(EventStream(self._connection, self._path, after=start)):
             yield event
 
     @overload
@@ -155,7 +148,7 @@ class RemoteConversation:
         *,
         output_type: None = None,
         **limits: Unpack[Limits],
-    ) -> TurnResult[Any]: ...
+    ) -> timeline.TurnResult[Any]: ...
     @overload
     async def resume(
         self,
@@ -163,14 +156,14 @@ class RemoteConversation:
         *,
         output_type: TypeForm[Out],
         **limits: Unpack[Limits],
-    ) -> TurnResult[Out]: ...
+    ) -> timeline.TurnResult[Out]: ...
     async def resume(
         self,
         values: Mapping[str, Json] | None = None,
         *,
         output_type: object = None,
         **limits: Unpack[Limits],
-    ) -> TurnResult[Any]:
+    ) -> timeline.TurnResult[Any]:
         """Continue the turn that was cut off or is paused. `values` answer its calls by id, an approval with True or False.
 
         `output_type` decodes the answer, as for `say`.
@@ -189,7 +182,7 @@ class RemoteConversation:
         async for event in self._events(await self._continuation(values, limits)):
             yield event
 
-    async def approve(self, call_id: str, *, approved: bool = True) -> TurnResult[Any]:
+    async def approve(self, call_id: str, *, approved: bool = True) -> timeline.TurnResult[Any]:
         """Approve or deny a paused call, and return the result of its turn."""
         return await self.resume({call_id: approved})
 
@@ -230,7 +223,12 @@ class RemoteConversation:
         return await self._done("stop", {})
 
     async def feedback(
-        self, turn: str, reaction: Reaction | None, *, text: str = "", ts: datetime | None = None
+        self,
+        turn: str,
+        reaction: timeline.Reaction | None,
+        *,
+        text: str = "",
+        ts: datetime | None = None,
     ) -> None:
         """Rate a turn. A new reaction replaces the one before, and None removes it. `ts` is its time, if it is not now."""
         body: JsonObject = {
@@ -241,9 +239,9 @@ class RemoteConversation:
         action = f"turns/{quote(turn, safe='')}/feedback"
         await self._connection.send(self._request(action, body))
 
-    async def satisfaction(self) -> Satisfaction:
+    async def satisfaction(self) -> timeline.Satisfaction:
         """Return the counts of the user's current reactions, and the share of "ok" in them."""
-        return await self._connection.read(self._get("satisfaction"), Satisfaction)
+        return await self._connection.read(self._get("satisfaction"), timeline.Satisfaction)
 
     async def fork(self, *, seq: int, name: str = "") -> RemoteConversation:
         """Create a conversation with the blocks up to `seq`. Without a name it is named after this conversation.
@@ -269,7 +267,7 @@ class RemoteConversation:
         limit: int | None = None,
         types: str | Sequence[str] = (),
         turn: str | None = None,
-    ) -> Sequence[Block]:
+    ) -> Sequence[timeline.Block]:
         """Return the blocks after the seq `after`, at most `limit`; none if the conversation does not exist.
 
         `types`, such as `user.prompt` or `react.tool`, selects blocks of these types and of their subtypes. `turn`, such
@@ -278,7 +276,7 @@ class RemoteConversation:
         filters = [("types", kind) for kind in ([types] if isinstance(types, str) else types)]
         if turn is not None:
             filters.append(("turn", turn))
-        blocks: list[Block] = []
+        blocks: list[timeline.Block] = []
         page_after: int | None = after
         while page_after is not None and (limit is None or len(blocks) < limit):
             count = PAGE_BLOCKS if limit is None else min(limit - len(blocks), PAGE_BLOCKS)
@@ -305,7 +303,7 @@ class RemoteConversation:
 
     async def _message(
         self, text: str, attachments: Attachments, when_busy: WhenBusy, key: str, limits: Limits
-    ) -> TurnStream:
+    ) -> EventStream:
         body: JsonObject = {
             "text": text,
             "when_busy": when_busy,
@@ -320,20 +318,22 @@ class RemoteConversation:
             request = replace(request, path=f"{request.path}/multipart", body=None, form=form)
         request = _stream_request(request)
         joins = when_busy in ("followup", "steer")
-        return TurnStream(self._connection, self._path, request, joins=joins)
+        return EventStream(self._connection, self._path, request=request, joins=joins)
 
-    async def _continuation(self, values: Mapping[str, Json] | None, limits: Limits) -> TurnStream:
+    async def _continuation(self, values: Mapping[str, Json] | None, limits: Limits) -> EventStream:
         meta = (await self._status()).meta
         if not meta.resumable_turns:
             raise LooplineError("there is nothing to resume: say something")
-        receipt = Receipt(meta.last_seq, turn_number(meta.resumable_turns[0]))
+        receipt = Receipt(meta.last_seq, timeline.turn_number(meta.resumable_turns[0]))
         body: JsonObject = {
             "values": dict(values or {}),
             "approvals": await self._approvals(values or {}),
             "limits": _limits(limits),
         }
         request = self._request("answers", body, self._connection.clock.new_id())
-        return TurnStream(self._connection, self._path, _stream_request(request), receipt=receipt)
+        return EventStream(
+            self._connection, self._path, request=_stream_request(request), receipt=receipt
+        )
 
     async def _approvals(self, call_ids: Collection[str]) -> JsonObject:
         """Request signed approvals of calls, and return them by call id."""
@@ -350,9 +350,11 @@ class RemoteConversation:
         body: JsonObject = {"text": text, "kind": kind, "attachments": files}
         request = self._request("interrupts", body, key or self._connection.clock.new_id())
         position = await self._connection.read(request, PositionDocument)
-        return Receipt(position.seq, turn_number(position.turn_id))
+        return Receipt(position.seq, timeline.turn_number(position.turn_id))
 
-    async def _result(self, stream: TurnStream, output: OutputType[Any] | None) -> TurnResult[Any]:
+    async def _result(
+        self, stream: EventStream, output: OutputType[Any] | None
+    ) -> timeline.TurnResult[Any]:
         async for _ in self._events(stream):
             pass
         result = await stream.result()
@@ -402,7 +404,7 @@ def _form_file(file: Attachment) -> tuple[str, bytes, str]:
     return name, bytes(file.data), file.mime or "application/octet-stream"
 
 
-def _block(row: JsonObject) -> Block:
+def _block(row: JsonObject) -> timeline.Block:
     """Decode a block of an answer.
 
     Raises:
@@ -522,7 +524,9 @@ class RemoteServer(AsyncContext):
         ):
             if expected not in (None, actual):
                 raise LooplineError(f"the key is of the {kind} {actual!r}, not of {expected!r}")
-        key = ConversationKey(name=name, user=own.user, project=own.project, tenant=own.tenant)
+        key = timeline.ConversationKey(
+            name=name, user=own.user, project=own.project, tenant=own.tenant
+        )
         return RemoteConversation(self._connection, key, bundle)
 
     async def conversations(self, *, limit: int = 100) -> tuple[ListedDocument, ...]:

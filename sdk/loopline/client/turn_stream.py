@@ -96,14 +96,32 @@ EVENT_STREAM = "text/event-stream"
 class EventStream:
     """The events of a conversation after a seq. A lost connection is opened again after the last block.
 
+    With a `request` that sends a message, the events are those of its turn; the message is stored once, even if a
+    connection is lost. If the request `joins`, the message may be added to a running turn, and the events are those of that
+    turn. A `receipt` is that of a stored turn which the request continues.
+
     Deltas of a reply that was streaming when the connection was lost are skipped: the block of the whole reply follows.
     """
 
-    def __init__(self, connection: ServerConnection, path: str, after: int) -> None:
+    def __init__(
+        self,
+        connection: ServerConnection,
+        path: str,
+        *,
+        after: int = 0,
+        request: ServerRequest | None = None,
+        joins: bool = False,
+        receipt: Receipt | None = None,
+    ) -> None:
         self._connection = connection
         self._path = path
-        self._seq = after
+        self._seq = receipt.seq if receipt else after
         self._skips_deltas = False
+        self._first = request
+        self._joins = joins
+        self._is_sent = request is None
+        self._running = receipt.turn if receipt else 0
+        self.receipt: Receipt | None = receipt
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """Yield every block once, in order, and the deltas between them.
@@ -152,90 +170,43 @@ class EventStream:
                 yield record
 
     def _request(self) -> ServerRequest:
+        """Return the request of the message, or that of the events if the message was sent."""
+        if self._first is not None and not self._is_sent:
+            return self._first
         query = [("after", f"{self._seq}")]
         return ServerRequest(method="GET", path=f"{self._path}/events", query=query)
 
     def _accept(self, record: StreamRecord) -> Event | None:
-        """Return the event of a record, or None for a comment, a block that was received before, or a skipped delta."""
+        """Return the event of a record, or None.
+
+        None is returned for a comment, a block that was received before, a skipped delta, and an event of another turn
+        than that of the message: other turns may run before it.
+        """
         if not record.name or record.name == PAUSED:
             return None
         event = event_of(record)
+        turn = self.receipt.turn if self.receipt else 0
         match event:
-            case Block(seq=seq) if seq <= self._seq:
-                return None
             case Block(seq=seq):
+                if seq <= self._seq:
+                    return None
                 self._seq = seq
                 self._skips_deltas = False
+                if event.term:
+                    self._running = event.turn
+                return event if self._first is None or event.turn == turn else None
             case Delta():
-                if self._skips_deltas:
-                    return None
-        return event
+                is_own = self._first is None or turn in (self._running, 0)
+                is_own = is_own or event.channel == "queue"
+                return event if is_own and not self._skips_deltas else None
 
     def _read_receipt(self, turn: str, seq: str) -> None:
-        """Read the receipt of a sent message in the response headers. Here no message is sent."""
-        del turn, seq
-
-    async def _check_receipt(self, error: ConnectionError) -> None:
-        """Check after a lost connection if the request was carried out. Here no message is sent."""
-        del error
-
-    async def _is_last(self, record: StreamRecord, event: Event | None) -> bool:
-        """Return whether the stream ends with this record. Here it does not end."""
-        del record, event
-        return False
-
-    async def _is_complete(self) -> bool:
-        """Return whether the stream is complete although its response ended. Here it is not."""
-        return False
-
-
-class TurnStream(EventStream):
-    """Sends a message, and yields the events of its turn. The message is stored once, even if a connection is lost.
-
-    If `joins`, the message may be added to a running turn, and the events of that turn are yielded. A `receipt` is that of
-    a stored turn which the request continues.
-    """
-
-    def __init__(
-        self,
-        connection: ServerConnection,
-        path: str,
-        request: ServerRequest,
-        *,
-        joins: bool = False,
-        receipt: Receipt | None = None,
-    ) -> None:
-        super().__init__(connection, path, receipt.seq if receipt else 0)
-        self._first = request
-        self._joins = joins
-        self._is_sent = False
-        self._running = receipt.turn if receipt else 0
-        self.receipt: Receipt | None = receipt
-
-    def _request(self) -> ServerRequest:
-        return super()._request() if self._is_sent else self._first
-
-    def _read_receipt(self, turn: str, seq: str) -> None:
-        """Read the receipt of the message. From now on the message is not sent again."""
+        """Read the receipt of the message in the response headers. From now on the message is not sent again."""
         self._is_sent = True
         if self.receipt is None and turn_number(turn) and seq.isdecimal():
             self.receipt = Receipt(int(seq), turn_number(turn))
             self._seq = self.receipt.seq - 1
             self._running = self.receipt.turn if self._joins else 0
-
-    def _accept(self, record: StreamRecord) -> Event | None:
-        """Return the event of a record if it is one of the turn. Other turns may run before it."""
-        event = super()._accept(record)
-        turn = self.receipt.turn if self.receipt else 0
-        match event:
-            case Block():
-                if event.term:
-                    self._running = event.turn
-                return event if event.turn == turn else None
-            case Delta():
-                return event if turn in (self._running, 0) or event.channel == "queue" else None
-            case None:
-                return None
 
     async def _check_receipt(self, error: ConnectionError) -> None:
         """Check if answers to calls were stored, because the server cannot recognize repeated answers by a key."""

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from http import HTTPStatus
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends, Path, Query, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
+from loopline.conversations import Conversation
 from loopline.reader import check_name
 from loopline.server.bundle_host import BundleHost
 from loopline.server.principals import Principal
-from loopline.server.problems import RequestProblem
+from loopline.server.problems import RequestProblem, not_found
 from loopline.server.request_access import access_of
-from loopline.timeline import ConversationKey
+from loopline.timeline import ConversationKey, ConversationSummary
 
 NAME_CHARACTERS = 200
 Name = Annotated[str, Path(min_length=1, max_length=NAME_CHARACTERS)]
@@ -107,3 +108,32 @@ def readable_conversation(reader: ReaderDep, conversation: Name) -> Conversation
 
 OwnKeyDep = Annotated[ConversationKey, Depends(own_conversation)]
 ReadKeyDep = Annotated[ConversationKey, Depends(readable_conversation)]
+
+
+async def own_existing(host: HostDep, key: OwnKeyDep) -> Conversation[Any]:
+    """Return the caller's conversation in the path.
+
+    Raises:
+        RequestProblem: it does not exist, 404.
+    """
+    await find_summary(host, key)
+    return await host.conversation(key)
+
+
+async def readable_existing(host: HostDep, key: ReadKeyDep) -> Conversation[Any]:
+    """Return the conversation in the path, for reading. Errors are those of `own_existing`."""
+    await find_summary(host, key)
+    return await host.conversation(key)
+
+
+async def find_summary(host: HostDep, key: ReadKeyDep) -> ConversationSummary:
+    """Return the summary of the conversation in the path. Errors are those of `own_existing`."""
+    summary = await host.log.find(key)
+    if summary is None:
+        raise not_found(f"conversation {key.name!r}")
+    return summary
+
+
+OwnDep = Annotated[Conversation[Any], Depends(own_existing)]
+ReadDep = Annotated[Conversation[Any], Depends(readable_existing)]
+SummaryDep = Annotated[ConversationSummary, Depends(find_summary)]

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import fields
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import AwareDatetime, Base64Bytes, BaseModel, ConfigDict, Field, JsonValue
 from pydantic_core import to_jsonable_python
@@ -54,16 +54,7 @@ class TurnLimits(RequestBody):
 
     def options(self) -> Limits:
         """Return the limits that are set."""
-        limits = Limits()
-        if self.max_iterations is not None:
-            limits["max_iterations"] = self.max_iterations
-        if self.deadline_seconds is not None:
-            limits["deadline_seconds"] = self.deadline_seconds
-        if self.max_tokens is not None:
-            limits["max_tokens"] = self.max_tokens
-        if self.max_cost is not None:
-            limits["max_cost"] = self.max_cost
-        return limits
+        return cast("Limits", self.model_dump(exclude_none=True))
 
 
 class MessageBody(RequestBody):

@@ -11,19 +11,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
+from loopline import events
 from loopline.clock import Alarm, Clock
 from loopline.conversations import FIRST_PAGE, PAGE, Conversation, missing_blocks
-from loopline.events import (
-    HELD_SIZE,
-    Delta,
-    DialectName,
-    Event,
-    Mailbox,
-    Record,
-    SharedDialect,
-    dialect,
-    sse,
-)
 from loopline.timeline import Block, BodyUnion, ConversationKey, Exit, TimelineLog, TurnHeader
 
 RECENT_BYTES = 64 * 1024
@@ -36,7 +26,7 @@ CATCH_UP_PAGE = 50
 """How many blocks are encoded at once for a listener that catches up. Other listeners get their events in between."""
 LAST_RECORD = 10**17
 """More records than a block has in any dialect."""
-SERVER_ENDS = sse.comment("the server is shutting down: reconnect with the last id")
+SERVER_ENDS = events.sse.comment("the server is shutting down: reconnect with the last id")
 _BOUNDS = BodyUnion[TurnHeader | Exit](TurnHeader | Exit)
 _BOUND_TYPES = ["turn.header", "react.exit"]
 Position = tuple[int, int]
@@ -66,7 +56,7 @@ class DialectChannel:
     encode the next event in the same way: from the end of a turn until the next turn streams text.
     """
 
-    encoder: SharedDialect
+    encoder: events.SharedDialect
     since: Position
     frames: deque[Frame] = field(default_factory=deque[Frame])
     first: int = 0
@@ -81,9 +71,9 @@ class DialectChannel:
         """The index of the next frame."""
         return self.first + len(self.frames)
 
-    def take(self, event: Event) -> int:
+    def take(self, event: events.Event) -> int:
         """Encode an event for all listeners, and return the number of bytes."""
-        if isinstance(event, Delta):
+        if isinstance(event, events.Delta):
             self.is_settled = self.encoder.is_stateless
         elif isinstance(event.body, Exit):
             self.is_settled = True
@@ -146,10 +136,12 @@ class DialectChannel:
         return self.end
 
 
-def encode_frames(records: Iterable[Record]) -> Iterator[Frame]:
+def encode_frames(records: Iterable[events.Record]) -> Iterator[Frame]:
     """Encode records as frames."""
     for record in records:
-        yield Frame(sse.position(record.id) if record.id else None, sse.encode(record))
+        yield Frame(
+            events.sse.position(record.id) if record.id else None, events.sse.encode(record)
+        )
 
 
 class ConversationBroadcast:
@@ -163,9 +155,9 @@ class ConversationBroadcast:
         self._conversation = conversation
         self._clock = clock
         self._keep_alive_seconds = keep_alive_seconds
-        self._shared: dict[DialectName, DialectChannel] = {}
+        self._shared: dict[events.DialectName, DialectChannel] = {}
         self._channels: list[DialectChannel] = []
-        self._mailbox = Mailbox(limit=HELD_SIZE)
+        self._mailbox = events.Mailbox(limit=events.HELD_SIZE)
         self._subscription = ExitStack()
         self._subscription.enter_context(conversation.subscribed(self._receive))
         self._order = conversation.event_order(head)
@@ -175,7 +167,9 @@ class ConversationBroadcast:
         self._is_reading = False
         self._alarm: Alarm = clock.alarm(keep_alive_seconds, self._keep_alive)
 
-    async def frames(self, name: DialectName, after: Position) -> AsyncGenerator[bytes, None]:
+    async def frames(
+        self, name: events.DialectName, after: Position
+    ) -> AsyncGenerator[bytes, None]:
         """Yield the records of a dialect after a position in pieces, until the broadcast ends or the client is too slow.
 
         A client is too slow when more than `BEHIND_BYTES` wait for it. It can reconnect with the last id that it received.
@@ -185,7 +179,7 @@ class ConversationBroadcast:
         if channel is not None and channel.encoder.is_stateless and after >= channel.since:
             cursor = ListenerCursor(channel.index_after(after))
         else:
-            encoder = dialect(name, self._conversation.conversation)
+            encoder = events.dialect(name, self._conversation.conversation)
             limit = FIRST_PAGE
             seq = await self._find_turns_begin(after[0] - 1) if encoder.is_stateless else 0
             while seq < self._order.newest:
@@ -241,7 +235,7 @@ class ConversationBroadcast:
                     last = begun.pop(block.turn, block.seq)
         return max(min([last, *begun.values()]) - 1, 0)
 
-    def _channel(self, name: DialectName, encoder: SharedDialect) -> DialectChannel:
+    def _channel(self, name: events.DialectName, encoder: events.SharedDialect) -> DialectChannel:
         """Return a channel for a listener. Its encoder has encoded all blocks, but no delta.
 
         While a reply streams, the shared channel has encoded a beginning of the text that the listener's encoder has not. Then
@@ -259,7 +253,11 @@ class ConversationBroadcast:
         return channel
 
     async def _live(
-        self, name: DialectName, channel: DialectChannel, cursor: ListenerCursor, after: Position
+        self,
+        name: events.DialectName,
+        channel: DialectChannel,
+        cursor: ListenerCursor,
+        after: Position,
     ) -> AsyncGenerator[bytes, None]:
         channel.cursors.add(cursor)
         try:
@@ -285,7 +283,7 @@ class ConversationBroadcast:
         if not channel.cursors and channel not in self._shared.values():
             self._channels.remove(channel)
 
-    def _receive(self, event: Event) -> None:
+    def _receive(self, event: events.Event) -> None:
         """Encode an event of a turn at once if possible; otherwise queue it for the reader task.
 
         An event is queued if other events wait, if blocks must be read from the log first, or if more than `PIECE_BYTES` were
@@ -324,7 +322,7 @@ class ConversationBroadcast:
         for block in self._order.take_stored(page):
             self._take(block)
 
-    def _take(self, event: Event) -> None:
+    def _take(self, event: events.Event) -> None:
         self._latest = self._clock.elapsed()
         for channel in self._channels:
             self._added += channel.take(event)
@@ -335,7 +333,7 @@ class ConversationBroadcast:
         if now - self._latest >= self._keep_alive_seconds:
             self._latest = now
             for channel in self._channels:
-                channel.add(Frame(None, sse.KEEP_ALIVE))
+                channel.add(Frame(None, events.sse.KEEP_ALIVE))
         rest = self._latest + self._keep_alive_seconds - now
         self._alarm = self._clock.alarm(rest, self._keep_alive)
 
@@ -376,11 +374,11 @@ class Broadcasts:
         log: TimelineLog,
         bundle: str,
         conversation: Conversation[Any],
-        name: DialectName,
+        name: events.DialectName,
         after: Position,
     ) -> AsyncGenerator[bytes, None]:
         """Yield the records of a conversation after a position, until the server shuts down or the client is too slow."""
-        yield sse.retry(sse.RETRY_MS)
+        yield events.sse.retry(events.sse.RETRY_MS)
         if self._draining.is_set():
             yield SERVER_ENDS
             return

@@ -6,7 +6,7 @@ import asyncio
 import hmac
 import logging
 from collections import ChainMap, Counter
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -28,6 +28,7 @@ from loopline.harness import Harness, ModelChoice
 from loopline.models import Json, ModelRegistry
 from loopline.react import PrivateErrors
 from loopline.refs import HostedRef
+from loopline.server import request_access
 from loopline.server.approvals import ApprovalSigner, waiting_questions
 from loopline.server.bodies import turn_of
 from loopline.server.broadcasts import Broadcasts
@@ -36,13 +37,6 @@ from loopline.server.open_tokens import OpenTokens
 from loopline.server.principals import Authenticator, LocalUser, Principal
 from loopline.server.problems import RequestProblem, problem_of
 from loopline.server.quotas import QuotaGate
-from loopline.server.request_access import (
-    RETRY,
-    Listeners,
-    RequestRates,
-    SharedLimit,
-    body_bytes_limit,
-)
 from loopline.server.settings import SECONDS_BETWEEN, ServerSettings
 from loopline.server.webhooks import Webhooks
 from loopline.timeline import (
@@ -146,12 +140,14 @@ class BundleHost:
         self.settings: ServerSettings = settings
         self.clock: Clock = clock
         self.metrics: ServerMetrics = ServerMetrics()
-        self.rates: RequestRates = RequestRates(settings.requests_per_minute)
-        self.listeners: Listeners = Listeners(
+        self.rates: request_access.RequestRates = request_access.RequestRates(
+            settings.requests_per_minute
+        )
+        self.listeners: request_access.Listeners = request_access.Listeners(
             settings.listeners, None if self.is_local else settings.user_listeners
         )
         self.tokens: OpenTokens = OpenTokens(self.auth)
-        self.body_bytes: SharedLimit = body_bytes_limit(
+        self.body_bytes: request_access.SharedLimit = request_access.body_bytes_limit(
             settings.body_bytes * WHOLE_BODIES, is_shared=not self.is_local
         )
         self.webhooks: Webhooks = Webhooks(settings, clock)
@@ -225,7 +221,10 @@ class BundleHost:
                 self._harnesses = harnesses
                 self._closing = stack.pop_all()
             self._recovery = asyncio.create_task(self._recover())
-            self._expiry = asyncio.create_task(self._forget_expired())
+            failure = "inactive conversations were not forgotten"
+            self._expiry = asyncio.create_task(
+                self._repeat(self._forget_expired, SECONDS_BETWEEN, failure)
+            )
 
     def _harness(self, source: BundleSource, store: str | TimelineLog | None) -> Harness[Any]:
         return Harness.open(
@@ -291,19 +290,24 @@ class BundleHost:
             await asyncio.wait(self._watches)
         self._harnesses = {}
 
-    async def _forget_expired(self) -> None:
+    async def _repeat(
+        self, work: Callable[[], Awaitable[None]], seconds: float, failure: str
+    ) -> None:
+        """Do the work at once, and again `seconds` after it ended; log `failure` and the reason if it fails."""
         while True:
             try:
-                expired = await self.settings.retention.forget_expired(self.log, self.clock.now())
-                await self.finish_forgetting()
+                await work()
             except LooplineError as error:
-                logger.warning("inactive conversations were not forgotten: %s", error)
+                logger.warning("%s: %s", failure, error)
             except Exception:  # no caller awaits this task, and the next attempt may succeed
-                logger.exception("inactive conversations were not forgotten")
-            else:
-                for key in expired:
-                    self.audit("expire", key)
-            await self._pause(SECONDS_BETWEEN)
+                logger.exception("%s", failure)
+            await self._pause(seconds)
+
+    async def _forget_expired(self) -> None:
+        expired = await self.settings.retention.forget_expired(self.log, self.clock.now())
+        await self.finish_forgetting()
+        for key in expired:
+            self.audit("expire", key)
 
     async def _pause(self, seconds: float) -> None:
         is_due = asyncio.Event()
@@ -327,23 +331,22 @@ class BundleHost:
     async def _recover_bundle(self, harness: Harness[Any]) -> None:
         """Resume the turns of a bundle that a killed process left unfinished: at the start, and then every `recovery_seconds`."""
         since = self.clock.now() - UNBEGUN
-        while True:
+
+        async def resume_turns() -> None:
+            nonlocal since
             looked_at = self.clock.now()
             left = _LeftTurns()
-            try:
-                # Resume many turns at once, so that a user does not wait for the turns of other users.
-                await harness.carry_on(
-                    at_once=self.settings.turns,
-                    on_outcome=partial(self._take_recovery, harness.bundle.id, left),
-                    unbegun_since=since if len(self._harnesses) == 1 else None,
-                )
-                self._left_turns[harness.bundle.id] = left
-                since = looked_at - timedelta(seconds=self.settings.recovery_seconds)
-            except LooplineError as error:
-                logger.warning("cut turns of %s were not resumed: %s", harness.bundle.id, error)
-            except Exception:  # no caller awaits this task, and the next attempt may succeed
-                logger.exception("cut turns of %s were not resumed", harness.bundle.id)
-            await self._pause(self.settings.recovery_seconds)
+            # Resume many turns at once, so that a user does not wait for the turns of other users.
+            await harness.carry_on(
+                at_once=self.settings.turns,
+                on_outcome=partial(self._take_recovery, harness.bundle.id, left),
+                unbegun_since=since if len(self._harnesses) == 1 else None,
+            )
+            self._left_turns[harness.bundle.id] = left
+            since = looked_at - timedelta(seconds=self.settings.recovery_seconds)
+
+        failure = f"cut turns of {harness.bundle.id} were not resumed"
+        await self._repeat(resume_turns, self.settings.recovery_seconds, failure)
 
     def _take_recovery(self, bundle_id: str, left: _LeftTurns, recovery: Recovery) -> None:
         """Note the reason if a turn was not resumed, and log a new reason."""
@@ -520,13 +523,15 @@ class BundleHost:
     def _check_capacity(self) -> None:
         if self.draining.is_set():
             raise RequestProblem(
-                HTTPStatus.SERVICE_UNAVAILABLE, "the server is shutting down", headers=RETRY
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                "the server is shutting down",
+                headers=request_access.RETRY,
             )
         if self.running_turns + self._sending.total() >= self.settings.turns:
             raise RequestProblem(
                 HTTPStatus.SERVICE_UNAVAILABLE,
                 f"{self.settings.turns} turns run already: try again",
-                headers=RETRY,
+                headers=request_access.RETRY,
             )
 
     def audit(self, action: str, key: ConversationKey, **details: str | int) -> None:

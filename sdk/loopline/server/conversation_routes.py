@@ -11,36 +11,19 @@ from fastapi import APIRouter, Query
 from pydantic import AwareDatetime, BaseModel, JsonValue
 
 from loopline.models import well_formed
+from loopline.server import bodies, conversation_views
 from loopline.server.access import (
     HostDep,
     OwnKeyDep,
+    ReadDep,
     ReaderDep,
     ReadKeyDep,
+    SummaryDep,
+    find_summary,
     key_of,
 )
 from loopline.server.approvals import WaitingQuestion, questions_in
-from loopline.server.bodies import (
-    BlocksAnswer,
-    BoundedName,
-    FeedbackBody,
-    FetchBody,
-    NamedFetchBody,
-    PeriodBody,
-    RatedTurnsBody,
-    ReadBody,
-    ReadingAnswer,
-    TurnId,
-)
 from loopline.server.bundle_host import BundleHost
-from loopline.server.conversation_views import (
-    FetchAnswer,
-    ReactionAnswer,
-    State,
-    TurnViews,
-    reaction_answer,
-    reactions_of,
-    state_of,
-)
 from loopline.server.problems import RequestProblem, not_found
 from loopline.server.resource_routes import read_for_user
 from loopline.timeline import (
@@ -81,7 +64,7 @@ class StatusAnswer(BaseModel):
     """The state of a conversation."""
 
     conversation_id: str
-    state: State
+    state: conversation_views.State
     updated_at: str
     meta: dict[str, JsonValue]
 
@@ -145,8 +128,8 @@ class RatedTurn(BaseModel):
     turn_log: list[str]
     assistant: str
     user: str
-    feedbacks: list[ReactionAnswer]
-    reactions: list[ReactionAnswer]
+    feedbacks: list[conversation_views.ReactionAnswer]
+    reactions: list[conversation_views.ReactionAnswer]
 
 
 class RatedTurnsAnswer(BaseModel):
@@ -174,7 +157,7 @@ class PeriodTurn(BaseModel):
 
     turn_id: str
     ts: str
-    feedbacks: list[ReactionAnswer]
+    feedbacks: list[conversation_views.ReactionAnswer]
 
 
 class RatedConversation(BaseModel):
@@ -235,14 +218,16 @@ async def list_conversations(
 
 
 @router.post("/fetch")
-async def fetch_named(host: HostDep, reader: ReaderDep, body: NamedFetchBody) -> FetchAnswer:
+async def fetch_named(
+    host: HostDep, reader: ReaderDep, body: bodies.NamedFetchBody
+) -> conversation_views.FetchAnswer:
     """Return the turns of the conversation that the body names."""
     return await _fetch(host, key_of(reader, body.conversation_id), body)
 
 
 @router.post("/feedback/conversations-in-period")
 async def conversations_in_period(
-    host: HostDep, reader: ReaderDep, body: PeriodBody
+    host: HostDep, reader: ReaderDep, body: bodies.PeriodBody
 ) -> PeriodAnswer:
     """List the conversations with feedback in a period: those of the caller, or of all users if the caller is privileged."""
     if body.cursor is not None and not _CURSOR.fullmatch(body.cursor):
@@ -277,15 +262,16 @@ async def conversations_in_period(
 
 
 @router.post("/{conversation}/fetch")
-async def fetch(host: HostDep, key: ReadKeyDep, body: FetchBody) -> FetchAnswer:
+async def fetch(
+    host: HostDep, key: ReadKeyDep, body: bodies.FetchBody
+) -> conversation_views.FetchAnswer:
     """Return the turns of a conversation."""
     return await _fetch(host, key, body)
 
 
 @router.get("/{conversation}/status")
-async def status(host: HostDep, key: ReadKeyDep) -> StatusAnswer:
+async def status(host: HostDep, key: ReadKeyDep, summary: SummaryDep) -> StatusAnswer:
     """Return the state of a conversation, and the calls that wait for the user."""
-    summary = await _summary(host, key)
     timeline = await open_timeline(host.log, key)
     pending: list[JsonValue] = [call for turn in timeline.resumable for call in turn.unanswered]
     left_turns: dict[str, JsonValue] = {
@@ -296,7 +282,7 @@ async def status(host: HostDep, key: ReadKeyDep) -> StatusAnswer:
     resumable: list[JsonValue] = [turn_id(turn.number) for turn in timeline.resumable]
     return StatusAnswer(
         conversation_id=key.name,
-        state=state_of(timeline),
+        state=conversation_views.state_of(timeline),
         updated_at=iso_time(summary.last_activity_at),
         meta={
             "turns": summary.turns,
@@ -321,9 +307,8 @@ def _question_row(question: WaitingQuestion) -> JsonValue:
 
 
 @router.get("/{conversation}/details")
-async def details(host: HostDep, key: ReadKeyDep) -> DetailsAnswer:
+async def details(host: HostDep, key: ReadKeyDep, summary: SummaryDep) -> DetailsAnswer:
     """Return a conversation with a list of its turns."""
-    summary = await _summary(host, key)
     timeline = Timeline(await host.log.read(key))
     return DetailsAnswer(
         user_id=key.user,
@@ -331,7 +316,7 @@ async def details(host: HostDep, key: ReadKeyDep) -> DetailsAnswer:
         conversation_title=summary.title,
         started_at=iso_time(summary.started_at),
         last_activity_at=iso_time(summary.last_activity_at),
-        bundle_id=next(reversed(TurnViews(key, timeline).bundles()), ""),
+        bundle_id=next(reversed(conversation_views.TurnViews(key, timeline).bundles()), ""),
         turns=[
             ListedTurn(
                 turn_id=turn_id(number),
@@ -347,7 +332,7 @@ async def details(host: HostDep, key: ReadKeyDep) -> DetailsAnswer:
 @router.delete("/{conversation}")
 async def delete(host: HostDep, key: OwnKeyDep) -> DeleteAnswer:
     """Delete a conversation for good, with its files and child runs, and cancel its turns."""
-    summary = await _summary(host, key)
+    summary = await find_summary(host, key)
     messages = await host.log.read(key, types=["user.prompt", "assistant.completion"])
     attachments = await host.log.read(key, types=["user.attachment"])
     files = await host.log.read(key, types=["file.added"])
@@ -366,10 +351,10 @@ async def delete(host: HostDep, key: OwnKeyDep) -> DeleteAnswer:
 
 @router.post("/{conversation}/turns/{turn}/feedback")
 async def give_feedback(
-    host: HostDep, key: OwnKeyDep, turn: str, body: FeedbackBody
+    host: HostDep, key: OwnKeyDep, turn: str, body: bodies.FeedbackBody
 ) -> FeedbackAnswer:
     """Rate a turn. A new reaction replaces the one before, and null removes it."""
-    summary = await _summary(host, key)
+    summary = await find_summary(host, key)
     if not 1 <= turn_number(turn) <= summary.turns:
         raise not_found(f"turn {well_formed(turn)[:40]!r} in this conversation")
     conversation = await host.conversation(key)
@@ -387,13 +372,12 @@ async def give_feedback(
 
 @router.post("/{conversation}/turns-with-feedbacks")
 async def turns_with_feedbacks(
-    host: HostDep, key: ReadKeyDep, body: RatedTurnsBody
+    host: HostDep, key: ReadKeyDep, _: SummaryDep, body: bodies.RatedTurnsBody
 ) -> RatedTurnsAnswer:
     """Return the turns that have feedback, with their current reactions."""
-    await _summary(host, key)
     timeline = Timeline(await host.log.read(key))
-    views = TurnViews(key, timeline)
-    reactions = reactions_of(timeline)
+    views = conversation_views.TurnViews(key, timeline)
+    reactions = conversation_views.reactions_of(timeline)
     since = _days_ago(host, body.days)
     turns: list[RatedTurn] = []
     for number, turn in sorted(timeline.turns.items()):
@@ -401,7 +385,7 @@ async def turns_with_feedbacks(
         recent = [entry for entry in reactions.in_force_for(number) if entry.block.ts >= since]
         if not recent or (body.turn_ids is not None and name not in body.turn_ids):
             continue
-        answers = [reaction_answer(key, entry) for entry in recent]
+        answers = [conversation_views.reaction_answer(key, entry) for entry in recent]
         turns.append(
             RatedTurn(
                 turn_id=name,
@@ -419,10 +403,8 @@ async def turns_with_feedbacks(
 
 
 @router.get("/{conversation}/satisfaction")
-async def satisfaction(host: HostDep, key: ReadKeyDep) -> SatisfactionAnswer:
+async def satisfaction(key: ReadKeyDep, conversation: ReadDep) -> SatisfactionAnswer:
     """Return the counts of the user's current reactions, and the share of `ok`."""
-    await _summary(host, key)
-    conversation = await host.conversation(key)
     counts: Satisfaction = await conversation.satisfaction()
     return SatisfactionAnswer(
         conversation_id=key.name,
@@ -435,19 +417,17 @@ async def satisfaction(host: HostDep, key: ReadKeyDep) -> SatisfactionAnswer:
 
 @router.get("/{conversation}/blocks")
 async def read_blocks(
-    host: HostDep,
     key: ReadKeyDep,
+    conversation: ReadDep,
     after: Annotated[int, Query(ge=0, le=2**53)] = 0,
     limit: Annotated[int, Query(ge=1, le=1_000)] = 200,
-    types: Annotated[list[BoundedName] | None, Query(max_length=50)] = None,
-    turn: Annotated[TurnId | None, Query()] = None,
-) -> BlocksAnswer:
+    types: Annotated[list[bodies.BoundedName] | None, Query(max_length=50)] = None,
+    turn: Annotated[bodies.TurnId | None, Query()] = None,
+) -> bodies.BlocksAnswer:
     """Return the blocks of a conversation after a seq; only blocks of some types or of one turn, if they are named."""
-    await _summary(host, key)
-    conversation = await host.conversation(key)
     blocks = await conversation.blocks(after=after, limit=limit + 1, types=types or (), turn=turn)
     page = blocks[:limit]
-    return BlocksAnswer(
+    return bodies.BlocksAnswer(
         conversation_id=key.name,
         blocks=[block_document(block) for block in page],
         next_after=page[-1].seq if len(blocks) > limit else None,
@@ -455,42 +435,31 @@ async def read_blocks(
 
 
 @router.post("/{conversation}/read")
-async def read_refs(host: HostDep, key: ReadKeyDep, body: ReadBody) -> ReadingAnswer:
+async def read_refs(
+    host: HostDep, key: ReadKeyDep, _: SummaryDep, body: bodies.ReadBody
+) -> bodies.ReadingAnswer:
     """Return the text of each requested ref."""
-    await _summary(host, key)
     reading = await read_for_user(host, key, body.refs)
-    return ReadingAnswer.model_validate(reading, from_attributes=True)
+    return bodies.ReadingAnswer.model_validate(reading, from_attributes=True)
 
 
 @router.get("/{conversation}/export")
-async def export(host: HostDep, key: ReadKeyDep) -> dict[str, JsonValue]:
+async def export(conversation: ReadDep) -> dict[str, JsonValue]:
     """Return the whole conversation as a document for the import."""
-    await _summary(host, key)
-    conversation = await host.conversation(key)
     return await conversation.export()
 
 
-async def _summary(host: BundleHost, key: ConversationKey) -> ConversationSummary:
-    """Return the summary of a conversation.
-
-    Raises:
-        RequestProblem: the conversation does not exist, 404.
-    """
-    summary = await host.log.find(key)
-    if summary is None:
-        raise not_found(f"conversation {key.name!r}")
-    return summary
-
-
-async def _fetch(host: BundleHost, key: ConversationKey, body: FetchBody) -> FetchAnswer:
-    summary = await _summary(host, key)
+async def _fetch(
+    host: BundleHost, key: ConversationKey, body: bodies.FetchBody
+) -> conversation_views.FetchAnswer:
+    summary = await find_summary(host, key)
     blocks = await host.log.read(key)
-    views = TurnViews(key, Timeline(blocks), body.materialize)
+    views = conversation_views.TurnViews(key, Timeline(blocks), body.materialize)
     since = _days_ago(host, body.days)
     recent = {block.turn_id for block in blocks if block.ts >= since}
     turns = recent if body.turn_ids is None else recent.intersection(body.turn_ids)
     bundles = views.bundles()
-    return FetchAnswer(
+    return conversation_views.FetchAnswer(
         user_id=key.user,
         conversation_id=key.name,
         conversation_title=summary.title,
@@ -501,19 +470,23 @@ async def _fetch(host: BundleHost, key: ConversationKey, body: FetchBody) -> Fet
 
 
 async def _period_feedback(
-    host: BundleHost, summary: ConversationSummary, body: PeriodBody
+    host: BundleHost, summary: ConversationSummary, body: bodies.PeriodBody
 ) -> RatedConversation | None:
     """Return the conversation with its current reactions of the period, or None if there are none."""
     key = summary.conversation
-    reactions: Reactions = reactions_of(await host.log.read(key, types=["turn.feedback"]))
+    reactions: Reactions = conversation_views.reactions_of(
+        await host.log.read(key, types=["turn.feedback"])
+    )
     entries = [
         entry for entry in reactions.in_force_after(0) if body.start <= entry.block.ts <= body.end
     ]
     if not entries:
         return None
-    by_turn: dict[str, list[ReactionAnswer]] = {}
+    by_turn: dict[str, list[conversation_views.ReactionAnswer]] = {}
     for entry in entries:
-        by_turn.setdefault(entry.block.turn_id, []).append(reaction_answer(key, entry))
+        by_turn.setdefault(entry.block.turn_id, []).append(
+            conversation_views.reaction_answer(key, entry)
+        )
     all_reactions = [reaction for answers in by_turn.values() for reaction in answers]
     kinds = [reaction.reaction for reaction in all_reactions]
     user_count = [reaction.origin for reaction in all_reactions].count("user")

@@ -1,4 +1,4 @@
-"""The start page and the page `/docs`, which describe the routes. They have no script and fetch nothing."""
+"""The start page and the page `/docs`, which describe the routes without scripts and without other files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SCHEMA_REF = re.compile(r"#/components/schemas/([\w.-]{1,200})")
 
 @router.get("/")
 async def show_index(request: Request) -> Response:
-    """Return the name and version of the server, and each route with what it does."""
+    """Return the name and version of the server, and the first line of the description of each route."""
     document: dict[str, Any] = request.app.openapi()
     prefix = str(request.scope.get("root_path", ""))
     routes: JsonObject = {
@@ -51,7 +51,7 @@ async def show_index(request: Request) -> Response:
 
 @router.get("/docs")
 async def show_docs(request: Request) -> Response:
-    """Return a page with every route, its parameters, its body and the schemas."""
+    """Return a page that describes all routes with their parameters, their bodies and the schemas."""
     document: dict[str, Any] = request.app.openapi()
     schemas: dict[str, Any] = document["components"]["schemas"]
     title = escape(f"{document['info']['title']} {document['info']['version']}")
@@ -81,7 +81,7 @@ def _first_line(operation: dict[str, Any]) -> str:
 
 
 def _operation_html(path: str, method: str, operation: dict[str, Any]) -> str:
-    """Return an operation, with the schemas of its parameters and of its body."""
+    """Render an operation with the schemas of its parameters and of its body."""
     rows = [
         f"<li><code>{escape(row['name'])}</code> in the {escape(row['in'])}"
         f"{', required' if row.get('required') else ''}: {_json_html(row['schema'])}"
@@ -102,7 +102,7 @@ def _details(summary: str, text: str, name: str) -> str:
 
 
 def _json_html(value: object) -> str:
-    """Return a schema as JSON, with links to the schemas that it names."""
+    """Render a schema as JSON, with links to other schemas."""
     text = escape(json.dumps(value, indent=2, ensure_ascii=False), quote=False)
     linked = _SCHEMA_REF.sub(r'<a href="#\1">\1</a>', text)
     return f"<pre>{linked}</pre>"

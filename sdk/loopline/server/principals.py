@@ -16,17 +16,11 @@ from pathlib import Path
 from secrets import token_hex, token_urlsafe
 from typing import Protocol
 
+from loopline import timeline
 from loopline.clock import Clock, SystemClock
 from loopline.errors import LooplineError
 from loopline.models import Json, JsonObject
 from loopline.names import nearest_hint
-from loopline.timeline import (
-    DEFAULT_PROJECT,
-    DEFAULT_TENANT,
-    DEFAULT_USER,
-    ConversationKey,
-    iso_time,
-)
 
 PRIVILEGED = "privileged"
 """The role that may read the conversations of all users of its tenant and project."""
@@ -45,9 +39,9 @@ class Unauthenticated(LooplineError):
 class Principal:
     """The sender of a request. Every field comes from the token, never from a path or a body."""
 
-    tenant: str = DEFAULT_TENANT
-    project: str = DEFAULT_PROJECT
-    user: str = DEFAULT_USER
+    tenant: str = timeline.DEFAULT_TENANT
+    project: str = timeline.DEFAULT_PROJECT
+    user: str = timeline.DEFAULT_USER
     roles: frozenset[str] = frozenset()
 
     @property
@@ -55,9 +49,11 @@ class Principal:
         """Whether the sender may read conversations of other users."""
         return PRIVILEGED in self.roles
 
-    def conversation(self, name: str) -> ConversationKey:
+    def conversation(self, name: str) -> timeline.ConversationKey:
         """Return the key of a conversation of this user."""
-        return ConversationKey(name=name, user=self.user, tenant=self.tenant, project=self.project)
+        return timeline.ConversationKey(
+            name=name, user=self.user, tenant=self.tenant, project=self.project
+        )
 
 
 class Authenticator(Protocol):
@@ -291,5 +287,5 @@ def _row(key: StoredKey) -> JsonObject:
         "project": owner.project,
         "user": owner.user,
         "roles": list[Json](sorted(owner.roles)),
-        "expires": iso_time(key.expires) if key.expires else "",
+        "expires": timeline.iso_time(key.expires) if key.expires else "",
     }

@@ -12,17 +12,8 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
+from loopline import errors
 from loopline.conversations import HandedOver
-from loopline.errors import (
-    AttachmentError,
-    ConflictError,
-    LooplineError,
-    ModelError,
-    StoreBusy,
-    StoreError,
-    StoreFailed,
-    StoreFull,
-)
 from loopline.models import JsonObject, dumps, well_formed
 from loopline.server.principals import Unauthenticated
 
@@ -56,7 +47,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 _log = logging.getLogger("loopline")
 
 
-class RequestProblem(LooplineError):
+class RequestProblem(errors.LooplineError):
     """A request is refused, with this status."""
 
     def __init__(
@@ -78,7 +69,7 @@ def not_found(name: str) -> RequestProblem:
     return RequestProblem(HTTPStatus.NOT_FOUND, f"there is no {name} here")
 
 
-def problem_of(error: LooplineError) -> RequestProblem:
+def problem_of(error: errors.LooplineError) -> RequestProblem:
     """Convert an error to the problem that the sender of the request gets."""
     text = str(error)
     match error:
@@ -87,20 +78,20 @@ def problem_of(error: LooplineError) -> RequestProblem:
         case Unauthenticated():
             challenge = {"WWW-Authenticate": 'Bearer realm="loopline"'}
             return RequestProblem(HTTPStatus.UNAUTHORIZED, text, headers=challenge)
-        case StoreBusy() | HandedOver():
+        case errors.StoreBusy() | HandedOver():
             retry = {"Retry-After": f"{RETRY_SECONDS}"}
             return RequestProblem(HTTPStatus.SERVICE_UNAVAILABLE, text, headers=retry)
-        case StoreFailed():
+        case errors.StoreFailed():
             return RequestProblem(HTTPStatus.SERVICE_UNAVAILABLE, text, action_by="operator")
-        case StoreFull():
+        case errors.StoreFull():
             return RequestProblem(HTTPStatus.INSUFFICIENT_STORAGE, text, action_by="operator")
-        case ConflictError():
+        case errors.ConflictError():
             return RequestProblem(HTTPStatus.CONFLICT, text)
-        case AttachmentError():
+        case errors.AttachmentError():
             return RequestProblem(HTTPStatus.UNPROCESSABLE_ENTITY, text, action_by="user")
-        case ModelError():
+        case errors.ModelError():
             return RequestProblem(HTTPStatus.BAD_GATEWAY, text, action_by="operator")
-        case StoreError():
+        case errors.StoreError():
             return RequestProblem(HTTPStatus.CONFLICT, text, action_by="operator")
         case _:
             return RequestProblem(HTTPStatus.UNPROCESSABLE_ENTITY, text)
@@ -115,7 +106,7 @@ def response_to(problem: RequestProblem) -> Response:
 
 def add_handlers(app: FastAPI) -> None:
     """Register handlers that answer every error of the app with a problem."""
-    app.add_exception_handler(LooplineError, _refuse)
+    app.add_exception_handler(errors.LooplineError, _refuse)
     app.add_exception_handler(HTTPException, _refuse_http)
     app.add_exception_handler(RequestValidationError, _refuse_fields)
     app.add_exception_handler(Exception, _report_fault)
@@ -123,7 +114,7 @@ def add_handlers(app: FastAPI) -> None:
 
 async def _refuse(request: Request, error: Exception) -> Response:
     del request
-    known = error if isinstance(error, LooplineError) else LooplineError(str(error))
+    known = error if isinstance(error, errors.LooplineError) else errors.LooplineError(str(error))
     return response_to(problem_of(known))
 
 

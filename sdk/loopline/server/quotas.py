@@ -21,34 +21,15 @@ from typing import Self
 
 import msgspec
 
+from loopline import react, timeline
 from loopline.clock import Clock
 from loopline.errors import LooplineError
 from loopline.models import Capabilities, Model, ModelRegistry, Prompt, Reply, TextDelta, Usage
 from loopline.names import nearest_hint
-from loopline.react import (
-    MIN_OUTPUT,
-    Amount,
-    MeteredModel,
-    OutOfBudget,
-    Remaining,
-    RequestEstimate,
-)
 from loopline.server.problems import RequestProblem
-from loopline.timeline import (
-    Block,
-    BodyUnion,
-    ConversationKey,
-    Decision,
-    PricedBody,
-    RunChild,
-    TimelineLog,
-    body_types,
-    iso_time,
-    request_cost,
-)
 
-_PRICED = BodyUnion[PricedBody](PricedBody)
-_TYPES = [name for name, kind in body_types().items() if kind in _PRICED.types]
+_PRICED = timeline.BodyUnion[timeline.PricedBody](timeline.PricedBody)
+_TYPES = [name for name, kind in timeline.body_types().items() if kind in _PRICED.types]
 _REFRESH_SECONDS = 1.0
 """How old the usage of other processes may be when a request reserves."""
 _RETRY_SECONDS = 5
@@ -127,7 +108,7 @@ class DailyLimit:
         """Whether it is in US dollars, not in tokens."""
         return self.name.endswith("cost")
 
-    def covers(self, sender: ConversationKey, other: ConversationKey) -> bool:
+    def covers(self, sender: timeline.ConversationKey, other: timeline.ConversationKey) -> bool:
         """Return whether usage of the conversation `other` counts towards the limit of the sender."""
         is_user = (other.project, other.user) == (sender.project, sender.user)
         return other.tenant == sender.tenant and (is_user or not self.is_of_user)
@@ -141,18 +122,18 @@ class DailyLimit:
 class _Bill:
     """The usage of a conversation on the day, from its blocks up to the seq `head`."""
 
-    key: ConversationKey
+    key: timeline.ConversationKey
     head: int = 0
     tokens: int = 0
     cost: float = 0.0
 
-    def add(self, blocks: Iterable[Block], since: datetime) -> None:
+    def add(self, blocks: Iterable[timeline.Block], since: datetime) -> None:
         """Add the usage in the blocks since the begin of the day. The usage of a child run is in the block that ends it."""
         for block, body in _PRICED.among(blocks):
-            if block.ts >= since and (request := request_cost(block)) is not None:
+            if block.ts >= since and (request := timeline.request_cost(block)) is not None:
                 self.tokens += _tokens(request.usage)
                 self.cost += request.cost or 0.0
-                if isinstance(body, Decision | RunChild):
+                if isinstance(body, timeline.Decision | timeline.RunChild):
                     self.tokens += _tokens(body.estimated)
 
 
@@ -163,10 +144,10 @@ class _MeteredRun:
     When the run is over, it is kept until its blocks are added to the bill.
     """
 
-    key: ConversationKey
-    settled: Amount = field(default_factory=Amount)
-    reserved: dict[RequestReservation, Amount] = field(
-        default_factory=dict["RequestReservation", Amount]
+    key: timeline.ConversationKey
+    settled: react.Amount = field(default_factory=react.Amount)
+    reserved: dict[RequestReservation, react.Amount] = field(
+        default_factory=dict["RequestReservation", react.Amount]
     )
     is_over: bool = False
 
@@ -179,18 +160,22 @@ class QuotaGate:
     still count in this process.
     """
 
-    def __init__(self, quotas: DailyQuotas, clock: Clock, log: Callable[[], TimelineLog]) -> None:
+    def __init__(
+        self, quotas: DailyQuotas, clock: Clock, log: Callable[[], timeline.TimelineLog]
+    ) -> None:
         self.limits: list[DailyLimit] = quotas.limits
         self._clock = clock
         self._log = log
         self._day: date = date.min
         self._bills: dict[str, _Bill] = {}
-        self._runs = defaultdict[ConversationKey, set[_MeteredRun]](set)
+        self._runs = defaultdict[timeline.ConversationKey, set[_MeteredRun]](set)
         self._updated: dict[str, float] = {}
         self._updating = asyncio.Lock()
         self._changed = asyncio.Event()
 
-    async def check(self, key: ConversationKey, turns: Mapping[ConversationKey, int]) -> None:
+    async def check(
+        self, key: timeline.ConversationKey, turns: Mapping[timeline.ConversationKey, int]
+    ) -> None:
         """Check that a new turn and the running turns fit each quota. `turns` counts the running turns by conversation.
 
         Raises:
@@ -202,7 +187,7 @@ class QuotaGate:
 
     @asynccontextmanager
     async def meter(
-        self, key: ConversationKey, models: ModelRegistry
+        self, key: timeline.ConversationKey, models: ModelRegistry
     ) -> AsyncGenerator[ModelRegistry, None]:
         """Wrap the models of a run: each of their requests reserves from the quotas of its user and tenant."""
         if not self.limits:
@@ -222,7 +207,7 @@ class QuotaGate:
             run.is_over = True
 
     async def reserve(
-        self, run: _MeteredRun, request: RequestReservation, need: RequestEstimate
+        self, run: _MeteredRun, request: RequestReservation, need: react.RequestEstimate
     ) -> int:
         """Reserve the quota for a request, and return the most tokens that it may output.
 
@@ -238,45 +223,45 @@ class QuotaGate:
                 for limit in self.limits
             ]
             output = min(most for _, most in outputs)
-            enough = min(MIN_OUTPUT, need.output)
+            enough = min(react.MIN_OUTPUT, need.output)
             if output >= enough:
                 run.reserved[request] = need.amount(output)
                 return output
             changed = self._changed
             short = [limit for limit, most in outputs if most < enough]
             if not all(self._is_reserved_from(limit, run.key) for limit in short):
-                raise OutOfBudget(
+                raise react.OutOfBudget(
                     "too little of the day's quota is left for another request: it is renewed at midnight UTC"
                 )
             await changed.wait()
 
-    def settle(self, run: _MeteredRun, request: RequestReservation, used: Amount) -> None:
+    def settle(self, run: _MeteredRun, request: RequestReservation, used: react.Amount) -> None:
         """Replace the reservation of a request by its usage, and wake the requests that wait."""
         run.settled += used
         run.reserved.pop(request, None)
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def _remaining(self, limit: DailyLimit, key: ConversationKey) -> Remaining:
+    def _remaining(self, limit: DailyLimit, key: timeline.ConversationKey) -> react.Remaining:
         runs = self._runs_of(limit, key)
         reserved = [amount for run in runs for amount in run.reserved.values()]
         if limit.is_money:
             unused = limit.most - self._usage(limit, key)
-            return Remaining(None, unused - math.fsum(amount.cost for amount in reserved))
+            return react.Remaining(None, unused - math.fsum(amount.cost for amount in reserved))
         tokens = sum(amount.tokens for amount in reserved)
-        return Remaining(int(limit.most - self._usage(limit, key)) - tokens, None)
+        return react.Remaining(int(limit.most - self._usage(limit, key)) - tokens, None)
 
-    def _is_reserved_from(self, limit: DailyLimit, key: ConversationKey) -> bool:
+    def _is_reserved_from(self, limit: DailyLimit, key: timeline.ConversationKey) -> bool:
         """Return whether requests without an answer reserve from the limit, and may release a part of it."""
         return any(run.reserved for run in self._runs_of(limit, key))
 
-    def _runs_of(self, limit: DailyLimit, key: ConversationKey) -> list[_MeteredRun]:
+    def _runs_of(self, limit: DailyLimit, key: timeline.ConversationKey) -> list[_MeteredRun]:
         """Return the runs that count towards the limit for a conversation."""
         return [
             run for other, runs in self._runs.items() if limit.covers(key, other) for run in runs
         ]
 
-    def _usage(self, limit: DailyLimit, key: ConversationKey) -> float:
+    def _usage(self, limit: DailyLimit, key: timeline.ConversationKey) -> float:
         """Return the usage that counts towards the limit for a conversation, without reservations."""
         bills = [bill for bill in self._bills.values() if limit.covers(key, bill.key)]
         runs = self._runs_of(limit, key)
@@ -285,7 +270,10 @@ class QuotaGate:
         return sum(bill.tokens for bill in bills) + sum(run.settled.tokens for run in runs)
 
     def _check(
-        self, limit: DailyLimit, key: ConversationKey, turns: Mapping[ConversationKey, int]
+        self,
+        limit: DailyLimit,
+        key: timeline.ConversationKey,
+        turns: Mapping[timeline.ConversationKey, int],
     ) -> None:
         used = self._usage(limit, key)
         running = sum(count for other, count in turns.items() if limit.covers(key, other))
@@ -299,7 +287,7 @@ class QuotaGate:
             HTTPStatus.TOO_MANY_REQUESTS,
             f"the quota of today: {limit.text(left)} of {limit.text(limit.most)} are left to {owner}, and {running} "
             f"running turns reserve {limit.text(running * limit.turn)}; a turn reserves {limit.text(limit.turn)}. The "
-            f"quota is renewed at {iso_time(midnight)}",
+            f"quota is renewed at {timeline.iso_time(midnight)}",
             action_by="user",
             headers={"Retry-After": f"{_RETRY_SECONDS if left >= limit.turn else seconds}"},
         )
@@ -317,9 +305,9 @@ class QuotaGate:
         for key, runs in list(self._runs.items()):
             self._forget(key, {run for run in runs if run.is_over})
             for run in runs:
-                run.settled = Amount()
+                run.settled = react.Amount()
 
-    def _forget(self, key: ConversationKey, runs: set[_MeteredRun]) -> None:
+    def _forget(self, key: timeline.ConversationKey, runs: set[_MeteredRun]) -> None:
         """Forget runs of a conversation."""
         remaining = self._runs.pop(key) - runs
         if remaining:
@@ -374,7 +362,9 @@ class _DayMeteredModel:
             OutOfBudget: too little of a quota is left.
             ModelError: the model fails.
         """
-        return MeteredModel(self.model, RequestReservation(self.gate, self.run)).stream(prompt)
+        return react.MeteredModel(self.model, RequestReservation(self.gate, self.run)).stream(
+            prompt
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -388,7 +378,7 @@ class RequestReservation:
     def check_time(self) -> None:
         """Accept any time, because a quota does not have a deadline."""
 
-    async def reserve(self, need: RequestEstimate) -> int:
+    async def reserve(self, need: react.RequestEstimate) -> int:
         """Reserve the request, and return the most tokens that it may output, as `QuotaGate.reserve` does.
 
         Raises:
@@ -396,7 +386,7 @@ class RequestReservation:
         """
         return await self.gate.reserve(self.run, self, need)
 
-    def settle(self, used: Amount) -> None:
+    def settle(self, used: react.Amount) -> None:
         """Replace the reservation by the usage of the request."""
         self.gate.settle(self.run, self, used)
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from http import HTTPStatus
 from importlib import import_module
 from secrets import token_hex
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, cast
 from urllib.parse import parse_qs
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -178,41 +178,6 @@ _log = logging.getLogger("loopline")
 _Handler = Callable[..., Coroutine[Any, Any, Json]]
 
 
-class _Queue(Protocol):
-    def qsize(self) -> int: ...
-    async def join(self) -> None: ...
-
-
-class _Socket(Protocol):
-    """A connection of Engine.IO, with the packets that its client has not read."""
-
-    @property
-    def queue(self) -> _Queue: ...
-
-
-class _Engine(Protocol):
-    @property
-    def sockets(self) -> Mapping[str, _Socket]: ...
-    async def disconnect(self, sid: str) -> None: ...
-
-
-class _Manager(Protocol):
-    def eio_sid_from_sid(self, sid: str, namespace: str) -> str | None: ...
-
-
-class _SocketServer(Protocol):
-    """The part of python-socketio's server that is used here. The library has no types."""
-
-    @property
-    def eio(self) -> _Engine: ...
-    @property
-    def manager(self) -> _Manager: ...
-    def on(self, event: str, handler: Callable[..., Awaitable[Json | None]]) -> None: ...
-    async def emit(self, event: str, data: Json, *, to: str) -> None: ...
-    async def disconnect(self, sid: str) -> None: ...
-    async def shutdown(self) -> None: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OpenSocket:
     """A socket that has authenticated: its Engine.IO connection, its token, the check of the token, and its listener slot."""
@@ -233,17 +198,14 @@ class SocketHost:
 
     def __init__(self, host: BundleHost) -> None:
         self._host = host
-        self._module = import_module("socketio")
-        self._server = cast(
-            "_SocketServer",
-            self._module.AsyncServer(
-                async_mode="asgi",
-                cors_allowed_origins=[],  # the middleware of the app checks origins
-                ping_interval=host.settings.keep_alive_seconds,
-                max_http_buffer_size=host.settings.body_bytes,
-                logger=False,
-                engineio_logger=False,
-            ),
+        self._module = import_module("socketio")  # the library has no types
+        self._server: Any = self._module.AsyncServer(
+            async_mode="asgi",
+            cors_allowed_origins=[],  # the middleware of the app checks origins
+            ping_interval=host.settings.keep_alive_seconds,
+            max_http_buffer_size=host.settings.body_bytes,
+            logger=False,
+            engineio_logger=False,
         )
         self._open: dict[str, _OpenSocket] = {}
         self._known: dict[str, Principal] = {}
@@ -334,7 +296,8 @@ class SocketHost:
     def unread_packets(self, sid: str) -> int:
         """Return the number of packets that the client of a socket has not read."""
         queue = self._queue(sid)
-        return 0 if queue is None else queue.qsize()
+        count: int = 0 if queue is None else queue.qsize()
+        return count
 
     async def _wait_until_read(self, sid: str) -> None:
         """Wait until the client has read every packet, or the socket has ended."""
@@ -342,7 +305,8 @@ class SocketHost:
         if queue is not None:
             await queue.join()
 
-    def _queue(self, sid: str) -> _Queue | None:
+    def _queue(self, sid: str) -> Any:
+        """Return the queue of the packets that the client has not read, or None if the socket has ended."""
         connection = self._server.manager.eio_sid_from_sid(sid, "/") or ""
         sockets = self._server.eio.sockets
         return sockets[connection].queue if connection in sockets else None

@@ -11,37 +11,9 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Final, Literal, NamedTuple
 
+from loopline import timeline
 from loopline.events import ObservedTurn
 from loopline.models import BRIDGED, Json, JsonObject, dumps
-from loopline.timeline import (
-    Block,
-    BodyUnion,
-    Completion,
-    Decision,
-    Exit,
-    ExitReason,
-    ModelOverflowed,
-    ModelSwitched,
-    Notes,
-    Notice,
-    ProxiedBody,
-    ProxiedCall,
-    ProxiedResult,
-    RangeSummary,
-    RoundStart,
-    Thinking,
-    ToolCalled,
-    ToolPending,
-    ToolResult,
-    ToolsSelected,
-    ToolStarted,
-    Turn,
-    TurnHeader,
-    UserFollowup,
-    UserPrompt,
-    UserSteer,
-    turn_id,
-)
 
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.41.0"
 """The version of OpenTelemetry's conventions that names the attributes."""
@@ -92,7 +64,7 @@ TOKENS: Final = tuple(float(4**power) for power in range(14))
 
 Value = str | int | float | tuple[str, ...]
 SpanKind = Literal["internal", "client"]
-FAILED: frozenset[ExitReason] = frozenset({"error", "interrupted"})
+FAILED: frozenset[timeline.ExitReason] = frozenset({"error", "interrupted"})
 """The exit reasons of a failed turn. A turn that was stopped or reached a limit has not failed."""
 NO_REASON = "error"
 """The finish reason of a reply that did not end, by OpenTelemetry's conventions."""
@@ -135,35 +107,35 @@ class FinishedSpan:
     failed: bool = False
 
 
-ReplyPart = Thinking | Notes | ToolCalled | Completion
+ReplyPart = timeline.Thinking | timeline.Notes | timeline.ToolCalled | timeline.Completion
 """The parts of a reply, which follow its decision."""
-_PARTS = BodyUnion[ReplyPart](ReplyPart)
+_PARTS = timeline.BodyUnion[ReplyPart](ReplyPart)
 SpanBody = (
-    TurnHeader
-    | UserPrompt
-    | UserFollowup
-    | UserSteer
+    timeline.TurnHeader
+    | timeline.UserPrompt
+    | timeline.UserFollowup
+    | timeline.UserSteer
     | ReplyPart
-    | ToolPending
-    | ToolStarted
-    | ToolResult
-    | ProxiedBody
-    | RoundStart
-    | Decision
-    | ModelSwitched
-    | ModelOverflowed
-    | Notice
-    | ToolsSelected
-    | RangeSummary
-    | Exit
+    | timeline.ToolPending
+    | timeline.ToolStarted
+    | timeline.ToolResult
+    | timeline.ProxiedBody
+    | timeline.RoundStart
+    | timeline.Decision
+    | timeline.ModelSwitched
+    | timeline.ModelOverflowed
+    | timeline.Notice
+    | timeline.ToolsSelected
+    | timeline.RangeSummary
+    | timeline.Exit
 )
-_SPANS = BodyUnion[SpanBody](SpanBody)
+_SPANS = timeline.BodyUnion[SpanBody](SpanBody)
 
 
 class _Request(NamedTuple):
     """A request to a model: the block of its round, the time when it was sent, and its messages as JSON."""
 
-    block: Block
+    block: timeline.Block
     start: datetime
     model: str
     purpose: str
@@ -184,7 +156,7 @@ class TurnSpans:
 
     of: ObservedTurn
     content: bool = False
-    _turn: Turn = field(init=False)
+    _turn: timeline.Turn = field(init=False)
     _round: _Request | None = None
     _call_starts: dict[str, datetime] = field(default_factory=dict[str, datetime])
     _arguments: dict[str, JsonObject] = field(default_factory=dict[str, JsonObject])
@@ -195,9 +167,9 @@ class TurnSpans:
     _finish: str = "stop"
 
     def __post_init__(self) -> None:
-        self._turn = Turn(self.of.turn)
+        self._turn = timeline.Turn(self.of.turn)
 
-    def take(self, block: Block) -> Sequence[FinishedSpan]:
+    def take(self, block: timeline.Block) -> Sequence[FinishedSpan]:
         """Return the spans that end with this block; none for blocks of other turns."""
         if block.turn != self.of.turn:
             return ()
@@ -216,26 +188,43 @@ class TurnSpans:
         self._parts = []
         return [replace(span, attributes={**span.attributes, OUTPUT_MESSAGES: dumps([message])})]
 
-    def _take(self, block: Block, body: SpanBody) -> Sequence[FinishedSpan]:
+    def _take(self, block: timeline.Block, body: SpanBody) -> Sequence[FinishedSpan]:
         match body:
-            case TurnHeader() | ToolPending():  # they only end the reply before them
+            case (
+                timeline.TurnHeader() | timeline.ToolPending()
+            ):  # they only end the reply before them
                 pass
-            case UserPrompt(text=text) | UserFollowup(text=text) | UserSteer(text=text):
+            case (
+                timeline.UserPrompt(text=text)
+                | timeline.UserFollowup(text=text)
+                | timeline.UserSteer(text=text)
+            ):
                 self._prompt = self._prompt or text
                 self._inputs.append(_message("user", _text_part(text)))
-            case Thinking() | Notes() | ToolCalled() | Completion():
+            case (
+                timeline.Thinking()
+                | timeline.Notes()
+                | timeline.ToolCalled()
+                | timeline.Completion()
+            ):
                 self._take_part(body)
-            case ProxiedCall() | ToolStarted():
+            case timeline.ProxiedCall() | timeline.ToolStarted():
                 self._call_starts[body.call_id] = block.ts
-                if isinstance(body, ProxiedCall):
+                if isinstance(body, timeline.ProxiedCall):
                     self._arguments[body.call_id] = body.arguments
-            case RoundStart() | Decision() | ModelSwitched() | ModelOverflowed() | Notice():
+            case (
+                timeline.RoundStart()
+                | timeline.Decision()
+                | timeline.ModelSwitched()
+                | timeline.ModelOverflowed()
+                | timeline.Notice()
+            ):
                 return self._take_round(block, body)
-            case ToolsSelected() | RangeSummary():
+            case timeline.ToolsSelected() | timeline.RangeSummary():
                 return self._take_auxiliary(block, body)
-            case ToolResult() | ProxiedResult():
+            case timeline.ToolResult() | timeline.ProxiedResult():
                 return [self._execute_tool(block, body)]
-            case Exit(reason=reason):
+            case timeline.Exit(reason=reason):
                 return [*self._give_up(block, reason), self._invoke_agent(block, body)]
         return ()
 
@@ -243,25 +232,31 @@ class TurnSpans:
         """Add a part to the reply whose span is open."""
         parts: list[Json] = [] if self._reply is None else self._parts
         match body:
-            case Thinking(text=text):
+            case timeline.Thinking(text=text):
                 parts.append({"type": "reasoning", "content": text})
-            case Notes(text=text) | Completion(text=text):
+            case timeline.Notes(text=text) | timeline.Completion(text=text):
                 parts.append(_text_part(text))
-            case ToolCalled(call_id=call_id, tool=name, arguments=arguments):
+            case timeline.ToolCalled(call_id=call_id, tool=name, arguments=arguments):
                 self._arguments[call_id] = arguments
                 call: JsonObject = {"type": "tool_call", "id": call_id, "name": name}
                 parts.append({**call, "arguments": arguments})
 
     def _take_round(
-        self, block: Block, body: RoundStart | Decision | ModelSwitched | ModelOverflowed | Notice
+        self,
+        block: timeline.Block,
+        body: timeline.RoundStart
+        | timeline.Decision
+        | timeline.ModelSwitched
+        | timeline.ModelOverflowed
+        | timeline.Notice,
     ) -> Sequence[FinishedSpan]:
         match body:
-            case RoundStart(model=model, purpose=purpose):
+            case timeline.RoundStart(model=model, purpose=purpose):
                 unfinished = self._give_up(block, CUT_OFF)
                 messages = dumps([*self._inputs]) if self.content else ""
                 self._round = _Request(block, block.ts, model, purpose, messages) if model else None
                 return unfinished
-            case Decision(stop_reason=reason):
+            case timeline.Decision(stop_reason=reason):
                 self._inputs = []
                 self._finish = FINISHES.get(reason, reason)
                 replied = self._chat(block, _reply(body, reason))
@@ -269,34 +264,34 @@ class TurnSpans:
                     return replied
                 [self._reply] = replied
                 return ()
-            case ModelSwitched(why="refusal" as reason):
+            case timeline.ModelSwitched(why="refusal" as reason):
                 return self._chat(block, _reply(body, reason))
-            case ModelSwitched(why=why):
+            case timeline.ModelSwitched(why=why):
                 return self._give_up(block, why)
-            case ModelOverflowed():
+            case timeline.ModelOverflowed():
                 return self._give_up(block, OVERFLOW)
-            case Notice(code="model_error" as code):
+            case timeline.Notice(code="model_error" as code):
                 return self._give_up(block, code)
-            case Notice():
+            case timeline.Notice():
                 return ()
 
     def _take_auxiliary(
-        self, block: Block, body: ToolsSelected | RangeSummary
+        self, block: timeline.Block, body: timeline.ToolsSelected | timeline.RangeSummary
     ) -> Sequence[FinishedSpan]:
         """Return the span of a request outside the rounds; its only block was written when it ended."""
         if not body.model:
             return ()
         start = block.ts - timedelta(milliseconds=body.elapsed_ms)
-        purpose = "selection" if isinstance(body, ToolsSelected) else "summary"
+        purpose = "selection" if isinstance(body, timeline.ToolsSelected) else "summary"
         request = _Request(block, start, body.model, purpose)
         return [self._request(request, block, _reply(body, ""), NO_RESULT if body.why else "")]
 
-    def _give_up(self, end: Block, error: str) -> Sequence[FinishedSpan]:
+    def _give_up(self, end: timeline.Block, error: str) -> Sequence[FinishedSpan]:
         """Return the span of the request in progress, if there is one, as failed and without a reply."""
         return self._chat(end, {FINISH_REASONS: (NO_REASON,)}, error)
 
     def _chat(
-        self, end: Block, attributes: Mapping[str, Value], error: str = ""
+        self, end: timeline.Block, attributes: Mapping[str, Value], error: str = ""
     ) -> Sequence[FinishedSpan]:
         if self._round is None:
             return ()
@@ -305,7 +300,7 @@ class TurnSpans:
         return [self._request(request, end, attributes, error)]
 
     def _request(
-        self, request: _Request, end: Block, attributes: Mapping[str, Value], error: str
+        self, request: _Request, end: timeline.Block, attributes: Mapping[str, Value], error: str
     ) -> FinishedSpan:
         provider, model = _model(request.model)
         messages = {INPUT_MESSAGES: request.messages} if request.messages else {}
@@ -326,9 +321,11 @@ class TurnSpans:
             error=error,
         )
 
-    def _execute_tool(self, end: Block, result: ToolResult | ProxiedResult) -> FinishedSpan:
+    def _execute_tool(
+        self, end: timeline.Block, result: timeline.ToolResult | timeline.ProxiedResult
+    ) -> FinishedSpan:
         """Return the span of a call; the parent of a program's call is the call that runs the program."""
-        if isinstance(result, ToolResult):
+        if isinstance(result, timeline.ToolResult):
             response: JsonObject = {"type": "tool_call_response", "id": result.call_id}
             response["response"] = result.text
             self._inputs.append(_message("tool", response))
@@ -353,11 +350,11 @@ class TurnSpans:
             attributes,
             error="" if result.status == "ok" else result.status,
             parent_id=span_id(self.of, EXECUTE_TOOL, result.parent)
-            if isinstance(result, ProxiedResult)
+            if isinstance(result, timeline.ProxiedResult)
             else "",
         )
 
-    def _invoke_agent(self, end: Block, exit_: Exit) -> FinishedSpan:
+    def _invoke_agent(self, end: timeline.Block, exit_: timeline.Exit) -> FinishedSpan:
         turn = self._turn
         header = turn.header
         caller = self.of.caller
@@ -416,7 +413,7 @@ class TurnSpans:
                 OPERATION: key[0],
                 **attributes,
                 CONVERSATION: self.of.conversation.name,
-                TURN: turn_id(self.of.turn),
+                TURN: timeline.turn_id(self.of.turn),
                 **({ERROR: error} if error else {}),
             },
             failed=bool(error),
@@ -424,7 +421,11 @@ class TurnSpans:
 
 
 def _reply(
-    body: Decision | ModelSwitched | ToolsSelected | RangeSummary, stop_reason: str
+    body: timeline.Decision
+    | timeline.ModelSwitched
+    | timeline.ToolsSelected
+    | timeline.RangeSummary,
+    stop_reason: str,
 ) -> dict[str, Value]:
     """Return the attributes of a reply."""
     usage = body.usage
@@ -443,7 +444,7 @@ def _reply(
 
 
 def spans_of(
-    of: ObservedTurn, blocks: Iterable[Block], *, content: bool = False
+    of: ObservedTurn, blocks: Iterable[timeline.Block], *, content: bool = False
 ) -> list[FinishedSpan]:
     """Return the spans of a turn that ended, from its blocks."""
     fold = TurnSpans(of, content=content)
@@ -454,12 +455,12 @@ def trace_id(of: ObservedTurn) -> str:
     """Return the trace id of a turn, which its child runs share."""
     while of.caller is not None:
         of = of.caller.turn
-    return _digest("trace", of.uid, turn_id(of.turn))[:32]
+    return _digest("trace", of.uid, timeline.turn_id(of.turn))[:32]
 
 
 def span_id(of: ObservedTurn, *key: str) -> str:
     """Return the id of a span of the turn."""
-    return _digest("span", of.uid, turn_id(of.turn), *key)[:16]
+    return _digest("span", of.uid, timeline.turn_id(of.turn), *key)[:16]
 
 
 def _digest(*parts: str) -> str:
