@@ -12,15 +12,15 @@ import httpx2
 import pytest
 from msgspec import structs
 
-from loopline import Bundle, Harness
+from loopline import Bundle, Harness, LooplineError
 from loopline.events import ClientRun, run_dialect
 from loopline.models import Json
 from loopline.redaction.redacted_log import ForwardingLog
 from loopline.server import app
 from loopline.server.approvals import waiting_questions
 from loopline.testing import Call, Say, ScriptedModel
-from loopline.testing.scripted import Entry
-from loopline.timeline import Block, ConversationKey, MemoryLog, ToolQuestion
+from loopline.testing.scripted import Entry as Turn
+from loopline.timeline import Block, ConversationKey, Entry, MemoryLog, ToolQuestion
 from tests.dialects.sample_conversation import BLOCKS
 from tests.mcp.served import Served, sdk
 from tests.server.test_sockets import Page
@@ -33,10 +33,10 @@ QUESTIONS = 2
 
 
 @contextmanager
-def asking(folder: Path, *later: Entry, questions: int = QUESTIONS) -> Generator[httpx2.Client]:
+def asking(folder: Path, *later: Turn, questions: int = QUESTIONS) -> Generator[httpx2.Client]:
     """The client of a server whose first turn asks so often."""
     Served(folder).declare({"calc": sdk()})
-    turn: Sequence[Entry] = [*(Call("mcp.calc.choose") for _ in range(questions)), Say("Done.")]
+    turn: Sequence[Turn] = [*(Call("mcp.calc.choose") for _ in range(questions)), Say("Done.")]
     properties: Mapping[str, Json] = {
         "mcp.file": str(folder / ".mcp.json"),
         "react.select_tools": False,
@@ -240,6 +240,21 @@ async def test_what_waits_for_the_user_is_read_at_once() -> None:
         log.opened = 0
         assert not await waiting_questions(log, talk.conversation)
         assert log.opened == 1
+
+
+@pytest.mark.parametrize("value", [[], {}, {"a": 1}, 7, "x"])
+async def test_an_approval_of_a_running_call_is_answered_with_yes_or_no_alone(value: Json) -> None:
+    log = MemoryLog()
+    question = ToolQuestion(call_id="c1", question="Order tea?", kind="approval")
+    async with Harness.open(Bundle(id="served"), store=log, model=ScriptedModel([])) as harness:
+        talk = harness.conversation("c1")
+        async with log.lease(talk.conversation) as term:
+            bodies = [block.body for block in BLOCKS[:9]]
+            entries = [Entry(body=body, turn=1) for body in (*bodies, question)]
+            await log.append(talk.conversation, entries, seen=0, term=term)
+            with pytest.raises(LooplineError, match="c1 awaits approval: answer yes or no"):
+                await talk.interrupts.answer("c1", value)
+            assert await talk.interrupts.answer("c1", value=False)
 
 
 @pytest.mark.parametrize("name", ["ag-ui", "vercel"])

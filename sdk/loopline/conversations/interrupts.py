@@ -122,7 +122,8 @@ class InterruptQueue:
         Returns whether the call gets this answer; another answer may have been stored first.
 
         Raises:
-            LooplineError: no such call waits for an answer, or no process runs its turn.
+            LooplineError: no such call waits for an answer, no process runs its turn, or the call awaits approval and the
+                value is neither yes nor no.
         """
         body = UserAnswer(call_id=call_id, value=well_formed_json(value), sender=self._turns.sender)
         encode_checked(body)
@@ -130,10 +131,15 @@ class InterruptQueue:
 
         def entries(timeline: Timeline) -> Sequence[Entry]:
             nonlocal asked
-            questions = {body.call_id: block for block, body in questions_of(timeline)}
-            if call_id in questions and asked in (0, questions[call_id].seq):
-                asked = questions[call_id].seq
-                return [Entry(body=body, turn=questions[call_id].turn)]
+            blocks = questions_of(timeline)
+            questions = {question.call_id: (block, question) for block, question in blocks}
+            if call_id in questions:
+                block, question = questions[call_id]
+                if asked in (0, block.seq):
+                    asked = block.seq
+                    if value is not None:
+                        check_answer(question, value)
+                    return [Entry(body=body, turn=block.turn)]
             if asked:
                 return []
             call_ids = ", ".join(questions) or "none does"

@@ -23,7 +23,7 @@ from loopline.models import Json, JsonObject, dumps
 from loopline.names import caller_location
 from loopline.react.extensions import Allow, Ask, Deny, Guard, GuardedCall, Verdict
 from loopline.react.tool_runtime import ToolRuntime
-from loopline.timeline import Effect, ToolCalled, ToolPending
+from loopline.timeline import Effect, ToolCalled, ToolPending, ToolQuestion
 from loopline.tools import (
     REQUEST_TOOLS,
     BoundTool,
@@ -507,7 +507,7 @@ def denial_text(value: Json) -> str:
             return "The user did not approve of this call."
 
 
-def check_answer(pending: ToolPending, value: Json) -> None:
+def check_answer(pending: ToolPending | ToolQuestion, value: Json) -> None:
     """Check that an answer fits the question of a call.
 
     Raises:
