@@ -16,14 +16,7 @@ import pytest
 from loopline.models import Prompt, Reply, TextDelta
 from loopline.store import SqlLog
 from loopline.store.store_writer import LITTLE, LITTLE_BYTES
-from loopline.timeline import (
-    NEW_TURN,
-    ConversationKey,
-    Entry,
-    Notes,
-    UserFollowup,
-    UserPrompt,
-)
+from loopline.timeline import NEW_TURN, ConversationKey, Entry, Notes, UserFollowup, UserPrompt
 from tests.bench.workload import Instant, opened
 from tests.crashes.processes import HERE, url
 from tests.support.sqlite_connections import each_connection

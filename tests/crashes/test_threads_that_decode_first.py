@@ -8,9 +8,7 @@ import sys
 PROGRAM = """
 import os, sys, threading
 from loopline.timeline.codec import decode, encode, warm_codec
-from loopline.timeline.bodies import (
-    RoundStart,
-)
+from loopline.timeline.bodies import RoundStart
 
 texts = dict(system_sha256="", tools_sha256="", stable_sha256="")
 start = RoundStart(

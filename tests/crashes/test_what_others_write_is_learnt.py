@@ -11,14 +11,7 @@ import pytest
 
 from loopline.errors import LeaseLost, StoreError
 from loopline.store import SqlLog
-from loopline.timeline import (
-    NEW_TURN,
-    ConversationKey,
-    Entry,
-    Notes,
-    UserFollowup,
-    UserPrompt,
-)
+from loopline.timeline import NEW_TURN, ConversationKey, Entry, Notes, UserFollowup, UserPrompt
 from tests.crashes.processes import HERE, THERE, url
 from tests.support.sqlite_connections import each_connection
 

@@ -18,13 +18,7 @@ from loopline.knowledge import KnowledgeSpace, MemoryIndexes, MemoryRepository
 from loopline.knowledge.space import RETRY_SECONDS
 from loopline.memory import ConversationMemory, MemoryTurnIndex
 from loopline.sandbox.docker_daemon import DaemonError, DockerDaemon
-from loopline.search import (
-    Embedder,
-    EmbeddingError,
-    SharedEmbedder,
-    Vector,
-    WordEmbedder,
-)
+from loopline.search import Embedder, EmbeddingError, SharedEmbedder, Vector, WordEmbedder
 from loopline.server import ServerSettings, app
 from loopline.tasks import ThreadCache
 from loopline.testing import Call, FakeClock, Say, ScriptedModel

@@ -11,13 +11,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from loopline.models import AssistantMessage, ProtocolName, Reply, ToolCall
-from loopline.prompt import (
-    Answer,
-    Calls,
-    ChannelSplitter,
-    DecisionProtocol,
-    protocol,
-)
+from loopline.prompt import Answer, Calls, ChannelSplitter, DecisionProtocol, protocol
 from tests.strategies import json_objects, texts
 
 NAMES: list[ProtocolName] = ["native", "json", "tagged", "thought_action"]

@@ -34,12 +34,7 @@ from loopline.files import (
     check_text,
     read_attachments,
 )
-from loopline.models import (
-    Json,
-    output_type_of,
-    well_formed,
-    well_formed_json,
-)
+from loopline.models import Json, output_type_of, well_formed, well_formed_json
 from loopline.react import Limits, check_limits, stored_limits
 from loopline.reader import ConversationReader, Reader, check_name
 from loopline.redaction.redaction import Redactor, redact_text

@@ -10,11 +10,7 @@ from msgspec import structs
 from loopline.errors import LooplineError
 from loopline.models import JsonObject, dumps, well_formed
 from loopline.names import check_type
-from loopline.reader.conversation_documents import (
-    block_row,
-    document_heading,
-    timeline_document,
-)
+from loopline.reader.conversation_documents import block_row, document_heading, timeline_document
 from loopline.reader.items import Reading
 from loopline.reader.reader import Reader
 from loopline.timeline import (

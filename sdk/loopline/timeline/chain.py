@@ -13,9 +13,7 @@ from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Literal
 
-from loopline.timeline.blocks import (
-    Block,
-)
+from loopline.timeline.blocks import Block
 from loopline.timeline.codec import encode
 from loopline.timeline.log import ConversationKey
 

@@ -6,11 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from loopline.refs import ArtifactRef, BlockRef, CallRef, FileRef, PlanRef, Ref, SummaryRef
-from loopline.timeline.blocks import (
-    Block,
-    BodyUnion,
-    input_seq_of,
-)
+from loopline.timeline.blocks import Block, BodyUnion, input_seq_of
 from loopline.timeline.bodies import (
     BackgroundResult,
     CustomEvent,

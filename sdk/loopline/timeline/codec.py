@@ -25,15 +25,8 @@ from typing_extensions import TypeIs
 
 from loopline.errors import LooplineError
 from loopline.models import AnswerWay, Json, JsonObject, TailKind, dumps
-from loopline.timeline.blocks import (
-    Block,
-    stored_type,
-)
-from loopline.timeline.bodies import (
-    Body,
-    Unknown,
-    UserPrompt,
-)
+from loopline.timeline.blocks import Block, stored_type
+from loopline.timeline.bodies import Body, Unknown, UserPrompt
 from loopline.timeline.prompt_blocks import CachePoint, Projection, RoundStart
 
 _DIGEST_CHARACTERS = 64

@@ -9,13 +9,8 @@ from itertools import takewhile
 
 from msgspec import Struct
 
-from loopline.timeline.blocks import (
-    Block,
-)
-from loopline.timeline.bodies import (
-    Feedback,
-    Reaction,
-)
+from loopline.timeline.blocks import Block
+from loopline.timeline.bodies import Feedback, Reaction
 
 MIN_CONFIDENCE = 0.7
 """Feedback of a machine with a lower confidence is ignored."""

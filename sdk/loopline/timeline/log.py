@@ -13,19 +13,8 @@ from typing import Protocol
 from msgspec import Struct, structs
 
 from loopline.errors import ConflictError, LeaseLost, LooplineError, StoreError
-from loopline.timeline.blocks import (
-    Block,
-    BodyUnion,
-    Entry,
-)
-from loopline.timeline.bodies import (
-    Feedback,
-    InputBody,
-    MemoryFact,
-    Sender,
-    UserInput,
-    UserPrompt,
-)
+from loopline.timeline.blocks import Block, BodyUnion, Entry
+from loopline.timeline.bodies import Feedback, InputBody, MemoryFact, Sender, UserInput, UserPrompt
 from loopline.timeline.prompt_blocks import RoundStart
 
 logger: logging.Logger = logging.getLogger("loopline")

@@ -15,17 +15,8 @@ from msgspec import structs
 
 from loopline.clock import Clock, SystemClock
 from loopline.errors import ConflictError
-from loopline.timeline.blocks import (
-    NEW_TURN,
-    Block,
-    Entry,
-    as_entry,
-)
-from loopline.timeline.bodies import (
-    Body,
-    Imported,
-    Sender,
-)
+from loopline.timeline.blocks import NEW_TURN, Block, Entry, as_entry
+from loopline.timeline.bodies import Body, Imported, Sender
 from loopline.timeline.codec import encode_checked, matches_types
 from loopline.timeline.log import (
     DEFAULT_LIMITS,

@@ -7,12 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from loopline.timeline.blocks import (
-    Block,
-)
-from loopline.timeline.bodies import (
-    Notes,
-)
+from loopline.timeline.blocks import Block
+from loopline.timeline.bodies import Notes
 
 Kind = Literal["preference", "decision", "structure", "achievement", "artifact"]
 

@@ -8,10 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from loopline.models import Json
-from loopline.timeline.blocks import (
-    Block,
-    BodyUnion,
-)
+from loopline.timeline.blocks import Block, BodyUnion
 from loopline.timeline.bodies import (
     BACKGROUND_STARTED,
     BackgroundResult,

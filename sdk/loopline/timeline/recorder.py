@@ -13,18 +13,8 @@ from loopline.clock import Clock, in_ms
 from loopline.errors import LeaseLost, LooplineError
 from loopline.models import Json, OutputType
 from loopline.tasks import wait_until_done
-from loopline.timeline.blocks import (
-    Block,
-    Entry,
-)
-from loopline.timeline.bodies import (
-    Body,
-    ToolQuestion,
-    TurnHeader,
-    UserAnswer,
-    UserSteer,
-    UserStop,
-)
+from loopline.timeline.blocks import Block, Entry
+from loopline.timeline.bodies import Body, ToolQuestion, TurnHeader, UserAnswer, UserSteer, UserStop
 from loopline.timeline.checkpoints import History
 from loopline.timeline.log import ConversationKey, HeadMoved, TimelineLog
 from loopline.timeline.open_calls import OpenQuestions, first_answer

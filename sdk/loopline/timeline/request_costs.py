@@ -7,17 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from loopline.models import Usage, find_model_facts
-from loopline.timeline.blocks import (
-    Block,
-    BodyUnion,
-)
-from loopline.timeline.bodies import (
-    Decision,
-    Lesson,
-    RunChild,
-    SearchExpanded,
-    ToolsSelected,
-)
+from loopline.timeline.blocks import Block, BodyUnion
+from loopline.timeline.bodies import Decision, Lesson, RunChild, SearchExpanded, ToolsSelected
 from loopline.timeline.prompt_blocks import ModelSwitched, RangeSummary, SwitchCause
 
 PricedBody = (

@@ -16,12 +16,7 @@ from msgspec import Struct, structs
 
 from loopline.refs import ArtifactRef, BlockRef, CallRef, FileRef, PlanRef, Ref, SummaryRef
 from loopline.timeline.attachments import UserAttachment
-from loopline.timeline.blocks import (
-    Block,
-    BodyUnion,
-    Fold,
-    input_seq_of,
-)
+from loopline.timeline.blocks import Block, BodyUnion, Fold, input_seq_of
 from loopline.timeline.bodies import (
     ArtifactKept,
     BackgroundResult,

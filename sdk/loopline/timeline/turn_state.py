@@ -16,11 +16,7 @@ from typing_extensions import TypeVar
 
 from loopline.models import JsonObject, Usage
 from loopline.models.prompt import NO_USAGE
-from loopline.timeline.blocks import (
-    Block,
-    BodyUnion,
-    Fold,
-)
+from loopline.timeline.blocks import Block, BodyUnion, Fold
 from loopline.timeline.bodies import (
     AnswerFlag,
     Completion,

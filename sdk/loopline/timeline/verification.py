@@ -10,16 +10,8 @@ from itertools import pairwise
 from typing import Literal, get_args
 
 from loopline.timeline import citations
-from loopline.timeline.blocks import (
-    Block,
-    BodyUnion,
-)
-from loopline.timeline.bodies import (
-    BackgroundResult,
-    ProxiedResult,
-    TextKept,
-    ToolResult,
-)
+from loopline.timeline.blocks import Block, BodyUnion
+from loopline.timeline.bodies import BackgroundResult, ProxiedResult, TextKept, ToolResult
 from loopline.timeline.citations import Citation
 from loopline.timeline.sources import Source, SourceAdded
 
