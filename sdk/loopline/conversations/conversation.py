@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -190,11 +198,8 @@ class Conversation(ConversationReader, Generic[T_co]):
             BundleError: the bundle's code failed; the turn is closed as an error.
             ConflictError: the conversation is busy, and `when_busy` is "reject".
         """
-        output = output_type_of(output_type)
-        files = await self._checks.attachments(text, attachments)
-        return await self._say(
-            Message(text=text, files=files, when_busy=when_busy, limits=limits, output=output)
-        )
+        message = await self._message(text, attachments, when_busy, limits, output_type)
+        return await self._say(message)
 
     async def submit(
         self,
@@ -215,26 +220,14 @@ class Conversation(ConversationReader, Generic[T_co]):
             AttachmentError: a file cannot be attached; nothing was recorded.
             ConflictError: the conversation is busy, and `when_busy` is "reject"; or the key was used for another text.
         """
-        output = output_type_of(output_type)
-        files = await self._checks.attachments(text, attachments)
+        message = await self._message(text, attachments, when_busy, limits, output_type)
         stored: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
 
         def keep(receipt: Receipt) -> None:
             if not stored.done():
                 stored.set_result(receipt)
 
-        message = Message(
-            text=text,
-            files=files,
-            when_busy=when_busy,
-            limits=limits,
-            output=output,
-            key=key,
-            on_receipt=keep,
-        )
-        turn = asyncio.create_task(self._say(message))
-        self._tasks.add(turn)
-        turn.add_done_callback(self._discard_task)
+        turn = self._start(self._say(structs.replace(message, key=key, on_receipt=keep)))
         waiting: list[asyncio.Future[Any]] = [stored, turn]
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         if not stored.done():
@@ -255,19 +248,9 @@ class Conversation(ConversationReader, Generic[T_co]):
         If you leave the iteration, the turn keeps running. A slow reader does not slow the turn down: a `missed` event
         says which blocks it missed, and `blocks` reads them.
         """
-        output = output_type_of(output_type)
-        files = await self._checks.attachments(text, attachments)
+        message = await self._message(text, attachments, when_busy, limits, output_type)
         async for event in self._stream(
-            lambda sink: self._say(
-                Message(
-                    text=text,
-                    files=files,
-                    when_busy=when_busy,
-                    limits=limits,
-                    output=output,
-                    sink=sink,
-                )
-            )
+            lambda sink: self._say(structs.replace(message, sink=sink))
         ):
             yield event
 
@@ -371,10 +354,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         number = await self._answer(resumption)
         timeline = await open_timeline(self._log, self.conversation)
         receipt = Receipt(timeline.seq, number or turn_to_continue(timeline))
-        turn = asyncio.create_task(self._run_again(resumption, number))
-        self._tasks.add(turn)
-        turn.add_done_callback(self._discard_task)
-        return Submission(receipt, turn)
+        return Submission(receipt, self._start(self._run_again(resumption, number)))
 
     def asks(self, call_id: str) -> bool:
         """Return whether a call of a turn that runs in this process waits for an answer; see `answer`."""
@@ -491,6 +471,19 @@ class Conversation(ConversationReader, Generic[T_co]):
             reader=self._reader,
             checks=self._checks,
         )
+
+    async def _message(
+        self,
+        text: str,
+        attachments: Attachments,
+        when_busy: WhenBusy,
+        limits: Limits,
+        output_type: object,
+    ) -> Message:
+        """Check the files of a message and the type of its answer, and return the message."""
+        output = output_type_of(output_type)
+        files = await self._checks.attachments(text, attachments)
+        return Message(text=text, files=files, when_busy=when_busy, limits=limits, output=output)
 
     async def _say(self, message: Message) -> TurnResult[Any]:
         self._turns.check_bundle()
@@ -680,16 +673,21 @@ class Conversation(ConversationReader, Generic[T_co]):
             return await self._turns.result_of_stopped(request, chosen or open_turns[0].number)
 
     async def _stream(
-        self, start: Callable[[EventSink], Awaitable[TurnResult[Any]]]
+        self, run: Callable[[EventSink], Coroutine[Any, Any, TurnResult[Any]]]
     ) -> AsyncIterator[Event]:
         mailbox = Mailbox()
-        task = asyncio.ensure_future(start(mailbox.put))
-        self._tasks.add(task)
+        task = self._start(run(mailbox.put))
         task.add_done_callback(lambda _: mailbox.close())
-        task.add_done_callback(self._discard_task)
         async for event in mailbox:
             yield event
         await task
+
+    def _start(self, run: Coroutine[Any, Any, TurnResult[Any]]) -> asyncio.Task[TurnResult[Any]]:
+        """Run a turn in a task of its own."""
+        task = asyncio.create_task(run)
+        self._tasks.add(task)
+        task.add_done_callback(self._discard_task)
+        return task
 
     def _discard_task(self, task: asyncio.Task[TurnResult[Any]]) -> None:
         self._tasks.discard(task)

@@ -249,7 +249,9 @@ class LocalEmbedder:
         """Do nothing: the model is freed with this object."""
 
     def _embed(self, texts: Sequence[str]) -> list[Vector]:
-        encodings = self._tokenizer.encode_batch([_replace_surrogates(text) for text in texts])
+        # Tokenizers reject lone surrogates.
+        valid = [text.encode("utf-8", "replace").decode() for text in texts]
+        encodings = self._tokenizer.encode_batch(valid)
         tokens = [encoding.ids for encoding in encodings]
         vectors: list[Vector] = []
         for start in range(0, len(tokens), BATCH):
@@ -434,11 +436,6 @@ def _load_tokenizer(folder: Path) -> _Tokenizer:
             tokenizer.enable_truncation(DEFAULT_TOKENS)
     tokenizer.no_padding()
     return tokenizer
-
-
-def _replace_surrogates(text: str) -> str:
-    """Replace lone surrogates by `?`, because tokenizers reject them."""
-    return text.encode("utf-8", "replace").decode()
 
 
 def _read_json(path: Path, default: Json = None) -> Json:

@@ -136,11 +136,6 @@ def markdown_sections(name: str, lines: list[str]) -> list[TextSection]:
     )
 
 
-def rst_sections(name: str, lines: list[str]) -> list[TextSection]:
-    """Return a section for each underlined title. The labels directly above a title are part of its section."""
-    return _heading_sections(name, _rst_headings(lines), lines, named=False)
-
-
 def _heading_sections(
     title: str, headings: list[Heading], lines: list[str], *, named: bool
 ) -> list[TextSection]:
@@ -494,7 +489,7 @@ def sections(path: str, lines: list[str]) -> list[TextSection]:
         case "md" | "markdown" | "mdx":
             return markdown_sections(name, lines)
         case "rst" | "txt":
-            return rst_sections(name, lines)
+            return _heading_sections(name, _rst_headings(lines), lines, named=False)
         case "py" | "pyi" | "pyx":
             return _python_sections(name, "", lines, 0, len(lines), "")
         case _:

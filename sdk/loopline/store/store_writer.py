@@ -111,17 +111,13 @@ class ConversationStates:
     )
 
     def clear(self) -> None:
-        """Drop everything that was cached in transactions that were rolled back."""
+        """Drop all states, so that they are read again."""
         self._cached.clear()
         self.version = None
 
     def drop(self, conversation: ConversationKey) -> None:
         """Drop the state of a conversation, so that it is read again."""
         self._cached.pop(conversation)
-
-    def drop_all(self) -> None:
-        """Drop all states, so that they are read again."""
-        self._cached.clear()
 
     def has_little_after(self, conversation: ConversationKey, seq: int) -> bool | None:
         """Return whether probably few blocks follow that seq, None if the conversation is not cached; for any thread."""
@@ -438,7 +434,7 @@ class StoreWriter:
             execute(connection, statements.CLEAR_CONVERSATION, {"row": row})
             mark = {"key": f"{_FORGETTING}{row}", "value": str(row)}
             execute(connection, statements.INSERT_META, mark)
-        self.states.drop_all()
+        self.states.clear()
         self._ordinals.clear()
 
     def finish_forgetting(
