@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import pytest
 from msgspec import structs
 
 from loopline.errors import ConflictError
-from loopline.store import SqlLog
 from loopline.timeline import (
     NEW_TURN,
     ConversationKey,
     Entry,
-    MemoryLog,
     UserPrompt,
     child_depth,
     child_name,
@@ -36,15 +33,6 @@ OTHERS = [
     "c1.2",
     "c~c 1",
 ]
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-async def log(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[TimelineLog]:
-    opened: TimelineLog = MemoryLog()
-    if request.param == "sqlite":
-        opened = await SqlLog.open(f"sqlite:///{tmp_path}/talk.db")
-    yield opened
-    await opened.close()
 
 
 async def begin(log: TimelineLog, names: Sequence[str], user: str = "ann") -> None:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import pytest
 
 from loopline.errors import ConflictError, LeaseLost, StoreError
-from loopline.store import SqlLog
-from loopline.store.blobs import FileBlobs
 from loopline.timeline import (
     NEW_TURN,
     Block,
     ConversationKey,
     Entry,
-    MemoryLog,
     Notes,
     UserFollowup,
     UserPrompt,
@@ -26,16 +22,6 @@ from loopline.timeline.log import TimelineLog
 HERE = ConversationKey(name="here")
 FORK = ConversationKey(name="fork")
 AGAIN = ConversationKey(name="again")
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-async def log(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[TimelineLog]:
-    opened: TimelineLog = MemoryLog()
-    if request.param == "sqlite":
-        store = tmp_path / "talk.db"
-        opened = await SqlLog.open(f"sqlite:///{store}", blobs=FileBlobs.for_store(store))
-    yield opened
-    await opened.close()
 
 
 def prompt(text: str) -> Entry:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 
@@ -13,14 +12,12 @@ from loopline.conversations.interrupts import InterruptQueue
 from loopline.errors import LooplineError
 from loopline.files import AttachmentCaps
 from loopline.models import Json
-from loopline.store import SqlLog
 from loopline.testing import FakeClock
 from loopline.timeline import (
     NEW_TURN,
     Block,
     ConversationKey,
     Entry,
-    MemoryLog,
     Notes,
     Recorder,
     Sender,
@@ -38,14 +35,9 @@ from loopline.timeline import (
 HERE = ConversationKey(name="here")
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-async def log(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[TimelineLog]:
-    opened: TimelineLog = MemoryLog()
-    if request.param == "sqlite":
-        opened = await SqlLog.open(f"sqlite:///{tmp_path}/talk.db")
-    await opened.append(HERE, [Entry(body=UserPrompt(text="hello"), turn=NEW_TURN)], seen=0)
-    yield opened
-    await opened.close()
+@pytest.fixture(autouse=True)
+async def _begun(log: TimelineLog) -> None:
+    await log.append(HERE, [Entry(body=UserPrompt(text="hello"), turn=NEW_TURN)], seen=0)
 
 
 def recorder(log: TimelineLog, term: int, heard: list[Block]) -> Recorder:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import Literal, cast
 
 import pytest
 
 from loopline.errors import ConflictError, LeaseLost, LooplineError, StoreError
 from loopline.models import JsonObject
-from loopline.store import SqlLog
 from loopline.timeline import (
     NEW_TURN,
     Block,
@@ -37,31 +34,10 @@ from loopline.timeline import (
     UserPrompt,
 )
 from loopline.timeline.log import HeadMoved
+from tests.conformance.conftest import Opening
 
 HERE = ConversationKey(name="here")
 THERE = ConversationKey(name="there")
-
-
-Opening = Callable[[ConversationLimits], Awaitable[TimelineLog]]
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-async def opening(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Opening]:
-    """Opens a log with these limits, which is closed in the end."""
-    async with AsyncExitStack() as stack:
-
-        async def opened(limits: ConversationLimits) -> TimelineLog:
-            if request.param == "memory":
-                return MemoryLog(limits=limits)
-            url = f"sqlite:///{tmp_path}/talk.db"
-            return await stack.enter_async_context(await SqlLog.open(url, limits=limits))
-
-        yield opened
-
-
-@pytest.fixture
-async def log(opening: Opening) -> TimelineLog:
-    return await opening(ConversationLimits())
 
 
 def prompt(text: str) -> Entry:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from loopline.errors import ConflictError, LeaseLost, StoreError
 from loopline.harness import Harness
@@ -128,19 +129,10 @@ class StoppedAtAStart(SqlLog):
     """A log whose process is stopped as soon as the start of a call is committed."""
 
     async def append(
-        self,
-        conversation: ConversationKey,
-        entries: Sequence[Entry],
-        *,
-        seen: int,
-        term: int | None = None,
-        key: str = "",
-        at_head: bool = False,
+        self, conversation: ConversationKey, entries: Sequence[Entry], **options: Any
     ) -> Sequence[Block]:
         """Append, and be stopped."""
-        blocks = await super().append(
-            conversation, entries, seen=seen, term=term, key=key, at_head=at_head
-        )
+        blocks = await super().append(conversation, entries, **options)
         if any(isinstance(entry.body, ToolStarted) for entry in entries):
             say("stopped at", blocks[-1].seq)
             os.kill(os.getpid(), signal.SIGSTOP)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,21 +26,9 @@ AT_ONCE = 8
 class ForgettingLog(ForwardingLog):
     """A log in which somebody forgets a conversation just after it was read."""
 
-    async def read(
-        self,
-        conversation: ConversationKey,
-        *,
-        after: int = 0,
-        limit: int | None = None,
-        types: Sequence[str] = (),
-        turn: int | None = None,
-        last: int | None = None,
-        also: Sequence[int] = (),
-    ) -> Sequence[Block]:
+    async def read(self, conversation: ConversationKey, **options: Any) -> Sequence[Block]:
         """Read, and forget what was read."""
-        blocks = await super().read(
-            conversation, after=after, limit=limit, types=types, turn=turn, last=last, also=also
-        )
+        blocks = await super().read(conversation, **options)
         await self.forget(conversation)
         await self.finish_forgetting([conversation])
         return blocks

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 from hypothesis import strategies as st
@@ -147,23 +147,11 @@ class Hiding(MemoryLog):
 
     whole: ConversationKey = ConversationKey(name="whole")
 
-    async def read(
-        self,
-        conversation: ConversationKey,
-        *,
-        after: int = 0,
-        limit: int | None = None,
-        types: Sequence[str] = (),
-        turn: int | None = None,
-        last: int | None = None,
-        also: Sequence[int] = (),
-    ) -> Sequence[Block]:
+    async def read(self, conversation: ConversationKey, **options: Any) -> Sequence[Block]:
         """Read."""
-        if conversation == self.whole and "conv.checkpoint" in types:
+        if conversation == self.whole and "conv.checkpoint" in options.get("types", ()):
             return []
-        return await super().read(
-            conversation, after=after, limit=limit, types=types, turn=turn, last=last, also=also
-        )
+        return await super().read(conversation, **options)
 
 
 @over_lives
@@ -234,21 +222,9 @@ class Counting(MemoryLog):
 
     rows: int = 0
 
-    async def read(
-        self,
-        conversation: ConversationKey,
-        *,
-        after: int = 0,
-        limit: int | None = None,
-        types: Sequence[str] = (),
-        turn: int | None = None,
-        last: int | None = None,
-        also: Sequence[int] = (),
-    ) -> Sequence[Block]:
+    async def read(self, conversation: ConversationKey, **options: Any) -> Sequence[Block]:
         """Read, and count."""
-        items = await super().read(
-            conversation, after=after, limit=limit, types=types, turn=turn, last=last, also=also
-        )
+        items = await super().read(conversation, **options)
         self.rows += len(items)
         return items
 
