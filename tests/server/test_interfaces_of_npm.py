@@ -250,6 +250,36 @@ def test_an_approval_of_a_chat_continues_the_turn(vercel: Object, name: str, sta
     assert parts(after)[-1]["text"].startswith("The tool said: ")
 
 
+def test_the_reason_of_a_denial_reaches_the_model(vercel: Object) -> None:
+    assert "The user's reason: Too dear." in parts(vercel["denied"][1])[-1]["text"]
+
+
+def test_an_error_for_a_question_is_a_declined_answer(vercel: Object) -> None:
+    assert vercel["refused"]["errors"] == []
+    assert parts(vercel["refused"])[-1]["text"] == (
+        f"The tool said: {RESULT}\nThe user did not answer. No time."
+    )
+
+
+def test_a_message_of_a_chat_that_is_edited_forks_the_chat_there(vercel: Object) -> None:
+    second, first, running, page = vercel["edited"]
+    assert [written(chat) for chat in (second, first)] == [
+        ["one", "You said: one", "too", "You said: too", "after too", "You said: after too"],
+        ["won", "You said: won", "after won", "You said: after won"],
+    ]
+    assert [chat["errors"] for chat in vercel["edited"]] == [[]] * 4
+    assert page["messages"] == running["messages"][-1:]
+    assert written(page)[0].startswith("Let me see.")
+
+
+def written(chat: Object) -> list[str]:
+    """The text of each message of a chat."""
+    return [
+        "".join(part["text"] for part in message["parts"] if part["type"] == "text")
+        for message in chat["messages"]
+    ]
+
+
 def test_a_turn_that_fails_is_an_error_of_the_chat(vercel: Object) -> None:
     assert vercel["broken"]["status"] == "error"
     assert vercel["broken"]["errors"]

@@ -26,7 +26,7 @@ from loopline.events import ClientRun, run_dialect
 from loopline.files import Attachment
 from loopline.models import Json, JsonObject
 from loopline.server.access import CallerDep, HostDep, key_of
-from loopline.server.approvals import call_id_of, waiting_questions
+from loopline.server.approvals import call_id_of, decline, waiting_questions
 from loopline.server.bodies import FILES, decode_file
 from loopline.server.bundle_host import BundleHost
 from loopline.server.event_streams import (
@@ -192,18 +192,7 @@ async def _answer_values(
         call_id = entry.interrupt_id
         if call_id not in questions:
             call_id = call_id_of(call_id) or call_id
-        is_approval = call_id in questions and questions[call_id].kind == "approval"
-        values[call_id] = _answer_value(entry, is_approval=is_approval)
+        is_cancelled = entry.status == "cancelled"
+        payload = cast("JsonValue", entry.payload)
+        values[call_id] = decline(questions.get(call_id)) if is_cancelled else payload
     return values
-
-
-def _answer_value(entry: ResumeEntry, *, is_approval: bool) -> Json:
-    """Return the value of an answer. A cancelled entry denies an approval, or declines a question."""
-    if entry.status == "cancelled":
-        return False if is_approval else "The user did not answer."
-    payload = cast("JsonValue", entry.payload)
-    match payload:
-        case {"approved": bool(approved)} if is_approval:
-            return approved
-        case _:
-            return payload

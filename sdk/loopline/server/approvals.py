@@ -42,6 +42,13 @@ class WaitingQuestion:
     form: Json = None
 
 
+def decline(question: WaitingQuestion | None, reason: str = "") -> Json:
+    """Return the answer with which a user declines a call: it denies an approval, or is the text of an answer."""
+    if question is not None and question.kind == "approval":
+        return {"approved": False, "reason": reason} if reason else False
+    return f"The user did not answer. {reason}".strip()
+
+
 async def waiting_questions(log: TimelineLog, key: ConversationKey) -> dict[str, WaitingQuestion]:
     """Return the waiting calls of a conversation by call id, in order: paused calls, then open calls."""
     questions = questions_in(await open_timeline(log, key))

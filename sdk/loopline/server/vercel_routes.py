@@ -11,12 +11,12 @@ from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from loopline.conversations import Conversation
-from loopline.errors import LooplineError
+from loopline.errors import ConflictError, LooplineError
 from loopline.events import ClientRun, RunDialect, run_dialect
 from loopline.files import Attachment
 from loopline.models import Json, JsonObject
 from loopline.server.access import CallerDep, HostDep, key_of
-from loopline.server.approvals import waiting_questions
+from loopline.server.approvals import WaitingQuestion, decline, waiting_questions
 from loopline.server.bodies import FILES, NAME, decode_file
 from loopline.server.bundle_host import BundleHost
 from loopline.server.event_streams import (
@@ -30,12 +30,15 @@ from loopline.server.event_streams import (
 from loopline.server.turn_requests import (
     TurnRequest,
     check_unanswered,
+    open_fork,
     send_answers,
     submit_message,
 )
 
 router: APIRouter = APIRouter(prefix="/api/chat", tags=["ai-sdk"])
 MESSAGES = 2_000
+RECENT = 100
+"""How many of the user's newest conversations are searched for forks of a chat."""
 
 
 class UiMessage(BaseModel):
@@ -62,19 +65,24 @@ class UiMessage(BaseModel):
             raise LooplineError(f"a message may have {FILES} files, not {len(files)}")
         return files
 
-    def answers(self) -> dict[str, Json]:
-        """Return the responses to approvals, and the outputs of calls, by call id."""
+    def answers(self, waiting: Mapping[str, WaitingQuestion]) -> dict[str, Json]:
+        """Return the responses to approvals, and the outputs of calls, by call id. An error of the client declines."""
         answers: dict[str, Json] = {}
         for part in self.parts:
             match part:
                 case {
                     "state": "approval-responded",
                     "toolCallId": str(call_id),
-                    "approval": {"approved": bool(approved)},
+                    "approval": {"approved": bool(approved), **others},
                 }:
-                    answers[call_id] = approved
+                    reason = str(others.get("reason") or "")
+                    denial: Json = {"approved": False, "reason": reason} if reason else False
+                    answers[call_id] = approved or denial
                 case {"state": "output-available", "toolCallId": str(call_id), "output": output}:
                     answers[call_id] = output
+                case {"state": "output-error", "toolCallId": str(call_id), **others}:
+                    reason = str(others.get("errorText") or "")
+                    answers[call_id] = decline(waiting.get(call_id), reason)
                 case _:
                     pass
         return answers
@@ -108,6 +116,13 @@ class ChatBody(BaseModel):
     bundle_id: Annotated[str, Field(max_length=NAME)] = ""
 
     @property
+    def branch(self) -> str:
+        """The name of the conversation: that of the chat, or of the fork that the newest message of the assistant is in."""
+        ids = (item.id for item in reversed(self.messages) if item.role == "assistant")
+        name, _, _ = next(ids, "").rpartition("/")
+        return name if name.startswith(_edits_of(self.id)) else self.id
+
+    @property
     def key(self) -> str:
         """The idempotency key of the last message; empty if the id is missing or the answer is regenerated."""
         last = self.messages[-1]
@@ -119,7 +134,22 @@ class ChatBody(BaseModel):
 @router.post("", response_class=StreamingResponse)
 async def chat(host: HostDep, caller: CallerDep, body: ChatBody) -> Response:
     """Send the last message of a chat, or the answers to its calls, and stream the message of the assistant."""
-    conversation = await host.conversation(key_of(caller, body.id), body.bundle_id)
+    conversation = await host.conversation(key_of(caller, body.branch), body.bundle_id)
+    try:
+        return await _send(host, conversation, body)
+    except ConflictError:
+        fork = await _fork_before(host, conversation, body)
+        if fork is None:
+            raise
+        return await _send(host, fork, body)
+
+
+async def _send(host: BundleHost, conversation: Conversation[Any], body: ChatBody) -> Response:
+    """Send the last message, or the answers to calls of the chat, and stream the message of the assistant.
+
+    Raises:
+        ConflictError: a message with the same id and another text was sent before.
+    """
     last = body.messages[-1]
     with subscribe_early(host, conversation) as early:
         if last.role == "assistant":
@@ -133,8 +163,29 @@ async def chat(host: HostDep, caller: CallerDep, body: ChatBody) -> Response:
                 host, conversation, text, attachments=last.files(), key=body.key
             )
             request = TurnRequest.of_message(submission)
-        encoder = _encoder(host, conversation, request.turn, request.after)
+        encoder = _encoder(host, conversation, body.id, request.turn, request.after)
         return run_response(host, conversation, encoder, FORMAT, request, early)
+
+
+async def _fork_before(
+    host: BundleHost, conversation: Conversation[Any], body: ChatBody
+) -> Conversation[Any] | None:
+    """Return the fork in which the edited last message is sent: the blocks before the first message with its id.
+
+    The fork of the same edit is always the same. The result is None if no message has the id.
+    """
+    receipt = await conversation.interrupts.receipt_of(body.key)
+    if receipt is None:
+        return None
+    last = body.messages[-1]
+    edit = f"{conversation.conversation.name} {last.id} {last.text()}"
+    name = f"{_edits_of(body.id)}{sha256(edit.encode()).hexdigest()[:12]}"
+    return await open_fork(host, conversation, receipt.seq - 1, name)
+
+
+def _edits_of(chat_id: str) -> str:
+    """Return the beginning of the names of a chat's forks. Each has a message that was edited."""
+    return f"{chat_id[: NAME - 20]}-edit-"
 
 
 @router.get("/{chat_id}/stream", response_class=StreamingResponse, responses={204: {"model": None}})
@@ -144,12 +195,22 @@ async def resume_stream(
     chat_id: Annotated[str, Path(min_length=1, max_length=NAME)],
     bundle_id: Annotated[str, Query(max_length=NAME)] = "",
 ) -> Response:
-    """Stream the message of the running turn from its beginning; answer 204 if no turn runs."""
-    conversation = await host.conversation(key_of(caller, chat_id), bundle_id)
+    """Stream the message of the running turn from its beginning; answer 204 if no turn runs.
+
+    The turn is one of the chat, or of a fork for an edited message, whichever was active last.
+    """
+    key = key_of(caller, chat_id)
+    recent = await host.log.conversations(
+        user=key.user, project=key.project, tenant=key.tenant, limit=RECENT
+    )
+    names = [item.conversation.name for item in recent]
+    edits = _edits_of(chat_id)
+    newest = next((name for name in names if name == chat_id or name.startswith(edits)), chat_id)
+    conversation = await host.conversation(key_of(caller, newest), bundle_id)
     turn = await newest_turn(host, conversation.conversation)
     if turn is None or not turn.is_running:
         return Response(status_code=204)
-    encoder = _encoder(host, conversation, turn.number, turn.head)
+    encoder = _encoder(host, conversation, chat_id, turn.number, turn.head)
     return replay_response(host, conversation, encoder, FORMAT, turn)
 
 
@@ -167,14 +228,19 @@ FORMAT = StreamFormat(
 
 
 def _encoder(
-    host: BundleHost, conversation: Conversation[Any], turn: int, after: int
+    host: BundleHost, conversation: Conversation[Any], chat_id: str, turn: int, after: int
 ) -> RunDialect:
-    """Return an encoder for the run that ends when the turn ends or asks the user after the seq `after`."""
+    """Return an encoder for the run that ends when the turn ends or asks the user after the seq `after`.
+
+    In a fork of the chat, the ids of messages name the fork, so that the chat continues there.
+    """
+    name = conversation.conversation.name
     run = ClientRun(
         turn=turn,
         ends_after=after,
         sign=host.approvals.signature(conversation.conversation),
         file_url=host.urls.file_url_maker(conversation.conversation),
+        branch="" if name == chat_id else f"{name}/",
     )
     return run_dialect("vercel", conversation.conversation, run)
 
@@ -190,7 +256,7 @@ async def _answers(
     """
     key = conversation.conversation
     waiting = await waiting_questions(host.log, key)
-    results = message.answers()
+    results = message.answers(waiting)
     answers = {call_id: value for call_id, value in results.items() if call_id in waiting}
     if not answers:
         await check_unanswered(host.log, key, results)

@@ -44,19 +44,45 @@ await asking.addToolOutput({ tool: "shop.book", toolCallId: "c1", output: "at no
 await asking.sendMessage();
 const answered = asking.seen();
 
-async function approval(id, approved) {
+async function approval(id, approved, reason) {
   const chat = new Chat(id, {
     body: { bundle_id: "desk" },
     sendAutomaticallyWhen: lastAssistantMessageIsCompleteWithApprovalResponses,
   });
   await chat.sendMessage({ text: "call desk.wait name=0" });
   const before = chat.seen();
-  await chat.addToolApprovalResponse({ id: "c1", approved });
+  await chat.addToolApprovalResponse({ id: "c1", approved, reason });
   while (chat.status !== "ready") await new Promise((done) => setTimeout(done, 10));
   return [before, chat.seen()];
 }
 const approved = await approval("approved", true);
-const denied = await approval("denied", false);
+const denied = await approval("denied", false, "Too dear.");
+
+const refusing = new Chat("chat-refused");
+await refusing.sendMessage({ text: "call shop.book name=tea" });
+const failure = { state: "output-error", errorText: "No time." };
+await refusing.addToolOutput({ tool: "shop.book", toolCallId: "c1", ...failure });
+await refusing.sendMessage();
+
+// Messages that are edited: the second one, then the first one, and then a page that is opened while the edit runs.
+const editing = new Chat("chat-edited");
+await editing.sendMessage({ text: "one" });
+await editing.sendMessage({ text: "two" });
+const edited = [];
+for (const [at, text] of [[2, "too"], [0, "won"]]) {
+  await editing.sendMessage({ text, messageId: editing.messages[at].id });
+  await editing.sendMessage({ text: `after ${text}` });
+  edited.push(editing.seen());
+}
+const older = editing.messages.at(-1).id;
+const messageId = editing.messages[0].id;
+const running = editing.sendMessage({ text: "call shop.wait name=1", messageId });
+const isOld = ({ role, id }) => role !== "assistant" || id === older;
+while (isOld(editing.messages.at(-1))) await new Promise((done) => setTimeout(done, 10));
+const opened = new Chat("chat-edited");
+await opened.resumeStream();
+await running;
+edited.push(editing.seen(), opened.seen());
 
 const broken = new Chat("chat-broken");
 await broken.sendMessage({ text: "break" });
@@ -85,6 +111,8 @@ console.log(
     answered,
     approved,
     denied,
+    refused: refusing.seen(),
+    edited,
     broken: broken.seen(),
     slow: slow.seen(),
     resumed: page.seen(),
