@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.docs.pages import ROOT, Fence
-from tests.support.warm_command import warm_command
+from tests.support.warm_programs import run_warm
 
 LIMIT_SECONDS = 900
 
@@ -35,13 +35,12 @@ def run(page: Path, place: Path) -> dict[int, str]:
     folder.mkdir(parents=True)
     home.mkdir()
     results.touch()
-    out, err, _ = warm_command().run(
+    out, err, _ = run_warm(
+        "tests.docs.run_page",
         ["run_page", str(page), str(folder), str(results)],
         folder=ROOT,
         environment=environment(home),
-        stdin="",
         timeout=LIMIT_SECONDS,
-        module="tests.docs.run_page",
         imports_from=[str(ROOT)],
     )
     sys.stdout.write(out)

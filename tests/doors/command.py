@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from tests.support.warm_command import warm_command
+from tests.support.warm_programs import run_warm
 
 LOOPLINE = Path(sys.executable).parent / "loopline"
 LIMIT_SECONDS = 60
@@ -72,7 +72,8 @@ class Loopline:
 
     def __call__(self, *arguments: str, stdin: str = "") -> Ran:
         """What comes of the command, in a process that has been forked from a warm one."""
-        out, err, code = warm_command().run(
+        out, err, code = run_warm(
+            "loopline.cli",
             [str(LOOPLINE), *arguments],
             folder=self.folder,
             environment=self.environment,
