@@ -21,7 +21,8 @@ from loopline import BaseWorkflow, Bundle, Harness, LooplineError, TurnPayload, 
 from loopline.harness.hosted_folder import HostedFolder, remove_abandoned_folders
 from loopline.models import Json, dumps
 from loopline.server import ApiKeys, Principal, ServerSettings, add_key, app
-from loopline.testing import ScriptedModel
+from loopline.testing import Say, ScriptedModel
+from loopline.testing.scripted import Entry
 from loopline.timeline import ConversationKey, FileAdded, hosted_name
 from tests.support.echo_model import EchoModel
 from tests.support.live_server import SHOP, serving
@@ -83,7 +84,8 @@ async def test_the_url_of_a_file_before_a_summary_is_fetched_also_by_another_pro
 ) -> None:
     bundle = Bundle(id="late", workflow=LateReports)
     store = f"sqlite:///{tmp_path}/talk.db"
-    model = ScriptedModel([*["x" * 9_000] * 7], aux={"summary": ["Goal."] * 9}, window=16_000)
+    entries: list[Entry] = [Say("x" * 9_000)] * 7
+    model = ScriptedModel(entries, aux={"summary": ["Goal."] * 9}, window=16_000)
     async with Harness.open(bundle, store=store, model=model) as harness:
         talk = harness.conversation("c1")
         for _ in range(7):
