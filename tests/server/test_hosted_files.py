@@ -76,7 +76,7 @@ class LateReports(BaseWorkflow):
         with pytest.raises(LooplineError, match="is not an output of this conversation"):
             await self.hosting_service.fetch_artifact_url("fi:turn_1.outputs/none.pdf")
         urls = [await self.hosting_service.fetch_artifact_url(name) for name in (ref, f"{ref}@1")]
-        return await self.answer(dumps(urls))
+        return await self.answer(dumps([*urls]))
 
 
 async def test_the_url_of_a_file_before_a_summary_is_fetched_also_by_another_process(
