@@ -84,7 +84,7 @@ async def test_the_url_of_a_file_before_a_summary_is_fetched_also_by_another_pro
 ) -> None:
     bundle = Bundle(id="late", workflow=LateReports)
     store = f"sqlite:///{tmp_path}/talk.db"
-    entries: list[Entry] = [Say("x" * 9_000)] * 7
+    entries: list[Entry] = [Say("x" * 9_000) for _ in range(7)]
     model = ScriptedModel(entries, aux={"summary": ["Goal."] * 9}, window=16_000)
     async with Harness.open(bundle, store=store, model=model) as harness:
         talk = harness.conversation("c1")
