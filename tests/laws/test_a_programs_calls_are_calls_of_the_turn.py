@@ -248,6 +248,33 @@ async def test_a_program_waits_while_its_user_is_asked(answer: Json, printed: st
     assert len(CALLED) == (2 if answer is True else 0)
 
 
+async def test_a_program_cannot_emit_an_event_of_the_sdks_own() -> None:
+    names = ["question", "file", "plan", "input", "loopline.question", "crew.agent", "chat.files"]
+    program = (
+        "import json, os\n"
+        f"for name in {names}:\n"
+        "    try:\n"
+        "        emit(name, {})\n"
+        "    except ValueError as error:\n"
+        "        print(error)\n"
+        "    os.write(19, json.dumps({'emit': name, 'data': {}}).encode() + b'\\n')\n"
+        "emit('mine', 1)\n"
+        'print(await tools.call("shop.find", name="tea"))'
+    )
+    async with talking([python(program), "Done."], bundle=bundle(find)) as talk:
+        events = [event async for event in talk.stream("go")]
+        text = await report(talk)
+    deltas = [event for event in events if isinstance(event, Delta)]
+    assert [event.name for event in deltas if event.type == "custom"] == ["mine"]
+    for name in names:
+        assert f"'{name}' is reserved for events of Loopline's own: choose another name" in text
+        assert any(
+            f"an event was not sent: '{name}' is reserved" in event.text
+            for event in deltas
+            if event.type == "progress"
+        )
+
+
 async def test_a_program_is_stopped_when_nobody_approves_in_time() -> None:
     CALLED.clear()
     clock = FakeClock()

@@ -215,6 +215,11 @@ BROKEN = Bundle(id="w", tools=[emit, emit_what_is_no_json])
         (Call("w.emit", name="a b"), "'a b' is not a name for an event"),
         (Call("w.emit", name="a\n"), "'a\\n' is not a name for an event"),
         (Call("w.emit", name="x" * 101), "1 to 100 letters"),
+        *(
+            (Call("w.emit", name=name), f"{name!r} is reserved for events of Loopline's own")
+            for name in ("question", "file", "plan", "input", "loopline.x", "crew.agent")
+        ),
+        (Call("w.emit", name="background.started"), "'background.started' is reserved"),
         (Call("w.emit", name="x" * 100), "emitted"),
         (Call("w.emit", name="a-b_c.d:e", size=EVENT_BYTES - 2), "emitted"),
         (

@@ -29,7 +29,7 @@ from loopline.events import AgentEvent
 from loopline.models import Json, JsonObject, ToolSpec, dumps
 from loopline.prompt import escape_frame
 from loopline.react.environment import parse_duration, read_variables, whole_number
-from loopline.timeline import Effect, LimitValue, TurnResult
+from loopline.timeline import CustomEvent, Effect, LimitValue, TurnResult
 from loopline.tools import DELEGATE, ChildTask, Outcome, RerunnableTool, ToolContext, ToolInvocation
 from loopline.tools.parameters import (
     check_names,
@@ -105,7 +105,8 @@ class Crew:
 
         def on_event(event: AgentEvent) -> None:
             with suppress(LooplineError):  # the call has ended
-                context.emit(AGENT_EVENT, event.data)
+                own = CustomEvent(name=AGENT_EVENT, data=event.data, call_id=context.call_id)
+                context.on_emit(own, False)
 
         return Dispatcher(
             agents=self.agents,

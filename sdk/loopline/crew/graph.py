@@ -28,6 +28,7 @@ from loopline.timeline import (
     Body,
     BodyUnion,
     CrewGraph,
+    CustomEvent,
     Decision,
     Effect,
     GraphStatus,
@@ -769,7 +770,9 @@ class _GraphRun:
 
     def _report(self, step: GraphStep, data: JsonObject) -> None:
         common: JsonObject = {"step": step.id, "task": step.task, "attempt": self.attempt}
-        self.call.context.emit(STEP_EVENT, {**common, **data})
+        context = self.call.context
+        own = CustomEvent(name=STEP_EVENT, data={**common, **data}, call_id=context.call_id)
+        context.on_emit(own, False)
 
     def _new_inputs(self) -> tuple[int, ...]:
         """Return the seqs of the followups since the last analysis.

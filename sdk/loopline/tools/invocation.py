@@ -342,17 +342,24 @@ EVENT_BYTES = 2_000_000
 """The largest size of the data of an event, in bytes of JSON."""
 
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
+_RESERVED = re.compile(r"question|file|plan|input|background\.started|(?:loopline|crew)\..*")
 
 
 def custom_event(name: str, data: object, call_id: str = "") -> CustomEvent:
     """Make an event; its data is any JSON, pydantic or dataclass value.
 
     Raises:
-        LooplineError: the name is invalid, or the data cannot be converted to JSON or is too large.
+        LooplineError: the name is invalid or that of an event of Loopline's own, or the data cannot be converted to JSON or
+            is too large.
     """
     if not _NAME.fullmatch(name):
         raise LooplineError(
             f"{name[:100]!r} is not a name for an event: it has 1 to 100 letters, digits, _ . : or -"
+        )
+    if _RESERVED.fullmatch(name):
+        raise LooplineError(
+            f"{name!r} is reserved for events of Loopline's own, as are question, file, plan, input, "
+            "background.started, loopline.… and crew.…: choose another name"
         )
     try:
         value = as_json(data)

@@ -22,6 +22,9 @@ START_FD = 0
 SOCKET_FD = 19
 """The descriptor of the connection to the supervisor."""
 
+OWN_EVENTS = ("question", "file", "plan", "input", "background.started")
+OWN_PREFIXES = ("loopline.", "crew.", "chat.", "conv.", "queue.", "solver.")
+"""The beginnings of the names of events that a program may not emit: ours, and those of KDCube's own."""
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
 _SET_NO_NEW_PRIVS, _SET_SECCOMP, _FILTER_MODE = 38, 22, 2
 _AMBIENT, _CLEAR_ALL, _CAPABILITIES = 47, 4, 0x2008_0522
@@ -289,7 +292,15 @@ class Supervisor:
         return answer["value"]
 
     def emit(self, name: str, data: Any = None) -> None:
-        """Emit an event to the listeners of the turn."""
+        """Emit an event to the listeners of the turn.
+
+        Raises:
+            ValueError: the name is that of an event of Loopline's own. The supervisor checks this too.
+        """
+        if name in OWN_EVENTS or name.startswith(OWN_PREFIXES):
+            raise ValueError(
+                f"{name!r} is reserved for events of Loopline's own: choose another name"
+            )
         self._send({"emit": name, "data": data})
 
     def _send(self, message: Mapping[str, Any]) -> None:

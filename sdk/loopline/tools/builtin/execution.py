@@ -474,6 +474,8 @@ class ProgramSessions:
 
 READ = "react.read"
 APPROVAL_REQUIRED = "approval_required"
+_KDCUBE_EVENTS = ("chat.", "conv.", "queue.", "solver.")
+"""The beginnings of the types of KDCube's own events, which tools of a bundle may emit, and a program may not."""
 _CONTRACT: JsonObject = {
     "type": "array",
     "description": "The files that the program must make, in outputs/ or files/.",
@@ -701,6 +703,8 @@ class ExecutionTool:
 
         def emit(name: str, data: Json) -> None:
             try:
+                if name.startswith(_KDCUBE_EVENTS):
+                    raise LooplineError(f"{name!r} is reserved for events of Loopline's own")
                 context.emit(name, well_formed_json(data))
             except LooplineError as error:
                 context.progress(f"an event was not sent: {error}")
