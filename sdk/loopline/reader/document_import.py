@@ -84,8 +84,11 @@ def read_document(document: JsonObject) -> list[Block]:
 def _check_turn_ids(document: JsonObject, blocks: Sequence[Block]) -> None:
     """Check that the field `turn_ids`, if the document has it, names the turns of the blocks."""
     turns: list[Json] = [turn_id(number) for number in sorted({block.turn for block in blocks})]
-    if document.get("turn_ids", turns) != turns:
-        raise DocumentError(f"turn_ids: the turns of the blocks are {turns[0]} to {turns[-1]}")
+    match document:
+        case {"turn_ids": named} if named != turns:
+            raise DocumentError(f"turn_ids: the turns of the blocks are {turns[0]} to {turns[-1]}")
+        case _:
+            pass
 
 
 def rows_of(document: JsonObject) -> list[Json]:
