@@ -241,22 +241,6 @@ async def test_a_fork_is_acknowledged_by_a_log_that_is_closed_meanwhile(tmp_path
     await forking
 
 
-async def test_an_append_says_that_it_is_stored_when_the_disk_fails_behind_its_commit(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "talk.db"
-    first = [Entry(body=UserPrompt(text="Green?"), turn=NEW_TURN)]
-    async with await SqlLog.open(url(path)) as log:
-        with unsynced(path), pytest.raises(StoreFailed, match="are in the store"):
-            await log.append(HERE, first, seen=0, key="first")
-        assert len(await log.read(HERE)) == 1
-        # It may still lack what it failed to write.
-        with pytest.raises(StoreFailed, match="its disk failed"):
-            await log.append(HERE, first, seen=0, key="first")
-    async with await SqlLog.open(url(path)) as log:
-        assert len(await log.append(HERE, first, seen=0, key="first")) == 1
-
-
 async def test_a_log_whose_disk_has_failed_is_closed_while_an_append_waits(tmp_path: Path) -> None:
     path = tmp_path / "talk.db"
     first = [Entry(body=UserPrompt(text="Green?"), turn=NEW_TURN)]
