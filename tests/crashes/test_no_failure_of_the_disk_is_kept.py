@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from loopline.errors import StoreBusy, StoreError, StoreFailed
 from loopline.store import SqlLog
+from loopline.store.blobs import FileBlobs
 from tests.crashes.processes import HERE, THERE, finish, notes, prompt, start, url
 from tests.crashes.scarce_resources import TASKS
 from tests.support.failing_disks import failing, unopened, unsynced
@@ -135,3 +137,17 @@ async def test_a_disk_that_fails_is_not_told_as_a_full_one(tmp_path: Path) -> No
         with failing(Path(f"{path}-wal")), pytest.raises(StoreFailed, match=told):
             await log.append(HERE, [prompt("two")], seen=1)
         assert len(await log.append(HERE, [prompt("three")], seen=1)) == 1
+
+
+def test_a_blob_on_a_disk_that_fails_is_told_so_until_the_disk_works(tmp_path: Path) -> None:
+    blobs = FileBlobs(tmp_path / "blobs")
+    name = blobs.put(b"a text")
+    path, aside = tmp_path / "blobs" / name[:2] / name[2:], tmp_path / "aside"
+    path.rename(aside)
+    path.symlink_to("/proc/self/mem")  # of which the first page cannot be read: EIO
+    for refused in (partial(blobs.get, name), partial(blobs.put, b"a text")):
+        with pytest.raises(StoreFailed, match=f"blob .*{name[2:]} .*its disk failed"):
+            refused()
+    path.unlink()
+    aside.rename(path)
+    assert blobs.get(name) == b"a text"
