@@ -37,6 +37,7 @@ async def test_a_file_that_the_user_is_offered_is_told_of() -> None:
                 "size_bytes": 4,
                 "visibility": "external",
                 "tool_call_id": "c1",
+                "rn": "ef:acme:shop:chatbot:file:ann:tea:turn_1:assistant:1/export/report.csv",
             }
         ],
     }

@@ -242,6 +242,19 @@ def test_files_of_the_stream_of_the_ai_sdk_have_their_urls() -> None:
     }
 
 
+def test_files_of_the_dialect_of_kdcube_have_their_names_and_urls() -> None:
+    headers = {"Accept": "text/event-stream", "Loopline-Dialect": "kdcube"}
+    server = app(SHOP, store="memory:", model=EchoModel())
+    with serving(server) as url, httpx2.Client(base_url=url, timeout=30) as client:
+        path = "/conversations/default/default/c1/messages"
+        sent = client.post(path, json={"text": "call shop.draw name=tea"}, headers=headers).text
+        lines = [line.removeprefix("data: ") for line in sent.splitlines() if "chat.files" in line]
+        items = [json.loads(line)["data"]["items"][0] for line in lines]
+        contents = [client.get(item["url"]).content for item in items]
+    assert contents == [b"<script>alert(1)</script>", b"\x00\x01" * 50]
+    assert [item["rn"].rpartition(":")[2] for item in items] == ["1/tea.html", "1/a/b.bin"]
+
+
 def answer_parts(answer: str) -> list[str]:
     """The URL and the name in an answer of the workflow."""
     parts: list[str] = json.loads(answer)

@@ -10,6 +10,7 @@ from loopline.events.dialects import run_dialect as run_dialect
 from loopline.events.dialects.chatcli import AgentEventType as AgentEventType
 from loopline.events.dialects.chatcli import go_duration as go_duration
 from loopline.events.dialects.client_run import ClientRun as ClientRun
+from loopline.events.dialects.client_run import FileUrl as FileUrl
 from loopline.events.dialects.client_run import RunDialect as RunDialect
 from loopline.events.dialects.encoder import Dialect as Dialect
 from loopline.events.dialects.encoder import Record as Record

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass, field
 from itertools import islice
@@ -148,9 +148,16 @@ class ConversationBroadcast:
     """The one reader of a conversation for all its listeners. It reads the blocks after the seq `head`."""
 
     def __init__(
-        self, conversation: Conversation[Any], clock: Clock, keep_alive_seconds: float, *, head: int
+        self,
+        conversation: Conversation[Any],
+        clock: Clock,
+        keep_alive_seconds: float,
+        *,
+        head: int,
+        file_url: events.FileUrl | None = None,
     ) -> None:
         self.listeners = 0
+        self._file_url = file_url
         self.is_closed: bool = False
         self._conversation = conversation
         self._clock = clock
@@ -179,7 +186,8 @@ class ConversationBroadcast:
         if channel is not None and channel.encoder.is_stateless and after >= channel.since:
             cursor = ListenerCursor(channel.index_after(after))
         else:
-            encoder = events.dialect(name, self._conversation.conversation)
+            key = self._conversation.conversation
+            encoder = events.dialect(name, key, file_url=self._file_url)
             limit = FIRST_PAGE
             seq = await self._find_turns_begin(after[0] - 1) if encoder.is_stateless else 0
             while seq < self._order.newest:
@@ -350,9 +358,16 @@ class ConversationBroadcast:
 
 
 class Broadcasts:
-    """The broadcasts of a server: one for each conversation with a listener."""
+    """The broadcasts of a server: one for each conversation with a listener. Its files have the URLs of `file_url_maker`."""
 
-    def __init__(self, clock: Clock, keep_alive_seconds: float, draining: asyncio.Event) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        keep_alive_seconds: float,
+        draining: asyncio.Event,
+        file_url_maker: Callable[[ConversationKey], events.FileUrl] | None = None,
+    ) -> None:
+        self._file_url_maker = file_url_maker
         self._clock = clock
         self._keep_alive_seconds = keep_alive_seconds
         self._draining = draining
@@ -405,8 +420,13 @@ class Broadcasts:
         broadcast = self._open.get((bundle, conversation.conversation))
         if broadcast is None or broadcast.is_closed:
             head = summary.head if summary else 0
+            make = self._file_url_maker
             broadcast = ConversationBroadcast(
-                conversation, self._clock, self._keep_alive_seconds, head=head
+                conversation,
+                self._clock,
+                self._keep_alive_seconds,
+                head=head,
+                file_url=make(conversation.conversation) if make else None,
             )
             self._open[bundle, conversation.conversation] = broadcast
         if self._draining.is_set():

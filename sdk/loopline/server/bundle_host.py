@@ -180,7 +180,9 @@ class BundleHost:
         self._recovery: asyncio.Task[None] | None = None
         self._expiry: asyncio.Task[None] | None = None
         self.draining: asyncio.Event = asyncio.Event()
-        self.broadcasts: Broadcasts = Broadcasts(clock, settings.keep_alive_seconds, self.draining)
+        self.broadcasts: Broadcasts = Broadcasts(
+            clock, settings.keep_alive_seconds, self.draining, self.urls.file_url_maker
+        )
 
     async def admit(self, token: str) -> Principal:
         """Authenticate the sender of a request by its token, and count the request against its rate.

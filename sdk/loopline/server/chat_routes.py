@@ -376,7 +376,8 @@ async def _respond(
     receipt = submission.receipt
     if early is not None:
         headers = {"Loopline-Turn": receipt.turn_id, "Loopline-Seq": f"{receipt.seq}"}
-        encoder = dialect(dialect_name(dialect_header), key)
+        file_url = host.urls.file_url_maker(key)
+        encoder = dialect(dialect_name(dialect_header), key, file_url=file_url)
         request = turn_requests.TurnRequest.of_message(submission)
         stream_format = event_streams.StreamFormat(headers=headers)
         return event_streams.run_response(

@@ -516,7 +516,8 @@ class SocketHost:
     async def _pump(
         self, sid: str, conversation: Conversation[Any], early: EarlyEvents, after: tuple[int, int]
     ) -> None:
-        encoder = dialect("kdcube", conversation.conversation)
+        key = conversation.conversation
+        encoder = dialect("kdcube", key, file_url=self._host.urls.file_url_maker(key))
         events = conversation_events(self._host, conversation, early=early)
         try:
             async with aclosing(events):

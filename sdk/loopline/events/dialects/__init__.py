@@ -8,7 +8,7 @@ from typing import Literal
 from loopline.events.dialects.ag_ui import AgUi
 from loopline.events.dialects.beakr import Beakr
 from loopline.events.dialects.chatcli import AgentEvent, ChatCli
-from loopline.events.dialects.client_run import ClientRun, RunDialect
+from loopline.events.dialects.client_run import ClientRun, FileUrl, RunDialect
 from loopline.events.dialects.encoder import DialectEncoder, Plain, Record, SharedDialect, position
 from loopline.events.dialects.fim import Fim
 from loopline.events.dialects.kdcube import KdCube
@@ -31,8 +31,10 @@ DIALECTS: Mapping[DialectName, str] = {
 """A line of description for each dialect."""
 
 
-def dialect(name: DialectName, conversation: ConversationKey) -> SharedDialect:
-    """Create a dialect for all listeners of a conversation.
+def dialect(
+    name: DialectName, conversation: ConversationKey, *, file_url: FileUrl | None = None
+) -> SharedDialect:
+    """Create a dialect for all listeners of a conversation. With `file_url`, `kdcube` has the URLs of output files.
 
     The dialect must take the conversation's blocks from the first one on: later records may need earlier blocks, such as
     the sources that an answer cites.
@@ -49,7 +51,7 @@ def dialect(name: DialectName, conversation: ConversationKey) -> SharedDialect:
         case "beakr":
             return DialectEncoder(Beakr())
         case "kdcube":
-            return DialectEncoder(KdCube(conversation))
+            return DialectEncoder(KdCube(conversation, file_url))
         case "ag-ui":
             return RunDialect(AgUi(conversation))
         case "vercel":

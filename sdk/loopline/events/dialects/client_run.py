@@ -41,6 +41,9 @@ from loopline.timeline import (
     ToolsSelected,
 )
 
+FileUrl = Callable[[str, FileAdded], str]
+"""Returns the URL of an output file, from the id of its turn and its body."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientRun:
@@ -59,7 +62,7 @@ class ClientRun:
     prompts: Mapping[int, JsonObject] = field(default_factory=dict[int, JsonObject])
     roles: Mapping[str, str] = field(default_factory=dict[str, str])
     sign: Callable[[str, str], str] | None = None
-    file_url: Callable[[str, FileAdded], str] | None = None
+    file_url: FileUrl | None = None
     branch: str = ""
 
     def has_ended(self, meta: EventMeta, event: TurnEvent) -> bool:

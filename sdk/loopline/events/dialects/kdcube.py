@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+from loopline.events.dialects.client_run import FileUrl
 from loopline.events.dialects.encoder import RecordDraft
 from loopline.events.turn_events import (
     UNANSWERED,
@@ -38,6 +39,8 @@ from loopline.timeline import (
     FileAdded,
     RangeSummary,
     ResultStatus,
+    hosted_name,
+    is_hosted,
     iso_time,
 )
 
@@ -88,8 +91,9 @@ class KdCubeEvent:
 class KdCube:
     """The dialect of KDCube. The agent of every event is the bundle."""
 
-    def __init__(self, conversation: ConversationKey) -> None:
+    def __init__(self, conversation: ConversationKey, file_url: FileUrl | None = None) -> None:
         self._conversation = conversation
+        self._file_url = file_url
         self._agent = ""
         self._deltas = _DeltaCounters()
 
@@ -102,6 +106,8 @@ class KdCube:
             yield self._draft(meta, ending, durable=False)
         for kdcube_event in (*_events(event), *self._text(event)):
             yield self._draft(meta, kdcube_event)
+        if isinstance(event, FileAdded) and is_hosted(event):
+            yield self._draft(meta, self._file(meta, event))
 
     def _draft(self, meta: EventMeta, event: KdCubeEvent, *, durable: bool = True) -> RecordDraft:
         name = "reset" if event.type == "reset" else event.route
@@ -135,6 +141,30 @@ class KdCube:
             "extra": {},
         }
         return RecordDraft(name, envelope, durable)
+
+    def _file(self, meta: EventMeta, file: FileAdded) -> KdCubeEvent:
+        """Create the event for an output file, with its resource name and, if there is a `file_url`, its URL."""
+        name = file.path.rpartition("/")[2]
+        item: JsonObject = {
+            "filename": name,
+            "path": f"outputs/{file.path}",
+            "version": file.version,
+            "mime": file.mime,
+            "size_bytes": file.size,
+            "visibility": file.visibility,
+            "tool_call_id": file.call_id,
+            "rn": str(hosted_name(self._conversation, meta.turn_id, file)),
+        }
+        if self._file_url is not None:
+            item["url"] = self._file_url(meta.turn_id, file)
+        return KdCubeEvent(
+            type="chat.files",
+            route="chat_step",
+            step="files",
+            status="completed",
+            title=name,
+            data={"count": 1, "items": [item]},
+        )
 
     def _endings(self, event: TurnEvent) -> list[KdCubeEvent]:
         match event:
@@ -377,8 +407,6 @@ def _input_or_progress(event: TurnEvent) -> Iterator[KdCubeEvent]:
     match event:
         case CustomEvent():
             yield _custom(event)
-        case FileAdded(area="outputs", visibility="external"):
-            yield _file(event)
         case InputAccepted(kind=kind, text=text):
             accepted: JsonObject = {"status": f"{kind}_accepted", "kind": kind, "text": text}
             yield _service("queue.continuation.accepted", "continuation", "completed", accepted)
@@ -394,28 +422,6 @@ def _input_or_progress(event: TurnEvent) -> Iterator[KdCubeEvent]:
             yield _step(channel, "running", text, {"text": text, **call})
         case _:
             pass
-
-
-def _file(file: FileAdded) -> KdCubeEvent:
-    """Create the event for an output file; the turn in the envelope completes the file's ref."""
-    name = file.path.rpartition("/")[2]
-    item: JsonObject = {
-        "filename": name,
-        "path": f"outputs/{file.path}",
-        "version": file.version,
-        "mime": file.mime,
-        "size_bytes": file.size,
-        "visibility": file.visibility,
-        "tool_call_id": file.call_id,
-    }
-    return KdCubeEvent(
-        type="chat.files",
-        route="chat_step",
-        step="files",
-        status="completed",
-        title=name,
-        data={"count": 1, "items": [item]},
-    )
 
 
 def _custom(event: CustomEvent) -> KdCubeEvent:
