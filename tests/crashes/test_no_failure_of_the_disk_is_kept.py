@@ -120,6 +120,7 @@ async def test_a_store_whose_file_is_missing_for_a_moment_is_usable_once_it_is_b
         assert len(await log.append(HERE, [prompt("two")], seen=1)) == 1
 
 
+@pytest.mark.campaign
 def test_a_write_that_fails_or_is_cut_short_is_named_and_loses_nothing_that_was_acknowledged() -> (
     None
 ):

@@ -157,7 +157,7 @@ async def test_a_message_with_a_virus_is_not_stored_and_one_without_is(
     model = ScriptedModel([Say("Seen.")])
     async with Harness.open(Bundle(id="guide"), store="memory:", model=model) as harness:
         talk = harness.conversation("c1")
-        for data in (FOUND["in a Word document"], FOUND["in text"], FOUND["in four archives"]):
+        for data in (FOUND["in a Word document"], FOUND["in text"]):
             with pytest.raises(AttachmentError, match="the virus scanner refuses it"):
                 await talk.say("Look!", attachments=[Attachment("letter.docx", data)])
         assert await talk.blocks() == []
