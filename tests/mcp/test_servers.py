@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import sys
 from base64 import b64encode
 from pathlib import Path
@@ -255,7 +256,6 @@ async def test_of_more_than_twelve_tools_those_of_servers_are_requested(served: 
 @pytest.mark.parametrize(
     ("servers", "problem"),
     [
-        ({"x": {"type": "sse", "url": "http://x"}}, "'x' has the type 'sse': use stdio or http"),
         ({"x": {"command": "tea", "url": "http://x"}}, "both a 'command' and a 'url'"),
         ({"x": {}}, "the server 'x' has no 'command'"),
         ({"x": {"command": ["tea"]}}, ": mcpServers.x.command: "),
@@ -270,6 +270,30 @@ def test_a_file_that_declares_nothing_usable_is_refused(
     with pytest.raises(BundleError) as raised:
         read_mcp_file(file)
     assert problem in str(raised.value)
+
+
+async def test_a_server_of_an_unknown_type_is_left_out_with_a_notice_and_refused_if_it_is_selected(
+    tmp_path: Path,
+) -> None:
+    folder = guide(tmp_path, {})
+    servers: Json = {"mcpServers": {"old": {"type": "sse", "url": "http://x"}, "calc": sdk()}}
+    (folder / ".mcp.json").write_text(json.dumps(servers), "utf-8")
+    model = ScriptedModel([Call("mcp.calc.add", a=1, b=2), Say("Done.")])
+    problem = "the server 'old' has the type 'sse': use stdio or http"
+    async with Harness.open(folder, store="memory:", model=model) as harness:
+        talk = harness.conversation("c1")
+        await talk.say("Go!", select_tools=False)
+        blocks = await talk.blocks()
+    assert [result.text for result in results_in(blocks)] == ["3"]
+    notices = [block.body.text for block in blocks if isinstance(block.body, Notice)]
+    assert [problem in notice for notice in notices] == [True]
+    selection = 'TOOLS_SPECS = []\nMCP_TOOL_SPECS = [{"server_id": "old"}]\n'
+    (folder / "tools_descriptor.py").write_text(selection)
+    selecting = tmp_path / "selecting"
+    shutil.copytree(folder, selecting)
+    with pytest.raises(BundleError, match=problem):
+        async with Harness.open(selecting, store="memory:", model=ScriptedModel([])):
+            pass
 
 
 @pytest.mark.parametrize(

@@ -453,9 +453,9 @@ def test_frames_are_read_as_they_were_written() -> None:
 @pytest.mark.parametrize(
     ("runtime", "problem"),
     [
-        ({}, "cluster"),
-        ({"cluster": "c"}, "task_definition"),
-        ({"cluster": "c", "task_definition": "t"}, "snapshots"),
+        ({}, r"needs cluster \(.* and task_definition \(.* and snapshots \("),
+        ({"cluster": "arn", "task_definition": "exec-task"}, r"needs snapshots \(.*s3://bucket/"),
+        ({"cluster": "c", "task_definition": "t", "snapshots": "b"}, "must be like s3://"),
         ({"cluster": "c", "task_definition": "t", "snapshots": "s3://b", "subnets": "x"}, "list"),
     ],
 )

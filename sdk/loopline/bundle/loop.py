@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from functools import partial
-from typing import Any, cast
+from functools import partial, wraps
+from typing import Any, TypeVar, cast
 
 from msgspec import Struct, structs
 
@@ -249,6 +251,22 @@ def system_text(
         parts.append(f"Skills, whose bodies react.read reads by their sk: ref:\n{gallery}")
     parts += map(str, pages)
     return "\n\n".join(part for part in parts if part)
+
+
+T = TypeVar("T")
+
+
+def as_async(function: Callable[..., Awaitable[T] | T]) -> Callable[..., Awaitable[T]]:
+    """Return the function if it is `async def`, else an async function that calls it in a thread, like a plain tool."""
+    if inspect.iscoroutinefunction(function):
+        return function
+
+    @wraps(function)  # so that its parameters can be read
+    async def call_in_thread(*arguments: Any, **keywords: Any) -> T:
+        returned = await asyncio.to_thread(function, *arguments, **keywords)
+        return await returned if inspect.isawaitable(returned) else returned
+
+    return call_in_thread
 
 
 def guard_search(

@@ -87,11 +87,15 @@ class McpServerFields:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpServerEntry:
-    """The entry of a server in its file, before variables are replaced."""
+    """The entry of a server in its file, before variables are replaced.
+
+    `problem` says why the server cannot be used, or is empty.
+    """
 
     name: str
     file: Path
     fields: McpServerFields
+    problem: str = ""
     oauth: McpOAuthSettings = field(default_factory=McpOAuthSettings)
 
     @property
@@ -171,7 +175,7 @@ class _VariableReplacer:
 
 
 def read_mcp_file(file: Path) -> dict[str, McpServerEntry]:
-    """Read the servers of a `.mcp.json` by name. Unknown keys are ignored.
+    """Read the servers of a `.mcp.json` by name. Unknown keys are ignored; a server of an unknown type has a `problem`.
 
     Raises:
         BundleError: the file is missing or not valid; the message names the server and the field.
@@ -204,7 +208,8 @@ def _servers(document: Json) -> dict[str, McpServerFields]:
 def _entry(name: str, file: Path, fields: McpServerFields) -> McpServerEntry:
     kind = fields.type or ("http" if fields.url else "stdio")
     if kind not in ("stdio", "http", "streamable-http"):
-        raise BundleError(f"{file}: the server {name!r} has the type {kind!r}: use stdio or http")
+        problem = f"{file}: the server {name!r} has the type {kind!r}: use stdio or http"
+        return McpServerEntry(name=name, file=file, fields=fields, problem=problem)
     key, value = ("command", fields.command) if kind == "stdio" else ("url", fields.url)
     if not value:
         raise BundleError(f"{file}: the server {name!r} has no {key!r}")

@@ -16,6 +16,7 @@ from loopline.bundle.conversation_store import ContextRAGClient, ConversationSto
 from loopline.bundle.loop import (
     AgentsPage,
     LoopSpec,
+    as_async,
     crew_of,
     guard_read,
     guard_search,
@@ -210,8 +211,8 @@ class BaseWorkflow(Generic[Deps]):
         scratchpad: dict[str, Any] | None = None,
         tools_module: str = "",
         skills_module: str = "",
-        knowledge_space_fn: KnowledgeSearch | None = None,
-        knowledge_read_fn: Callable[[str], Awaitable[Passage]] | None = None,
+        knowledge_space_fn: KnowledgeSearch | Callable[..., Sequence[Passage]] | None = None,
+        knowledge_read_fn: Callable[[str], Awaitable[Passage] | Passage] | None = None,
         instructions: str | None = None,
         preset: PresetName | Preset = "bare",
         model: Model | Sequence[Model] | str | None = None,
@@ -225,8 +226,9 @@ class BaseWorkflow(Generic[Deps]):
             scratchpad: the values that tools and hooks share, by default `self.scratchpad`.
             tools_module: the name of a module that lists tools.
             skills_module: the name of a module that lists skills.
-            knowledge_space_fn: a search that replaces the search of the bundle's knowledge space.
-            knowledge_read_fn: a function that replaces reading from the bundle's knowledge space.
+            knowledge_space_fn: a search that replaces the search of the bundle's knowledge space; a plain function runs in
+                a thread.
+            knowledge_read_fn: a function that replaces reading from the bundle's knowledge space; likewise.
             instructions: instructions that replace those of the bundle.
             preset: a preset or its name. The property `react.preset` overrides it.
             model: the role of a model of the harness, such as `fast`, or a model, or several models. The first model that
@@ -258,8 +260,10 @@ class BaseWorkflow(Generic[Deps]):
         loop = LoopSpec(
             tools_module=tools_module,
             skills_module=skills_module,
-            search=knowledge_space_fn,
-            read=knowledge_read_fn,
+            search=cast(
+                "KnowledgeSearch | None", knowledge_space_fn and as_async(knowledge_space_fn)
+            ),
+            read=knowledge_read_fn and as_async(knowledge_read_fn),
             instructions=instructions,
             models=self._run.models.chain(model),
             allowed=_allowed_tools(tools, configured.tools),

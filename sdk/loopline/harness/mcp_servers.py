@@ -98,10 +98,10 @@ class McpServers:
         if selections == () or (selections is None and self._setup.file is None):
             return McpTools()
         entries = await self._read_entries()
+        left_out: list[str] = []
         if selections is None:
             selections = tuple(self._all_selections(entries))
-        if not selections:
-            return McpTools()
+            left_out = [entry.problem for entry in entries.values() if entry.problem]
         servers = {selection.server_id: self._server(selection) for selection in selections}
         problems = await asyncio.gather(*(server.ensure_tools() for server in servers.values()))
         down = {name for name, problem in zip(servers, problems, strict=True) if problem}
@@ -114,7 +114,7 @@ class McpServers:
             unknown += _unknown(selection, missing)
         return McpTools(
             tuple(tools),
-            tuple(problem for problem in problems if problem),
+            tuple(problem for problem in (*problems, *left_out) if problem),
             frozenset(each.alias for each in selections if each.server_id in down),
             tuple(unknown),
         )
@@ -169,7 +169,7 @@ class McpServers:
         return read_mcp_file(file) if file is not None and file.is_file() else {}
 
     def _all_selections(self, entries: Mapping[str, McpServerEntry]) -> Iterator[McpSelection]:
-        for name in entries:
+        for name in (name for name, entry in entries.items() if not entry.problem):
             if not is_alias(name):
                 raise BundleError(
                     f"{self._setup.file}: the server {name!r} cannot be an alias of tools: rename it, or give it an "
@@ -186,6 +186,8 @@ class McpServers:
             raise BundleError(
                 f"{selection.location}: no server {name!r} in {self._setup.file}: {hint}"
             )
+        if entries[name].problem:
+            raise BundleError(entries[name].problem)
         if name not in self._servers:
             _check_installed(selection.location or str(self._setup.file))
             self._servers[name] = _SharedServer(entries[name], self._setup)

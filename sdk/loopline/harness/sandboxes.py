@@ -37,6 +37,12 @@ if TYPE_CHECKING:
 
 
 _DEFAULT_RUNTIME = cast("JsonObject", EXECUTION["runtime"])
+_NEEDED = {
+    "cluster": "the ARN of the ECS cluster",
+    "task_definition": "the name of its task definition",
+    "snapshots": "the place in S3 for the files of programs, such as s3://bucket/prefix",
+}
+"""The properties that Fargate needs, and what each is."""
 _CHOICE = ("default_profile", "profiles")
 
 
@@ -167,9 +173,11 @@ def _fargate(runtime: Mapping[str, Json], python: str) -> Sandbox:
     """
     from loopline.sandbox.fargate import FargateSandbox, FargateSettings
 
-    for name in ("cluster", "task_definition"):
-        if not runtime[name]:
-            raise PropertyError(f"execution.runtime.{name} is empty: the mode fargate needs it")
+    missing = [f"{name} ({_NEEDED[name]})" for name in _NEEDED if not runtime[name]]
+    if missing:
+        raise PropertyError(
+            f"execution.runtime has the mode fargate, which also needs {' and '.join(missing)}"
+        )
     settings = FargateSettings(
         cluster=str(runtime["cluster"]),
         task_definition=str(runtime["task_definition"]),

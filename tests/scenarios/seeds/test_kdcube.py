@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -118,10 +119,29 @@ class Space(BaseWorkflow):
         return Passage(ref=f"ks:docs/tea.md@{'a' * 40}", title="Tea", text="the whole of tea")
 
 
-async def test_k9_knowledge_is_searched_read_and_cited() -> None:
+class PlainSpace(Space):
+    """The same with plain functions."""
+
+    async def process(self, payload: TurnPayload) -> TurnResult:
+        react = await self.build_react(
+            knowledge_space_fn=self.find, knowledge_read_fn=lambda ref: self.open_passage(ref)
+        )
+        return await react.run(payload)
+
+    def find(self, query: str, *, limit: int = 5) -> list[Passage]:
+        return asyncio.run(
+            self.search(query, limit=limit)
+        )  # only possible outside of the event loop
+
+    def open_passage(self, ref: str) -> Passage:
+        return asyncio.run(self.read(ref))
+
+
+@pytest.mark.parametrize("workflow", [Space, PlainSpace])
+async def test_k9_knowledge_is_searched_read_and_cited(workflow: type[BaseWorkflow]) -> None:
     search = Call("react.search_knowledge", query="tea", limit=1)
     model = ScriptedModel([search, Call("react.read", paths=["ks:docs/tea.md"]), "So [[S:1]]."])
-    async with at_work(model, Bundle(id="space", workflow=Space)) as talk:
+    async with at_work(model, Bundle(id="space", workflow=workflow)) as talk:
         result = await talk.say("go")
     found, read = (item.text for item in results(model.requests[-1]))
     assert ("1 passage" in found, "the whole of tea" in read) == (True, True)
