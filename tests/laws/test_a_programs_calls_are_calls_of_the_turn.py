@@ -155,6 +155,18 @@ async def check_failure(call: str, problem: str) -> None:
     assert {end.status for end in ends} <= {"ok" if has_run else "error"}
 
 
+async def test_a_report_names_the_events_that_were_not_sent() -> None:
+    program = "emit('step', 1)\nfor number in range(12): emit(f'no name {number}\\n', 1)\nemit('no name 1\\n')"
+    async with talking([python(program), "Done."], bundle=bundle()) as talk:
+        await talk.say("go")
+        unsent = [line for line in (await report(talk)).splitlines() if "event" in line]
+    assert [line.partition(" is not")[0] for line in unsent[:2]] == [
+        r"Not sent: 'no name 0\n'",
+        r"Not sent: 'no name 1\n'",
+    ]
+    assert (len(unsent), unsent[-1]) == (11, "and 2 more events")
+
+
 @pytest.mark.parametrize("result_bytes", [20_000, 2_000_000])
 async def test_a_program_receives_a_long_result_whole_though_the_stored_one_is_cut(
     result_bytes: int,

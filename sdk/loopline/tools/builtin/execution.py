@@ -18,6 +18,7 @@ from loopline.models import (
     Json,
     JsonObject,
     ToolSpec,
+    one_line,
     well_formed,
     well_formed_json,
     well_formed_object,
@@ -506,6 +507,7 @@ _DESCRIPTIONS: dict[Language, str] = {
 
 
 LONGEST_SESSION = 40
+MOST_UNSENT = 10
 _SESSION: JsonObject = {
     "session": {
         "type": "string",
@@ -635,16 +637,21 @@ class ExecutionTool:
             bundle_root=settings.bundle_root,
             limits=limits,
         )
+        unsent: list[str] = []
         if boolean_argument(arguments, "background"):
             # Tool calls are recorded in a turn, which may have ended when the program makes them.
             without_tools = replace(execution, tools=())
 
             async def work() -> Outcome:
-                end = await self._sandbox.run(without_tools, Session(serve=_refuse_call))
-                return self._outcome(without_tools, end, call)
+                problem = "a program in the background cannot send events"
+                background = Session(
+                    serve=_refuse_call, on_event=lambda _name, _data: unsent.append(problem)
+                )
+                end = await self._sandbox.run(without_tools, background)
+                return self._outcome(without_tools, end, call, unsent)
 
             return call.begin_later(work, limits.wall_seconds)
-        session = self._session(call)
+        session = self._session(call, unsent)
         name = _session_name(arguments)
         if name:
             key = (context.idempotency_key.partition(":")[0], context.turn_id, name)
@@ -652,13 +659,15 @@ class ExecutionTool:
             end = await self._sessions.run(key, execution, session, was_begun=was_begun)
         else:
             end = await self._sandbox.run(execution, session)
-        return self._outcome(execution, end, call)
+        return self._outcome(execution, end, call, unsent)
 
     async def close(self) -> None:
         """End the sessions."""
         await self._sessions.close()
 
-    def _outcome(self, execution: Execution, end: ProgramEnd, call: ToolInvocation) -> Outcome:
+    def _outcome(
+        self, execution: Execution, end: ProgramEnd, call: ToolInvocation, unsent: Sequence[str]
+    ) -> Outcome:
         """Return the report of a program, with the changes of the workspace that can be recorded."""
         context = call.context
         result = result_of(execution, end)
@@ -670,6 +679,7 @@ class ExecutionTool:
             result.report_text,
             *problems,
             *(f"Not recorded: {problem}" for problem in refused),
+            *_report_unsent(unsent),
         ]
         if not result.ok:
             lines += _list_calls(call.timeline, context.turn_id, context.call_id)
@@ -682,7 +692,7 @@ class ExecutionTool:
             file_limits=file_limits,
         )
 
-    def _session(self, call: ToolInvocation) -> Session:
+    def _session(self, call: ToolInvocation, unsent: list[str]) -> Session:
         """Return the callbacks of a program: its calls become calls of the turn, its output and events are emitted."""
         context = call.context
 
@@ -707,7 +717,7 @@ class ExecutionTool:
                     raise LooplineError(f"{name!r} is reserved for events of Loopline's own")
                 context.emit(name, well_formed_json(data))
             except LooplineError as error:
-                context.progress(f"an event was not sent: {error}")
+                unsent.append(str(error))
 
         return Session(
             serve=serve,
@@ -725,6 +735,14 @@ class ExecutionTool:
         ):
             raise ToolError(f"timeout_s must be a number of seconds above 0, at most {longest:g}")
         return float(value)
+
+
+def _report_unsent(problems: Sequence[str]) -> list[str]:
+    """Return a line for each different reason why an event of a program was not sent, at most ten."""
+    different = [*dict.fromkeys(problems)]
+    lines = [f"Not sent: {one_line(problem)}" for problem in different[:MOST_UNSENT]]
+    more = len(different) - len(lines)
+    return [*lines, f"and {more:,} more events"] if more else lines
 
 
 async def _refuse_call(tool: str, arguments: JsonObject) -> ServedCall:
