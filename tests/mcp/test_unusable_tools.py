@@ -75,6 +75,14 @@ async def test_a_tool_that_cannot_be_used_is_left_out_alone(name: str, tmp_path:
     )
 
 
+@pytest.mark.parametrize(
+    "tool", [listed("half", description="a\ud800b"), {**listed("x"), "\ud800": 1}, "\udfff"]
+)
+async def test_half_a_character_costs_a_server_no_other_tool(tool: Json, tmp_path: Path) -> None:
+    [result] = await serve(tmp_path, [tool]).calls(Call("mcp.one.work"))
+    assert result.text == "worked"
+
+
 async def test_a_later_process_still_knows_why_a_tool_is_left_out(tmp_path: Path) -> None:
     serve(tmp_path, [WRONG["remote"][0]])
     served, found = Served(tmp_path, in_memory=False), list[tuple[str, ...]]()

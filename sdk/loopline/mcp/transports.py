@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 from asyncio.subprocess import PIPE, SubprocessStreamProtocol
@@ -22,11 +23,12 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.client._transport import TransportStreams
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCError, JSONRPCResponse
+from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCResponse
 from mcp_types.jsonrpc import jsonrpc_message_adapter
 
 from loopline.bundle import McpConnectionSettings
 from loopline.errors import ToolError
+from loopline.models import Json, dumps, well_formed_json
 from loopline.tasks import wait_until_done
 
 MESSAGE_BYTES = 8 * 2**20
@@ -122,14 +124,15 @@ class ServerProcess:
         assert process.stdout is not None
         unanswered = 0
         ending = "it ended"
+        message: JSONRPCMessage | None
         try:
             async with inward:
                 while line := await process.stdout.readuntil(b"\n"):
                     unanswered += len(line)
                     try:
                         message = jsonrpc_message_adapter.validate_json(line, by_name=False)
-                    except ValueError:  # other output of a server must not end the connection
-                        message = None
+                    except ValueError:
+                        message = await asyncio.to_thread(_repair_message, line)
                     if isinstance(message, JSONRPCResponse | JSONRPCError):
                         unanswered = 0
                     if unanswered > UNANSWERED_BYTES:
@@ -167,6 +170,16 @@ class ServerProcess:
             for line in chunk.decode("utf-8", "replace").splitlines()[-STDERR_LINES:]:
                 if line.strip():
                     self._stderr.append(line.strip()[:STDERR_LINE_CHARACTERS])
+
+
+def _repair_message(line: bytes) -> JSONRPCMessage | None:
+    """Return the message in a line, without characters that no Unicode text has; None if the line is other output."""
+    # The SDK rejects the whole message for half a character in one text.
+    try:
+        value: Json = json.loads(line.decode("utf-8", "replace"))
+        return jsonrpc_message_adapter.validate_json(dumps(well_formed_json(value)), by_name=False)
+    except (ValueError, RecursionError):
+        return None
 
 
 async def _stop(transport: asyncio.SubprocessTransport, process: SubprocessStreamProtocol) -> None:

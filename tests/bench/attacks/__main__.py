@@ -18,7 +18,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.bench.attacks import measurements
-from tests.bench.attacks.attempts import try_again
 from tests.bench.attacks.bodies import fill_memory
 from tests.bench.attacks.disks import fill_disks
 from tests.bench.attacks.documents import tamper
@@ -28,7 +27,7 @@ from tests.bench.attacks.outcome import Outcome
 from tests.bench.attacks.processes import crowd
 
 JOBS = 2
-PARTS = ("measured", "bodies", "tried", "kills", "processes", "disks", "errors", "documents")
+PARTS = ("measured", "bodies", "kills", "processes", "disks", "errors", "documents")
 SMALL = {"kills": 10, "seconds": 15, "full_disks": 2, "errors": 8, "documents": 500}
 FULL = {"kills": 250, "seconds": 300, "full_disks": 12, "errors": 400, "documents": 19_200}
 
@@ -48,8 +47,6 @@ def make(part: str, options: argparse.Namespace) -> Iterable[Outcome]:
             return measure()
         case "bodies":
             return [fill_memory()]
-        case "tried":
-            return try_again(JOBS)
         case "kills":
             return [kill_runners(options.kills, seed)]
         case "processes":

@@ -21,10 +21,10 @@ from tests.mcp.served import Served, plain
 from tests.support.hostile_schemas import PATTERNS, TEXTS, UNUSABLE, arguments
 
 MUST_HOLD = (
-    "the tool that works still does, within 10 s; the other one is offered in full or left out with a"
+    "the tool that works still does, within 30 s; the other one is offered in full or left out with a"
     " notice of one line"
 )
-MOST_SECONDS = 10.0
+MOST_SECONDS = 30.0
 OBJECT = arguments()
 READS: JsonObject = {"readOnlyHint": True}
 WORK: JsonObject = {"name": "work", "inputSchema": OBJECT, "annotations": READS}

@@ -265,15 +265,14 @@ def tokens(issuer: Issuer) -> Iterator[tuple[str, str]]:
         "iat": [LATER - 1, "today", {}],
         "iss": ["https://evil.example", f"{issuer.url}/", "", 5, [issuer.url], None],
         "aud": ["other", ["other"], "", 5, {}, [], None, "loopline2", "LOOPLINE"],
-        "sub": ["", " ", "a\0b", "a\nb", "a\x1b[2J", 5, ["ann"], {}, None, "x" * 5_000, "\ud800"],
-        "tenant": ["", " ", "a\0b", "a\nb", "a/b", "..", 5, ["acme"], {}, None, True],
+        "sub": ["", " ", "a\0b", "a\nb", "a\x1b[2J", 5, ["ann"], {}, None, "\ud800"],
+        "tenant": ["", " ", "a\0b", "a\nb", 5, ["acme"], {}, None, True],
         "project": ["", "a\0b", "a\r\nb", 5, ["tea"], None],
     }
     for claim, wrong in values.items():
         for value in wrong:
             yield f"{claim} is {value!r}"[:60], issuer.token(**{claim: value})
     claims = json.dumps(issuer.claims())
-    yield "two subjects", issuer.signed(claims[:-1] + ', "sub": "bob"}', {"kid": "sign"})
     yield "claims that are a list", issuer.signed("[]", {"kid": "sign"})
     yield (
         "an expiry that is no number",

@@ -188,7 +188,7 @@ async def fill(folder: Path) -> None:
         Bundle(id="page", tools=[show, refuse]), store=store, model=model
     ) as harness:
         talk = harness.conversation("c1")
-        files = [Attachment(f"a{marked([0x9B, 0x202E, 7])}.txt", TEXT.encode())]
+        files = [Attachment(f"a{marked([0x9B, 0x202E, 7])}.txt", b"tea")]
         await talk.say(TEXT, attachments=files)
         await talk.feedback("turn_1", "ok", text=TEXT)
         named = harness.conversation(marked([0x9B, 0x202E, 7]))
