@@ -39,6 +39,45 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Generator[httpx2.Client]
         yield opened
 
 
+@pytest.mark.parametrize(("stops", "reason"), [(True, "stopped"), (False, "complete")])
+def test_a_stream_that_is_closed_stops_its_turn_if_the_server_is_set_so(
+    stops: bool, reason: str
+) -> None:
+    text = "call shop.wait name=1"
+    run: JsonObject = {"threadId": "ag-ui", "runId": "r"}
+    part: JsonObject = {"type": "text", "text": text}
+    requests: dict[str, tuple[str, JsonObject]] = {
+        "own": (f"{HERE}/own/messages", {"text": text}),
+        "ag-ui": ("/ag-ui", {**run, "messages": [{"id": "m", "role": "user", "content": text}]}),
+        "ai-sdk": (
+            "/api/chat",
+            {"id": "ai-sdk", "messages": [{"id": "m", "role": "user", "parts": [part]}]},
+        ),
+        "openai": (
+            "/v1/responses",
+            {"input": text, "conversation": "openai", "stream": True},
+        ),
+    }
+    served = app(
+        SHOP,
+        store="memory:",
+        model=EchoModel(),
+        settings=ServerSettings(stop_abandoned=stops),
+    )
+    with serving(served) as url, httpx2.Client(base_url=url, timeout=30) as client:
+        for name, (path, body) in requests.items():
+            with client.stream("POST", path, json=body, headers=STREAM) as response:
+                next(
+                    line
+                    for line in response.iter_lines()
+                    if "shop.wait" in line or name == "openai"
+                )
+            turn = f"{HERE}/{name}/turns/turn_1"
+            while (ended := client.get(turn).json()["exit_reason"]) == "interrupted":
+                time.sleep(0.05)
+            assert (name, ended) == (name, reason)
+
+
 class HeldModel(EchoModel):
     """Says the rest of a reply once its first piece was heard."""
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, aclosing, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -111,8 +112,11 @@ class EventResponse(StreamingResponse):
         headers: Mapping[str, str] | None = None,
         *,
         early: EarlyEvents | None = None,
+        on_abandoned: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         """Take a listener slot, or the slot of `early`. `early` is closed at the end.
+
+        `on_abandoned` is awaited if the client closes the stream before its end.
 
         Raises:
             RequestProblem: too many streams are open, 429 or 503.
@@ -120,9 +124,11 @@ class EventResponse(StreamingResponse):
         slot = early.slot if early is not None else None
         self._slot = slot or host.listeners.take(key)
         all_headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", **(headers or {})}
-        super().__init__(frames, media_type=MEDIA_TYPE, headers=all_headers)
+        self._on_abandoned = on_abandoned
+        self._is_complete = False
+        self._frames = self._until_end(frames)
+        super().__init__(self._frames, media_type=MEDIA_TYPE, headers=all_headers)
         self._host = host
-        self._frames = frames
         self._early = early
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -144,10 +150,12 @@ class EventResponse(StreamingResponse):
                 task.cancel()
 
         access = access_of(scope)
+        is_cancelled = False
         stream = self._host.tokens.add(access.token, await access.principal(), end)
         try:
             await super().__call__(scope, receive, send_and_yield)
         except asyncio.CancelledError:
+            is_cancelled = True
             if not reason or task is None or task.uncancel():
                 raise
             if has_begun:
@@ -160,6 +168,15 @@ class EventResponse(StreamingResponse):
             await self._frames.aclose()  # it may still wait for the lost client
             if self._early is not None:
                 self._early.close()
+            if self._on_abandoned is not None and not (self._is_complete or is_cancelled):
+                await self._on_abandoned()
+
+    async def _until_end(self, frames: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+        """Yield the frames, and note that the last one was sent."""
+        async with aclosing(frames):
+            async for frame in frames:
+                yield frame
+        self._is_complete = True
 
 
 async def _send_last_comment(send: Send, text: str) -> None:
@@ -307,7 +324,24 @@ def run_response(
         until=(lambda: encoder.is_over) if isinstance(encoder, RunDialect) else None,
     )
     key = conversation.conversation
-    return EventResponse(host, key, frames, stream_format.headers, early=early)
+    stop = (
+        partial(_stop_turn, host, conversation, request) if host.settings.stop_abandoned else None
+    )
+    return EventResponse(host, key, frames, stream_format.headers, early=early, on_abandoned=stop)
+
+
+async def _stop_turn(
+    host: BundleHost, conversation: Conversation[Any], request: TurnRequest
+) -> None:
+    """Stop the turn of a request if it runs or is paused; a message whose turn has not begun is taken back."""
+    key = conversation.conversation
+    turn = await newest_turn(host, key)
+    if turn is not None and turn.number == request.turn:
+        if turn.is_running and await conversation.stop():
+            host.audit("stop", key)
+    elif request.submission is not None and (turn is None or turn.number < request.turn):
+        await conversation.recall(request.submission.receipt)
+        host.audit("recall", key, seq=request.submission.receipt.seq)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

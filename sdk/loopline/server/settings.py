@@ -77,6 +77,7 @@ class ServerSettings:
     `approval_seconds`. Without a key a random one is used, so restarts invalidate them.
     URLs begin with `public_url`; without it they are paths of this server.
     Web pages of the `origins` may read answers in a browser. `docs` serves the OpenAPI document and a page that shows it.
+    With `stop_abandoned`, a turn is stopped if the client closes the stream of its message.
     With `isolated_only`, bundles that run programs without isolation are refused.
     `webhook_secret` signs webhooks; without it none is sent. Webhooks may reach public addresses and `webhook_networks`.
     Inactive conversations are forgotten by the `retention`. `quotas` limit the usage of users and tenants in a day. `caps`
@@ -100,6 +101,7 @@ class ServerSettings:
     webhook_secret: bytes = field(default=b"", repr=False)
     webhook_networks: Sequence[str] = ()
     retention: Retention = field(default_factory=Retention)
+    stop_abandoned: bool = False
     docs: bool = True
     quotas: DailyQuotas = field(default_factory=DailyQuotas)
     caps: AttachmentCaps = field(default_factory=lambda: AttachmentCaps(decode_images=True))
