@@ -8,10 +8,11 @@ from tests.bench.attacks.programs.__main__ import CLASSES, run_class
 
 SEED, MOST = 7, 2
 MARKS = {"sandbox": [pytest.mark.service]}
-DRAWN = [name for name in CLASSES if name != "terminal"]
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, [])) for name in DRAWN])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=MARKS.get(name, [])) for name in CLASSES]
+)
 async def test_no_program_of_a_drawn_sample_passes_through(name: str) -> None:
     trials = await run_class(name, SEED, MOST)
     assert trials != []
