@@ -74,8 +74,9 @@ def test_tools_of_one_name_are_refused_with_their_lines(tmp_path: Path) -> None:
 
 
 def test_an_unknown_name_of_loopline_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    unknown = "Bundel"
     with pytest.raises(AttributeError, match="no attribute 'Bundel', nearest is 'Bundle'"):
-        getattr(loopline, "Bundel")  # noqa: B009
+        getattr(loopline, unknown)
     file = tmp_path / "tea.py"
     file.write_text("from loopline import Bundel\n")
     with pytest.raises(BundleError, match=r"tea\.py:1: ImportError: .*: nearest is 'Bundle'$"):
