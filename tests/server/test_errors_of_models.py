@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import httpx2
 import pytest
 
-from loopline import ModelError
+from loopline import BaseWorkflow, Bundle, ModelError, TurnPayload, TurnResult
 from loopline.errors import ModelAccessError, ModelRateLimited, ModelRequestError
 from loopline.models import Capabilities, Prompt, Reply, TextDelta
 from loopline.server import ApiKeys, Authenticator, Principal, app
@@ -36,9 +36,23 @@ class FailingModel:
         raise self.error
 
 
-def told(error: Exception, auth: Authenticator, key: str) -> tuple[str, str]:
+class OwnModel(BaseWorkflow):
+    """A loop with a model of the bundle's own code."""
+
+    async def process(self, payload: TurnPayload) -> TurnResult:
+        """Run the loop."""
+        react = await self.build_react(
+            scratchpad=self.scratchpad, model=FailingModel(ModelAccessError(SECRET))
+        )
+        return await react.run(payload)
+
+
+OWN = Bundle(id="shop", workflow=OwnModel)
+
+
+def told(error: Exception, auth: Authenticator, key: str, bundle: Bundle = SHOP) -> tuple[str, str]:
     """Return the error of a turn that fails with this error, and all that its sender can read of the turn."""
-    server = app(SHOP, store="memory:", auth=auth, model=FailingModel(error))
+    server = app(bundle, store="memory:", auth=auth, model=FailingModel(error))
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     here = HERE if key else "/conversations/default/default/c"
     with serving(server) as url, httpx2.Client(base_url=url, headers=headers, timeout=30) as client:
@@ -51,10 +65,18 @@ def told(error: Exception, auth: Authenticator, key: str) -> tuple[str, str]:
     return sent.json()["error"], "\n".join([sent.text, streamed.text, *read])
 
 
+@pytest.mark.parametrize("bundle", [SHOP, OWN], ids=["the harness's", "the bundle's own"])
+def test_no_model_tells_its_details(bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
+    key, stored = new_key(Principal(tenant="acme", project="tea", user="ann"))
+    shown, everything = told(ModelAccessError(SECRET), ApiKeys([stored]), key, bundle)
+    assert re.fullmatch(r"the model may not be used \(error [0-9a-f]{8}\)", shown)
+    assert "api_key" not in everything
+    assert SECRET in caplog.text
+
+
 @pytest.mark.parametrize(
     ("error", "plain"),
     [
-        (ModelAccessError(SECRET), "the model may not be used"),
         (ModelRequestError(SECRET), "the model refused the request"),
         (ModelRateLimited(SECRET, retry_after=90.0), "the model gets too many requests"),
         (ModelError(SECRET), "the model failed"),

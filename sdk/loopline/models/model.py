@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from typing_extensions import TypeIs
@@ -153,11 +153,14 @@ Chain = tuple[Model, ...]
 class ModelRegistry:
     """Chains of models by role, such as `general`, `fast` and `reasoning`.
 
+    `wrap` is applied to a model of the bundle's own code, which has no role.
+
     Raises:
         ModelError: `roles` is empty, or a value is not a chain of models.
     """
 
     roles: Mapping[str, Chain]
+    wrap: Callable[[Model], Model] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if not self.roles:
@@ -195,7 +198,9 @@ class ModelRegistry:
         if choice is None:
             return self.default
         if not isinstance(choice, str):
-            return chain_of(choice)
+            chain = chain_of(choice)
+            wrap, known = self.wrap, set(map(id, self.models))
+            return chain if wrap is None else tuple(m if id(m) in known else wrap(m) for m in chain)
         if ":" in choice:
             raise ModelError(
                 f"{choice!r} is a model string, which goes into Harness.open or --model; "

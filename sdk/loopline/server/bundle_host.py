@@ -8,7 +8,7 @@ import logging
 from collections import ChainMap, Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from hashlib import sha256
@@ -251,7 +251,7 @@ class BundleHost:
                 {role: tuple(map(PrivateErrors, chain)) for role, chain in roles}
             )
         async with self._quotas.meter(key, models) as metered:
-            yield metered
+            yield metered if self.is_local else replace(metered, wrap=PrivateErrors)
 
     def _check_isolation(self, harness: Harness[Any]) -> None:
         """Check that programs of the bundle are isolated, if only such bundles are served.
