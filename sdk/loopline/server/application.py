@@ -114,13 +114,6 @@ def app(
         served.include_router(description_routes.router)
     served.mount(SOCKETS, sockets.asgi())
     add_handlers(served)
-    _add_guards(served, host, sockets)
-    return served
-
-
-def _add_guards(served: FastAPI, host: BundleHost, sockets: SocketHost) -> None:
-    """Add the middleware. The last one that is added is the outermost."""
-    settings = host.settings
     if settings.origins:
         served.add_middleware(
             CORSMiddleware,
@@ -129,7 +122,8 @@ def _add_guards(served: FastAPI, host: BundleHost, sockets: SocketHost) -> None:
             allow_headers=["*"],  # clients of other protocols send further headers
             expose_headers=["Loopline-Conversation", "x-vercel-ai-ui-message-stream"],
         )
-    served.add_middleware(RequestGuard, host=host, sockets=sockets)
+    served.add_middleware(RequestGuard, host=host, sockets=sockets)  # the last one is the outermost
+    return served
 
 
 BACKLOG = 2_048
@@ -245,20 +239,6 @@ def _url_host(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def check_address(served: FastAPI, host: str) -> None:
-    """Check that an app may listen at an address.
-
-    Raises:
-        LooplineError: other machines can reach the address, and the app does not authenticate requests.
-    """
-    bundles = bundle_host(served)
-    if bundles.is_local and not is_loopback(host):
-        raise LooplineError(
-            f"other machines can reach {host}, so the server needs authentication: "
-            "name a file of API keys (--keys FILE) or an issuer of tokens (--issuer URL)"
-        )
-
-
 def bundle_host(served: FastAPI) -> BundleHost:
     """Return the host of an app."""
     host = served.state.host
@@ -279,10 +259,14 @@ def make_server(
     `on_listening` is called with the URL of the server once it listens.
 
     Raises:
-        LooplineError: as for `check_address`.
+        LooplineError: other machines can reach the address, and the app does not authenticate requests.
     """
-    check_address(served, host)
     bundles = bundle_host(served)
+    if bundles.is_local and not is_loopback(host):
+        raise LooplineError(
+            f"other machines can reach {host}, so the server needs authentication: "
+            "name a file of API keys (--keys FILE) or an issuer of tokens (--issuer URL)"
+        )
     raise_descriptor_limit()
     config = ConnectionConfig(
         served,
