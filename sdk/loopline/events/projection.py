@@ -8,30 +8,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 
+from loopline.events import turn_events as turns
 from loopline.events.events import Delta, Event
-from loopline.events.turn_events import (
-    AnswerGiven,
-    AnswerStarted,
-    CallFinished,
-    CallStarted,
-    ChildFinished,
-    ChildStarted,
-    CitedSource,
-    DecisionMade,
-    EventMeta,
-    InputAccepted,
-    InputRequested,
-    InputTaken,
-    ProgressReported,
-    QuestionOpened,
-    RoundStarted,
-    TextReset,
-    TextStreamed,
-    TurnEvent,
-    TurnFinished,
-    TurnPaused,
-    TurnStarted,
-)
 from loopline.models import JsonObject
 from loopline.timeline import (
     BackgroundResult,
@@ -71,7 +49,7 @@ from loopline.timeline import (
     citations,
 )
 
-StampedEvent = tuple[EventMeta, TurnEvent]
+StampedEvent = tuple[turns.EventMeta, turns.TurnEvent]
 CallBody = ToolCalled | RunChild | ToolQuestion | ToolPending | ToolResult | UserAnswer
 InputBody = InboxBody | UserRecalled | SourceAdded | ProxiedBody
 """The bodies that later events use."""
@@ -94,7 +72,7 @@ EventBody = (
 """The bodies that have a turn event, or that a later turn event uses."""
 _EVENT_BODIES = BodyUnion[EventBody](EventBody)
 
-_START = EventMeta(seq=0, turn=0, ts=datetime(1970, 1, 1, tzinfo=UTC))
+_START = turns.EventMeta(seq=0, turn=0, ts=datetime(1970, 1, 1, tzinfo=UTC))
 _CUT_OFF = ("interrupted", "stopped")
 OPEN_QUESTION = "loopline.question"
 """The name of the custom event for a question of a call that keeps running."""
@@ -109,8 +87,8 @@ class TurnProjection:
     turn: Turn
     limit: int = 0
     has_started: bool = False
-    calls: dict[str, CallStarted] = field(default_factory=dict[str, CallStarted])
-    child_starts: dict[str, EventMeta] = field(default_factory=dict[str, EventMeta])
+    calls: dict[str, turns.CallStarted] = field(default_factory=dict[str, turns.CallStarted])
+    child_starts: dict[str, turns.EventMeta] = field(default_factory=dict[str, turns.EventMeta])
 
     @property
     def stop_reason(self) -> str:
@@ -132,41 +110,41 @@ class TurnProjection:
         """Whether the turn was started by a runner and has neither ended nor paused."""
         return self.turn.header is not None and self.turn.exit is None and not self.is_paused
 
-    def pause(self, calls: tuple[str, ...] | None = None) -> TurnPaused:
+    def pause(self, calls: tuple[str, ...] | None = None) -> turns.TurnPaused:
         """Create the event of a pause, in which `calls` wait for the user; by default all unanswered calls."""
-        return TurnPaused(
+        return turns.TurnPaused(
             calls=self.unanswered if calls is None else calls,
             rounds=self.turn.rounds,
             stop_reason=self.stop_reason,
         )
 
-    def open_question(self, question: ToolQuestion) -> QuestionOpened:
+    def open_question(self, question: ToolQuestion) -> turns.QuestionOpened:
         """Create the event for a question of a call that keeps running; without a form, the answer is yes or no."""
-        request = InputRequested(
+        request = turns.InputRequested(
             call=self.call(question.call_id),
             kind=question.kind,
             question=question.question,
             digest=question_digest(question),
             form={"type": "boolean"} if question.form is None else question.form,
         )
-        return QuestionOpened(request=request, pause=self.pause((question.call_id,)))
+        return turns.QuestionOpened(request=request, pause=self.pause((question.call_id,)))
 
-    def call(self, call_id: str, tool: str = "") -> CallStarted:
+    def call(self, call_id: str, tool: str = "") -> turns.CallStarted:
         """Return the call with this id; if its block was not received, one that has only the id and `tool`."""
-        return self.calls.get(call_id) or CallStarted(call_id=call_id, tool=tool)
+        return self.calls.get(call_id) or turns.CallStarted(call_id=call_id, tool=tool)
 
-    def start(self, bundle: str) -> Iterator[TurnStarted]:
+    def start(self, bundle: str) -> Iterator[turns.TurnStarted]:
         """Yield the event for the start of the turn, at the first call only."""
         if not self.has_started:
             self.has_started = True
             prompt = self.turn.prompt and self.turn.prompt.body
             text = prompt.text if isinstance(prompt, UserPrompt) else ""
-            yield TurnStarted(prompt=text, bundle=bundle)
+            yield turns.TurnStarted(prompt=text, bundle=bundle)
 
-    def start_call(self, called: ToolCalled) -> CallStarted:
+    def start_call(self, called: ToolCalled) -> turns.CallStarted:
         """Store the call with its position in its decision, and return its event."""
         turn = self.turn
-        call = self.calls[called.call_id] = CallStarted(
+        call = self.calls[called.call_id] = turns.CallStarted(
             call_id=called.call_id,
             tool=called.tool,
             arguments=called.arguments,
@@ -176,11 +154,11 @@ class TurnProjection:
         )
         return call
 
-    def finish_call(self, result: ToolResult) -> CallFinished:
+    def finish_call(self, result: ToolResult) -> turns.CallFinished:
         """Create the event for the result of a call; the turn has already taken the result."""
         call = self.call(result.call_id, result.tool)
         children = self.turn.children.values()
-        return CallFinished(
+        return turns.CallFinished(
             call=call,
             ran_with=call.arguments if result.ran_with is None else result.ran_with,
             result=result,
@@ -188,23 +166,25 @@ class TurnProjection:
             has_children=any(child.call_id == result.call_id for child in children),
         )
 
-    def child_event(self, child: RunChild, meta: EventMeta) -> ChildStarted | ChildFinished:
+    def child_event(
+        self, child: RunChild, meta: turns.EventMeta
+    ) -> turns.ChildStarted | turns.ChildFinished:
         """Create the event for a child run: its end if the body has an exit reason, else its start."""
         call = self.call(child.call_id)
         name = child.conversation
         if not child.reason:
             self.child_starts.setdefault(name, meta)
-            return ChildStarted(call=call, conversation=name, agent=child.agent)
+            return turns.ChildStarted(call=call, conversation=name, agent=child.agent)
         elapsed = meta.ts - self.child_starts.get(name, meta).ts
-        return ChildFinished(
+        return turns.ChildFinished(
             call=call,
             child=child,
             elapsed_ms=max(elapsed.total_seconds() * 1000, 0.0),
         )
 
-    def decision_event(self, decision: Decision) -> DecisionMade:
+    def decision_event(self, decision: Decision) -> turns.DecisionMade:
         """Create the event for a decision, still without its notes and thinking, which later blocks have."""
-        return DecisionMade(
+        return turns.DecisionMade(
             iteration=self.turn.rounds if decision.purpose == "decision" else 0,
             limit=self.limit,
             decision=decision,
@@ -215,8 +195,8 @@ class TurnProjection:
 class _PendingDecision:
     """A decision that waits for its thinking and notes, which may follow in the same append."""
 
-    meta: EventMeta
-    event: DecisionMade
+    meta: turns.EventMeta
+    event: turns.DecisionMade
     thinking: str = ""
 
 
@@ -279,7 +259,7 @@ class TurnEventFold:
             yield pending.meta, event
 
     def _take_block(self, block: Block) -> list[StampedEvent]:
-        meta = self._newest = EventMeta(seq=block.seq, turn=block.turn, ts=block.ts)
+        meta = self._newest = turns.EventMeta(seq=block.seq, turn=block.turn, ts=block.ts)
         projection = self._projection(block.turn)
         projection.turn.take(block)
         body = block.body
@@ -289,13 +269,13 @@ class TurnEventFold:
         if not _EVENT_BODIES.has(body):
             return []
         events = list(self._events(block, body, projection, meta))
-        if any(isinstance(event, TurnStarted | AnswerGiven) for event in events):
+        if any(isinstance(event, turns.TurnStarted | turns.AnswerGiven) for event in events):
             self._streamed_channels.clear()
         return [(meta, event) for event in events]
 
     def _events(
-        self, block: Block, body: EventBody, projection: TurnProjection, meta: EventMeta
-    ) -> Iterator[TurnEvent]:
+        self, block: Block, body: EventBody, projection: TurnProjection, meta: turns.EventMeta
+    ) -> Iterator[turns.TurnEvent]:
         """Yield the events of a block; its turn has already taken it."""
         match body:
             case TurnHeader(bundle=bundle):
@@ -343,7 +323,7 @@ class TurnEventFold:
         self,
         block: Block,
         body: InputBody,
-    ) -> Iterator[TurnEvent]:
+    ) -> Iterator[turns.TurnEvent]:
         """Store inputs and sources for later events, and yield the event of an input or of a program's call."""
         match body:
             case ProxiedCall() | ProxiedResult():
@@ -356,25 +336,27 @@ class TurnEventFold:
                 self._inputs[block.seq] = block, body
             case UserFollowup(text=text) | UserSteer(text=text) | BackgroundResult(text=text):
                 self._inputs[block.seq] = block, body
-                yield InputAccepted(kind=_kind(body), text=text)
+                yield turns.InputAccepted(kind=_kind(body), text=text)
 
-    def _start_round(self, start: RoundStart, projection: TurnProjection) -> Iterator[TurnEvent]:
+    def _start_round(
+        self, start: RoundStart, projection: TurnProjection
+    ) -> Iterator[turns.TurnEvent]:
         inputs = [(seq, *self._inputs.pop(seq)) for seq in start.takes if seq in self._inputs]
         for seq, block, body in inputs:
             if not isinstance(body, UserPrompt) or block.turn != projection.turn.number:
-                yield InputTaken(kind=_kind(body), text=body.text, input_seq=seq)
+                yield turns.InputTaken(kind=_kind(body), text=body.text, input_seq=seq)
         projection.limit = start.limit
         if start.purpose == "answer":
-            yield AnswerStarted()
+            yield turns.AnswerStarted()
         else:
-            yield RoundStarted(iteration=projection.turn.rounds + 1, limit=start.limit)
+            yield turns.RoundStarted(iteration=projection.turn.rounds + 1, limit=start.limit)
 
     def _update_call(
         self,
         body: CallBody,
         projection: TurnProjection,
-        meta: EventMeta,
-    ) -> Iterator[TurnEvent]:
+        meta: turns.EventMeta,
+    ) -> Iterator[turns.TurnEvent]:
         match body:
             case ToolCalled():
                 yield projection.start_call(body)
@@ -394,7 +376,7 @@ class TurnEventFold:
                 return
             case ToolPending(call_id=call_id, kind=kind, question=question, digest=digest):
                 call = projection.call(call_id)
-                yield InputRequested(call=call, kind=kind, question=question, digest=digest)
+                yield turns.InputRequested(call=call, kind=kind, question=question, digest=digest)
             case ToolResult():
                 yield projection.finish_call(body)
         # An interrupted call usually means that the turn ends, not that it pauses for the other calls.
@@ -403,22 +385,24 @@ class TurnEventFold:
             self._is_open = False
             yield projection.pause()
 
-    def _answer(self, completion: Completion, projection: TurnProjection) -> AnswerGiven:
+    def _answer(self, completion: Completion, projection: TurnProjection) -> turns.AnswerGiven:
         sids = completion.sources_used
-        return AnswerGiven(
+        return turns.AnswerGiven(
             text=_resolve_citations(completion),
             flag=completion.flag,
-            sources=tuple(CitedSource(sid=sid, source=self._sources.get(sid)) for sid in sids),
+            sources=tuple(
+                turns.CitedSource(sid=sid, source=self._sources.get(sid)) for sid in sids
+            ),
             usage=projection.turn.usage,
         )
 
-    def _finish(self, end: Exit, projection: TurnProjection) -> TurnFinished:
+    def _finish(self, end: Exit, projection: TurnProjection) -> turns.TurnFinished:
         turn = projection.turn
         completion = turn.completion
         self._is_open = False
         self._turns = {number: item for number, item in self._turns.items() if number > turn.number}
         inputs = [body for _, body in self._inputs.values()]
-        return TurnFinished(
+        return turns.TurnFinished(
             reason=end.reason,
             error=end.error,
             rounds=turn.rounds,
@@ -431,17 +415,17 @@ class TurnEventFold:
             truncated=turn.is_truncated,
         )
 
-    def _delta_events(self, delta: Delta) -> Iterator[TurnEvent]:
+    def _delta_events(self, delta: Delta) -> Iterator[turns.TurnEvent]:
         match delta.type:
             case "delta":
                 self._streamed_channels.add(delta.channel)
-                yield TextStreamed(channel=delta.channel, text=delta.text)
+                yield turns.TextStreamed(channel=delta.channel, text=delta.text)
             case "reset":
                 if delta.channel in self._streamed_channels:
                     self._streamed_channels.remove(delta.channel)
-                    yield TextReset(channel=delta.channel)
+                    yield turns.TextReset(channel=delta.channel)
             case "progress" | "compaction":
-                yield ProgressReported(
+                yield turns.ProgressReported(
                     channel=delta.channel, text=delta.text, call_id=delta.call_id, total=delta.total
                 )
             case "custom":

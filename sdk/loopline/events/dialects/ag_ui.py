@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from loopline.events import turn_events as turns
 from loopline.events.dialects.client_run import (
     ClientRun,
     FollowedRun,
@@ -15,22 +16,6 @@ from loopline.events.dialects.client_run import (
 )
 from loopline.events.dialects.encoder import RecordDraft
 from loopline.events.dialects.streamed_text import create_stored_part
-from loopline.events.turn_events import (
-    UNANSWERED,
-    AnswerGiven,
-    AnswerStarted,
-    CallFinished,
-    CallStarted,
-    DecisionMade,
-    EventMeta,
-    InputRequested,
-    InputTaken,
-    RoundStarted,
-    TurnEvent,
-    TurnFinished,
-    TurnPaused,
-    TurnStarted,
-)
 from loopline.models import Json, JsonObject, dumps
 from loopline.timeline import (
     ConversationKey,
@@ -101,7 +86,7 @@ class AgUiThread:
         failure: JsonObject = {"error": error} if error else {}
         self._add(message_id, "tool", {"toolCallId": call_id, "content": text, **failure})
 
-    def change(self, event: AnswerGiven | Plan | FileAdded) -> list[Json]:
+    def change(self, event: turns.AnswerGiven | Plan | FileAdded) -> list[Json]:
         """Add a plan, a file or the cited sources to the state, and return this change as JSON Patch operations."""
         match event:
             case Plan() as plan:
@@ -115,7 +100,7 @@ class AgUiThread:
                 entry = file_data(file)
                 self._files.append(entry)
                 return [_add_operation("/files/-", entry)]
-            case AnswerGiven(sources=cited):
+            case turns.AnswerGiven(sources=cited):
                 sources = [item.source for item in cited if item.source is not None]
                 fresh = [source for source in sources if source.url not in self._sources]
                 rows: list[Json] = [{"url": item.url, "title": item.title} for item in fresh]
@@ -153,12 +138,12 @@ class AgUi(FollowedRun):
         self._step = ""
         self._has_error = False
 
-    def _start(self, meta: EventMeta, event: TurnEvent) -> Iterator[RecordDraft]:
+    def _start(self, meta: turns.EventMeta, event: turns.TurnEvent) -> Iterator[RecordDraft]:
         """Yield the start of the run with the state, and the messages if the client lacks some of them."""
         self._step = ""
         self._has_error = False
         run = self._find_run(meta)
-        if isinstance(event, TurnStarted):
+        if isinstance(event, turns.TurnStarted):
             self._add_prompt(meta, event.prompt)
         yield draft_with_type(
             "RUN_STARTED", {"threadId": self._thread_id, "runId": self._run_id(meta)}
@@ -166,10 +151,10 @@ class AgUi(FollowedRun):
         yield draft_with_type("STATE_SNAPSHOT", {"snapshot": self._thread.state})
         if run is not None and not self._thread.is_known(run.roles):
             yield from self._replace_messages(meta, durable=True)
-        elif run is None and isinstance(event, TurnStarted):
+        elif run is None and isinstance(event, turns.TurnStarted):
             yield from _user_text(f"{meta.turn_id}.user", event.prompt)
 
-    def _add_prompt(self, meta: EventMeta, text: str) -> None:
+    def _add_prompt(self, meta: turns.EventMeta, text: str) -> None:
         """Add the prompt of a turn, in the client's form if the client sent it."""
         message = self._run.prompts.get(meta.turn) if self._run else None
         if message is None:
@@ -177,7 +162,9 @@ class AgUi(FollowedRun):
         else:
             self._thread.add_client_message(message)
 
-    def _replace_messages(self, meta: EventMeta, *, durable: bool = False) -> Iterator[RecordDraft]:
+    def _replace_messages(
+        self, meta: turns.EventMeta, *, durable: bool = False
+    ) -> Iterator[RecordDraft]:
         """Yield snapshots after which the client has the messages of the thread in their order.
 
         A client keeps the order of the messages that it has, so a first snapshot has it drop them. It drops reasoning only
@@ -195,29 +182,29 @@ class AgUi(FollowedRun):
         for snapshot in (first, messages):
             yield draft_with_type("MESSAGES_SNAPSHOT", {"messages": snapshot}, durable=durable)
 
-    def _run_id(self, meta: EventMeta) -> str:
+    def _run_id(self, meta: turns.EventMeta) -> str:
         run = self._find_run(meta)
         return run.run_id if run and run.run_id else meta.turn_id
 
     def _part(self, named: NamedChange) -> RecordDraft:
         return _text_draft(named)
 
-    def _event_drafts(self, meta: EventMeta, event: TurnEvent) -> Iterator[RecordDraft]:
+    def _event_drafts(self, meta: turns.EventMeta, event: turns.TurnEvent) -> Iterator[RecordDraft]:
         match event:
-            case RoundStarted(iteration=iteration):
+            case turns.RoundStarted(iteration=iteration):
                 yield from self._next_step(f"round {iteration}")
-            case AnswerStarted():
+            case turns.AnswerStarted():
                 yield from self._next_step("answer")
-            case DecisionMade() | AnswerGiven():
+            case turns.DecisionMade() | turns.AnswerGiven():
                 yield from self._add_texts(meta, event)
-            case CallStarted() | CallFinished() | InputRequested():
+            case turns.CallStarted() | turns.CallFinished() | turns.InputRequested():
                 yield from self._call(meta, event)
-            case InputTaken(text=text, input_seq=seq):
+            case turns.InputTaken(text=text, input_seq=seq):
                 self._thread.add_user_message(f"{meta.turn_id}.user.{seq}", text)
                 yield from _user_text(f"{meta.turn_id}.user.{seq}", text)
             case Plan() | FileAdded():
                 yield from self._change_state(event)
-            case TurnPaused() | TurnFinished():
+            case turns.TurnPaused() | turns.TurnFinished():
                 yield from self._end(meta, event)
             case _:
                 notice = notice_of(event)
@@ -226,15 +213,15 @@ class AgUi(FollowedRun):
                     yield draft_with_type("CUSTOM", custom, durable=notice.durable)
 
     def _add_texts(
-        self, meta: EventMeta, event: DecisionMade | AnswerGiven
+        self, meta: turns.EventMeta, event: turns.DecisionMade | turns.AnswerGiven
     ) -> Iterator[RecordDraft]:
         match event:
-            case DecisionMade(notes=notes, thinking=thinking):
+            case turns.DecisionMade(notes=notes, thinking=thinking):
                 if thinking:
                     self._thread.add_reasoning(self._parts.reasoning_id(meta), thinking)
                 if notes:
                     self._thread.add_assistant_message(self._parts.text_id(meta), notes)
-            case AnswerGiven(text=text):
+            case turns.AnswerGiven(text=text):
                 self._thread.add_assistant_message(self._parts.text_id(meta), text)
                 yield from self._change_state(event)
 
@@ -245,15 +232,17 @@ class AgUi(FollowedRun):
         if name:
             yield draft_with_type("STEP_STARTED", {"stepName": name})
 
-    def _change_state(self, event: AnswerGiven | Plan | FileAdded) -> Iterator[RecordDraft]:
+    def _change_state(self, event: turns.AnswerGiven | Plan | FileAdded) -> Iterator[RecordDraft]:
         if delta := self._thread.change(event):
             yield draft_with_type("STATE_DELTA", {"delta": delta})
 
     def _call(
-        self, meta: EventMeta, event: CallStarted | CallFinished | InputRequested
+        self,
+        meta: turns.EventMeta,
+        event: turns.CallStarted | turns.CallFinished | turns.InputRequested,
     ) -> Iterator[RecordDraft]:
         match event:
-            case CallStarted(call_id=call_id, tool=tool, arguments=arguments):
+            case turns.CallStarted(call_id=call_id, tool=tool, arguments=arguments):
                 parent = f"{meta.turn_id}.calls.{event.iteration}"
                 text = dumps(arguments)
                 self._thread.add_call(parent, call_id, tool, text)
@@ -261,7 +250,7 @@ class AgUi(FollowedRun):
                 yield draft_with_type("TOOL_CALL_START", {**started, "parentMessageId": parent})
                 yield draft_with_type("TOOL_CALL_ARGS", {"toolCallId": call_id, "delta": text})
                 yield draft_with_type("TOOL_CALL_END", {"toolCallId": call_id})
-            case CallFinished(call=call, result=result):
+            case turns.CallFinished(call=call, result=result):
                 self._interrupts.pop(call.call_id, None)
                 result_id = f"{call.call_id}.result"
                 error = "" if result.status == "ok" else result.text
@@ -272,7 +261,7 @@ class AgUi(FollowedRun):
                     self._has_error = True
                     answer |= {"metadata": {"error": error}}
                 yield draft_with_type("TOOL_CALL_RESULT", answer)
-            case InputRequested(call=call, kind=kind, question=question, form=form):
+            case turns.InputRequested(call=call, kind=kind, question=question, form=form):
                 self._interrupts[call.call_id] = {
                     "id": self._request_id(event),
                     "reason": _REASONS[kind],
@@ -281,25 +270,27 @@ class AgUi(FollowedRun):
                     "responseSchema": _ANSWER_SCHEMAS[kind] if form is None else form,
                 }
 
-    def _end(self, meta: EventMeta, event: TurnPaused | TurnFinished) -> Iterator[RecordDraft]:
+    def _end(
+        self, meta: turns.EventMeta, event: turns.TurnPaused | turns.TurnFinished
+    ) -> Iterator[RecordDraft]:
         yield from self._next_step("")
         if self._parts.has_void:
             yield from self._replace_messages(meta)
         elif self._has_error and self._find_run(meta):  # the event of a result has no field for it
             snapshot: JsonObject = {"messages": self._thread.messages}
             yield draft_with_type("MESSAGES_SNAPSHOT", snapshot)
-        if event.reason in UNANSWERED:
-            error = event.error if isinstance(event, TurnFinished) else ""
+        if event.reason in turns.UNANSWERED:
+            error = event.error if isinstance(event, turns.TurnFinished) else ""
             code: JsonObject = {"message": error or event.reason, "code": event.reason}
             yield draft_with_type("RUN_ERROR", code)
             return
         finished: JsonObject = {"threadId": self._thread_id, "runId": self._run_id(meta)}
         match event:
-            case TurnPaused(calls=calls):
+            case turns.TurnPaused(calls=calls):
                 waiting = list[Json](self._interrupts[call] for call in calls)
                 outcome: JsonObject = {"type": "interrupt", "interrupts": waiting}
                 yield draft_with_type("RUN_FINISHED", {**finished, "outcome": outcome})
-            case TurnFinished():
+            case turns.TurnFinished():
                 result: JsonObject = {"answer": event.answer, "exitReason": event.reason}
                 if event.truncated:
                     result["truncated"] = True

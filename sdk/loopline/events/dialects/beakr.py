@@ -5,23 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
+from loopline.events import turn_events as turns
 from loopline.events.dialects.encoder import RecordDraft, compaction_data, custom_data
-from loopline.events.turn_events import (
-    AnswerGiven,
-    CallFinished,
-    CallStarted,
-    ChildFinished,
-    DecisionMade,
-    EventMeta,
-    InputRequested,
-    InputTaken,
-    TextReset,
-    TextStreamed,
-    TurnEvent,
-    TurnFinished,
-    TurnPaused,
-    TurnStarted,
-)
 from loopline.models import Json, JsonObject, Usage
 from loopline.timeline import CustomEvent, ModelSwitched, RangeSummary, ToolsSelected
 
@@ -42,44 +27,44 @@ class Beakr:
     def __init__(self) -> None:
         self._open_calls: list[Json] = []
 
-    def drafts(self, meta: EventMeta, event: TurnEvent) -> Iterator[RecordDraft]:
+    def drafts(self, meta: turns.EventMeta, event: turns.TurnEvent) -> Iterator[RecordDraft]:
         """Yield the drafts for a turn event."""
         match event:
-            case TurnStarted() | InputTaken() | ToolsSelected() | RangeSummary():
+            case turns.TurnStarted() | turns.InputTaken() | ToolsSelected() | RangeSummary():
                 yield from self._prepare(meta, event)
             case ModelSwitched(usage=usage):
                 yield from _Channels(meta, "call_llm").spend(usage)
-            case DecisionMade():
+            case turns.DecisionMade():
                 yield from _decision(_Channels(meta, "call_llm"), event)
-            case CallStarted() | CallFinished() | ChildFinished():
+            case turns.CallStarted() | turns.CallFinished() | turns.ChildFinished():
                 yield from self._call(meta, event)
-            case AnswerGiven(text=text):
+            case turns.AnswerGiven(text=text):
                 channels = _Channels(meta, "finalize")
                 yield channels.message("assistant", text)
                 yield channels.put("llm_response", "replace", text)
-            case TextStreamed(channel=channel, text=text):
+            case turns.TextStreamed(channel=channel, text=text):
                 token: JsonObject = {"token": text, "channel": channel, "node": "call_llm"}
                 yield RecordDraft("token", token)
-            case TextReset(channel=channel):
+            case turns.TextReset(channel=channel):
                 yield RecordDraft("reset", {"channel": channel, "node": "call_llm"})
             case CustomEvent():
                 yield RecordDraft("custom", {**custom_data(event), "turn_id": meta.turn_id})
-            case InputRequested() | TurnPaused() | TurnFinished():
+            case turns.InputRequested() | turns.TurnPaused() | turns.TurnFinished():
                 yield _stop(meta, event)
             case _:
                 pass
 
     def _prepare(
         self,
-        meta: EventMeta,
-        event: TurnStarted | InputTaken | ToolsSelected | RangeSummary,
+        meta: turns.EventMeta,
+        event: turns.TurnStarted | turns.InputTaken | ToolsSelected | RangeSummary,
     ) -> Iterator[RecordDraft]:
         channels = _Channels(meta, "prepare")
         match event:
-            case TurnStarted(prompt=prompt):
+            case turns.TurnStarted(prompt=prompt):
                 self._open_calls = []
                 yield channels.message("user", prompt)
-            case InputTaken(text=text):
+            case turns.InputTaken(text=text):
                 yield channels.message("user", text)
             case ToolsSelected(usage=usage):
                 yield from channels.spend(usage)
@@ -88,28 +73,30 @@ class Beakr:
                 yield RecordDraft("notice", compaction_data(event))
 
     def _call(
-        self, meta: EventMeta, event: CallStarted | CallFinished | ChildFinished
+        self,
+        meta: turns.EventMeta,
+        event: turns.CallStarted | turns.CallFinished | turns.ChildFinished,
     ) -> Iterator[RecordDraft]:
         match event:
-            case CallStarted() as call:
+            case turns.CallStarted() as call:
                 self._open_calls = [*self._open_calls, call.call_id]
                 channels = _Channels(meta, "route_after")
                 pending = channels.put("pending_tools", "replace", self._open_calls)
                 yield RecordDraft(pending.event, {**pending.data, "call": _call_data(call)})
-            case CallFinished(call=call, result=result, open_calls=open_calls):
+            case turns.CallFinished(call=call, result=result, open_calls=open_calls):
                 channels = _Channels(meta, "handoff" if event.has_children else "execute_tools")
                 self._open_calls = [*open_calls]
                 names: JsonObject = {"name": call.tool, "call_id": call.call_id}
                 yield channels.message("tool", result.text, names)
                 yield channels.put("pending_tools", "replace", self._open_calls)
-            case ChildFinished(child=child):
+            case turns.ChildFinished(child=child):
                 yield from _Channels(meta, "handoff").spend(child.usage)
 
 
 class _Channels:
     """The channels of one turn, to which one node of the graph writes."""
 
-    def __init__(self, meta: EventMeta, node: GraphNode) -> None:
+    def __init__(self, meta: turns.EventMeta, node: GraphNode) -> None:
         self._meta = meta
         self._node = node
 
@@ -139,7 +126,7 @@ class _Channels:
         yield self.put("output_tokens", "add", usage.output_tokens)
 
 
-def _decision(channels: _Channels, event: DecisionMade) -> Iterator[RecordDraft]:
+def _decision(channels: _Channels, event: turns.DecisionMade) -> Iterator[RecordDraft]:
     decision = event.decision
     yield from channels.add(decision.usage)
     if decision.purpose == "answer":
@@ -153,12 +140,14 @@ def _decision(channels: _Channels, event: DecisionMade) -> Iterator[RecordDraft]
     yield channels.put("llm_response", "replace", text)
 
 
-def _call_data(call: CallStarted) -> JsonObject:
+def _call_data(call: turns.CallStarted) -> JsonObject:
     return {"call_id": call.call_id, "tool": call.tool, "arguments": call.arguments}
 
 
-def _stop(meta: EventMeta, event: InputRequested | TurnPaused | TurnFinished) -> RecordDraft:
-    if isinstance(event, InputRequested):
+def _stop(
+    meta: turns.EventMeta, event: turns.InputRequested | turns.TurnPaused | turns.TurnFinished
+) -> RecordDraft:
+    if isinstance(event, turns.InputRequested):
         request: JsonObject = {"kind": event.kind, "question": event.question}
         return RecordDraft("ask_user", {**request, **_call_data(event.call)})
     end: JsonObject = {
@@ -166,6 +155,6 @@ def _stop(meta: EventMeta, event: InputRequested | TurnPaused | TurnFinished) ->
         "exit_reason": event.reason,
         "turn_id": meta.turn_id,
     }
-    if isinstance(event, TurnFinished):
+    if isinstance(event, turns.TurnFinished):
         end["error"] = event.error
     return RecordDraft("end", end)

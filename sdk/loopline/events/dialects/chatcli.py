@@ -9,25 +9,8 @@ from typing import Literal
 
 from msgspec import ValidationError, convert
 
+from loopline.events import turn_events as turns
 from loopline.events.dialects.encoder import Record, RecordDraft, custom_data
-from loopline.events.turn_events import (
-    UNANSWERED,
-    AnswerGiven,
-    CallFinished,
-    CallStarted,
-    ChildFinished,
-    ChildStarted,
-    DecisionMade,
-    EventMeta,
-    InputRequested,
-    InputTaken,
-    TextReset,
-    TextStreamed,
-    TurnEvent,
-    TurnFinished,
-    TurnPaused,
-    TurnStarted,
-)
 from loopline.models import Json, JsonObject, dumps
 from loopline.timeline import CustomEvent, Decision
 
@@ -77,31 +60,31 @@ class ChatCli:
     def __init__(self) -> None:
         self._run = AgentEvent(type="Started", call_id="", agent="", task="")
 
-    def drafts(self, meta: EventMeta, event: TurnEvent) -> Iterator[RecordDraft]:
+    def drafts(self, meta: turns.EventMeta, event: turns.TurnEvent) -> Iterator[RecordDraft]:
         """Yield the drafts for a turn event."""
         match event:
-            case TurnStarted(bundle=bundle, prompt=prompt):
+            case turns.TurnStarted(bundle=bundle, prompt=prompt):
                 self._run = AgentEvent(
                     type="Started", call_id=meta.turn_id, agent=bundle, task=prompt
                 )
                 yield _agent(self._run)
-            case ChildStarted() | ChildFinished():
+            case turns.ChildStarted() | turns.ChildFinished():
                 yield _child(event)
-            case DecisionMade(
+            case turns.DecisionMade(
                 decision=Decision(purpose="decision", usage=usage), iteration=iteration
             ):
                 data: JsonObject = {"agent": self._run.agent, "turn": iteration}
                 yield _log("agent turn", {**data, "tokens": usage.total_tokens})
-            case TextStreamed(channel="answer", text=text):
+            case turns.TextStreamed(channel="answer", text=text):
                 yield RecordDraft("message", {"text": text, "completed": False})
-            case TextReset(channel="answer"):
+            case turns.TextReset(channel="answer"):
                 yield RecordDraft("reset", {"channel": "answer"})
-            case AnswerGiven(text=text, flag=flag):
+            case turns.AnswerGiven(text=text, flag=flag):
                 yield RecordDraft("message", {"text": text, "completed": True, "flag": flag})
-            case TurnPaused(calls=calls):
+            case turns.TurnPaused(calls=calls):
                 waiting: list[Json] = [*calls]
                 yield RecordDraft("paused", {"turn_id": meta.turn_id, "calls": waiting})
-            case TurnFinished(reason=reason, error=error, elapsed_ms=elapsed_ms):
+            case turns.TurnFinished(reason=reason, error=error, elapsed_ms=elapsed_ms):
                 yield _agent(_finish(self._run, reason, error, elapsed_ms))
             case _:
                 yield from _stateless_drafts(event)
@@ -117,14 +100,14 @@ def _agent(event: AgentEvent) -> RecordDraft:
 
 def _finish(started: AgentEvent, reason: str, error: str, elapsed_ms: float) -> AgentEvent:
     duration = go_duration(elapsed_ms)
-    if reason in UNANSWERED:
+    if reason in turns.UNANSWERED:
         return replace(started, type="Failed", duration=duration, error=error or reason)
     return replace(started, type="Completed", duration=duration)
 
 
-def _child(event: ChildStarted | ChildFinished) -> RecordDraft:
+def _child(event: turns.ChildStarted | turns.ChildFinished) -> RecordDraft:
     call = event.call
-    name = event.child.agent if isinstance(event, ChildFinished) else event.agent
+    name = event.child.agent if isinstance(event, turns.ChildFinished) else event.agent
     agent = AgentEvent(
         type="Started",
         call_id=call.call_id,
@@ -133,16 +116,16 @@ def _child(event: ChildStarted | ChildFinished) -> RecordDraft:
         index=call.index,
         total=call.total,
     )
-    if isinstance(event, ChildFinished):
+    if isinstance(event, turns.ChildFinished):
         agent = _finish(agent, event.child.reason, "", event.elapsed_ms)
     return _agent(agent)
 
 
-def _stateless_drafts(event: TurnEvent) -> Iterator[RecordDraft]:
+def _stateless_drafts(event: turns.TurnEvent) -> Iterator[RecordDraft]:
     match event:
-        case CallStarted(call_id=call_id, tool=tool, arguments=arguments):
+        case turns.CallStarted(call_id=call_id, tool=tool, arguments=arguments):
             yield _log("tool_call", {"name": tool, "args": dumps(arguments), "call_id": call_id})
-        case CallFinished(call=call, result=result):
+        case turns.CallFinished(call=call, result=result):
             yield _log(
                 "tool result",
                 {
@@ -155,9 +138,9 @@ def _stateless_drafts(event: TurnEvent) -> Iterator[RecordDraft]:
             )
         case CustomEvent():
             yield _log("event", custom_data(event))
-        case InputTaken(text=text, kind=kind):
+        case turns.InputTaken(text=text, kind=kind):
             yield RecordDraft("mailbox", {"content": text, "kind": kind})
-        case InputRequested(call=call, kind=kind, question=question):
+        case turns.InputRequested(call=call, kind=kind, question=question):
             yield RecordDraft(
                 "permission_request",
                 {

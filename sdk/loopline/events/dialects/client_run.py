@@ -6,30 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from loopline.events import turn_events as turns
 from loopline.events.dialects.encoder import (
     DialectEncoder,
     RecordDraft,
     compaction_data,
 )
 from loopline.events.dialects.streamed_text import PartChange, StreamedPart
-from loopline.events.turn_events import (
-    AnswerGiven,
-    ChildFinished,
-    ChildStarted,
-    DecisionMade,
-    EventMeta,
-    InputAccepted,
-    InputRequested,
-    ProgressReported,
-    QuestionOpened,
-    RoundStarted,
-    TextReset,
-    TextStreamed,
-    TurnEvent,
-    TurnFinished,
-    TurnPaused,
-    TurnStarted,
-)
 from loopline.models import Json, JsonObject
 from loopline.timeline import (
     CustomEvent,
@@ -65,9 +48,9 @@ class ClientRun:
     file_url: FileUrl | None = None
     branch: str = ""
 
-    def has_ended(self, meta: EventMeta, event: TurnEvent) -> bool:
+    def has_ended(self, meta: turns.EventMeta, event: turns.TurnEvent) -> bool:
         """Return whether the event ends this run."""
-        is_end = isinstance(event, TurnFinished | TurnPaused)
+        is_end = isinstance(event, turns.TurnFinished | turns.TurnPaused)
         return is_end and meta.turn == self.turn and (not meta.seq or meta.seq > self.ends_after)
 
 
@@ -80,13 +63,13 @@ class FollowedRun(ABC):
         self._is_running = False
         self.is_over: bool = False
 
-    def drafts(self, meta: EventMeta, event: TurnEvent) -> Iterator[RecordDraft]:
+    def drafts(self, meta: turns.EventMeta, event: turns.TurnEvent) -> Iterator[RecordDraft]:
         """Yield the drafts for a turn event; with a run, only for events of its turn.
 
         A question of a call that keeps running ends the run that a client follows, because these protocols do not support
         open questions; the client's answer starts the next run. Without a run, the question is skipped.
         """
-        if isinstance(event, QuestionOpened):
+        if isinstance(event, turns.QuestionOpened):
             if self._find_run(meta):
                 yield from self.drafts(meta, event.request)
                 yield from self.drafts(meta, event.pause)
@@ -98,20 +81,20 @@ class FollowedRun(ABC):
                 self._run is not None and self._run.has_ended(meta, event)
             )
 
-    def _drafts(self, meta: EventMeta, event: TurnEvent) -> Iterator[RecordDraft]:
+    def _drafts(self, meta: turns.EventMeta, event: turns.TurnEvent) -> Iterator[RecordDraft]:
         if not self._is_running:
-            if not meta.seq or isinstance(event, InputAccepted):
+            if not meta.seq or isinstance(event, turns.InputAccepted):
                 return  # a run starts with a block of its turn, not with a delta or a waiting input
             self._is_running = True
             yield from self._start(meta, event)
         for change in self._parts.changes(meta, event):
             yield self._part(change)
         yield from self._event_drafts(meta, event)
-        if isinstance(event, TurnPaused | TurnFinished):
+        if isinstance(event, turns.TurnPaused | turns.TurnFinished):
             self._is_running = False
 
     @abstractmethod
-    def _start(self, meta: EventMeta, event: TurnEvent) -> Iterator[RecordDraft]:
+    def _start(self, meta: turns.EventMeta, event: turns.TurnEvent) -> Iterator[RecordDraft]:
         """Yield the drafts for the start of a run; `event` is its first event."""
 
     @abstractmethod
@@ -119,17 +102,17 @@ class FollowedRun(ABC):
         """Return the draft for a change of a text or of reasoning."""
 
     @abstractmethod
-    def _event_drafts(self, meta: EventMeta, event: TurnEvent) -> Iterator[RecordDraft]:
+    def _event_drafts(self, meta: turns.EventMeta, event: turns.TurnEvent) -> Iterator[RecordDraft]:
         """Yield the drafts for an event, without those of its parts."""
 
-    def _request_id(self, event: InputRequested) -> str:
+    def _request_id(self, event: turns.InputRequested) -> str:
         """Return the id that the client answers with: the token of an approval if the run has `sign`, else the call's id."""
         call_id = event.call.call_id
         if self._run is None or self._run.sign is None or event.kind == "question":
             return call_id
         return self._run.sign(call_id, event.digest)
 
-    def _find_run(self, meta: EventMeta) -> ClientRun | None:
+    def _find_run(self, meta: turns.EventMeta) -> ClientRun | None:
         """Return the run that the client follows if the event belongs to its turn."""
         return self._run if self._run is not None and self._run.turn == meta.turn else None
 
@@ -161,19 +144,19 @@ class NoticeOfRun:
     durable: bool = True
 
 
-def notice_of(event: TurnEvent) -> NoticeOfRun | None:
+def notice_of(event: turns.TurnEvent) -> NoticeOfRun | None:
     """Return the notice for an event, or None for the other events."""
     match event:
         case CustomEvent(name=name, data=data):
             return NoticeOfRun(name, data)
-        case ProgressReported(channel=channel, text=text, call_id=call_id, total=total):
+        case turns.ProgressReported(channel=channel, text=text, call_id=call_id, total=total):
             progress: JsonObject = {"channel": channel, "text": text}
             count: JsonObject = {"total": total, "callId": call_id}
             return NoticeOfRun("loopline.progress", {**progress, **count}, durable=False)
-        case ChildStarted(call=call, conversation=conversation, agent=agent):
+        case turns.ChildStarted(call=call, conversation=conversation, agent=agent):
             child: JsonObject = {"callId": call.call_id, "conversation": conversation}
             return NoticeOfRun("loopline.child.started", {**child, "agent": agent})
-        case ChildFinished(call=call, child=run):
+        case turns.ChildFinished(call=call, child=run):
             ended: JsonObject = {"callId": call.call_id, "conversation": run.conversation}
             return NoticeOfRun("loopline.child.finished", {**ended, "exitReason": run.reason})
         case RangeSummary() as summary:
@@ -226,41 +209,43 @@ class MessageParts:
     _text: StreamedPart = field(default_factory=StreamedPart)
     _reasoning: StreamedPart = field(default_factory=StreamedPart)
 
-    def changes(self, meta: EventMeta, event: TurnEvent) -> Iterator[NamedChange]:
+    def changes(self, meta: turns.EventMeta, event: turns.TurnEvent) -> Iterator[NamedChange]:
         """Yield the changes that a turn event makes to the parts."""
         match event:
-            case TurnStarted():
+            case turns.TurnStarted():
                 yield from self._abandon()
                 self.turn = meta.turn
                 self.texts = self.thoughts = 0
                 self.has_void = False
-            case TextStreamed(channel="answer" | "notes", text=text):
+            case turns.TextStreamed(channel="answer" | "notes", text=text):
                 yield from self._name(self._text.feed(self.text_id(meta, 1), text))
-            case TextStreamed(channel="thinking", text=text):
+            case turns.TextStreamed(channel="thinking", text=text):
                 part_id = self.reasoning_id(meta, 1)
                 yield from self._name(self._reasoning.feed(part_id, text), is_reasoning=True)
-            case TextReset(channel="answer" | "notes"):
+            case turns.TextReset(channel="answer" | "notes"):
                 self._text.reset()
-            case TextReset(channel="thinking"):
+            case turns.TextReset(channel="thinking"):
                 self._reasoning.reset()
-            case DecisionMade() | AnswerGiven():
+            case turns.DecisionMade() | turns.AnswerGiven():
                 yield from self._store(meta, event)
-            case RoundStarted() | TurnPaused() | TurnFinished():
+            case turns.RoundStarted() | turns.TurnPaused() | turns.TurnFinished():
                 yield from self._abandon()
             case _:
                 pass
 
-    def text_id(self, meta: EventMeta, offset: int = 0) -> str:
+    def text_id(self, meta: turns.EventMeta, offset: int = 0) -> str:
         """Return the id of the newest stored text, or with an `offset` of 1 that of the next one."""
         return f"{meta.turn_id}.text.{self.texts + offset}"
 
-    def reasoning_id(self, meta: EventMeta, offset: int = 0) -> str:
+    def reasoning_id(self, meta: turns.EventMeta, offset: int = 0) -> str:
         """Return the id of the newest stored reasoning, or with an `offset` of 1 that of the next one."""
         return f"{meta.turn_id}.reasoning.{self.thoughts + offset}"
 
-    def _store(self, meta: EventMeta, event: DecisionMade | AnswerGiven) -> Iterator[NamedChange]:
+    def _store(
+        self, meta: turns.EventMeta, event: turns.DecisionMade | turns.AnswerGiven
+    ) -> Iterator[NamedChange]:
         match event:
-            case DecisionMade(thinking=thinking, notes=notes):
+            case turns.DecisionMade(thinking=thinking, notes=notes):
                 if thinking:
                     self.thoughts += 1
                     part = self._reasoning.settle(self.reasoning_id(meta), thinking)
@@ -268,7 +253,7 @@ class MessageParts:
                 if notes:
                     self.texts += 1
                     yield from self._name(self._text.settle(self.text_id(meta), notes))
-            case AnswerGiven(text=text):
+            case turns.AnswerGiven(text=text):
                 self.texts += 1
                 yield from self._name(self._text.settle(self.text_id(meta), text))
 

@@ -4,25 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from loopline.events import turn_events as turns
 from loopline.events.dialects.encoder import RecordDraft, compaction_data, custom_data
-from loopline.events.turn_events import (
-    AnswerGiven,
-    AnswerStarted,
-    CallFinished,
-    CallStarted,
-    DecisionMade,
-    EventMeta,
-    InputRequested,
-    InputTaken,
-    ProgressReported,
-    RoundStarted,
-    TextReset,
-    TextStreamed,
-    TurnEvent,
-    TurnFinished,
-    TurnPaused,
-    TurnStarted,
-)
 from loopline.models import Json, JsonObject
 from loopline.timeline import CustomEvent, Decision, Draft, RangeSummary
 
@@ -37,23 +20,28 @@ class Fim:
         self._is_announced = False
         self._is_started = False
 
-    def drafts(self, meta: EventMeta, event: TurnEvent) -> Iterator[RecordDraft]:
+    def drafts(self, meta: turns.EventMeta, event: turns.TurnEvent) -> Iterator[RecordDraft]:
         """Yield the drafts for a turn event."""
         match event:
-            case TurnStarted():
+            case turns.TurnStarted():
                 self._is_announced = self._is_started = False
-            case AnswerStarted() | AnswerGiven():
+            case turns.AnswerStarted() | turns.AnswerGiven():
                 yield from self._answer(event)
             case Draft(reason="synthesis"):
                 yield from self._announce()
-            case TextStreamed() | TextReset():
+            case turns.TextStreamed() | turns.TextReset():
                 yield from self._text(event)
-            case TurnPaused():
+            case turns.TurnPaused():
                 yield RecordDraft("end", {})
-            case TurnFinished():
+            case turns.TurnFinished():
                 yield _done(meta, event)
                 yield RecordDraft("end", {})
-            case RoundStarted() | DecisionMade() | CallStarted() | CallFinished():
+            case (
+                turns.RoundStarted()
+                | turns.DecisionMade()
+                | turns.CallStarted()
+                | turns.CallFinished()
+            ):
                 yield from _step(event)
             case _:
                 yield from _notice(event)
@@ -64,46 +52,48 @@ class Fim:
             self._is_announced = True
             yield RecordDraft("step", {"type": "answer", "status": "start"})
 
-    def _answer(self, event: AnswerStarted | AnswerGiven) -> Iterator[RecordDraft]:
+    def _answer(self, event: turns.AnswerStarted | turns.AnswerGiven) -> Iterator[RecordDraft]:
         yield from self._announce()
         match event:
-            case AnswerStarted():
+            case turns.AnswerStarted():
                 self._is_started = True
                 yield RecordDraft("answer", {"status": "start"})
-            case AnswerGiven(text=text, flag=flag):
+            case turns.AnswerGiven(text=text, flag=flag):
                 self._is_started = False
                 yield RecordDraft("answer", {"status": "done", "content": text, "flag": flag})
 
-    def _text(self, event: TextStreamed | TextReset) -> Iterator[RecordDraft]:
+    def _text(self, event: turns.TextStreamed | turns.TextReset) -> Iterator[RecordDraft]:
         match event:
-            case TextStreamed(channel="answer", text=text):
+            case turns.TextStreamed(channel="answer", text=text):
                 if not self._is_started:
                     self._is_started = True
                     yield RecordDraft("answer", {"status": "start"})
                 yield RecordDraft("answer", {"status": "delta", "content": text})
-            case TextStreamed(channel="thinking" | "notes", text=text):
+            case turns.TextStreamed(channel="thinking" | "notes", text=text):
                 yield RecordDraft("step", {"type": "thinking", "status": "delta", "content": text})
-            case TextReset(channel="answer"):
+            case turns.TextReset(channel="answer"):
                 yield RecordDraft("answer", {"status": "start"})
             case _:
                 pass
 
 
-def _step(event: RoundStarted | DecisionMade | CallStarted | CallFinished) -> Iterator[RecordDraft]:
+def _step(
+    event: turns.RoundStarted | turns.DecisionMade | turns.CallStarted | turns.CallFinished,
+) -> Iterator[RecordDraft]:
     match event:
-        case RoundStarted(iteration=iteration, limit=limit):
+        case turns.RoundStarted(iteration=iteration, limit=limit):
             thinking: JsonObject = {"type": "thinking", "status": "start", "iteration": iteration}
             yield RecordDraft("step", {**thinking, "max_iterations": limit})
-        case DecisionMade(decision=Decision(purpose="decision"), iteration=iteration):
+        case turns.DecisionMade(decision=Decision(purpose="decision"), iteration=iteration):
             reasoning = UNREADABLE if event.flag == "unparsed" else event.thought
             decided: JsonObject = {"type": "thinking", "status": "done", "iteration": iteration}
             yield RecordDraft("step", {**decided, "reasoning": reasoning})
-        case DecisionMade():
+        case turns.DecisionMade():
             pass
-        case CallStarted() as call:
+        case turns.CallStarted() as call:
             arguments: JsonObject = {"tool_args": call.arguments, "call_id": call.call_id}
             yield RecordDraft("step", {**_iteration(call, "start"), **arguments})
-        case CallFinished(call=call, result=result):
+        case turns.CallFinished(call=call, result=result):
             data: JsonObject = {
                 **_iteration(call, "done"),
                 "observation": result.text,
@@ -117,7 +107,7 @@ def _step(event: RoundStarted | DecisionMade | CallStarted | CallFinished) -> It
             yield RecordDraft("step", data)
 
 
-def _iteration(call: CallStarted, status: str) -> JsonObject:
+def _iteration(call: turns.CallStarted, status: str) -> JsonObject:
     return {
         "type": "iteration",
         "status": status,
@@ -126,9 +116,9 @@ def _iteration(call: CallStarted, status: str) -> JsonObject:
     }
 
 
-def _notice(event: TurnEvent) -> Iterator[RecordDraft]:
+def _notice(event: turns.TurnEvent) -> Iterator[RecordDraft]:
     match event:
-        case InputRequested(call=call, kind=kind, question=question):
+        case turns.InputRequested(call=call, kind=kind, question=question):
             yield RecordDraft(
                 "awaiting_confirmation",
                 {
@@ -139,9 +129,9 @@ def _notice(event: TurnEvent) -> Iterator[RecordDraft]:
                     "question": question,
                 },
             )
-        case ProgressReported(channel="tools", total=total) if total:
+        case turns.ProgressReported(channel="tools", total=total) if total:
             yield RecordDraft("phase", {"phase": "selecting_tools", "total_tools": total})
-        case InputTaken(text=text, input_seq=seq):
+        case turns.InputTaken(text=text, input_seq=seq):
             yield RecordDraft("inject", {"type": "inject", "content": text, "id": seq})
         case CustomEvent():
             yield RecordDraft("step", {"type": "custom", **custom_data(event)})
@@ -151,7 +141,7 @@ def _notice(event: TurnEvent) -> Iterator[RecordDraft]:
             pass
 
 
-def _done(meta: EventMeta, event: TurnFinished) -> RecordDraft:
+def _done(meta: turns.EventMeta, event: turns.TurnFinished) -> RecordDraft:
     failed = event.reason == "error"
     usage = event.usage
     late_inputs: list[Json] = [*event.late_inputs]

@@ -6,31 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+from loopline.events import turn_events as turns
 from loopline.events.dialects.client_run import FileUrl
 from loopline.events.dialects.encoder import RecordDraft
-from loopline.events.turn_events import (
-    UNANSWERED,
-    AnswerGiven,
-    AnswerStarted,
-    CallFinished,
-    CallStarted,
-    ChildFinished,
-    ChildStarted,
-    CitedSource,
-    DecisionMade,
-    EventMeta,
-    InputAccepted,
-    InputRequested,
-    InputTaken,
-    ProgressReported,
-    RoundStarted,
-    TextReset,
-    TextStreamed,
-    TurnEvent,
-    TurnFinished,
-    TurnPaused,
-    TurnStarted,
-)
 from loopline.models import Json, JsonObject, Usage
 from loopline.timeline import (
     ConversationKey,
@@ -97,9 +75,9 @@ class KdCube:
         self._agent = ""
         self._deltas = _DeltaCounters()
 
-    def drafts(self, meta: EventMeta, event: TurnEvent) -> Iterator[RecordDraft]:
+    def drafts(self, meta: turns.EventMeta, event: turns.TurnEvent) -> Iterator[RecordDraft]:
         """Yield the drafts for a turn event; first the drafts, not durable, that complete the streamed channels."""
-        if isinstance(event, TurnStarted):
+        if isinstance(event, turns.TurnStarted):
             self._agent = event.bundle
             self._deltas = _DeltaCounters()
         for ending in self._endings(event):
@@ -109,7 +87,9 @@ class KdCube:
         if isinstance(event, FileAdded) and is_hosted(event):
             yield self._draft(meta, self._file(meta, event))
 
-    def _draft(self, meta: EventMeta, event: KdCubeEvent, *, durable: bool = True) -> RecordDraft:
+    def _draft(
+        self, meta: turns.EventMeta, event: KdCubeEvent, *, durable: bool = True
+    ) -> RecordDraft:
         name = "reset" if event.type == "reset" else event.route
         owner = self._conversation
         envelope: JsonObject = {
@@ -142,7 +122,7 @@ class KdCube:
         }
         return RecordDraft(name, envelope, durable)
 
-    def _file(self, meta: EventMeta, file: FileAdded) -> KdCubeEvent:
+    def _file(self, meta: turns.EventMeta, file: FileAdded) -> KdCubeEvent:
         """Create the event for an output file, with its resource name and, if there is a `file_url`, its URL."""
         name = file.path.rpartition("/")[2]
         item: JsonObject = {
@@ -166,20 +146,20 @@ class KdCube:
             data={"count": 1, "items": [item]},
         )
 
-    def _endings(self, event: TurnEvent) -> list[KdCubeEvent]:
+    def _endings(self, event: turns.TurnEvent) -> list[KdCubeEvent]:
         match event:
-            case DecisionMade(decision=Decision(purpose="decision")):
+            case turns.DecisionMade(decision=Decision(purpose="decision")):
                 return self._deltas.end(keep="answer")
-            case AnswerGiven() | TurnPaused() | TurnFinished():
+            case turns.AnswerGiven() | turns.TurnPaused() | turns.TurnFinished():
                 return self._deltas.end()
             case _:
                 return []
 
-    def _text(self, event: TurnEvent) -> Iterator[KdCubeEvent]:
+    def _text(self, event: turns.TurnEvent) -> Iterator[KdCubeEvent]:
         match event:
-            case TextStreamed(channel=channel, text=text):
+            case turns.TextStreamed(channel=channel, text=text):
                 yield self._deltas.next(channel, text)
-            case TextReset(channel=channel) if self._deltas.reset(channel):
+            case turns.TextReset(channel=channel) if self._deltas.reset(channel):
                 data: JsonObject = {"channel": channel, "marker": _marker(channel)}
                 yield KdCubeEvent(
                     type="reset", route="chat_delta", step=channel, status="skipped", data=data
@@ -247,9 +227,9 @@ def _service(type: str, step: str, status: StepStatus, data: JsonObject) -> KdCu
     return KdCubeEvent(type=type, route="chat_service", step=step, status=status, data=data)
 
 
-def _events(event: TurnEvent) -> Iterator[KdCubeEvent]:
+def _events(event: turns.TurnEvent) -> Iterator[KdCubeEvent]:
     match event:
-        case TurnStarted(prompt=prompt, bundle=bundle):
+        case turns.TurnStarted(prompt=prompt, bundle=bundle):
             yield KdCubeEvent(
                 type="chat.start",
                 route="chat_start",
@@ -257,18 +237,24 @@ def _events(event: TurnEvent) -> Iterator[KdCubeEvent]:
                 status="started",
                 data={"message": prompt, "bundle_id": bundle},
             )
-        case RoundStarted(iteration=iteration, limit=limit):
+        case turns.RoundStarted(iteration=iteration, limit=limit):
             data: JsonObject = {"iteration": iteration, "max_iterations": limit}
             yield _step("react.round", "started", f"Round {iteration}", data)
-        case DecisionMade(decision=Decision(purpose="decision")):
+        case turns.DecisionMade(decision=Decision(purpose="decision")):
             yield _decision(event)
-        case CallStarted() | CallFinished() | InputRequested() | ChildStarted() | ChildFinished():
+        case (
+            turns.CallStarted()
+            | turns.CallFinished()
+            | turns.InputRequested()
+            | turns.ChildStarted()
+            | turns.ChildFinished()
+        ):
             yield _call(event)
-        case AnswerStarted():
+        case turns.AnswerStarted():
             yield _step("answer", "started", "", {})
-        case AnswerGiven():
+        case turns.AnswerGiven():
             yield from _answer(event)
-        case TurnPaused(calls=calls, reason=reason):
+        case turns.TurnPaused(calls=calls, reason=reason):
             yield KdCubeEvent(
                 type="conv.status",
                 route="conv_status",
@@ -276,13 +262,13 @@ def _events(event: TurnEvent) -> Iterator[KdCubeEvent]:
                 status="running",
                 data={"state": "waiting", "exit_reason": reason, "calls": list[Json](calls)},
             )
-        case TurnFinished():
+        case turns.TurnFinished():
             yield from _finish(event)
         case _:
             yield from _input_or_progress(event)
 
 
-def _decision(event: DecisionMade) -> KdCubeEvent:
+def _decision(event: turns.DecisionMade) -> KdCubeEvent:
     return KdCubeEvent(
         type="solver.react.decision",
         route="chat_step",
@@ -301,12 +287,16 @@ def _decision(event: DecisionMade) -> KdCubeEvent:
 
 
 def _call(
-    event: CallStarted | CallFinished | InputRequested | ChildStarted | ChildFinished,
+    event: turns.CallStarted
+    | turns.CallFinished
+    | turns.InputRequested
+    | turns.ChildStarted
+    | turns.ChildFinished,
 ) -> KdCubeEvent:
     match event:
-        case CallStarted(tool=tool) as call:
+        case turns.CallStarted(tool=tool) as call:
             return _step(tool, "started", tool, _call_data(call))
-        case CallFinished(call=call, result=result):
+        case turns.CallFinished(call=call, result=result):
             data: JsonObject = {
                 "arguments": event.ran_with,
                 "result": result.text,
@@ -316,20 +306,20 @@ def _call(
             }
             status = _STATUSES[result.status]
             return _step(call.tool, status, call.tool, {**_call_data(call), **data})
-        case InputRequested(call=call, kind=kind, question=question):
+        case turns.InputRequested(call=call, kind=kind, question=question):
             request: JsonObject = {"kind": kind, "question": question}
             return _step(call.tool, "running", question, {**_call_data(call), **request})
-        case ChildStarted(call=call, conversation=name):
+        case turns.ChildStarted(call=call, conversation=name):
             return _step("react.child", "started", name, {**_call_data(call), "child": name})
-        case ChildFinished(call=call, child=child):
+        case turns.ChildFinished(call=call, child=child):
             name = child.conversation
             usage = _usage(child.usage)
             run: JsonObject = {"child": name, "exit_reason": child.reason, "usage": usage}
-            ended: StepStatus = "error" if child.reason in UNANSWERED else "completed"
+            ended: StepStatus = "error" if child.reason in turns.UNANSWERED else "completed"
             return _step("react.child", ended, name, {**_call_data(call), **run})
 
 
-def _call_data(call: CallStarted) -> JsonObject:
+def _call_data(call: turns.CallStarted) -> JsonObject:
     return {
         "call_id": call.call_id,
         "tool": call.tool,
@@ -340,7 +330,7 @@ def _call_data(call: CallStarted) -> JsonObject:
     }
 
 
-def _answer(event: AnswerGiven) -> Iterator[KdCubeEvent]:
+def _answer(event: turns.AnswerGiven) -> Iterator[KdCubeEvent]:
     if event.sources:
         items: list[Json] = [
             _citation(number, cited) for number, cited in enumerate(event.sources, start=1)
@@ -355,7 +345,7 @@ def _answer(event: AnswerGiven) -> Iterator[KdCubeEvent]:
     yield _step("answer", "completed", "", {"answer": event.text, "flag": event.flag})
 
 
-def _citation(number: int, cited: CitedSource) -> JsonObject:
+def _citation(number: int, cited: turns.CitedSource) -> JsonObject:
     """Return the data of a source; `number` is its citation number in the answer."""
     citation: JsonObject = {"number": number, "sid": cited.sid}
     source = cited.source
@@ -372,7 +362,7 @@ def _citation(number: int, cited: CitedSource) -> JsonObject:
     }
 
 
-def _finish(event: TurnFinished) -> Iterator[KdCubeEvent]:
+def _finish(event: turns.TurnFinished) -> Iterator[KdCubeEvent]:
     failed = event.reason == "error"
     status: StepStatus = "error" if failed else "completed"
     spent: JsonObject = {"usage": _usage(event.usage), "cost": event.cost}
@@ -403,21 +393,21 @@ def _usage(usage: Usage) -> JsonObject:
     }
 
 
-def _input_or_progress(event: TurnEvent) -> Iterator[KdCubeEvent]:
+def _input_or_progress(event: turns.TurnEvent) -> Iterator[KdCubeEvent]:
     match event:
         case CustomEvent():
             yield _custom(event)
-        case InputAccepted(kind=kind, text=text):
+        case turns.InputAccepted(kind=kind, text=text):
             accepted: JsonObject = {"status": f"{kind}_accepted", "kind": kind, "text": text}
             yield _service("queue.continuation.accepted", "continuation", "completed", accepted)
-        case InputTaken(kind=kind, text=text, input_seq=seq):
+        case turns.InputTaken(kind=kind, text=text, input_seq=seq):
             yield _step(kind, "completed", "", {"text": text, "said": seq})
         case RangeSummary(messages_before=before, messages_after=after):
             sizes: JsonObject = {"messages_before": before, "messages_after": after}
             yield _step("context.compaction", "completed", "", sizes)
-        case ProgressReported(channel="tools", total=total) if total:
+        case turns.ProgressReported(channel="tools", total=total) if total:
             yield _step("tools.selection", "running", "", {"total_tools": total})
-        case ProgressReported(channel=channel, text=text, call_id=call_id):
+        case turns.ProgressReported(channel=channel, text=text, call_id=call_id):
             call: JsonObject = {"call_id": call_id} if call_id else {}
             yield _step(channel, "running", text, {"text": text, **call})
         case _:

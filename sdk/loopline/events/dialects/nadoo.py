@@ -4,23 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from loopline.events import turn_events as turns
 from loopline.events.dialects.encoder import RecordDraft, compaction_data, custom_data
-from loopline.events.turn_events import (
-    AnswerGiven,
-    AnswerStarted,
-    CallFinished,
-    CallStarted,
-    DecisionMade,
-    EventMeta,
-    InputRequested,
-    RoundStarted,
-    TextReset,
-    TextStreamed,
-    TurnEvent,
-    TurnFinished,
-    TurnPaused,
-    TurnStarted,
-)
 from loopline.models import JsonObject
 from loopline.timeline import CustomEvent, Decision, RangeSummary
 
@@ -41,35 +26,35 @@ class Nadoo:
         self._node = ""
         self._held_tokens: list[RecordDraft] | None = []
 
-    def drafts(self, meta: EventMeta, event: TurnEvent) -> Iterator[RecordDraft]:
+    def drafts(self, meta: turns.EventMeta, event: turns.TurnEvent) -> Iterator[RecordDraft]:
         """Yield the drafts for a turn event."""
         match event:
-            case TurnStarted(bundle=bundle):
+            case turns.TurnStarted(bundle=bundle):
                 self._node = bundle
                 self._held_tokens = []
                 yield RecordDraft("node_started", {"node_id": bundle, "turn_id": meta.turn_id})
-            case RoundStarted() | AnswerStarted():
+            case turns.RoundStarted() | turns.AnswerStarted():
                 # Tokens of an answer come after the record of their iteration. A request for an answer alone
                 # has no iteration, so its tokens are sent at once.
-                self._held_tokens = [] if isinstance(event, RoundStarted) else None
-            case DecisionMade(decision=Decision(purpose="decision")):
+                self._held_tokens = [] if isinstance(event, turns.RoundStarted) else None
+            case turns.DecisionMade(decision=Decision(purpose="decision")):
                 yield self._iteration(event)
                 yield from self._release_tokens()
             case RangeSummary():
                 data: JsonObject = {"node_id": self._node, **compaction_data(event)}
                 yield RecordDraft("context_trimmed", data)
-            case CallStarted() | CallFinished() | InputRequested():
+            case turns.CallStarted() | turns.CallFinished() | turns.InputRequested():
                 yield self._call(event)
-            case TextStreamed() | TextReset() | AnswerGiven():
+            case turns.TextStreamed() | turns.TextReset() | turns.AnswerGiven():
                 yield from self._text(event)
             case CustomEvent():
                 yield RecordDraft("custom", {"node_id": self._node, **custom_data(event)})
-            case TurnPaused() | TurnFinished():
+            case turns.TurnPaused() | turns.TurnFinished():
                 yield self._finish(event)
             case _:
                 pass
 
-    def _iteration(self, event: DecisionMade) -> RecordDraft:
+    def _iteration(self, event: turns.DecisionMade) -> RecordDraft:
         return RecordDraft(
             "agent_iteration",
             {
@@ -80,23 +65,25 @@ class Nadoo:
             },
         )
 
-    def _call(self, event: CallStarted | CallFinished | InputRequested) -> RecordDraft:
+    def _call(
+        self, event: turns.CallStarted | turns.CallFinished | turns.InputRequested
+    ) -> RecordDraft:
         match event:
-            case CallStarted(arguments=arguments) as call:
+            case turns.CallStarted(arguments=arguments) as call:
                 return RecordDraft(
                     "agent_tool_call", self._call_data(call, {"arguments": arguments})
                 )
-            case CallFinished(call=call, result=result):
+            case turns.CallFinished(call=call, result=result):
                 data = self._call_data(call, {"result": result.text})
                 return RecordDraft(
                     "agent_tool_result",
                     {**data, "status": result.status, "elapsed_ms": result.elapsed_ms},
                 )
-            case InputRequested(call=call, kind=kind, question=question):
+            case turns.InputRequested(call=call, kind=kind, question=question):
                 data = self._call_data(call, {"question": question, "kind": kind})
                 return RecordDraft("question_asked", data)
 
-    def _call_data(self, call: CallStarted, fields: JsonObject) -> JsonObject:
+    def _call_data(self, call: turns.CallStarted, fields: JsonObject) -> JsonObject:
         return {
             "tool_name": call.tool,
             **fields,
@@ -105,17 +92,19 @@ class Nadoo:
             "call_id": call.call_id,
         }
 
-    def _text(self, event: TextStreamed | TextReset | AnswerGiven) -> Iterator[RecordDraft]:
+    def _text(
+        self, event: turns.TextStreamed | turns.TextReset | turns.AnswerGiven
+    ) -> Iterator[RecordDraft]:
         match event:
-            case TextStreamed(channel=channel, text=text):
+            case turns.TextStreamed(channel=channel, text=text):
                 yield from self._token(channel, text)
-            case TextReset(channel=channel):
+            case turns.TextReset(channel=channel):
                 if channel == "answer" and self._held_tokens:
                     self._held_tokens.clear()
                 elif channel in _CHANNELS:
                     data: JsonObject = {"node_id": self._node, "channel": _CHANNELS[channel]}
                     yield RecordDraft("reset", data)
-            case AnswerGiven(text=text, flag=flag, usage=usage):
+            case turns.AnswerGiven(text=text, flag=flag, usage=usage):
                 yield from self._release_tokens()
                 finished: JsonObject = {"node_id": self._node, "total_tokens": usage.total_tokens}
                 yield RecordDraft("llm_finished", {**finished, "text": text, "flag": flag})
@@ -135,7 +124,7 @@ class Nadoo:
         yield from self._held_tokens or []
         self._held_tokens = None
 
-    def _finish(self, event: TurnPaused | TurnFinished) -> RecordDraft:
+    def _finish(self, event: turns.TurnPaused | turns.TurnFinished) -> RecordDraft:
         """Return the end of the node; a turn that answered at a limit counts as a success."""
         data: JsonObject = {
             "node_id": self._node,
@@ -143,6 +132,6 @@ class Nadoo:
             "iterations_used": event.rounds,
             "exit_reason": event.reason,
         }
-        if isinstance(event, TurnFinished):
+        if isinstance(event, turns.TurnFinished):
             data["error"] = event.error
         return RecordDraft("node_finished", data)

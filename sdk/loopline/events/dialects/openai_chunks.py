@@ -6,22 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from loopline.events import turn_events as turns
 from loopline.events.dialects.encoder import Dialect, DialectEncoder, RecordDraft
 from loopline.events.dialects.streamed_text import StreamedText, TextPiece
 from loopline.events.projection import TurnEventFold
-from loopline.events.turn_events import (
-    UNANSWERED,
-    AnswerGiven,
-    CitedSource,
-    DecisionMade,
-    EventMeta,
-    InputRequested,
-    TextReset,
-    TextStreamed,
-    TurnEvent,
-    TurnFinished,
-    TurnPaused,
-)
 from loopline.models import Json, JsonObject, Usage
 from loopline.timeline import Block, ExitReason, turn_id
 
@@ -50,11 +38,11 @@ class ReplyHead:
     after: int = 0
     code: Callable[[str, str], str] | None = None
 
-    def is_new(self, meta: EventMeta) -> bool:
+    def is_new(self, meta: turns.EventMeta) -> bool:
         """Return whether the reply has this event; the event of a delta always belongs to it."""
         return not meta.seq or meta.seq > self.after
 
-    def question(self, request: InputRequested) -> str:
+    def question(self, request: turns.InputRequested) -> str:
         """Return the text that asks the user; for an approval that needs a code, with the answer that approves."""
         if request.kind == "question" or self.code is None:
             return request.question
@@ -118,7 +106,7 @@ class TurnOutcome:
     usage: Usage
     error: str = ""
     questions: tuple[str, ...] = ()
-    sources: tuple[CitedSource, ...] = ()
+    sources: tuple[turns.CitedSource, ...] = ()
     thoughts: tuple[str, ...] = ()
     truncated: bool = False
 
@@ -130,7 +118,7 @@ class TurnOutcome:
     @property
     def has_failed(self) -> bool:
         """Whether the turn ended without an answer; a refusal counts as an answer."""
-        return self.reason in UNANSWERED - {"refused"}
+        return self.reason in turns.UNANSWERED - {"refused"}
 
     def details(self, head: ReplyHead) -> JsonObject:
         """Return the fields that the API does not have, such as the ids, the exit reason and the sources."""
@@ -152,23 +140,23 @@ class TurnOutcomeFold:
         self._head = head
         self._questions: dict[str, str] = {}
         self._thoughts: list[str] = []
-        self._answer = AnswerGiven(text="", flag="", sources=(), usage=Usage())
+        self._answer = turns.AnswerGiven(text="", flag="", sources=(), usage=Usage())
         self._usage = Usage()
 
-    def take(self, meta: EventMeta, event: TurnEvent) -> TurnOutcome | None:
+    def take(self, meta: turns.EventMeta, event: turns.TurnEvent) -> TurnOutcome | None:
         """Take the next event, and return the outcome if the turn ends or pauses with it."""
         match event:
-            case InputRequested(call=call):
+            case turns.InputRequested(call=call):
                 self._questions[call.call_id] = self._head.question(event)
-            case DecisionMade(decision=decision, thinking=thinking):
+            case turns.DecisionMade(decision=decision, thinking=thinking):
                 self._usage += decision.usage
                 if thinking and self._head.is_new(meta):
                     self._thoughts.append(thinking)
-            case AnswerGiven():
+            case turns.AnswerGiven():
                 self._answer = event
-            case TurnPaused():
+            case turns.TurnPaused():
                 return self._pause(event)
-            case TurnFinished():
+            case turns.TurnFinished():
                 return TurnOutcome(
                     content=event.answer,
                     reason=event.reason,
@@ -182,7 +170,7 @@ class TurnOutcomeFold:
                 pass
         return None
 
-    def _pause(self, pause: TurnPaused) -> TurnOutcome:
+    def _pause(self, pause: turns.TurnPaused) -> TurnOutcome:
         if pause.reason == "interrupted":
             text = "the server ended before the turn did"
             return TurnOutcome(content="", reason="interrupted", usage=self._usage, error=text)
@@ -220,7 +208,7 @@ class CompletionChunks:
         self._text = StreamedText()
         self._has_role = self._has_content = False
 
-    def drafts(self, meta: EventMeta, event: TurnEvent) -> Iterator[RecordDraft]:
+    def drafts(self, meta: turns.EventMeta, event: turns.TurnEvent) -> Iterator[RecordDraft]:
         """Yield the chunks of a turn event."""
         if meta.turn != self._completion.head.turn:
             return
@@ -228,15 +216,15 @@ class CompletionChunks:
         if not self._completion.head.is_new(meta):
             return
         match event:
-            case TextStreamed(channel="answer" | "notes", text=text):
+            case turns.TextStreamed(channel="answer" | "notes", text=text):
                 yield from self._content(self._text.feed(text))
-            case TextReset(channel="answer" | "notes"):
+            case turns.TextReset(channel="answer" | "notes"):
                 self._text.reset()
-            case TextStreamed(channel="thinking", text=text):
+            case turns.TextStreamed(channel="thinking", text=text):
                 yield self._delta({"reasoning_content": text})
-            case DecisionMade(notes=notes) if notes:
+            case turns.DecisionMade(notes=notes) if notes:
                 yield from self._content(self._text.settle(notes))
-            case AnswerGiven(text=text):
+            case turns.AnswerGiven(text=text):
                 yield from self._content(self._text.settle(text))
             case _:
                 pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from loopline.events import turn_events as turns
 from loopline.events.dialects.client_run import (
     FollowedRun,
     NamedChange,
@@ -13,20 +14,6 @@ from loopline.events.dialects.client_run import (
     plan_data,
 )
 from loopline.events.dialects.encoder import RecordDraft
-from loopline.events.turn_events import (
-    AnswerGiven,
-    AnswerStarted,
-    CallFinished,
-    CallStarted,
-    CitedSource,
-    EventMeta,
-    InputRequested,
-    InputTaken,
-    RoundStarted,
-    TurnEvent,
-    TurnFinished,
-    TurnPaused,
-)
 from loopline.models import JsonObject
 from loopline.timeline import ExitReason, FileAdded, Plan, is_hosted
 
@@ -46,7 +33,7 @@ class Vercel(FollowedRun):
 
     _has_step: bool = False
 
-    def _start(self, meta: EventMeta, event: TurnEvent) -> Iterator[RecordDraft]:
+    def _start(self, meta: turns.EventMeta, event: turns.TurnEvent) -> Iterator[RecordDraft]:
         del event
         self._has_step = False
         branch = self._run.branch if self._run else ""
@@ -62,17 +49,17 @@ class Vercel(FollowedRun):
             data |= {"providerMetadata": {"loopline": {"void": True}}}
         return RecordDraft(kind, data, change.durable, change.streamed)
 
-    def _event_drafts(self, meta: EventMeta, event: TurnEvent) -> Iterator[RecordDraft]:
+    def _event_drafts(self, meta: turns.EventMeta, event: turns.TurnEvent) -> Iterator[RecordDraft]:
         match event:
-            case RoundStarted() | AnswerStarted():
+            case turns.RoundStarted() | turns.AnswerStarted():
                 yield from self._next_step(has_step=True)
-            case InputRequested():
+            case turns.InputRequested():
                 yield _request(event, self._request_id(event))
-            case CallStarted() | CallFinished():
+            case turns.CallStarted() | turns.CallFinished():
                 yield from _call(event)
-            case AnswerGiven(sources=sources):
+            case turns.AnswerGiven(sources=sources):
                 yield from map(_source, (item for item in sources if item.source is not None))
-            case TurnPaused() | TurnFinished():
+            case turns.TurnPaused() | turns.TurnFinished():
                 yield from self._next_step(has_step=False)
                 yield from _end(event)
             case FileAdded() if is_hosted(event):
@@ -97,13 +84,13 @@ def _file(file: FileAdded, url: str = "") -> RecordDraft:
     return draft_with_type("data-file", {"data": data})
 
 
-def _call(event: CallStarted | CallFinished) -> Iterator[RecordDraft]:
+def _call(event: turns.CallStarted | turns.CallFinished) -> Iterator[RecordDraft]:
     match event:
-        case CallStarted(call_id=call_id, tool=tool, arguments=arguments):
+        case turns.CallStarted(call_id=call_id, tool=tool, arguments=arguments):
             started: JsonObject = {"toolCallId": call_id, "toolName": tool, "dynamic": True}
             yield draft_with_type("tool-input-start", started)
             yield draft_with_type("tool-input-available", {**started, "input": arguments})
-        case CallFinished(call=call, result=result):
+        case turns.CallFinished(call=call, result=result):
             output: JsonObject = {"toolCallId": call.call_id}
             match result.status:
                 case "ok":
@@ -116,7 +103,7 @@ def _call(event: CallStarted | CallFinished) -> Iterator[RecordDraft]:
                     yield draft_with_type("tool-output-error", {**output, **failure})
 
 
-def _request(event: InputRequested, request_id: str) -> RecordDraft:
+def _request(event: turns.InputRequested, request_id: str) -> RecordDraft:
     call_id = event.call.call_id
     if event.kind == "approval":
         return draft_with_type(
@@ -128,7 +115,7 @@ def _request(event: InputRequested, request_id: str) -> RecordDraft:
     return draft_with_type("data-question", {"id": request_id, "data": data})
 
 
-def _source(cited: CitedSource) -> RecordDraft:
+def _source(cited: turns.CitedSource) -> RecordDraft:
     source = cited.source
     assert source is not None
     row: JsonObject = {"sourceId": f"{cited.sid}", "title": source.title or source.url}
@@ -138,7 +125,7 @@ def _source(cited: CitedSource) -> RecordDraft:
     return draft_with_type("source-document", {**row, **document})
 
 
-def _data(event: TurnEvent) -> Iterator[RecordDraft]:
+def _data(event: turns.TurnEvent) -> Iterator[RecordDraft]:
     """Yield a data part for an event that the protocol does not define; a later part with the same id replaces it."""
     match event:
         case Plan() as plan:
@@ -147,7 +134,7 @@ def _data(event: TurnEvent) -> Iterator[RecordDraft]:
             )
         case FileAdded(visibility="external") as file:
             yield _file(file)
-        case InputTaken(kind=kind, text=text):
+        case turns.InputTaken(kind=kind, text=text):
             yield draft_with_type("data-input", {"data": {"kind": kind, "text": text}})
         case _:
             notice = notice_of(event)
@@ -157,14 +144,14 @@ def _data(event: TurnEvent) -> Iterator[RecordDraft]:
                 yield draft_with_type(f"data-{notice.name}", data, durable=notice.durable)
 
 
-def _end(event: TurnPaused | TurnFinished) -> Iterator[RecordDraft]:
+def _end(event: turns.TurnPaused | turns.TurnFinished) -> Iterator[RecordDraft]:
     if event.reason in _ABORTED:
         yield draft_with_type("abort", {"reason": event.reason})
         return
     match event:
-        case TurnPaused():
+        case turns.TurnPaused():
             yield draft_with_type("finish", {"finishReason": "tool-calls"})
-        case TurnFinished(reason=reason):
+        case turns.TurnFinished(reason=reason):
             if reason == "error":
                 yield draft_with_type("error", {"errorText": event.error or reason})
             usage: JsonObject = {
