@@ -6,6 +6,8 @@ import json
 import re
 from collections.abc import Mapping
 
+import pytest
+
 from loopline.models import (
     AssistantMessage,
     Message,
@@ -389,6 +391,22 @@ async def test_text_that_looks_like_a_citation_is_quoted_without_becoming_one() 
 
     assert "source of a quoted sentence" in answer
     assert re.findall(r"\[\[S:(\d+)\]\]", answer) == ["4"]
+
+
+@pytest.mark.parametrize(
+    ("question", "text", "answered"),
+    [
+        ("Does Tea run on Windows?", "Tea runs where a window of WINDOW_LINES fits.", False),
+        ("Does Tea run on Windows?", "Tea runs on Windows and on Linux.", True),
+        ("What is the license?", "A skill has `license` and `metadata`.", False),
+        ("What is the license?", "The license of this repository is MIT.", True),
+    ],
+)
+async def test_a_passage_with_a_similar_name_or_only_code_of_that_name_is_not_quoted(
+    question: str, text: str, answered: bool
+) -> None:
+    desk = Desk(space=(("[[S:7]] Tea — ks:docs/tea.md@abc1234#L1-L3", text),))
+    assert bool(quotes(await desk.say(question))) == answered
 
 
 async def test_a_sentence_that_leans_on_the_one_before_comes_with_it() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -96,6 +96,33 @@ def parse_question(text: str, previous: Question | None) -> Question:
     own = {word: weights[word] for word in (telling or [*weights])[:WORD_LIMIT]}
     query = " ".join([*text[:QUERY_CHARACTERS].split(), *borrowed])
     return Question(text, query, own | dict.fromkeys(borrowed, BORROWED_WEIGHT))
+
+
+_CODE = re.compile(r"`[^`]*`|\w*_\w*")
+
+
+def is_about(question: Question, best: Candidate, passages: Sequence[CitablePassage]) -> bool:
+    """Return whether the subject of a question is a subject of the passages, not only similar to one.
+
+    Each name in the question must be in a passage in the same form: "Windows" is not a window. If the question has only one
+    telling word, the best sentence or its title must have it outside of code, where it may name anything.
+    """
+    text = " ".join(f"{passage.title} {passage.path} {passage.text}" for passage in passages)
+    words = {word.lower() for word in (*_WORD.findall(text), *_PART.findall(text))}
+    names = [word for word, weight in question.weights.items() if weight == NAME_WEIGHT]
+    if not all(words.issuperset(_forms(name, words)) for name in names):
+        return False
+    if len(question.weights) > 1 or names:
+        return True
+    prose = _CODE.sub(" ", f"{best.passage.title}\n{best.text}")
+    return bool(_weigh(question, find_stems(prose)))
+
+
+def _forms(name: str, words: Collection[str]) -> Collection[str]:
+    """Return the words that a text with the name must have: the name, or its parts if the text does not have it whole."""
+    return (
+        [name.lower()] if name.lower() in words else [part.lower() for part in _PART.findall(name)]
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from loopline.models import (
     Usage,
 )
 from loopline.offline.answers import decline_answer, join_lines, quote_answer
-from loopline.offline.evidence import Candidate, Question, find_candidates, parse_question
+from loopline.offline.evidence import Candidate, Question, find_candidates, is_about, parse_question
 from loopline.offline.prompt_turn import answer_from_trace, rank_passages, read_turn
 from loopline.offline.tool_list import list_tools
 from loopline.tools import NO_ANSWER
@@ -100,7 +100,7 @@ class _TurnReader:
         self._searches = [call for call in turn.calls if call.tool == SEARCH]
         self._reads = [call for call in turn.calls if call.tool == READ]
         self._last_search = max((call.round for call in self._searches), default=-1)
-        passages = rank_passages([*self._searches, *self._reads])
+        passages = self._passages = rank_passages([*self._searches, *self._reads])
         question: Question | None = None
         for text in turn.previous:
             question = parse_question(text, question)
@@ -116,11 +116,14 @@ class _TurnReader:
         self._count = f"found {len(sids)} passage{'' if len(sids) == 1 else 's'}"
 
     def _is_answered(self, question: Question) -> bool:
-        """Return whether the best sentence has 60 % of the question's words, and the search does not doubt an answer."""
+        """Return whether the best sentence has 60 % of the question's words and its subject, and the search has no doubt."""
         for call in self._searches:
             if call.query == question.query and NO_ANSWER in call.text.partition("\n")[0]:
                 return False
-        return any(candidate.covered >= ENOUGH for candidate in self._found[question][:1])
+        return any(
+            candidate.covered >= ENOUGH and is_about(question, candidate, self._passages)
+            for candidate in self._found[question][:1]
+        )
 
     def next_step(self) -> Step:
         """Plan, search, search again in other words, read or answer, whichever is next."""
