@@ -173,7 +173,6 @@ def test_the_command_takes_what_it_measures_from_its_options() -> None:
     assert options([]).rows == [*ROWS, "shared"]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="Only Linux has these locks.")
 async def test_the_write_lock_of_another_process_is_seen(tmp_path: Path) -> None:
     store = tmp_path / "locked.db"
     command = [sys.executable, "-c", HOLDS_THE_LOCK, str(store)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ from loopline.testing import Call, Say, ScriptedModel
 from loopline.timeline import Notice
 from tests.mcp.served import Served, plain, results_in
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="groups of processes are POSIX")
 TOKEN = "token-that-nobody-may-read"
 
 

@@ -26,7 +26,6 @@ from tests.support.sample_files import png
 from tests.support.warm_programs import warm_program
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="groups of processes are POSIX")
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import stat
-import sys
 from pathlib import Path
 
 import httpx2
@@ -20,7 +19,6 @@ from tests.mcp.served import Served, results_in
 from tests.mcp.test_servers_over_http import free_port, listening
 
 GUARDED = Path(__file__).parent / "authorization_server.py"
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="modes of files are POSIX")
 
 
 async def browse(address: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from loopline.timeline import Notice
 from tests.mcp.served import Served, plain, results_in
 from tests.support.hostile_schemas import PATTERNS, UNUSABLE, arguments
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="groups of processes are POSIX")
 READS: JsonObject = {"readOnlyHint": True}
 OBJECT = arguments()
 LOOK_AROUND = arguments(a={"type": "string", "pattern": "^(?!b)"})
