@@ -5,7 +5,6 @@ Each is run once and held to every law; what the scenarios had in them is counte
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections import Counter
@@ -17,6 +16,7 @@ from hypothesis import given, seed, settings
 from hypothesis.strategies import SearchStrategy
 
 from loopline.timeline import Block, Exit, ModelSwitched, ToolPending
+from tests.bench.options import read_options
 from tests.laws import test_a_prompt_fits as fitting
 from tests.laws import test_carrying_on_only_extends_the_prompt as extended
 from tests.laws import test_nothing_begins_after_the_end as interrupted
@@ -83,10 +83,7 @@ def hold(
 
 def main() -> None:
     """Hold the laws to so many scenarios."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--examples", type=int, default=1_000)
-    parser.add_argument("--seed", type=int, default=0)
-    chosen = parser.parse_args()
+    chosen = read_options(__doc__, examples=1_000, seed=0)
     for module, strategy, blocks_of in HELD:
         start, busy = time.monotonic(), time.process_time()
         counted = hold(module, strategy, blocks_of, examples=chosen.examples, start=chosen.seed)

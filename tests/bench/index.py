@@ -7,7 +7,6 @@ as JSON. Run it alone on the machine: the goal is one of the clock.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
 import resource
@@ -22,6 +21,7 @@ from pathlib import Path
 from loopline.knowledge import KnowledgeConfig, KnowledgeSpace
 from loopline.knowledge.fts import FtsIndexes
 from loopline.knowledge.git import GitRepository
+from tests.bench.options import read_options
 from tests.bench.rounds import Row, tell
 
 FILES, MEGABYTES, GOAL_SECONDS = 3_300, 40, 3
@@ -169,12 +169,7 @@ def build(repository: TimedRepository, folder: Path) -> list[Row]:
 
 def main() -> None:
     """Generate the repository, build its index and print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--files", type=int, default=FILES)
-    parser.add_argument("--megabytes", type=int, default=MEGABYTES)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
+    options = read_options(__doc__, seed=7, files=FILES, megabytes=MEGABYTES, json=False)
     with tempfile.TemporaryDirectory() as name:
         work, indexes = Path(name, "work"), Path(name, "indexes")
         write_corpus(work, options.seed, options.files, options.megabytes * 1_000_000)

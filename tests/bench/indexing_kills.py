@@ -6,19 +6,16 @@ exits 1 when an index differs after the next process carried on.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 
+from tests.bench.options import read_options
 from tests.crashes.processes import finish, start
 
 
 def main() -> int:
     """Kill, compare, print, and return 1 when an index differs."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--seed", type=int, default=7)
-    arguments = parser.parse_args()
+    arguments = read_options(__doc__, kills=50, seed=7)
     with tempfile.TemporaryDirectory() as folder:
         process = start(
             folder, arguments.kills, arguments.seed, tasks="tests.crashes.killed_indexing"

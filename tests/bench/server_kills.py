@@ -5,7 +5,6 @@ Clients of `loopline.client` listen all the time. Each must get every block once
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
 import sys
@@ -21,6 +20,7 @@ from rich.table import Table
 
 from loopline.client import RemoteConversation, connect
 from loopline.timeline import Block
+from tests.bench.options import read_options
 from tests.docs.pages import ROOT
 
 LONGEST_CALL = 3.0
@@ -134,11 +134,7 @@ async def _compare(
 
 def main() -> None:
     """Print what came of it; exit with 1 if a block was lost or a turn did not end."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--turns", type=int, default=100)
-    parser.add_argument("--kills", type=int, default=3)
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
+    options = read_options(__doc__, turns=100, kills=3, seed=1)
     report = asyncio.run(run(options.turns, options.kills, options.seed))
     table = Table("what", "figure")
     for name, figure in (

@@ -7,7 +7,6 @@ blobs that were read.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import shutil
 import statistics
@@ -21,6 +20,7 @@ from pathlib import Path
 from loopline.knowledge import KnowledgeConfig, KnowledgeSpace
 from loopline.knowledge.fts import FtsIndexes
 from loopline.knowledge.git import GitRepository
+from tests.bench.options import read_options
 from tests.bench.ten_questions import source_repository
 
 COMMITS, CHANGED_FILES = 8, 20
@@ -73,9 +73,7 @@ def measured(folder: Path, commits: int) -> list[tuple[float, float, int]]:
 
 def main() -> int:
     """Measure and print; 1 when the median misses the goal or other files were read."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--commits", type=int, default=COMMITS)
-    commits: int = parser.parse_args().commits
+    commits: int = read_options(__doc__, commits=COMMITS).commits
     with tempfile.TemporaryDirectory() as folder:
         rows = measured(Path(folder), commits)
     for seconds, processor, blobs in rows:

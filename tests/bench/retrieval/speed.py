@@ -8,7 +8,6 @@ count the time that the process had on one core.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
@@ -24,6 +23,7 @@ from loopline.harness.spaces import load_embedder
 from loopline.knowledge.fts import FtsIndexes
 from loopline.search import Chunk, Embedder, Index, VectorIndex, passage_text, search
 from loopline.search.vector_files import VectorMatrix
+from tests.bench.options import read_options
 from tests.bench.retrieval.__main__ import DEFAULT_EMBEDDER, QUESTIONS, Tree, passages_of
 from tests.bench.ten_questions import source_repository
 from tests.support.indexes import index_of_chunks
@@ -112,12 +112,9 @@ def drawn_vectors(size: int, dimensions: int) -> VectorMatrix:
 
 def main() -> int:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--embedder", default=DEFAULT_EMBEDDER)
-    parser.add_argument("--sample", type=int, default=SAMPLE, help="so many passages are embedded")
-    parser.add_argument("--cpu", action="store_true", help="count this process's own time")
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
+    arguments = read_options(
+        __doc__, embedder=DEFAULT_EMBEDDER, sample=SAMPLE, cpu=False, json=False
+    )
     clock = time.process_time if arguments.cpu else time.perf_counter
     trees = TypeAdapter(list[Tree]).validate_python(yaml.safe_load(QUESTIONS.read_text()))
     questions = [question.ask for tree in trees for question in tree.questions]
