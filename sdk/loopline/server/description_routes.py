@@ -12,8 +12,9 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
+from msgspec import Struct, convert, field
 
-from loopline.models import JsonObject
+from loopline.models import Json, JsonObject
 
 router: APIRouter = APIRouter(include_in_schema=False)
 _STYLE = """
@@ -28,13 +29,48 @@ _POLICY = (
 _SCHEMA_REF = re.compile(r"#/components/schemas/([\w.-]{1,200})")
 
 
+class _Content(Struct, frozen=True):
+    """A body of one media type."""
+
+    body: Json = field(name="schema")
+
+
+class _Body(Struct, frozen=True):
+    """The bodies of an operation by media type."""
+
+    content: dict[str, _Content] = {}
+
+
+class _Parameter(Struct, frozen=True):
+    """A parameter, its place in a request, and its schema."""
+
+    name: str
+    place: str = field(name="in")
+    kind: Json = field(name="schema")
+    required: bool = False
+
+
+class _Operation(Struct, frozen=True, rename="camel"):
+    """An operation of the OpenAPI document."""
+
+    summary: str
+    description: str = ""
+    parameters: tuple[_Parameter, ...] = ()
+    request_body: _Body = _Body()
+
+    @property
+    def title(self) -> str:
+        """The first line of the description."""
+        return (self.description or self.summary).partition("\n")[0]
+
+
 @router.get("/")
 async def show_index(request: Request) -> Response:
     """Return the name and version of the server, and the first line of the description of each route."""
     document: dict[str, Any] = request.app.openapi()
-    prefix = str(request.scope.get("root_path", ""))
+    prefix = request.url.path.rstrip("/")
     routes: JsonObject = {
-        f"{method.upper()} {path}": _first_line(operation)
+        f"{method.upper()} {path}": operation.title
         for path, method, operation in _operations(document)
     }
     info = document["info"]
@@ -69,31 +105,27 @@ async def show_docs(request: Request) -> Response:
     return HTMLResponse("\n".join(parts), headers=headers)
 
 
-def _operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+def _operations(document: dict[str, Any]) -> Iterator[tuple[str, str, _Operation]]:
     """Yield the path, the method and the description of each operation in an OpenAPI document."""
-    for path, methods in document["paths"].items():
+    paths = convert(document["paths"], dict[str, dict[str, _Operation]])
+    for path, methods in paths.items():
         for method, operation in methods.items():
             yield path, method, operation
 
 
-def _first_line(operation: dict[str, Any]) -> str:
-    return str(operation.get("description", operation["summary"])).partition("\n")[0]
-
-
-def _operation_html(path: str, method: str, operation: dict[str, Any]) -> str:
+def _operation_html(path: str, method: str, operation: _Operation) -> str:
     """Render an operation with the schemas of its parameters and of its body."""
     rows = [
-        f"<li><code>{escape(row['name'])}</code> in the {escape(row['in'])}"
-        f"{', required' if row.get('required') else ''}: {_json_html(row['schema'])}"
-        for row in operation.get("parameters", ())
+        f"<li><code>{escape(row.name)}</code> in the {escape(row.place)}"
+        f"{', required' if row.required else ''}: {_json_html(row.kind)}"
+        for row in operation.parameters
     ]
-    contents = operation.get("requestBody", {}).get("content", {})
     bodies = [
-        f"<p>Body, {escape(media)}:{_json_html(content['schema'])}"
-        for media, content in contents.items()
+        f"<p>Body, {escape(media)}:{_json_html(content.body)}"
+        for media, content in operation.request_body.content.items()
     ]
-    text = f"<p>{escape(operation.get('description', ''))}<ul>{''.join(rows)}</ul>{''.join(bodies)}"
-    name = f"<code>{method.upper()} {escape(path)}</code> {escape(_first_line(operation))}"
+    text = f"<p>{escape(operation.description)}<ul>{''.join(rows)}</ul>{''.join(bodies)}"
+    name = f"<code>{method.upper()} {escape(path)}</code> {escape(operation.title)}"
     return _details(name, text, f"{method}-{path}")
 
 

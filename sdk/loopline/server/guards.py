@@ -316,8 +316,13 @@ class _FirstPackets:
 
 
 def _packet_bytes(message: Message) -> int:
-    data = message.get("bytes") or message.get("text") or b""
-    return len(data.encode()) if isinstance(data, str) else len(data)
+    match message:
+        case {"bytes": bytes(data)}:
+            return len(data)
+        case {"text": str(text)}:
+            return len(text.encode())
+        case _:
+            return 0
 
 
 def _unlock_function(scope: Scope) -> Callable[[], None]:

@@ -205,19 +205,24 @@ def _public_keys(document: Json) -> list[tuple[str, jwt.PyJWK]]:
             raise Unauthenticated("the issuer's document has no keys")
     keys: list[tuple[str, jwt.PyJWK]] = []
     for row in rows[:KEYS]:
-        if not isinstance(row, dict) or row.get("kty") not in KEY_TYPES or not _verifies(row):
-            continue
-        if isinstance(key_id := row.get("kid"), str):
-            with suppress(jwt.PyJWTError, ValueError):
-                keys.append((key_id, jwt.PyJWK(row)))
+        match row:
+            case {"kid": str(key_id), "kty": kind} if kind in KEY_TYPES and _verifies(row):
+                with suppress(jwt.PyJWTError, ValueError):
+                    keys.append((key_id, jwt.PyJWK(cast("dict[str, Any]", row))))
+            case _:
+                pass
     return keys
 
 
-def _verifies(row: JsonObject) -> bool:
+def _verifies(key: Json) -> bool:
     """Return whether a key may verify signatures."""
-    operations = row.get("key_ops", ["verify"])
-    is_for_signatures = row.get("use", "sig") == "sig"
-    return is_for_signatures and isinstance(operations, list) and "verify" in operations
+    match key:
+        case {"use": use} if use != "sig":
+            return False
+        case {"key_ops": operations}:
+            return isinstance(operations, list) and "verify" in operations
+        case _:
+            return True
 
 
 def _name(claims: JsonObject, claim: str) -> str:
