@@ -147,15 +147,16 @@ OPEN = {"/health", "/ready", "/", "/openapi.json", "/docs", "/redoc", "/files", 
 def send_briefly(at: Served, who: str, method: str, path: str, body: Json) -> str:
     """Send a request; return its status and the beginning of what was answered, of a stream too."""
     headers = {"Authorization": f"Bearer {at.keys[who]}"} if who in at.keys else {}
+    status, text = "no answer", b""
     with (
-        httpx2.Client(base_url=at.url, timeout=3) as client,
+        suppress(httpx2.TimeoutException),
+        httpx2.Client(base_url=at.url, timeout=10) as client,
         client.stream(method, path, json=body, headers=headers) as response,
     ):
-        text = b""
-        with suppress(httpx2.TimeoutException):
-            for part in response.iter_bytes():
-                text += part
-        return f"{response.status_code} {text.decode(errors='replace')}"
+        status = f"{response.status_code}"
+        for part in response.iter_bytes():
+            text += part
+    return f"{status} {text.decode(errors='replace')}"
 
 
 # Tokens of an issuer
