@@ -14,6 +14,7 @@ import resource
 import sys
 import zipfile
 import zlib
+from collections import defaultdict
 from xml.parsers import expat
 
 ENTRIES = 2_000
@@ -245,12 +246,13 @@ class _PartCheck:
 
     def _begin(self, tag: str, attributes: dict[str, str]) -> None:
         name = tag.rpartition(":")[2].lower()
-        values = {key.rpartition(":")[2].lower(): value for key, value in attributes.items()}
+        values = defaultdict[str, str](str)
+        values |= {key.rpartition(":")[2].lower(): value for key, value in attributes.items()}
         if any(macro in value.lower() for value in values.values() for macro in _MACROS):
             raise ArchiveRefused("has macros: save it without them")
         if name in _ELEMENTS:
             raise ArchiveRefused(_ELEMENTS[name])
-        if _PROGRAM_ACTION.match(values.get("action", "")):
+        if _PROGRAM_ACTION.match(values["action"]):
             raise ArchiveRefused("has a link that starts a program")
         if name in _VML_SOURCES and {"src", "href", "althref"} & values.keys():
             raise ArchiveRefused("loads external content when it is opened")
@@ -260,7 +262,7 @@ class _PartCheck:
             self._instructions.append(f" {values['instr']} ")
             self._check_field(values["instr"])
         if name == "fldchar":
-            self._change_field(values.get("fldchartype", ""))
+            self._change_field(values["fldchartype"])
         self._name = name
         self._formula.clear()
 
@@ -292,14 +294,14 @@ class _PartCheck:
             self._formula.append(text)
 
 
-def _check_relation(values: dict[str, str]) -> None:
+def _check_relation(values: defaultdict[str, str]) -> None:
     """Check a relationship of a document by its kind, the last part of its type.
 
     Raises:
         ArchiveRefused: it is external and not a hyperlink, or not of a known kind.
     """
-    kind = values.get("type", "").rpartition("/")[2].lower()
-    if values.get("targetmode", "").strip().lower() == "external":
+    kind = values["type"].rpartition("/")[2].lower()
+    if values["targetmode"].strip().lower() == "external":
         if kind != "hyperlink":
             raise ArchiveRefused("loads external content when it is opened")
     elif kind not in _RELATIONS.split():

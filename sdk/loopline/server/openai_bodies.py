@@ -198,7 +198,7 @@ class CompletionBody(ReplyBody):
         return ClientMessages(self.messages)
 
 
-class ConversationRef(_Part):
+class ResponseConversation(_Part):
     """The name of a conversation."""
 
     id: Annotated[str, Field(max_length=NAME)]
@@ -212,7 +212,7 @@ class ResponseBody(ReplyBody):
         | Annotated[list[InputMessage | InputReasoning], Field(max_length=MESSAGES)]
     )
     instructions: Annotated[str, Field(max_length=TEXT)] | None = None
-    conversation: Annotated[str, Field(max_length=NAME)] | ConversationRef | None = None
+    conversation: Annotated[str, Field(max_length=NAME)] | ResponseConversation | None = None
     previous_response_id: Annotated[str, Field(max_length=2 * NAME)] | None = None
     background: Literal[False] | None = None
 
@@ -222,7 +222,7 @@ class ResponseBody(ReplyBody):
         match self.conversation:
             case None:
                 return super().name
-            case str(name) | ConversationRef(id=name):
+            case str(name) | ResponseConversation(id=name):
                 return name
 
     @property

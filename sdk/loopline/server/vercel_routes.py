@@ -73,11 +73,15 @@ class UiMessage(BaseModel):
                 case {
                     "state": "approval-responded",
                     "toolCallId": str(call_id),
-                    "approval": {"approved": bool(approved), **others},
+                    "approval": {"approved": False, "reason": str(reason)},
+                } if reason:
+                    answers[call_id] = {"approved": False, "reason": reason}
+                case {
+                    "state": "approval-responded",
+                    "toolCallId": str(call_id),
+                    "approval": {"approved": bool(approved)},
                 }:
-                    reason = str(others.get("reason") or "")
-                    denial: Json = {"approved": False, "reason": reason} if reason else False
-                    answers[call_id] = approved or denial
+                    answers[call_id] = approved
                 case {"state": "output-available", "toolCallId": str(call_id), "output": output}:
                     answers[call_id] = output
                 case {"state": "output-error", "toolCallId": str(call_id), **others}:
