@@ -136,20 +136,17 @@ class BaseWorkflow(Generic[Deps]):
     round_hooks: Sequence[RoundHook] = ()
     middleware: Sequence[Middleware] = ()
 
-    def __new__(cls, *run: PreparedRun) -> Self:
-        """Create the instance of a turn.
+    def __init__(self, run: PreparedRun | None = None) -> None:
+        """Create the workflow of a turn.
 
         Raises:
             BundleError: the code of an author calls the class; the message names the file and line.
         """
-        if not run:
-            name = cls.__name__
+        if run is None:
+            name = type(self).__name__
             raise author_error(
                 f"{name} is created for each turn: write workflow={name}, without parentheses"
             )
-        return super().__new__(cls)
-
-    def __init__(self, run: PreparedRun) -> None:
         self._run = run
         self._recorded_problems: set[str] = set()
         self.scratchpad: dict[str, Any] = {}

@@ -102,6 +102,8 @@ class McpServers:
         if selections is None:
             selections = tuple(self._all_selections(entries))
             left_out = [entry.problem for entry in entries.values() if entry.problem]
+        if not selections:
+            return McpTools((), tuple(left_out))
         servers = {selection.server_id: self._server(selection) for selection in selections}
         problems = await asyncio.gather(*(server.ensure_tools() for server in servers.values()))
         down = {name for name, problem in zip(servers, problems, strict=True) if problem}

@@ -240,10 +240,6 @@ class Prompt(Struct, frozen=True, kw_only=True):
         return "\n\n".join(part for part in parts if part)
 
 
-MOST_TOKENS = 1_000_000_000
-"""More tokens in one request are a fault of the provider's report: windows are a thousand times smaller."""
-
-
 class Usage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The tokens of requests, as the provider reported them.
 
@@ -262,18 +258,6 @@ class Usage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def total_tokens(self) -> int:
         """The input and output tokens together."""
         return self.input_tokens + self.output_tokens
-
-    @property
-    def is_plausible(self) -> bool:
-        """Whether these can be the counts of one request: none is negative or above `MOST_TOKENS`."""
-        counts = (
-            self.input_tokens,
-            self.output_tokens,
-            self.cache_read_tokens,
-            self.cache_write_tokens,
-            self.reasoning_tokens,
-        )
-        return min(counts) >= 0 and max(counts) <= MOST_TOKENS
 
     def __add__(self, usage: Usage) -> Usage:
         return Usage(

@@ -135,7 +135,7 @@ async def _stream_once(
                     async for part in text_parts(text):
                         on_piece(structs.replace(piece, text=part))
                 case Reply():
-                    reply = _check_usage(model.name, piece)
+                    reply = _check_usage(model, piece)
     except (errors.CassetteError, errors.ModelError, errors.StoreError):
         raise
     except Exception as error:
@@ -150,11 +150,23 @@ async def _stream_once(
     return reply
 
 
-def _check_usage(model: str, reply: Reply) -> Reply:
+MOST_TOKENS = 1_000_000_000
+"""More tokens in one request are a fault of the provider's report: windows are a thousand times smaller."""
+
+
+def _check_usage(model: Model, reply: Reply) -> Reply:
     """Return the reply; if its provider reported impossible counts, its usage is unreported, and budgets estimate it."""
-    if reply.usage.is_plausible:
+    usage = reply.usage
+    counts = (
+        usage.input_tokens,
+        usage.output_tokens,
+        usage.cache_read_tokens,
+        usage.cache_write_tokens,
+        usage.reasoning_tokens,
+    )
+    if min(counts) >= 0 and max(counts) <= MOST_TOKENS:
         return reply
-    logger.warning("%s reported an impossible usage, which is estimated: %s", model, reply.usage)
+    logger.warning("%s reported an impossible usage, which is estimated: %s", model.name, usage)
     return structs.replace(reply, usage=Usage(unreported=1))
 
 
@@ -241,7 +253,7 @@ class MeteredModel(Struct, frozen=True):
                     case TextDelta(text=text):
                         texts.append(text)
                     case Reply():
-                        piece = _check_usage(self.name, piece)
+                        piece = _check_usage(self, piece)
                         self._settle(need, piece)
                         settled = True
                 yield piece

@@ -275,8 +275,10 @@ class Turn(Struct):
     @property
     def is_truncated(self) -> bool:
         """Whether the answer is the text of a reply that the model's output limit cut off."""
+        if self.stop_reason != "length":
+            return False
         answer = self.completion
-        return self.stop_reason == "length" and answer is not None and answer.flag in _MODEL_TEXT
+        return answer is not None and answer.flag in _MODEL_TEXT
 
     @property
     def unanswered(self) -> dict[str, ToolPending]:
