@@ -135,7 +135,7 @@ class LoopSpec(Struct, frozen=True, kw_only=True):
                 variable is not valid.
         """
         environment = self.preset.environment(run.services.environment)
-        if run.services.agents and "deadline_seconds" in environment:
+        if "deadline_seconds" in environment and run.services.agents:
             # The time of a worker limits each run of an agent (`CrewOptions`), and not the turn that waits for them.
             environment["deadline_seconds"] = None
         return self.preset.options.with_limits(environment, self.limits, run.limits).validated()

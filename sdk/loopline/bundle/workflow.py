@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Generic, Self, Unpack, cast
+from typing import Any, Generic, Unpack, cast
 
 from msgspec import structs
 from typing_extensions import TypeForm, TypeVar

@@ -98,12 +98,12 @@ class McpServers:
         if selections == () or (selections is None and self._setup.file is None):
             return McpTools()
         entries = await self._read_entries()
+        if selections is None and not entries:
+            return McpTools()
         left_out: list[str] = []
         if selections is None:
             selections = tuple(self._all_selections(entries))
             left_out = [entry.problem for entry in entries.values() if entry.problem]
-        if not selections:
-            return McpTools((), tuple(left_out))
         servers = {selection.server_id: self._server(selection) for selection in selections}
         problems = await asyncio.gather(*(server.ensure_tools() for server in servers.values()))
         down = {name for name, problem in zip(servers, problems, strict=True) if problem}
