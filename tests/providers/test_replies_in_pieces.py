@@ -64,7 +64,7 @@ def read(pieces: Sequence[Piece]) -> ToolCallParser:
 
 
 @pytest.mark.parametrize("pieces", HABITS.values(), ids=HABITS)
-def test_f33_calls_are_put_together_whatever_the_habits_of_the_server(pieces: list[Piece]) -> None:
+def test_calls_are_put_together_whatever_the_habits_of_the_server(pieces: list[Piece]) -> None:
     calls, problem = read(pieces).finish()
     assert [(call.name, call.arguments) for call in calls] == WANTED
     assert problem == ""
@@ -87,7 +87,7 @@ def test_a_call_without_arguments_has_none() -> None:
     st.text(alphabet="cd<\n", max_size=30),
     st.data(),
 )
-def test_f34_thoughts_and_text_are_told_apart_however_they_are_cut(
+def test_thoughts_and_text_are_told_apart_however_they_are_cut(
     thought: str, text: str, data: st.DataObject
 ) -> None:
     thought = thought.replace("<", "")

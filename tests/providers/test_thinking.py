@@ -53,7 +53,7 @@ async def opus(path: str, peer: Peer) -> AsyncGenerator[Model, None]:
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_row_35_signed_blocks_of_anthropic_go_back_in_their_order_with_texts_and_ids_untouched(
+async def test_signed_blocks_of_anthropic_go_back_in_their_order_with_texts_and_ids_untouched(
     path: str,
 ) -> None:
     first = ant.Says(
@@ -122,7 +122,7 @@ async def test_reasoning_that_only_its_server_could_read_is_not_sent_back() -> N
 
 
 @pytest.mark.parametrize("family", ["deepseek:deepseek-v4-pro", "groq:openai/gpt-oss-20b"])
-async def test_row_35_plain_thinking_goes_back_only_to_servers_that_take_it(family: str) -> None:
+async def test_plain_thinking_goes_back_only_to_servers_that_take_it(family: str) -> None:
     facts = find_model_facts(family)
     looked = oai.Says("I look.", (COUNT,), reasoning="Hm.")
     async with openai_like(looked, oai.Says("It is 7.")) as peer:

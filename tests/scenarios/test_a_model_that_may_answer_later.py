@@ -30,7 +30,7 @@ LATER = [
 
 
 @pytest.mark.parametrize("error", LATER, ids=lambda one: type(one).__name__)
-async def test_f32_what_may_be_answered_later_is_asked_again(error: ModelError) -> None:
+async def test_what_may_be_answered_later_is_asked_again(error: ModelError) -> None:
     model = ScriptedModel([Fail(error), Fail(error), "Tea."])
     async with at_work(model) as talk:
         result = await talk.say("go")
@@ -65,7 +65,7 @@ async def test_what_somebody_must_mend_is_neither_asked_again_nor_of_another(
     assert str(error) in result.error
 
 
-async def test_row_118_the_next_model_is_asked_when_the_attempts_are_over() -> None:
+async def test_the_next_model_is_asked_when_the_attempts_are_over() -> None:
     first = ScriptedModel([Fail(ModelOverloaded("busy"))] * 4, name="one")
     async with at_work((first, ScriptedModel(["Tea."], name="two"))) as talk:
         assert (await talk.say("go")).answer == "Tea."

@@ -21,7 +21,7 @@ def size(request: Prompt) -> int:
     return len(shown(request))
 
 
-async def test_row_119_it_is_asked_once_more_in_a_smaller_form() -> None:
+async def test_it_is_asked_once_more_in_a_smaller_form() -> None:
     model = ScriptedModel(
         [*LOOKS, Fail(ModelOverflow("too long", window=4_000)), "Done."], output_limit=1_000
     )

@@ -65,7 +65,7 @@ async def test_a_file_is_recorded_with_what_it_came_with_and_both_are_acknowledg
     ]
 
 
-async def test_k11_a_model_that_sees_is_given_the_file_and_any_other_its_text_form() -> None:
+async def test_a_model_that_sees_is_given_the_file_and_any_other_its_text_form() -> None:
     seeing, reading = ScriptedModel(["So."], vision=True, pdf=True), ScriptedModel(["So."])
     for model in (seeing, reading):
         async with at_work(model) as talk:
@@ -215,7 +215,7 @@ async def test_the_next_model_of_a_chain_is_given_what_it_can_take() -> None:
     assert opened == ["start", "model"]
 
 
-async def test_row_87_images_of_old_turns_are_only_named_once_an_epoch_opens() -> None:
+async def test_images_of_old_turns_are_only_named_once_an_epoch_opens() -> None:
     model = ScriptedModel(["So."] * 4, vision=True)
     other_model = ScriptedModel(["So."], vision=True, name="other")
     chosen = [model]

@@ -50,7 +50,7 @@ async def chains(talk: Conversation) -> list[list[str]]:
         (None, ["usual"]),
     ],
 )
-async def test_row_120_a_workflow_is_done_by_the_models_of_its_role(
+async def test_a_workflow_is_done_by_the_models_of_its_role(
     role: str | None, chain: list[str]
 ) -> None:
     models: Mapping[str, ScriptedModel | Sequence[ScriptedModel]] = {

@@ -27,7 +27,7 @@ async def test_what_is_written_is_read_by_the_ref_that_the_result_gives() -> Non
     assert (file.text, file.mime, file.data) == ("# Tea\n", "text/markdown", b"# Tea\n")
 
 
-async def test_k13_a_new_turn_begins_with_the_files_and_without_the_outputs() -> None:
+async def test_a_new_turn_begins_with_the_files_and_without_the_outputs() -> None:
     script: list[Entry] = [
         Call("react.write", path="files/tea.md", content="one"),
         Call("react.write", path="outputs/report.md", content="report"),

@@ -1,4 +1,4 @@
-"""What is promised of channels, layers of compaction, pauses and guarded calls: B1 to B15."""
+"""What is promised of channels, layers of compaction, pauses and guarded calls."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def looks(number: int) -> list[Entry]:
     return [Call("w.big", size=3_000) for _ in range(number)]
 
 
-async def test_b1_channels_append_replace_and_add() -> None:
+async def test_channels_append_replace_and_add() -> None:
     used = Usage(input_tokens=10, output_tokens=5)
     calls = Say("", Call("w.look"), Call("w.look"), usage=used)
     async with at_work([calls, Say("Done.", usage=used)]) as talk:
@@ -57,7 +57,7 @@ async def test_b1_channels_append_replace_and_add() -> None:
     assert [decision.stop_reason for decision in after.decisions] == ["tool_use", "stop"]
 
 
-async def test_b2_tokens_add_up_over_requests_and_rounds_are_counted() -> None:
+async def test_tokens_add_up_over_requests_and_rounds_are_counted() -> None:
     script: list[Entry] = [
         Say("", Call("w.look"), usage=Usage(input_tokens=10, output_tokens=5)),
         Say("Done.", usage=Usage(input_tokens=20, output_tokens=10)),
@@ -67,14 +67,14 @@ async def test_b2_tokens_add_up_over_requests_and_rounds_are_counted() -> None:
     assert (result.usage, result.rounds) == (Usage(input_tokens=30, output_tokens=15), 2)
 
 
-async def test_b3_what_waits_is_in_the_very_next_request_once() -> None:
+async def test_what_waits_is_in_the_very_next_request_once() -> None:
     model = ScriptedModel([Call("w.look"), Call("w.look"), "Done."])
     async with at_work(model) as talk:
         await interrupted(talk, "go", "in German")
     assert [shown(request).count("in German") for request in model.requests] == [0, 1, 1]
 
 
-async def test_b4_a_layer_that_suffices_is_the_last_one() -> None:
+async def test_a_layer_that_suffices_is_the_last_one() -> None:
     reads = small([*looks(6), "Done."])
     rounds = small([*[Say("no " * 800, Call("w.look")) for _ in range(6)], "Done."])
     for model in (reads, rounds):
@@ -84,7 +84,7 @@ async def test_b4_a_layer_that_suffices_is_the_last_one() -> None:
     assert (light, heavy > 0) == (0, True)
 
 
-async def test_b5_there_is_a_notice_exactly_when_something_was_dropped() -> None:
+async def test_there_is_a_notice_exactly_when_something_was_dropped() -> None:
     for number, dropped in ((1, False), (6, True)):
         model = small([*looks(number), "Done."])
         async with at_work(model) as talk:
@@ -93,7 +93,7 @@ async def test_b5_there_is_a_notice_exactly_when_something_was_dropped() -> None
         assert any("[CLEARED]" in shown(request) for request in model.requests) is dropped
 
 
-async def test_b6_reads_overlap_and_writes_never_do() -> None:
+async def test_reads_overlap_and_writes_never_do() -> None:
     desk = Desk()
     calls = [
         Call("w.look", text="a", ticks=5),
@@ -109,14 +109,14 @@ async def test_b6_reads_overlap_and_writes_never_do() -> None:
     assert [item.call_id for item in results(model.requests[1])] == ["c1", "c2", "c3", "c4"]
 
 
-async def test_b7_a_refusal_is_an_end_of_its_own() -> None:
+async def test_a_refusal_is_an_end_of_its_own() -> None:
     async with at_work([Refuse()]) as talk:
         result = await talk.say("go")
         (decision,) = await bodies(talk, Decision)
     assert (result.exit_reason, result.ok, decision.stop_reason) == ("refused", False, "refusal")
 
 
-async def test_b7_a_model_that_times_out_gives_way_to_the_next_at_once() -> None:
+async def test_a_model_that_times_out_gives_way_to_the_next_at_once() -> None:
     late: list[Entry] = [Wait(180), Fail(ModelTimedOut("no reply within 180 s"))]
     slow, quick = ScriptedModel(late * 4, name="slow", strict=False), ScriptedModel(["Here."])
     async with at_work((slow, quick), workbench(preset="beakr")) as talk:
@@ -125,7 +125,7 @@ async def test_b7_a_model_that_times_out_gives_way_to_the_next_at_once() -> None
     assert len(slow.requests) == 1
 
 
-async def test_b8_a_pause_outlives_its_process_and_nothing_runs_again(tmp_path: Path) -> None:
+async def test_a_pause_outlives_its_process_and_nothing_runs_again(tmp_path: Path) -> None:
     desk, store = Desk(), f"sqlite:///{tmp_path}/c.db"
     script: list[Entry] = [Call("w.look", text="tea"), Call("w.ask")]
     async with at_work(script, workbench(desk), store=store) as talk:
@@ -137,7 +137,7 @@ async def test_b8_a_pause_outlives_its_process_and_nothing_runs_again(tmp_path: 
     assert results(model.requests[0])[-1].text.endswith("that one")
 
 
-async def test_b9_a_turn_that_was_killed_is_carried_on_to_the_same_transcript() -> None:
+async def test_a_turn_that_was_killed_is_carried_on_to_the_same_transcript() -> None:
     story: list[Entry] = [Call("w.write", path="a"), Call("w.look", text="tea"), "Done."]
     whole_model = ScriptedModel(story)
     async with at_work(whole_model) as talk:
@@ -155,7 +155,7 @@ async def test_b9_a_turn_that_was_killed_is_carried_on_to_the_same_transcript() 
             assert again.requests[-1].messages == whole_model.requests[-1].messages
 
 
-async def test_b13_a_denial_is_a_result() -> None:
+async def test_a_denial_is_a_result() -> None:
     class Closed:
         async def before(self, call: GuardedCall) -> Verdict:
             return Deny("out of scope") if call.tool == "w.command" else Allow()
@@ -169,7 +169,7 @@ async def test_b13_a_denial_is_a_result() -> None:
     assert results(model.requests[1])[0].text.endswith("out of scope")
 
 
-async def test_b14_with_its_budget_spent_a_turn_ends_without_another_request() -> None:
+async def test_with_its_budget_spent_a_turn_ends_without_another_request() -> None:
     used = Say("", Call("w.look"), usage=Usage(input_tokens=200_000))
     model = ScriptedModel([used])
     async with at_work(model) as talk:
@@ -180,7 +180,7 @@ async def test_b14_with_its_budget_spent_a_turn_ends_without_another_request() -
     assert starts
 
 
-async def test_b14_with_its_budget_nearly_spent_a_turn_ends_with_an_answer_from_its_trace() -> None:
+async def test_with_its_budget_nearly_spent_a_turn_ends_with_an_answer_from_its_trace() -> None:
     def play(prompt: Prompt) -> Move:
         look = ToolCall(name="w.look", arguments={"text": "x" * 3_000})
         return Move(text="What was found.") if prompt.purpose == "answer" else Move(calls=(look,))
@@ -198,7 +198,7 @@ async def test_b14_with_its_budget_nearly_spent_a_turn_ends_with_an_answer_from_
     assert result.rounds > 2
 
 
-async def test_b10_a_delegated_task_is_one_call_and_one_result_and_its_work_is_hidden() -> None:
+async def test_a_delegated_task_is_one_call_and_one_result_and_its_work_is_hidden() -> None:
     model = Cast(
         {
             "go": [Call("kin.ask", task="search"), "Found."],

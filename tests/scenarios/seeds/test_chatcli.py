@@ -1,4 +1,4 @@
-"""What is promised of workers: C1 to C18."""
+"""What is promised of workers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Only:
         return text
 
 
-async def test_c1_a_reply_without_calls_is_the_answer() -> None:
+async def test_a_reply_without_calls_is_the_answer() -> None:
     async with at_work(["Hello."]) as talk:
         result = await talk.say("hi")
         assert (result.answer, await bodies(talk, ToolResult)) == ("Hello.", [])
@@ -36,7 +36,7 @@ async def test_c1_a_reply_without_calls_is_the_answer() -> None:
 @pytest.mark.parametrize(
     ("of_bundle", "of_turn", "made"), [(None, None, 15), (7, None, 7), (7, 3, 3)]
 )
-async def test_c2_the_limit_of_the_turn_wins_over_that_of_the_bundle(
+async def test_the_limit_of_the_turn_wins_over_that_of_the_bundle(
     of_bundle: int | None, of_turn: int | None, made: int
 ) -> None:
     model = ScriptedModel([*[Call("w.count", number=n) for n in range(made)], "Forced."])
@@ -46,14 +46,14 @@ async def test_c2_the_limit_of_the_turn_wins_over_that_of_the_bundle(
     assert len(decisions(model)) == made
 
 
-async def test_c3_when_the_model_fails_there_is_a_result_and_its_error() -> None:
+async def test_when_the_model_fails_there_is_a_result_and_its_error() -> None:
     async with at_work([Call("w.look", text="tea"), Fail("no network")]) as talk:
         result = await talk.say("go")
     assert (result.exit_reason, result.error) == ("error", "no network")
     assert "w.look (c1): OK" in result.answer
 
 
-async def test_c4_a_turn_that_is_stopped_before_it_begins_asks_nothing() -> None:
+async def test_a_turn_that_is_stopped_before_it_begins_asks_nothing() -> None:
     desk, model = Desk(), ScriptedModel([Call("w.hang")])
     async with Harness.open(
         workbench(desk), store="memory:", model=model, clock=FakeClock()
@@ -69,7 +69,7 @@ async def test_c4_a_turn_that_is_stopped_before_it_begins_asks_nothing() -> None
     assert (outcomes, len(model.requests)) == (["stopped", "stopped"], 1)
 
 
-async def test_c5_a_blocked_command_is_told_and_the_loop_goes_on() -> None:
+async def test_a_blocked_command_is_told_and_the_loop_goes_on() -> None:
     model = ScriptedModel([Call("w.command", text="x"), "Not then."])
     async with at_work(model, workbench(guards=[Only("read")])) as talk:
         assert (await talk.say("go")).answer == "Not then."
@@ -77,14 +77,14 @@ async def test_c5_a_blocked_command_is_told_and_the_loop_goes_on() -> None:
     assert (result.status, result.text) == ("denied", "w.command is blocked")
 
 
-async def test_c6_who_only_reads_cannot_write() -> None:
+async def test_who_only_reads_cannot_write() -> None:
     desk, model = Desk(), ScriptedModel([Call("w.write", path="a"), "No."])
     async with at_work(model, workbench(desk, guards=[Only("read")])) as talk:
         await talk.say("go")
     assert (desk.began, results(model.requests[1])[0].ok) == ([], False)
 
 
-async def test_c7_three_rounds_with_one_call_each_are_three_calls() -> None:
+async def test_three_rounds_with_one_call_each_are_three_calls() -> None:
     async with at_work([Call("w.look", text=item) for item in "abc"]) as talk:
         result = await talk.say("go", max_iterations=3, on_exhausted="partial")
         (answer,) = await bodies(talk, Completion)
@@ -92,7 +92,7 @@ async def test_c7_three_rounds_with_one_call_each_are_three_calls() -> None:
     assert (result.rounds, answer.flag) == (3, "partial")
 
 
-async def test_c8_what_a_call_does_decides_what_runs_beside_it() -> None:
+async def test_what_a_call_does_decides_what_runs_beside_it() -> None:
     desk = Desk()
     calls = [
         Call("w.look", text="r1", ticks=3),
@@ -107,7 +107,7 @@ async def test_c8_what_a_call_does_decides_what_runs_beside_it() -> None:
     assert desk.order[-4:] == ["+x", "-x", "+r2", "-r2"]
 
 
-async def test_c9_five_calls_of_which_two_run_at_once_come_in_their_order() -> None:
+async def test_five_calls_of_which_two_run_at_once_come_in_their_order() -> None:
     desk = Desk()
     calls = [Call("w.look", text=f"{n}", ticks=9 - n) for n in range(5)]
     model = ScriptedModel([Say("", *calls), "Done."])
@@ -119,7 +119,7 @@ async def test_c9_five_calls_of_which_two_run_at_once_come_in_their_order() -> N
     ]
 
 
-async def test_c17_two_writes_of_one_file_beside_a_read_keep_their_order() -> None:
+async def test_two_writes_of_one_file_beside_a_read_keep_their_order() -> None:
     desk = Desk()
     calls = [
         Call("w.write", path="a", text="1", ticks=5),
@@ -139,7 +139,7 @@ async def test_c17_two_writes_of_one_file_beside_a_read_keep_their_order() -> No
         ("json", '{"action": "call_tool", "tool": "w.look", "arguments": {'),
     ],
 )
-async def test_c18_calls_that_are_all_broken_are_repaired_and_no_answer(
+async def test_calls_that_are_all_broken_are_repaired_and_no_answer(
     protocol: ProtocolName, broken: str
 ) -> None:
     async with at_work([Raw(broken), "Done."], workbench(protocol=protocol)) as talk:

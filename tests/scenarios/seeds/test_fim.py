@@ -1,4 +1,4 @@
-"""What is promised of two phases, JSON actions, many tools and interrupts: F1 to F30."""
+"""What is promised of two phases, JSON actions, many tools and interrupts."""
 
 from __future__ import annotations
 
@@ -69,27 +69,27 @@ def acts(number: int) -> list[Entry]:
     return [Say("why " * 20, Call("w.command", text=f"{n} " + "yes " * 700)) for n in range(number)]
 
 
-async def test_f1_an_answer_at_once_is_one_round() -> None:
+async def test_an_answer_at_once_is_one_round() -> None:
     async with at_work(in_json(["Hello."])) as talk:
         result = await talk.say("hi")
         assert (result.answer, result.rounds, await bodies(talk, ToolCalled)) == ("Hello.", 1, [])
 
 
-async def test_f2_a_call_and_an_answer_are_two_rounds() -> None:
+async def test_a_call_and_an_answer_are_two_rounds() -> None:
     model = in_json([Call("w.look", text="tea"), "Tea."])
     async with at_work(model) as talk:
         assert (await talk.say("go")).rounds == 2
     assert str(model.requests[1].messages[-1]) == "user: [tc:turn_1.c1.result]\nseen tea"
 
 
-async def test_f3_of_an_unknown_tool_the_loop_recovers() -> None:
+async def test_of_an_unknown_tool_the_loop_recovers() -> None:
     async with at_work(in_json([Call("w.nowhere"), "Then not."])) as talk:
         assert (await talk.say("go")).answer == "Then not."
         (result,) = await bodies(talk, ToolResult)
     assert result.status == "error"
 
 
-async def test_f4_at_the_limit_each_call_is_listed_with_its_end() -> None:
+async def test_at_the_limit_each_call_is_listed_with_its_end() -> None:
     script: list[Entry] = [Call("w.look"), Call("w.crash"), Call("w.count", number=1)]
     async with at_work(in_json(script)) as talk:
         result = await talk.say("go", max_iterations=3, on_exhausted="summary")
@@ -101,14 +101,14 @@ async def test_f4_at_the_limit_each_call_is_listed_with_its_end() -> None:
     ]
 
 
-async def test_f5_garbage_then_json_is_two_requests() -> None:
+async def test_garbage_then_json_is_two_requests() -> None:
     model = in_json([Raw("garbage"), "Read."])
     async with at_work(model) as talk:
         assert (await talk.say("go")).answer == "Read."
     assert len(model.requests) == 2
 
 
-async def test_f6_garbage_twice_gives_the_second_as_it_is() -> None:
+async def test_garbage_twice_gives_the_second_as_it_is() -> None:
     async with at_work(in_json([Raw("first"), Raw("second")])) as talk:
         assert (await talk.say("go", max_iterations=2)).answer == "second"
         (answer,) = await bodies(talk, Completion)
@@ -116,12 +116,12 @@ async def test_f6_garbage_twice_gives_the_second_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("written", ['{"answer": "x"}', '{"action": "sing", "answer": "x"}'])
-async def test_f7_an_answer_without_a_known_action_is_one(written: str) -> None:
+async def test_an_answer_without_a_known_action_is_one(written: str) -> None:
     async with at_work(in_json([Raw(written)])) as talk:
         assert (await talk.say("go")).answer == "x"
 
 
-async def test_f8_null_is_no_arguments() -> None:
+async def test_null_is_no_arguments() -> None:
     call = '{"action": "call_tool", "tool": "w.nothing", "arguments": null}'
     async with at_work(in_json([Raw(call), "Done."])) as talk:
         await talk.say("go")
@@ -129,14 +129,14 @@ async def test_f8_null_is_no_arguments() -> None:
     assert (called.arguments, ended.status) == ({}, "ok")
 
 
-async def test_f9_a_model_without_calls_is_asked_in_json_although_native_is_wanted() -> None:
+async def test_a_model_without_calls_is_asked_in_json_although_native_is_wanted() -> None:
     model = in_json([Call("w.look"), "Done."])
     async with at_work(model, workbench(protocol="native")) as talk:
         assert (await talk.say("go")).ok
     assert {request.options.protocol for request in model.requests} == {"json"}
 
 
-async def test_f10_without_own_tools_there_are_only_those_of_the_loop_and_none_is_forced() -> None:
+async def test_without_own_tools_there_are_only_those_of_the_loop_and_none_is_forced() -> None:
     model = ScriptedModel(["Done."])
     async with at_work(model, workbench(tools=[])) as talk:
         await talk.say("go")
@@ -145,7 +145,7 @@ async def test_f10_without_own_tools_there_are_only_those_of_the_loop_and_none_i
     assert request.options.force_tool == ""
 
 
-async def test_f11_three_calls_have_three_results_in_their_order() -> None:
+async def test_three_calls_have_three_results_in_their_order() -> None:
     calls = [Call("w.look", text=item, ticks=9 - n) for n, item in enumerate("abc")]
     model = ScriptedModel([Say("", *calls), "Done."])
     async with at_work(model) as talk:
@@ -157,13 +157,13 @@ async def test_f11_three_calls_have_three_results_in_their_order() -> None:
     ]
 
 
-async def test_f12_text_beside_calls_is_no_answer() -> None:
+async def test_text_beside_calls_is_no_answer() -> None:
     async with at_work([Say("It is 4.", Call("w.look")), "It is 5."]) as talk:
         result = await talk.say("go")
     assert (result.answer, result.rounds) == ("It is 5.", 2)
 
 
-async def test_f13_a_call_that_fails_leaves_those_beside_it_alone() -> None:
+async def test_a_call_that_fails_leaves_those_beside_it_alone() -> None:
     script: list[Entry] = [Say("", Call("w.look"), Call("w.crash"), Call("w.look")), "Done."]
     async with at_work(script) as talk:
         await talk.say("go")
@@ -172,14 +172,14 @@ async def test_f13_a_call_that_fails_leaves_those_beside_it_alone() -> None:
 
 
 @pytest.mark.parametrize("protocol", ["native", "json"])
-async def test_f14_what_a_tool_raised_reaches_the_model(protocol: ProtocolName) -> None:
+async def test_what_a_tool_raised_reaches_the_model(protocol: ProtocolName) -> None:
     model = ScriptedModel([Call("w.crash"), "Sorry."])
     async with at_work(model) as talk:
         await talk.say("go", protocol=protocol)
     assert "ValueError: broken" in shown(model.requests[1])
 
 
-async def test_f15_of_calls_that_run_at_once_each_result_is_heard_as_it_comes() -> None:
+async def test_of_calls_that_run_at_once_each_result_is_heard_as_it_comes() -> None:
     calls = [Call("w.look", text="slow", ticks=40), Call("w.look", text="fast", ticks=1)]
     async with at_work([Say("", *calls), "Done."]) as talk:
         events = await heard(talk, "go")
@@ -194,7 +194,7 @@ async def test_f15_of_calls_that_run_at_once_each_result_is_heard_as_it_comes() 
 @pytest.mark.parametrize(
     ("tools", "purposes"), [(TWELVE, ["decision"]), (THIRTEEN, ["selection", "decision"])]
 )
-async def test_f16_of_more_than_twelve_tools_a_request_chooses_first(
+async def test_of_more_than_twelve_tools_a_request_chooses_first(
     tools: list[str], purposes: list[str]
 ) -> None:
     model = ScriptedModel(["Done."], aux={"selection": [Call("select_tools", tools=["w.look"])]})
@@ -203,7 +203,7 @@ async def test_f16_of_more_than_twelve_tools_a_request_chooses_first(
     assert [request.purpose for request in model.requests] == purposes
 
 
-async def test_f17_a_plain_model_that_chooses_garbage_is_asked_three_times_in_all() -> None:
+async def test_a_plain_model_that_chooses_garbage_is_asked_three_times_in_all() -> None:
     model = ScriptedModel(["Done."], aux={"selection": [Raw("?")] * 2}, tool_call=False)
     async with at_work(model, workbench(tools=THIRTEEN, select_tools=True)) as talk:
         assert (await talk.say("go")).ok
@@ -211,21 +211,21 @@ async def test_f17_a_plain_model_that_chooses_garbage_is_asked_three_times_in_al
 
 
 @pytest.mark.parametrize("names", [[], ["no.tool", "nor.this"]])
-async def test_f18_a_choice_of_nothing_leaves_every_tool(names: list[str]) -> None:
+async def test_a_choice_of_nothing_leaves_every_tool(names: list[str]) -> None:
     model = ScriptedModel(["Done."], aux={"selection": [Call("select_tools", tools=names)]})
     async with at_work(model, workbench(tools=THIRTEEN, select_tools=True)) as talk:
         await talk.say("go")
     assert len(model.requests[-1].tools) == 16
 
 
-async def test_f19_of_ten_that_are_named_six_are_taken() -> None:
+async def test_of_ten_that_are_named_six_are_taken() -> None:
     model = ScriptedModel(["Done."], aux={"selection": [Call("select_tools", tools=THIRTEEN)]})
     async with at_work(model, workbench(tools=THIRTEEN, select_tools=True)) as talk:
         await talk.say("go")
     assert len([tool for tool in model.requests[-1].tools if tool.name.startswith("w.")]) == 6
 
 
-async def test_f20_the_choice_is_heard_before_the_first_round() -> None:
+async def test_the_choice_is_heard_before_the_first_round() -> None:
     model = ScriptedModel(["Done."], aux={"selection": [Call("select_tools", tools=["w.look"])]})
     async with at_work(model, workbench(tools=THIRTEEN, select_tools=True)) as talk:
         await talk.say("go")
@@ -244,7 +244,7 @@ async def test_f20_the_choice_is_heard_before_the_first_round() -> None:
         (CapabilityChoices(tool_call=True), 3),
     ],
 )
-async def test_f21_data_is_asked_for_so_often_and_its_usage_added(
+async def test_data_is_asked_for_so_often_and_its_usage_added(
     capabilities: CapabilityChoices, requests: int
 ) -> None:
     bad = Say("none", usage=Usage(input_tokens=10, output_tokens=5))
@@ -256,7 +256,7 @@ async def test_f21_data_is_asked_for_so_often_and_its_usage_added(
     assert result.usage == Usage(input_tokens=10 * requests, output_tokens=5 * requests)
 
 
-async def test_f22_a_context_that_fits_is_left_alone() -> None:
+async def test_a_context_that_fits_is_left_alone() -> None:
     model = ScriptedModel([*looks(6), "Done."])
     async with at_work(model) as talk:
         await talk.say("go")
@@ -265,7 +265,7 @@ async def test_f22_a_context_that_fits_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("summary", [Fail("down"), Say(" ")])
-async def test_f22_when_no_summary_is_to_be_had_the_turn_goes_on_without(summary: Entry) -> None:
+async def test_when_no_summary_is_to_be_had_the_turn_goes_on_without(summary: Entry) -> None:
     model = small([*acts(9), "Done."], *[summary] * 9)
     async with at_work(model) as talk:
         assert (await talk.say("the very question")).answer == "Done."
@@ -274,7 +274,7 @@ async def test_f22_when_no_summary_is_to_be_had_the_turn_goes_on_without(summary
     assert "the very question" in shown(model.requests[-1])
 
 
-async def test_f23_a_second_summary_stands_for_what_the_first_did() -> None:
+async def test_a_second_summary_stands_for_what_the_first_did() -> None:
     model = small([*acts(12), "Done."], *[f"Goal: step {n}." for n in range(9)])
     async with at_work(model) as talk:
         await talk.say("go")
@@ -286,7 +286,7 @@ async def test_f23_a_second_summary_stands_for_what_the_first_did() -> None:
 
 
 @pytest.mark.parametrize("protocol", ["native", "json"])
-async def test_f24_old_results_are_only_named_in_every_protocol(protocol: ProtocolName) -> None:
+async def test_old_results_are_only_named_in_every_protocol(protocol: ProtocolName) -> None:
     model = small([*looks(6), "Done."])
     async with at_work(model) as talk:
         await talk.say("go", protocol=protocol)
@@ -297,7 +297,7 @@ async def test_f24_old_results_are_only_named_in_every_protocol(protocol: Protoc
 
 @pytest.mark.parametrize("protocol", ["native", "json"])
 @pytest.mark.parametrize(("texts", "message"), [("aa", False), ("aaa", True), ("aab", False)])
-async def test_f25_calls_that_repeat_are_told_of_from_the_third_on(
+async def test_calls_that_repeat_are_told_of_from_the_third_on(
     protocol: ProtocolName, texts: str, message: bool
 ) -> None:
     calls: list[Entry] = [Call("w.look", text=text) for text in texts]
@@ -314,7 +314,7 @@ async def test_f25_calls_that_repeat_are_told_of_from_the_third_on(
     ("calls", "on", "held"),
     [(0, True, False), (1, True, False), (3, True, True), (3, False, False)],
 )
-async def test_f26_an_answer_is_checked_once_after_enough_rounds(
+async def test_an_answer_is_checked_once_after_enough_rounds(
     calls: int, on: bool, held: bool
 ) -> None:
     new_calls: list[Entry] = [Call("w.count", number=n) for n in range(calls)]
@@ -332,7 +332,7 @@ def reflect(state: ReactStateV2) -> RoundHookResult:
 @pytest.mark.parametrize(
     ("rounds", "limit", "message"), [(5, 20, 0), (6, 20, 1), (12, 20, 2), (6, 7, 0)]
 )
-async def test_f27_every_sixth_round_but_the_last_the_goal_is_asked_after(
+async def test_every_sixth_round_but_the_last_the_goal_is_asked_after(
     rounds: int, limit: int, message: int
 ) -> None:
     calls: list[Entry] = [Call("w.count", number=n) for n in range(rounds)]
@@ -343,7 +343,7 @@ async def test_f27_every_sixth_round_but_the_last_the_goal_is_asked_after(
 
 
 @pytest.mark.parametrize(("size", "cut"), [(64_000, False), (64_001, True)])
-async def test_f28_what_is_too_long_is_shown_in_part_with_its_ref(size: int, cut: bool) -> None:
+async def test_what_is_too_long_is_shown_in_part_with_its_ref(size: int, cut: bool) -> None:
     model = ScriptedModel([*looks(1, size), "Done."])
     async with at_work(model) as talk:
         await talk.say("go")
@@ -371,7 +371,7 @@ class Hook:
         return f"{text}!"
 
 
-async def test_f29_guards_stop_change_and_mark_calls_and_fail_closed() -> None:
+async def test_guards_stop_change_and_mark_calls_and_fail_closed() -> None:
     desk = Desk()
     calls = [Call("w.look", text=text) for text in ("tea", "cake", "pen")]
     model = ScriptedModel([Say("", *calls, Call("w.command", text="pen")), "Done."])
@@ -384,7 +384,7 @@ async def test_f29_guards_stop_change_and_mark_calls_and_fail_closed() -> None:
     assert (desk.began, ran["c2"]) == (["pie", "pen"], {"text": "pie"})
 
 
-async def test_f30_a_call_that_was_cut_off_is_closed_once_beside_the_real_results() -> None:
+async def test_a_call_that_was_cut_off_is_closed_once_beside_the_real_results() -> None:
     log, script = CrashingLog(MemoryLog(FakeClock())), [Say("", Call("w.look"), Call("w.command"))]
     log.left = 5
     with pytest.raises(Crashed):
@@ -400,7 +400,7 @@ async def test_f30_a_call_that_was_cut_off_is_closed_once_beside_the_real_result
     assert again == closed
 
 
-async def test_f31_what_came_after_a_place_is_replayed_to_its_owner_alone() -> None:
+async def test_what_came_after_a_place_is_replayed_to_its_owner_alone() -> None:
     model, clock = ScriptedModel(["Done."]), FakeClock()
     async with Harness.open(workbench(), store="memory:", model=model, clock=clock) as harness:
         talk = harness.conversation("c", user="ann")
@@ -412,7 +412,7 @@ async def test_f31_what_came_after_a_place_is_replayed_to_its_owner_alone() -> N
         assert await harness.conversation("c", user="bob").blocks() == []
 
 
-async def test_f36_a_turn_at_its_limit_still_says_what_it_used() -> None:
+async def test_a_turn_at_its_limit_still_says_what_it_used() -> None:
     used = Usage(input_tokens=10, output_tokens=5)
     script: list[Entry] = [Say("", Call("w.look"), usage=used), Say("", Call("w.look"), usage=used)]
     async with at_work(script) as talk:
@@ -420,7 +420,7 @@ async def test_f36_a_turn_at_its_limit_still_says_what_it_used() -> None:
     assert result.usage == used + used
 
 
-async def test_f45_synthesis_sees_every_result_in_both_protocols() -> None:
+async def test_synthesis_sees_every_result_in_both_protocols() -> None:
     for protocol in ("native", "json"):
         calls: list[Entry] = [Call("w.count", number=n) for n in range(10)]
         model = ScriptedModel([*calls, "Brief.", "Long."])
@@ -433,7 +433,7 @@ async def test_f45_synthesis_sees_every_result_in_both_protocols() -> None:
         assert [f"w.count(number={n}): ok\n{n}" in trace for n in range(10)] == [True] * 10
 
 
-async def test_f46_of_each_result_2000_characters_are_in_the_trace() -> None:
+async def test_of_each_result_2000_characters_are_in_the_trace() -> None:
     model = ScriptedModel([Say("", *[Call("w.big", size=n) for n in (2_000, 2_001)]), "B.", "L."])
     async with at_work(model) as talk:
         await talk.say("go", answer_mode="synthesize")
@@ -442,14 +442,14 @@ async def test_f46_of_each_result_2000_characters_are_in_the_trace() -> None:
     assert ["1 more characters" in item for item in trace] == [False, True]
 
 
-async def test_f47_when_synthesis_fails_the_brief_answer_stands() -> None:
+async def test_when_synthesis_fails_the_brief_answer_stands() -> None:
     async with at_work([Call("w.look"), "Brief.", Fail("down")]) as talk:
         result = await talk.say("go", answer_mode="synthesize")
     assert (result.answer, result.exit_reason) == ("Brief.", "complete")
 
 
 @pytest.mark.parametrize("protocol", ["native", "json"])
-async def test_f48_rich_content_is_only_named_in_both_protocols(protocol: ProtocolName) -> None:
+async def test_rich_content_is_only_named_in_both_protocols(protocol: ProtocolName) -> None:
     model = ScriptedModel([Call("w.page", name="tea"), "Made."])
     async with at_work(model) as talk:
         await talk.say("go", protocol=protocol)
@@ -458,7 +458,7 @@ async def test_f48_rich_content_is_only_named_in_both_protocols(protocol: Protoc
     assert ("<b>" in shown(model.requests[1]), page.text) == (False, '{"html":"<b>tea</b>"}')
 
 
-async def test_f49_no_request_has_a_result_without_its_call() -> None:
+async def test_no_request_has_a_result_without_its_call() -> None:
     model = small([*looks(5), *acts(6), *looks(5), "Done."], *["Goal."] * 9)
     async with at_work(model) as talk:
         assert (await talk.say("go", max_iterations=30)).ok

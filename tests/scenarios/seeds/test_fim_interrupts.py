@@ -1,4 +1,4 @@
-"""What is promised of what the user says into a running turn: F37 to F44."""
+"""What is promised of what the user says into a running turn."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def interrupts(request: Prompt) -> list[str]:
     return [item for item in texts if item.startswith("[USER INTERRUPT]")]
 
 
-async def test_f37_in_json_what_was_said_follows_the_observation() -> None:
+async def test_in_json_what_was_said_follows_the_observation() -> None:
     model = in_json([Call("w.look", text="tea"), "Both."])
     async with at_work(model) as talk:
         await interrupted(talk, "go", "in German", at=ToolCalled)
@@ -34,14 +34,14 @@ async def test_f37_in_json_what_was_said_follows_the_observation() -> None:
     assert ("seen tea" in str(observed), "in German" in str(said)) == (True, True)
 
 
-async def test_f38_natively_what_was_said_follows_all_results() -> None:
+async def test_natively_what_was_said_follows_all_results() -> None:
     model = ScriptedModel([Say("", Call("w.look"), Call("w.look")), "Both."])
     async with at_work(model) as talk:
         await interrupted(talk, "go", "in German", at=ToolCalled)
     assert roles(model.requests[1].messages)[-4:] == ["assistant", "tool", "tool", "user"]
 
 
-async def test_f39_several_things_said_make_one_message() -> None:
+async def test_several_things_said_make_one_message() -> None:
     model = ScriptedModel([Call("w.look"), "All."])
     async with at_work(model) as talk:
         await interrupted(talk, "go", "in German", "and short", "please")
@@ -50,14 +50,14 @@ async def test_f39_several_things_said_make_one_message() -> None:
 
 
 @pytest.mark.parametrize("protocol", ["native", "json", "tagged", "thought_action"])
-async def test_f40_an_answer_is_held_for_what_was_said(protocol: ProtocolName) -> None:
+async def test_an_answer_is_held_for_what_was_said(protocol: ProtocolName) -> None:
     model = ScriptedModel(["A.", "A and B."])
     async with at_work(model) as talk:
         assert await interrupted(talk, "go", "and b?", protocol=protocol) == "A and B."
         assert [draft.text for draft in await bodies(talk, Draft)] == ["A."]
 
 
-async def test_f41_what_comes_on_the_last_round_is_kept_for_the_next_turn() -> None:
+async def test_what_comes_on_the_last_round_is_kept_for_the_next_turn() -> None:
     model = ScriptedModel(["A.", "B."])
     async with at_work(model) as talk:
         assert await interrupted(talk, "go", "and b?", max_iterations=1) == "A."
@@ -65,7 +65,7 @@ async def test_f41_what_comes_on_the_last_round_is_kept_for_the_next_turn() -> N
     assert ["and b?" in shown(request) for request in model.requests] == [False, True]
 
 
-async def test_f42_what_was_taken_back_is_never_shown_and_only_once_taken_back() -> None:
+async def test_what_was_taken_back_is_never_shown_and_only_once_taken_back() -> None:
     model = ScriptedModel([Call("w.look"), "Done."])
     taken_back = list[bool]()
     async with at_work(model) as talk:
@@ -79,7 +79,7 @@ async def test_f42_what_was_taken_back_is_never_shown_and_only_once_taken_back()
     assert "by the way" not in shown(model.requests[-1])
 
 
-async def test_f43_what_is_left_over_is_named_in_the_result() -> None:
+async def test_what_is_left_over_is_named_in_the_result() -> None:
     async with at_work(["A."]) as talk:
         turn = asyncio.ensure_future(talk.say("go", max_iterations=1))
         await begun(talk)
@@ -90,7 +90,7 @@ async def test_f43_what_is_left_over_is_named_in_the_result() -> None:
     assert reading.text == "and b?"
 
 
-async def test_f44_a_reply_that_cannot_be_read_loses_nothing() -> None:
+async def test_a_reply_that_cannot_be_read_loses_nothing() -> None:
     model = in_json([Raw("garbage"), "Both."])
     async with at_work(model) as talk:
         assert await interrupted(talk, "go", "in German") == "Both."

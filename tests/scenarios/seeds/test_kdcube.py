@@ -1,4 +1,4 @@
-"""What is promised of the timeline, plans, the board and citations: K1 to K15."""
+"""What is promised of the timeline, plans, the board and citations."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def plan(*steps: str) -> ToolCall:
     return Call("react.plan", mode="new", steps=list(steps))
 
 
-async def test_k1_one_loop_makes_fifteen_decisions_at_most() -> None:
+async def test_one_loop_makes_fifteen_decisions_at_most() -> None:
     model = ScriptedModel([*[Call("w.count", number=n) for n in range(15)], "Forced."])
     async with at_work(model) as talk:
         result = await talk.say("go")
     assert (result.exit_reason, len(model.requests)) == ("max_iterations", 16)
 
 
-async def test_k2_the_timeline_is_loaded_again_each_turn(tmp_path: Path) -> None:
+async def test_the_timeline_is_loaded_again_each_turn(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/c.db"
     script: list[Entry] = [Call("w.find", url="https://a.org"), "So [[S:1]]."]
     async with at_work(script, store=store) as talk:
@@ -38,7 +38,7 @@ async def test_k2_the_timeline_is_loaded_again_each_turn(tmp_path: Path) -> None
     assert [source.url for source in result.sources] == ["https://a.org"]
 
 
-async def test_k3_a_plan_is_a_lineage_of_snapshots_that_notes_tick_off() -> None:
+async def test_a_plan_is_a_lineage_of_snapshots_that_notes_tick_off() -> None:
     script: list[Entry] = [plan("look", "answer"), Say("✓ [1] seen", Call("w.look")), "✓ [2]\nTea."]
     async with at_work(script) as talk:
         result = await talk.say("go")
@@ -50,7 +50,7 @@ async def test_k3_a_plan_is_a_lineage_of_snapshots_that_notes_tick_off() -> None
     assert latest.ref.startswith("ar:turn_1.react.plan.")
 
 
-async def test_k3_the_current_plan_is_announced_again_in_the_next_turn() -> None:
+async def test_the_current_plan_is_announced_again_in_the_next_turn() -> None:
     model = ScriptedModel([plan("look"), "Later.", "Now."])
     async with at_work(model) as talk:
         await talk.say("go")
@@ -58,7 +58,7 @@ async def test_k3_the_current_plan_is_announced_again_in_the_next_turn() -> None
     assert "plan_id=plan:turn_1:c1 (current)\n□ [1] look" in model.requests[-1].tail
 
 
-async def test_k4_each_round_has_a_board_of_its_own() -> None:
+async def test_each_round_has_a_board_of_its_own() -> None:
     model = ScriptedModel([Call("w.look"), Call("w.look"), "Done."])
     async with at_work(model) as talk:
         await talk.say("go")
@@ -66,7 +66,7 @@ async def test_k4_each_round_has_a_board_of_its_own() -> None:
     assert boards == [f"ANNOUNCE — iteration {n} of 15, {15 - n} left" for n in (1, 2, 3)]
 
 
-async def test_k5_cache_points_lie_at_the_turn_before_before_the_tail_and_at_it() -> None:
+async def test_cache_points_lie_at_the_turn_before_before_the_tail_and_at_it() -> None:
     model = ScriptedModel(["Hello.", *[Call("w.count", number=n) for n in range(7)], "Done."])
     async with at_work(model) as talk:
         await talk.say("hello")
@@ -76,7 +76,7 @@ async def test_k5_cache_points_lie_at_the_turn_before_before_the_tail_and_at_it(
     assert model.requests[-1].cache_points == tuple(point.messages for point in last.points)
 
 
-async def test_k6_at_a_ceiling_a_summary_takes_the_place_of_turns() -> None:
+async def test_at_a_ceiling_a_summary_takes_the_place_of_turns() -> None:
     script: list[Entry] = [Say(f"{n} " + "yes " * 900) for n in range(7)]
     model = ScriptedModel(
         script, aux={"summary": ["Goal: count."] * 9}, window=6_000, output_limit=1_000
@@ -91,7 +91,7 @@ async def test_k6_at_a_ceiling_a_summary_takes_the_place_of_turns() -> None:
     assert read.text.startswith("0 yes")
 
 
-async def test_k7_what_is_cut_from_a_prompt_is_read_back_by_its_ref() -> None:
+async def test_what_is_cut_from_a_prompt_is_read_back_by_its_ref() -> None:
     read = Call("react.read", paths=["tc:turn_1.c1.result"])
     clock, model = FakeClock(), ScriptedModel([Call("w.big", size=3_000), "1", "2", "3", read, "4"])
     async with at_work(model, clock=clock) as talk:
@@ -138,7 +138,7 @@ class PlainSpace(Space):
 
 
 @pytest.mark.parametrize("workflow", [Space, PlainSpace])
-async def test_k9_knowledge_is_searched_read_and_cited(workflow: type[BaseWorkflow]) -> None:
+async def test_knowledge_is_searched_read_and_cited(workflow: type[BaseWorkflow]) -> None:
     search = Call("react.search_knowledge", query="tea", limit=1)
     model = ScriptedModel([search, Call("react.read", paths=["ks:docs/tea.md"]), "So [[S:1]]."])
     async with at_work(model, Bundle(id="space", workflow=workflow)) as talk:
@@ -148,7 +148,7 @@ async def test_k9_knowledge_is_searched_read_and_cited(workflow: type[BaseWorkfl
     assert [source.url for source in result.sources] == [f"ks:docs/tea.md@{'a' * 40}"]
 
 
-async def test_k12_citations_are_of_one_pool_without_doubles() -> None:
+async def test_citations_are_of_one_pool_without_doubles() -> None:
     urls = ["https://a.org", "https://a.org/", "https://b.org"]
     script: list[Entry] = [Say("", *[Call("w.find", url=url) for url in urls]), "So [[S:1-2]]."]
     async with at_work(script) as talk:
@@ -156,7 +156,7 @@ async def test_k12_citations_are_of_one_pool_without_doubles() -> None:
     assert [source.url for source in result.sources] == ["https://a.org", "https://b.org"]
 
 
-async def test_k14_the_last_word_of_a_person_counts_and_a_rate_is_made_of_those() -> None:
+async def test_the_last_word_of_a_person_counts_and_a_rate_is_made_of_those() -> None:
     async with at_work(["One.", "Two.", "Three."]) as talk:
         for number, reaction in enumerate(("ok", "not_ok", "neutral"), start=1):
             await talk.say("go")
@@ -169,7 +169,7 @@ async def test_k14_the_last_word_of_a_person_counts_and_a_rate_is_made_of_those(
     assert reactions.satisfaction.rate == pytest.approx(0.5)
 
 
-async def test_k15_channels_are_streamed_apart() -> None:
+async def test_channels_are_streamed_apart() -> None:
     written = "<channel:thinking>hm</channel:thinking><channel:answer>So.</channel:answer>"
     async with at_work(Spoken([*written])) as talk:
         events = await heard(talk, "go", protocol="tagged")

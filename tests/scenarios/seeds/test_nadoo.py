@@ -1,4 +1,4 @@
-"""What is promised of thought and action: N1 to N10."""
+"""What is promised of thought and action."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ def acting(tool: str, given: str, more: str = "") -> Raw:
     return Raw(f"Thought: I look.\nAction: {tool}\nAction Input: {given}{more}")
 
 
-async def test_n1_an_answer_may_come_early_unless_something_else_is_asked_for() -> None:
+async def test_an_answer_may_come_early_unless_something_else_is_asked_for() -> None:
     model = ScriptedModel(["At once."])
     async with at_work(model, workbench(protocol="thought_action")) as talk:
         assert (await talk.say("go")).rounds == 1
     assert f"of {LoopOptions().max_iterations}," in model.requests[0].tail
 
 
-async def test_n2_decision_call_and_result_come_in_their_order() -> None:
+async def test_decision_call_and_result_come_in_their_order() -> None:
     script: list[Entry] = [Call("w.look", text="tea"), "Tea."]
     async with at_work(script, workbench(protocol="thought_action")) as talk:
         events = await heard(talk, "go")
@@ -36,7 +36,7 @@ async def test_n2_decision_call_and_result_come_in_their_order() -> None:
     ]
 
 
-async def test_n3_at_the_limit_one_more_request_asks_for_the_answer() -> None:
+async def test_at_the_limit_one_more_request_asks_for_the_answer() -> None:
     model = ScriptedModel([Call("w.look"), Call("w.look"), "What I have."])
     async with at_work(model, workbench(protocol="thought_action")) as talk:
         result = await talk.say("go", max_iterations=2)
@@ -44,7 +44,7 @@ async def test_n3_at_the_limit_one_more_request_asks_for_the_answer() -> None:
     assert not model.requests[-1].options.allow_calls
 
 
-async def test_n4_without_early_stop_every_round_is_made() -> None:
+async def test_without_early_stop_every_round_is_made() -> None:
     model = ScriptedModel(["First.", "Second.", "Third."])
     async with at_work(model, workbench(protocol="thought_action")) as talk:
         result = await talk.say("go", early_stop=False, max_iterations=3)
@@ -52,7 +52,7 @@ async def test_n4_without_early_stop_every_round_is_made() -> None:
     assert (result.answer, result.rounds, drafts) == ("Third.", 3, ["First.", "Second."])
 
 
-async def test_n5_a_tool_that_is_not_on_the_list_is_an_observation_of_an_error() -> None:
+async def test_a_tool_that_is_not_on_the_list_is_an_observation_of_an_error() -> None:
     desk, model = Desk(), ScriptedModel([acting("w.command", '{"text": "x"}'), "Not then."])
     async with at_work(model, workbench(desk, tools=["w.look"], protocol="thought_action")) as talk:
         await talk.say("go")
@@ -60,7 +60,7 @@ async def test_n5_a_tool_that_is_not_on_the_list_is_an_observation_of_an_error()
     assert "Observation: [tc:turn_1.c1.result]\nno tool 'w.command'" in shown(model.requests[1])
 
 
-async def test_n6_an_observation_that_the_model_invents_is_discarded() -> None:
+async def test_an_observation_that_the_model_invents_is_discarded() -> None:
     invented = acting("w.look", '{"text": "tea"}', "\nObservation: none\nFinal Answer: None.")
     model = ScriptedModel([invented, "Tea."])
     async with at_work(model, workbench(protocol="thought_action")) as talk:
@@ -68,7 +68,7 @@ async def test_n6_an_observation_that_the_model_invents_is_discarded() -> None:
     assert "none" not in shown(model.requests[1])
 
 
-async def test_n7_an_input_that_is_no_json_is_told_and_costs_a_round() -> None:
+async def test_an_input_that_is_no_json_is_told_and_costs_a_round() -> None:
     async with at_work(
         [acting("w.look", "tea, please"), "Tea."], workbench(protocol="thought_action")
     ) as talk:
@@ -78,7 +78,7 @@ async def test_n7_an_input_that_is_no_json_is_told_and_costs_a_round() -> None:
     assert "Action Input is not a complete JSON object" in notice.text
 
 
-async def test_n8_several_actions_of_one_reply_all_run() -> None:
+async def test_several_actions_of_one_reply_all_run() -> None:
     two = 'Action: w.look\nAction Input: {"text": "a"}\nAction: w.look\nAction Input: {"text": "b"}'
     desk = Desk()
     async with at_work([Raw(two), "Both."], workbench(desk, protocol="thought_action")) as talk:
@@ -87,7 +87,7 @@ async def test_n8_several_actions_of_one_reply_all_run() -> None:
     assert desk.began == ["a", "b"]
 
 
-async def test_n9_tokens_are_the_sum_over_all_requests() -> None:
+async def test_tokens_are_the_sum_over_all_requests() -> None:
     used = Usage(input_tokens=7, output_tokens=3)
     look = Say("", Call("w.look"), usage=used)
     script: list[Entry] = [look, look, Say("Forced.", usage=used)]
@@ -96,7 +96,7 @@ async def test_n9_tokens_are_the_sum_over_all_requests() -> None:
     assert result.usage == used + used + used
 
 
-async def test_n10_without_tools_of_its_own_a_turn_goes_to_the_answer() -> None:
+async def test_without_tools_of_its_own_a_turn_goes_to_the_answer() -> None:
     model = ScriptedModel([Raw("Thought: easy.\nFinal Answer: Yes.")])
     async with at_work(model, workbench(tools=[], protocol="thought_action")) as talk:
         assert (await talk.say("go")).answer == "Yes."

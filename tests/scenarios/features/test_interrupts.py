@@ -1,4 +1,4 @@
-"""Rows of what the user says into a running turn, of pauses, and of turns that were cut off."""
+"""What the user says into a running turn, pauses, and turns that were cut off."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ from tests.support.workbench import (
 )
 
 
-async def test_row_66_what_is_said_while_a_round_runs_is_in_the_next_request() -> None:
+async def test_what_is_said_while_a_round_runs_is_in_the_next_request() -> None:
     model = ScriptedModel([Call("w.look"), "Both."])
     async with at_work(model) as talk:
         assert await interrupted(talk, "go", "in German too") == "Both."
     assert ["in German too" in shown(request) for request in model.requests] == [False, True]
 
 
-async def test_row_67_as_text_what_was_said_follows_the_results_of_the_round() -> None:
+async def test_as_text_what_was_said_follows_the_results_of_the_round() -> None:
     model = in_json([Call("w.look", text="tea"), "Both."])
     async with at_work(model) as talk:
         await interrupted(talk, "go", "in German too", at=ToolCalled)
@@ -58,14 +58,14 @@ async def test_row_67_as_text_what_was_said_follows_the_results_of_the_round() -
     assert "in German too" in str(model.requests[1].messages[-1])
 
 
-async def test_row_68_what_was_said_comes_only_after_all_results() -> None:
+async def test_what_was_said_comes_only_after_all_results() -> None:
     model = ScriptedModel([Say("", Call("w.look"), Call("w.look")), "Both."])
     async with at_work(model) as talk:
         await interrupted(talk, "go", "in German too", at=ToolCalled)
     assert roles(model.requests[1].messages) == ["user", "assistant", "tool", "tool", "user"]
 
 
-async def test_row_69_what_was_said_before_a_turn_is_in_its_first_request() -> None:
+async def test_what_was_said_before_a_turn_is_in_its_first_request() -> None:
     model = ScriptedModel(["One.", "Two."])
     async with at_work(model) as talk:
         await talk.say("first")
@@ -74,7 +74,7 @@ async def test_row_69_what_was_said_before_a_turn_is_in_its_first_request() -> N
     assert "by the way" in shown(model.requests[1])
 
 
-async def test_row_70_all_that_was_said_meanwhile_comes_as_one_numbered_message() -> None:
+async def test_all_that_was_said_meanwhile_comes_as_one_numbered_message() -> None:
     model = ScriptedModel([Call("w.look"), "Both."])
     async with at_work(model) as talk:
         await interrupted(talk, "go", "in German", "and short")
@@ -90,7 +90,7 @@ async def test_row_70_all_that_was_said_meanwhile_comes_as_one_numbered_message(
     )
 
 
-async def test_row_71_what_was_said_meanwhile_survives_a_compaction() -> None:
+async def test_what_was_said_meanwhile_survives_a_compaction() -> None:
     looks = [Call("w.big", size=6_000) for _ in range(6)]
     model = ScriptedModel([*looks, "Done."], window=7_000, output_limit=1_000)
     async with at_work(model) as talk:
@@ -104,14 +104,14 @@ async def test_row_71_what_was_said_meanwhile_survives_a_compaction() -> None:
     )
 
 
-async def test_row_72_an_answer_waits_while_the_user_has_said_more() -> None:
+async def test_an_answer_waits_while_the_user_has_said_more() -> None:
     async with at_work(["A.", "B."]) as talk:
         assert await interrupted(talk, "go", "and b?") == "B."
         (draft,) = await bodies(talk, Draft)
     assert draft.text == "A."
 
 
-async def test_row_73_what_comes_on_the_last_round_is_reported_and_kept() -> None:
+async def test_what_comes_on_the_last_round_is_reported_and_kept() -> None:
     log = MemoryLog(FakeClock())
 
     async with at_work(["A.", "B."], store=log) as talk:
@@ -126,7 +126,7 @@ async def test_row_73_what_comes_on_the_last_round_is_reported_and_kept() -> Non
         assert late[0].seq in (await bodies(talk, RoundStart))[-1].takes
 
 
-async def test_row_74_whoever_listens_hears_each_thing_that_was_said() -> None:
+async def test_whoever_listens_hears_each_thing_that_was_said() -> None:
     async with at_work([Call("w.look"), "Both."]) as talk:
         events = list[str]()
         async for event in talk.stream("go"):
@@ -137,7 +137,7 @@ async def test_row_74_whoever_listens_hears_each_thing_that_was_said() -> None:
     assert events.count("user.followup") == 2
 
 
-async def test_row_75_what_no_round_has_taken_can_be_taken_back_once() -> None:
+async def test_what_no_round_has_taken_can_be_taken_back_once() -> None:
     model = ScriptedModel(["One.", "Two."])
     async with at_work(model) as talk:
         await talk.say("first")
@@ -150,7 +150,7 @@ async def test_row_75_what_no_round_has_taken_can_be_taken_back_once() -> None:
     assert "by the way" not in shown(model.requests[1])
 
 
-async def test_row_76_a_tool_that_asks_the_user_pauses_the_turn() -> None:
+async def test_a_tool_that_asks_the_user_pauses_the_turn() -> None:
     desk = Desk()
     script: list[Entry] = [
         Say("", Call("w.ask", question="Which?"), Call("w.look", text="tea")),
@@ -165,7 +165,7 @@ async def test_row_76_a_tool_that_asks_the_user_pauses_the_turn() -> None:
     assert sorted(desk.began) == ["ask", "tea"]
 
 
-async def test_row_76_the_result_of_a_paused_turn_names_the_question() -> None:
+async def test_the_result_of_a_paused_turn_names_the_question() -> None:
     async with at_work(ScriptedModel([Call("w.ask"), "x"], strict=False)) as talk:
         result = await talk.say("go")
     (waiting,) = result.pending
@@ -174,7 +174,7 @@ async def test_row_76_the_result_of_a_paused_turn_names_the_question() -> None:
 
 
 @pytest.mark.parametrize("store", ["memory", "file"])
-async def test_row_77_the_users_answer_is_the_result_and_nothing_runs_again(
+async def test_the_users_answer_is_the_result_and_nothing_runs_again(
     store: str, tmp_path: Path
 ) -> None:
     desk, clock = Desk(), FakeClock()
@@ -214,7 +214,7 @@ class Asking:
         ({"approved": False, "reason": "Too dear."}, [], "The user's reason: Too dear. Do not"),
     ],
 )
-async def test_row_78_a_call_that_needs_leave_runs_only_with_it(
+async def test_a_call_that_needs_leave_runs_only_with_it(
     value: Json, began: list[str], message: str
 ) -> None:
     desk, model = Desk(), ScriptedModel([Call("w.command", text="x"), "Done."])
@@ -229,7 +229,7 @@ async def test_row_78_a_call_that_needs_leave_runs_only_with_it(
 
 
 @pytest.mark.parametrize("value", [None, 1, ["yes"], {"approved": "yes"}, {}, "maybe"])
-async def test_row_78_an_answer_that_is_neither_yes_nor_no_is_refused(value: Json) -> None:
+async def test_an_answer_that_is_neither_yes_nor_no_is_refused(value: Json) -> None:
     async with at_work(
         ScriptedModel([Call("w.command", text="x"), "Done."]), workbench(guards=[Asking()])
     ) as talk:
@@ -249,7 +249,7 @@ class Cake:
         return text
 
 
-async def test_row_78_what_a_guard_changed_stays_changed_once_there_is_leave() -> None:
+async def test_what_a_guard_changed_stays_changed_once_there_is_leave() -> None:
     desk, model = Desk(), ScriptedModel([Call("w.command", text="tea"), "Done."])
     async with at_work(model, workbench(desk, guards=[Cake(), Asking()])) as talk:
         await talk.say("go")
@@ -265,7 +265,7 @@ STORY: list[Entry] = [
 
 
 @pytest.mark.parametrize("kept", range(2, 12))
-async def test_row_79_a_turn_that_is_cut_off_after_any_step_comes_to_the_same(kept: int) -> None:
+async def test_a_turn_that_is_cut_off_after_any_step_comes_to_the_same(kept: int) -> None:
     log, desk = CrashingLog(MemoryLog(FakeClock())), Desk()
     log.left = kept
     with pytest.raises(Crashed):
@@ -279,7 +279,7 @@ async def test_row_79_a_turn_that_is_cut_off_after_any_step_comes_to_the_same(ke
     assert desk.began.count("a") == 1
 
 
-async def test_row_80_the_next_process_knows_what_was_said(tmp_path: Path) -> None:
+async def test_the_next_process_knows_what_was_said(tmp_path: Path) -> None:
     store, model = f"sqlite:///{tmp_path}/c.db", ScriptedModel(["Hello, Ann."])
     async with at_work(["Hello."], store=store) as talk:
         await talk.say("I am Ann")
@@ -288,7 +288,7 @@ async def test_row_80_the_next_process_knows_what_was_said(tmp_path: Path) -> No
     assert [text in shown(model.requests[0]) for text in ("I am Ann", "Hello.")] == [True, True]
 
 
-async def test_row_81_a_call_that_was_cut_off_has_one_result_that_says_so() -> None:
+async def test_a_call_that_was_cut_off_has_one_result_that_says_so() -> None:
     clock, desk = FakeClock(), Desk()
     log = CrashingLog(MemoryLog(clock))
     log.left = 4  # what was asked, round, calls, and the start of the write
@@ -303,7 +303,7 @@ async def test_row_81_a_call_that_was_cut_off_has_one_result_that_says_so() -> N
     assert [item.ok for item in results(model.requests[0])] == [True, False]
 
 
-async def test_row_82_what_came_after_a_place_is_read_again_from_the_log() -> None:
+async def test_what_came_after_a_place_is_read_again_from_the_log() -> None:
     async with at_work([Call("w.look"), "Done."]) as talk:
         events = [block for block in await heard(talk, "go") if isinstance(block, Block)]
         for place in range(len(events) + 1):

@@ -1,4 +1,4 @@
-"""Rows of answering: directly or by a request of its own, and what a listener hears of it."""
+"""How a turn is answered: directly or by a request of its own, and what a listener hears of it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.workbench import (
 )
 
 
-async def test_row_106_the_answer_is_written_by_a_request_of_its_own() -> None:
+async def test_the_answer_is_written_by_a_request_of_its_own() -> None:
     model = ScriptedModel([Call("w.look", text="tea"), "Brief.", "Tea, at length."])
     async with at_work(model) as talk:
         events = await heard(talk, "go", answer_mode="synthesize")
@@ -32,9 +32,7 @@ async def test_row_106_the_answer_is_written_by_a_request_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(("size", "cut"), [(2_000, False), (2_001, True)])
-async def test_row_107_of_each_result_2000_characters_are_in_the_trace(
-    size: int, cut: bool
-) -> None:
+async def test_of_each_result_2000_characters_are_in_the_trace(size: int, cut: bool) -> None:
     model = ScriptedModel([Call("w.big", size=size), "Brief.", "Long."])
     async with at_work(model) as talk:
         await talk.say("go", answer_mode="synthesize")
@@ -47,7 +45,7 @@ async def test_row_107_of_each_result_2000_characters_are_in_the_trace(
 
 
 @pytest.mark.parametrize("protocol", ["native", "json", "tagged", "thought_action"])
-async def test_row_108_the_trace_has_every_result_whatever_the_protocol(
+async def test_the_trace_has_every_result_whatever_the_protocol(
     protocol: ProtocolName,
 ) -> None:
     looks: list[Entry] = [Call("w.look", text=f"tea {n}") for n in range(10)]
@@ -60,7 +58,7 @@ async def test_row_108_the_trace_has_every_result_whatever_the_protocol(
     assert "Long." in result.answer
 
 
-async def test_row_109_when_synthesis_fails_the_brief_answer_stands() -> None:
+async def test_when_synthesis_fails_the_brief_answer_stands() -> None:
     model = ScriptedModel(["Brief.", Fail("down", after="Lo")])
     async with at_work(model) as talk:
         events = await heard(talk, "go", answer_mode="synthesize")
@@ -68,7 +66,7 @@ async def test_row_109_when_synthesis_fails_the_brief_answer_stands() -> None:
     assert (answer.text, answer.flag, "Lo" in said(events)) == ("Brief.", "draft", False)
 
 
-async def test_row_110_words_are_heard_while_the_model_writes() -> None:
+async def test_words_are_heard_while_the_model_writes() -> None:
     model = Spoken(["Hel", "lo ", "world"])
     so_far = list[int]()
 
@@ -82,14 +80,14 @@ async def test_row_110_words_are_heard_while_the_model_writes() -> None:
     assert so_far[0] < 3
 
 
-async def test_row_111_the_last_reply_is_the_answer_without_another_request() -> None:
+async def test_the_last_reply_is_the_answer_without_another_request() -> None:
     model = ScriptedModel([Call("w.look"), "Done."])
     async with at_work(model) as talk:
         assert (await talk.say("go", answer_mode="direct")).answer == "Done."
     assert len(model.requests) == 2
 
 
-async def test_row_112_thinking_notes_and_answer_are_heard_apart() -> None:
+async def test_thinking_notes_and_answer_are_heard_apart() -> None:
     written = (
         "I look.\n<channel:thinking>hm</channel:thinking><channel:answer>It is so.</channel:answer>"
     )
@@ -99,7 +97,7 @@ async def test_row_112_thinking_notes_and_answer_are_heard_apart() -> None:
     assert heard_in == {"thinking": "hm", "answer": "It is so.", "notes": "I look."}
 
 
-async def test_row_113_of_a_stream_that_breaks_nothing_stays_on_the_screen() -> None:
+async def test_of_a_stream_that_breaks_nothing_stays_on_the_screen() -> None:
     async with at_work([Fail("down", after="Half an ans")]) as talk:
         events = await heard(talk, "go")
     assert said(events) == "There is no answer: the model could not be asked (down)."
@@ -110,7 +108,7 @@ async def test_row_113_of_a_stream_that_breaks_nothing_stays_on_the_screen() -> 
     ]
 
 
-async def test_row_114_an_answer_can_be_held_once_to_be_checked() -> None:
+async def test_an_answer_can_be_held_once_to_be_checked() -> None:
     def check(state: ReactStateV2) -> Hold | None:
         if state.answer is None or len(state.batches) < 3 or state.notices.get("check"):
             return None
@@ -125,7 +123,7 @@ async def test_row_114_an_answer_can_be_held_once_to_be_checked() -> None:
     assert "Is every part" in shown(model.requests[-1])
 
 
-async def test_row_115_a_nudge_may_warn_of_calls_that_repeat() -> None:
+async def test_a_nudge_may_warn_of_calls_that_repeat() -> None:
     def warn(state: ReactStateV2) -> Reminder | None:
         again = state.answer is None and state.same_calls >= 2
         return Reminder("cycle", f"The same call {state.same_calls} times.") if again else None

@@ -1,4 +1,4 @@
-"""Row 103: a search also looks for the words of an answer that a model imagines."""
+"""A search also looks for the words of an answer that a model imagines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Fast(ScriptedModel):
     name = "fast"
 
 
-async def test_row_103_a_memory_search_finds_what_only_the_imagined_answer_names() -> None:
+async def test_a_memory_search_finds_what_only_the_imagined_answer_names() -> None:
     model = ScriptedModel(
         [Say("Ok."), Call("react.memsearch", query="How is that urn made hot?"), "By charcoal."]
     )
@@ -88,11 +88,11 @@ class Broken(ScriptedModel):
         yield Reply()
 
 
-async def test_row_103_a_knowledge_search_keeps_its_own_words_first() -> None:
+async def test_a_knowledge_search_keeps_its_own_words_first() -> None:
     [query] = await searched(Fast([], aux={"search": [IMAGINED]}), "Samovar")
     assert query == "Samovar charcoal heated burns pipe tea"
 
 
-async def test_row_103_without_an_imagined_answer_the_search_is_as_it_was() -> None:
+async def test_without_an_imagined_answer_the_search_is_as_it_was() -> None:
     assert await searched(Fast([], aux={"search": [""]})) == ["hot urn"]
     assert await searched(Broken([])) == ["hot urn"]

@@ -1,4 +1,4 @@
-"""Rows 131, 133 and 134 and the scenarios B10 to B12 and B15: agents that are called by tools."""
+"""Agents that are called by tools."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def finished(names: Sequence[str]) -> Mapping[str, Sequence[Line]]:
     return {name: [handoff(f"done {name}")] for name in names}
 
 
-async def test_b10_the_caller_of_an_agent_sees_one_call_and_one_result() -> None:
+async def test_the_caller_of_an_agent_sees_one_call_and_one_result() -> None:
     model = Scripts(
         {
             "Go": [Call("crew.delegate", agent="reader", task="Read it"), "It is so."],
@@ -101,9 +101,7 @@ async def test_a_run_records_which_agent_it_is_and_what_its_definition_was() -> 
     assert (header.agent, header.agent_digest) == ("reader", READER.digest)
 
 
-async def test_row_131_at_most_four_agents_run_at_once_and_results_come_in_the_order_of_the_tasks() -> (
-    None
-):
+async def test_at_most_four_agents_run_at_once_and_results_come_in_the_order_of_the_tasks() -> None:
     names = [f"Task {number}" for number in range(9)]
     tasks = [{"agent": "writer", "task": name} for name in names]
     model = Scripts({"Go": [Call("crew.parallel", tasks=tasks), "Ok."], **finished(names)})
@@ -127,7 +125,7 @@ async def test_row_131_at_most_four_agents_run_at_once_and_results_come_in_the_o
     assert result.usage.input_tokens == EACH.input_tokens * 11
 
 
-async def test_row_133_an_agent_many_at_once_one_after_the_other_and_in_debate() -> None:
+async def test_an_agent_many_at_once_one_after_the_other_and_in_debate() -> None:
     model = Scripts(
         {
             "Go": [
@@ -158,7 +156,7 @@ async def test_row_133_an_agent_many_at_once_one_after_the_other_and_in_debate()
     assert "because" in last
 
 
-async def test_b11_agents_at_once_answer_in_the_order_of_their_tasks() -> None:
+async def test_agents_at_once_answer_in_the_order_of_their_tasks() -> None:
     tasks = [{"agent": "reader", "task": "Slow"}, {"agent": "writer", "task": "Quick"}]
     model = Scripts(
         {
@@ -177,7 +175,7 @@ async def test_b11_agents_at_once_answer_in_the_order_of_their_tasks() -> None:
     assert text.index("slow") < text.index("quick")
 
 
-async def test_b12_a_stage_reads_the_output_of_the_stage_before() -> None:
+async def test_a_stage_reads_the_output_of_the_stage_before() -> None:
     stages = [{"agent": "reader", "task": "Look"}, {"agent": "writer", "task": "Write"}]
     model = Scripts(
         {
@@ -192,7 +190,7 @@ async def test_b12_a_stage_reads_the_output_of_the_stage_before() -> None:
     assert "Go" not in model.prompt_of("Write")
 
 
-async def test_row_134_an_agent_hands_back_summary_findings_sources_confidence_and_gaps() -> None:
+async def test_an_agent_hands_back_summary_findings_sources_confidence_and_gaps() -> None:
     handed = parse_handoff(
         "Text.\n<handoff>\nsummary: It works,\nmostly.\nKey findings:\n- one\n  and more\n- two\n"
         "sources: ks:a.md, [2]\nconfidence: high\ngaps:\n- none\n</handoff>"
@@ -216,7 +214,7 @@ def test_a_handoff_is_read_from_json_and_from_lines(text: str, expected: object)
 
 
 @pytest.mark.parametrize("answer", ["Just text.", "<handoff></handoff>", "<handoff>{}</handoff>"])
-def test_b15_without_a_handoff_the_whole_answer_counts_and_is_flagged(answer: str) -> None:
+def test_without_a_handoff_the_whole_answer_counts_and_is_flagged(answer: str) -> None:
     handed = parse_handoff(answer)
     assert (handed.is_raw, handed.confidence) == (True, "low")
     assert "confidence low" in str(handed)
@@ -301,9 +299,7 @@ def test_an_agent_is_found_in_any_case() -> None:
 @pytest.mark.parametrize(
     ("name", "effort"), [("planner", "high"), ("Coder", "medium"), ("file", "low"), ("scout", None)]
 )
-def test_c14_an_agent_thinks_as_hard_as_its_kind_of_work_needs(
-    name: str, effort: str | None
-) -> None:
+def test_an_agent_thinks_as_hard_as_its_kind_of_work_needs(name: str, effort: str | None) -> None:
     agent = Agent(name=name, description="Works.")
     assert dict(agent.limits_with(Reasoning().effort(agent.name))) == (
         {} if effort is None else {"reasoning_effort": effort}
@@ -312,7 +308,7 @@ def test_c14_an_agent_thinks_as_hard_as_its_kind_of_work_needs(
     assert dict(own.limits_with(Reasoning().effort(own.name))) == {"reasoning_effort": "max"}
 
 
-async def test_c14_the_effort_of_an_agent_is_in_its_requests() -> None:
+async def test_the_effort_of_an_agent_is_in_its_requests() -> None:
     agent = Agent(name="planner", description="Plans.")
     model = Scripts(
         {"Go": [Call("crew.delegate", agent="planner", task="Plan"), "Ok."], "Plan": [handoff("p")]}

@@ -1,4 +1,4 @@
-"""Rows of plans, and of what follows a round that failed."""
+"""Plans, and what follows a round that failed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def plan(mode: str, *steps: str, plan_id: str = "") -> ToolCall:
     return Call("react.plan", mode=mode, **named, **listed)
 
 
-async def test_row_124_a_plan_is_made_replaced_activated_and_closed() -> None:
+async def test_a_plan_is_made_replaced_activated_and_closed() -> None:
     script: list[Entry] = [
         plan("new", "look"),
         plan("new", "other"),
@@ -34,7 +34,7 @@ async def test_row_124_a_plan_is_made_replaced_activated_and_closed() -> None:
     }
 
 
-async def test_row_125_marks_in_the_notes_change_the_current_plan_alone() -> None:
+async def test_marks_in_the_notes_change_the_current_plan_alone() -> None:
     script: list[Entry] = [
         plan("new", "old"),
         plan("new", "one", "two", "three", "four"),
@@ -53,7 +53,7 @@ async def test_row_125_marks_in_the_notes_change_the_current_plan_alone() -> Non
     }
 
 
-async def test_row_126_a_round_that_changes_a_plan_acknowledges_nothing() -> None:
+async def test_a_round_that_changes_a_plan_acknowledges_nothing() -> None:
     for mode in ("activate", "replace", "close"):
         steps = ["other"] if mode == "replace" else []
         change = Say("✓ [1] done", plan(mode, *steps, plan_id="plan:turn_1:c1"))
@@ -63,7 +63,7 @@ async def test_row_126_a_round_that_changes_a_plan_acknowledges_nothing() -> Non
             assert all(plan.snapshot.step_status == {} for plan in await bodies(talk, Plan))
 
 
-async def test_row_127_the_last_four_open_plans_are_announced() -> None:
+async def test_the_last_four_open_plans_are_announced() -> None:
     model = ScriptedModel([*[plan("new", f"step {n}") for n in range(1, 7)], "Done."])
     async with at_work(model) as talk:
         await talk.say("go")
@@ -73,7 +73,7 @@ async def test_row_127_the_last_four_open_plans_are_announced() -> None:
     assert board.count("(current)") == 1
 
 
-async def test_row_143_after_calls_that_fail_the_model_is_told_and_more_firmly() -> None:
+async def test_after_calls_that_fail_the_model_is_told_and_more_firmly() -> None:
     replies = [Say("", Call("w.fail", message=f"{n}"), Call("w.look")) for n in range(3)]
     model = ScriptedModel([*replies, "Sorry."])
     async with at_work(model, workbench(failure_reflection=True)) as talk:

@@ -1,4 +1,4 @@
-"""Rows of tools: how calls run beside each other, who may stop them, and what the model reads."""
+"""Tools: how calls run beside each other, who may stop them, and what the model reads."""
 
 from __future__ import annotations
 
@@ -77,24 +77,24 @@ class Broken:
         return text
 
 
-async def test_row_38_of_an_unknown_tool_the_model_reads_which_there_are() -> None:
+async def test_of_an_unknown_tool_the_model_reads_which_there_are() -> None:
     (said,) = await told(Call("w.lok"))
     assert "no tool 'w.lok'" in said
     assert "'w.look'" in said
 
 
-async def test_row_39_a_tool_that_breaks_is_a_result() -> None:
+async def test_a_tool_that_breaks_is_a_result() -> None:
     assert await told(Call("w.crash")) == ["ValueError: broken"]
 
 
-async def test_row_40_reads_of_one_reply_run_at_once() -> None:
+async def test_reads_of_one_reply_run_at_once() -> None:
     desk = Desk()
     await told(*looks("a", "b", "c"), desk=desk)
     assert (desk.order[:3], desk.most) == (["+a", "+b", "+c"], 3)
 
 
 @pytest.mark.parametrize("protocol", ["json", "thought_action"])
-async def test_row_41_several_actions_of_one_reply_all_run(protocol: str) -> None:
+async def test_several_actions_of_one_reply_all_run(protocol: str) -> None:
     desk, model = Desk(), ScriptedModel([Say("", *looks("a", "b")), "Done."])
     async with at_work(model, workbench(desk)) as talk:
         if protocol == "json":
@@ -104,14 +104,14 @@ async def test_row_41_several_actions_of_one_reply_all_run(protocol: str) -> Non
     assert desk.began == ["a", "b"]
 
 
-async def test_row_42_results_follow_their_calls_in_the_order_of_the_calls() -> None:
+async def test_results_follow_their_calls_in_the_order_of_the_calls() -> None:
     desk = Desk()
     slow, fast = Call("w.look", text="slow", ticks=9), Call("w.look", text="fast", ticks=1)
     assert await told(slow, fast, desk=desk) == ["seen slow", "seen fast"]
     assert desk.order == ["+slow", "+fast", "-fast", "-slow"]
 
 
-async def test_row_43_reads_overlap_and_writes_of_one_thing_never_do() -> None:
+async def test_reads_overlap_and_writes_of_one_thing_never_do() -> None:
     desk = Desk()
     writes = [Call("w.write", path="db", text=text, ticks=3) for text in ("1", "2")]
     await told(writes[0], *looks("a", "b", ticks=4), writes[1], desk=desk)
@@ -119,7 +119,7 @@ async def test_row_43_reads_overlap_and_writes_of_one_thing_never_do() -> None:
     assert desk.order.index("+b") < desk.order.index("-a")
 
 
-async def test_row_44_writes_of_one_file_keep_their_order_and_of_two_run_at_once() -> None:
+async def test_writes_of_one_file_keep_their_order_and_of_two_run_at_once() -> None:
     desk = Desk()
     names = (("a", "1"), ("b", "1"), ("a", "2"))
     await told(*[Call("w.write", path=p, text=t, ticks=3) for p, t in names], desk=desk)
@@ -127,30 +127,30 @@ async def test_row_44_writes_of_one_file_keep_their_order_and_of_two_run_at_once
     assert desk.order.index("-a1") < desk.order.index("+a2")
 
 
-async def test_row_45_a_command_runs_alone_between_what_stands_before_and_behind() -> None:
+async def test_a_command_runs_alone_between_what_stands_before_and_behind() -> None:
     desk = Desk()
     await told(*looks("a"), Call("w.command", text="x", ticks=3), *looks("b"), desk=desk)
     assert desk.order == ["+a", "-a", "+x", "-x", "+b", "-b"]
 
 
-async def test_row_46_a_tool_that_does_not_say_what_it_does_runs_alone() -> None:
+async def test_a_tool_that_does_not_say_what_it_does_runs_alone() -> None:
     desk = Desk()
     await told(*[Call("w.command", text=text, ticks=3) for text in ("x", "y")], desk=desk)
     assert (desk.order, desk.most) == (["+x", "-x", "+y", "-y"], 1)
 
 
-async def test_row_47_no_more_calls_run_at_once_than_are_allowed() -> None:
+async def test_no_more_calls_run_at_once_than_are_allowed() -> None:
     desk = Desk()
     await told(*looks("a", "b", "c", "d", "e"), desk=desk, parallel_tools=2)
     assert (desk.most, len(desk.began)) == (2, 5)
 
 
-async def test_row_48_a_call_that_fails_leaves_the_others_alone() -> None:
+async def test_a_call_that_fails_leaves_the_others_alone() -> None:
     said = await told(*looks("a"), Call("w.crash"), Call("w.fail"), *looks("b"))
     assert said == ["seen a", "ValueError: broken", "not today", "seen b"]
 
 
-async def test_row_49_a_denial_is_a_result_and_nothing_runs() -> None:
+async def test_a_denial_is_a_result_and_nothing_runs() -> None:
     desk = Desk()
     said = await told(
         Call("w.command", text="x"), *looks("a"), guards=[Policy(deny=["w.command"])], desk=desk
@@ -159,7 +159,7 @@ async def test_row_49_a_denial_is_a_result_and_nothing_runs() -> None:
     assert desk.began == ["a"]
 
 
-async def test_row_50_calls_that_need_leave_ask_one_after_another() -> None:
+async def test_calls_that_need_leave_ask_one_after_another() -> None:
     script: list[Entry] = [Say("", Call("w.write", path="a"), Call("w.write", path="b")), "Done."]
     async with at_work(script, workbench(guards=[Policy(ask=["w.write"])])) as talk:
         events = await heard(talk, "go")
@@ -168,14 +168,14 @@ async def test_row_50_calls_that_need_leave_ask_one_after_another() -> None:
     assert [item.text for item in deltas] == ["May w.write run?"] * 2
 
 
-async def test_row_51_who_may_only_read_writes_nothing() -> None:
+async def test_who_may_only_read_writes_nothing() -> None:
     desk = Desk()
     readonly = Policy(deny=["write", "exclusive", "meta"])
     said = await told(Call("w.write", path="a"), *looks("b"), guards=[readonly], desk=desk)
     assert (said, desk.began) == (["w.write is not allowed here", "seen b"], ["b"])
 
 
-async def test_row_52_a_tool_that_is_not_among_the_allowed_ones_is_never_run() -> None:
+async def test_a_tool_that_is_not_among_the_allowed_ones_is_never_run() -> None:
     desk, model = Desk(), ScriptedModel([Call("w.command", text="x"), "Done."])
     async with at_work(model, workbench(desk, tools=["w.look"])) as talk:
         await talk.say("go")
@@ -183,9 +183,7 @@ async def test_row_52_a_tool_that_is_not_among_the_allowed_ones_is_never_run() -
     assert ("no tool 'w.command'" in said.text, said.ok, desk.began) == (True, False, [])
 
 
-async def test_row_53_a_call_that_failed_three_times_is_not_run_again_with_these_arguments() -> (
-    None
-):
+async def test_a_call_that_failed_three_times_is_not_run_again_with_these_arguments() -> None:
     script: list[Entry] = [*[Call("w.fail", message="x")] * 4, Call("w.fail", message="y")]
     guards = [block_repeated_failures()]
     async with at_work([*script, "Done."], workbench(guards=guards)) as talk:
@@ -197,7 +195,7 @@ async def test_row_53_a_call_that_failed_three_times_is_not_run_again_with_these
     assert rows[4] == ("error", "y")
 
 
-async def test_row_53_what_failed_in_another_turn_may_be_tried_again() -> None:
+async def test_what_failed_in_another_turn_may_be_tried_again() -> None:
     script: list[Entry] = [Call("w.fail", message="x"), "Done."]
     guards = [block_repeated_failures(1)]
     async with at_work([*script, *script], workbench(guards=guards)) as talk:
@@ -206,26 +204,26 @@ async def test_row_53_what_failed_in_another_turn_may_be_tried_again() -> None:
         assert [result.status for result in await bodies(talk, ToolResult)] == ["error", "error"]
 
 
-async def test_row_54_guards_stand_around_a_call_in_their_order() -> None:
+async def test_guards_stand_around_a_call_in_their_order() -> None:
     desk = Desk()
     outer, inner = Policy(change="cake", mark=">"), Policy(mark="<")
     assert await told(*looks("tea"), guards=[outer, inner], desk=desk) == ["seen cake<>"]
     assert (desk.began, inner.seen) == (["cake"], ["w.look cake"])
 
 
-async def test_row_54_the_first_guard_that_denies_decides() -> None:
+async def test_the_first_guard_that_denies_decides() -> None:
     second = Policy(deny=["w.look"])
     said = await told(*looks("tea"), guards=[Policy(deny=["w.look"]), second])
     assert (said, second.seen) == (["w.look is not allowed here"], [])
 
 
-async def test_row_54_a_guard_that_breaks_stops_what_is_no_read() -> None:
+async def test_a_guard_that_breaks_stops_what_is_no_read() -> None:
     desk = Desk()
     said = await told(*looks("a"), Call("w.command", text="x"), guards=[Broken()], desk=desk)
     assert ("guard" in said[1], said[0], desk.began) == (True, "seen a", ["a"])
 
 
-async def test_row_55_a_tool_has_its_context_and_a_result_its_sources() -> None:
+async def test_a_tool_has_its_context_and_a_result_its_sources() -> None:
     model = ScriptedModel([Call("w.find", url="https://a.org"), "It is so [[S:1]]."])
     async with at_work(model) as talk:
         result = await talk.say("go")
@@ -235,7 +233,7 @@ async def test_row_55_a_tool_has_its_context_and_a_result_its_sources() -> None:
 
 
 @pytest.mark.parametrize("json", [False, True])
-async def test_row_56_rich_content_is_named_to_the_model_and_kept_for_people(json: bool) -> None:
+async def test_rich_content_is_named_to_the_model_and_kept_for_people(json: bool) -> None:
     script: list[Entry] = [Call("w.page", name="tea"), "Made."]
     model = in_json(script) if json else ScriptedModel(script)
     async with at_work(model) as talk:
@@ -245,11 +243,11 @@ async def test_row_56_rich_content_is_named_to_the_model_and_kept_for_people(jso
     assert ("<b>" in shown(model.requests[1]), "<b>tea</b>" in artifact_kept.text) == (False, True)
 
 
-async def test_row_57_a_result_without_a_text_says_that_it_succeeded() -> None:
+async def test_a_result_without_a_text_says_that_it_succeeded() -> None:
     assert await told(Call("w.nothing")) == ["(it succeeded, and gave no output)"]
 
 
-async def test_row_58_a_large_result_is_shown_in_part_and_read_whole_by_its_ref() -> None:
+async def test_a_large_result_is_shown_in_part_and_read_whole_by_its_ref() -> None:
     model = ScriptedModel([Call("w.big", size=70_000), "Done."])
     async with at_work(model) as talk:
         await talk.say("go")
@@ -263,7 +261,7 @@ def choosing(*picked: Entry) -> ScriptedModel:
     return ScriptedModel(["Done."], aux={"selection": picked})
 
 
-async def test_row_59_of_more_than_twelve_tools_at_most_six_are_chosen() -> None:
+async def test_of_more_than_twelve_tools_at_most_six_are_chosen() -> None:
     few, many = choosing(), choosing(Call("select_tools", tools=THIRTEEN[:8]))
     async with at_work(few, workbench(tools=TWELVE)) as talk:
         await talk.say("go", select_tools=True)
@@ -275,7 +273,7 @@ async def test_row_59_of_more_than_twelve_tools_at_most_six_are_chosen() -> None
     assert offered == THIRTEEN[:6]
 
 
-async def test_row_59_a_choice_that_fails_leaves_all_tools() -> None:
+async def test_a_choice_that_fails_leaves_all_tools() -> None:
     model = choosing(*[Raw("garbage")] * 3)
     async with at_work(model, workbench(tools=THIRTEEN)) as talk:
         await talk.say("go", select_tools=True)
@@ -284,7 +282,7 @@ async def test_row_59_a_choice_that_fails_leaves_all_tools() -> None:
     assert (len(selected.names), selected.why != "") == (16, True)
 
 
-async def test_row_60_tools_are_chosen_from_names_and_one_line_each() -> None:
+async def test_tools_are_chosen_from_names_and_one_line_each() -> None:
     model = choosing(Call("select_tools", tools=["w.look"]))
     async with at_work(model, workbench(tools=THIRTEEN)) as talk:
         await talk.say("go", select_tools=True)
@@ -294,7 +292,7 @@ async def test_row_60_tools_are_chosen_from_names_and_one_line_each() -> None:
     assert max(len(line.partition(": ")[2]) for line in catalogue.splitlines()) <= 80
 
 
-async def test_row_61_a_tool_that_was_not_chosen_is_brought_in_when_asked_for() -> None:
+async def test_a_tool_that_was_not_chosen_is_brought_in_when_asked_for() -> None:
     model = ScriptedModel(
         [Call("react.request_tools", tool_names=["w.count"]), Call("w.count", number=7), "Done."],
         aux={"selection": [Call("select_tools", tools=["w.look"])]},
@@ -337,7 +335,7 @@ class Searching(BaseWorkflow):
         return [tea][:limit] if "tea" in query else []
 
 
-async def test_row_63_passages_are_found_with_their_refs_and_can_be_cited() -> None:
+async def test_passages_are_found_with_their_refs_and_can_be_cited() -> None:
     searches = [Call("react.search_knowledge", query=text) for text in ("tea", "cake")]
     model = ScriptedModel([Say("", *searches), "Hot [[S:1]]."])
     async with at_work(model, Bundle(id="searching", workflow=Searching)) as talk:
@@ -348,7 +346,7 @@ async def test_row_63_passages_are_found_with_their_refs_and_can_be_cited() -> N
     assert [source.source_type for source in result.sources] == ["file"]
 
 
-async def test_row_62_a_tool_of_a_server_is_checked_run_and_answered_like_any_other(
+async def test_a_tool_of_a_server_is_checked_run_and_answered_like_any_other(
     tmp_path: Path,
 ) -> None:
     served = Served(tmp_path)

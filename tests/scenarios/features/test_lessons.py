@@ -1,4 +1,4 @@
-"""Row 139 and the scenario C13: a lesson is drawn from what went wrong, after the answer, and found again."""
+"""A lesson is drawn from what went wrong, after the answer, and found again."""
 
 from __future__ import annotations
 
@@ -82,9 +82,7 @@ async def lessons(
     )
 
 
-async def test_row_139_a_lesson_of_a_run_that_failed_is_written_and_found_by_memory_search() -> (
-    None
-):
+async def test_a_lesson_of_a_run_that_failed_is_written_and_found_by_memory_search() -> None:
     model = failing([LESSON])
     async with Harness.open(learning(), store="memory:", model=model, clock=FakeClock()) as harness:
         talk = harness.conversation("c")
@@ -109,7 +107,7 @@ SUB = Call("crew.delegate", agent="reader", task="Read it")
 
 
 @pytest.mark.parametrize("begin", ["crew.delegate", "crew.graph"])
-async def test_row_139_a_lesson_of_an_agent_that_an_agent_has_called_is_written_once(
+async def test_a_lesson_of_an_agent_that_an_agent_has_called_is_written_once(
     begin: str,
 ) -> None:
     plan = json.dumps({"steps": [{"id": "a", "task": "do a"}]})
@@ -153,7 +151,7 @@ class Slow:
             yield piece
 
 
-async def test_row_139_the_answer_and_the_next_turn_do_not_wait_for_a_lesson() -> None:
+async def test_the_answer_and_the_next_turn_do_not_wait_for_a_lesson() -> None:
     model = Slow()
     async with Harness.open(learning(), store="memory:", model=model, clock=FakeClock()) as harness:
         talk = harness.conversation("c")
@@ -188,7 +186,7 @@ def _die(store: str) -> None:
     asyncio.run(live())
 
 
-async def test_row_139_a_lesson_that_a_kill_took_is_written_by_the_next_process(
+async def test_a_lesson_that_a_kill_took_is_written_by_the_next_process(
     tmp_path: Path,
 ) -> None:
     store = f"sqlite:///{tmp_path}/talk.db"
@@ -204,7 +202,7 @@ async def test_row_139_a_lesson_that_a_kill_took_is_written_by_the_next_process(
     ]
 
 
-async def test_c13_a_discrepancy_is_learnt_from() -> None:
+async def test_a_discrepancy_is_learnt_from() -> None:
     model = Scripts(
         {
             "Go": GO,
@@ -243,13 +241,13 @@ def ended(reason: ExitReason, **notes: bool) -> AgentResult:
         (Reflexion(), AgentResult(call=CALL, error="broken"), "error"),
     ],
 )
-def test_c13_each_cause_makes_a_lesson_due_and_what_the_user_stopped_none(
+def test_each_cause_makes_a_lesson_due_and_what_the_user_stopped_none(
     hook: Reflexion, result: AgentResult, trigger: LessonTrigger | None
 ) -> None:
     assert hook.trigger(result) == trigger
 
 
-async def test_c13_a_hook_of_your_own_may_ask_for_a_lesson() -> None:
+async def test_a_hook_of_your_own_may_ask_for_a_lesson() -> None:
     class Asking:
         async def after(self, run: HookedRun, result: AgentResult) -> PostOutcome:
             del run
@@ -273,7 +271,7 @@ DUE = reflection_due("error", "Read", "a", "b")
         (f"{LESSON}<skip>no</skip>", "no"),
     ],
 )
-def test_c13_a_reply_without_situation_and_correction_is_no_lesson(text: str, skipped: str) -> None:
+def test_a_reply_without_situation_and_correction_is_no_lesson(text: str, skipped: str) -> None:
     lesson = parse_lesson(DUE, Reply(text=text))
     assert (lesson.skipped, lesson.text) == (skipped, "")
 
@@ -394,7 +392,7 @@ async def test_an_agent_whose_run_cannot_be_begun_is_learnt_from_too() -> None:
     assert [due.outcome for due in result.reflections] == ["it broke"]
 
 
-async def test_row_105_a_lesson_comes_back_for_a_similar_task_and_for_no_other() -> None:
+async def test_a_lesson_comes_back_for_a_similar_task_and_for_no_other() -> None:
     model = Scripts(
         {
             "Go": [

@@ -1,4 +1,4 @@
-"""Rows 128, 129, 137, 138 and 140 to 142, and the scenarios C9 to C12, C15 and C16: what stands around an agent's run."""
+"""Refine, Verify and the other steps around an agent's run."""
 
 from __future__ import annotations
 
@@ -118,21 +118,21 @@ async def run(through: QualityPipeline, worker: Worker, call: AgentCall = CALL) 
     return await through.run(call, worker, worker.of_hook)
 
 
-async def test_c10_without_hooks_or_switched_off_a_run_is_the_agents_alone() -> None:
+async def test_without_hooks_or_switched_off_a_run_is_the_agents_alone() -> None:
     worker, off = Worker(), QualityPipeline(clock=FakeClock(), enabled=False)
     off.add_after(Suffix("!"))
     assert (await run(off, worker)).answer == (await run(pipeline(), worker)).answer == "did Read"
     assert worker.calls == [CALL, CALL]
 
 
-async def test_row_141_hooks_before_the_run_change_the_task_one_after_the_other() -> None:
+async def test_hooks_before_the_run_change_the_task_one_after_the_other() -> None:
     through, worker = pipeline(), Worker()
     through.add_before(Prefix("[1]"))
     through.add_before(Prefix("[2]"))
     assert (await run(through, worker)).answer == "did [2][1]Read"
 
 
-async def test_row_141_a_hook_may_stand_in_for_the_run_and_hooks_after_it_are_called() -> None:
+async def test_a_hook_may_stand_in_for_the_run_and_hooks_after_it_are_called() -> None:
     through, worker = pipeline(), Worker()
     through.add_before(Before(SkipRun("instead")))
     through.add_after(Suffix("!"))
@@ -140,7 +140,7 @@ async def test_row_141_a_hook_may_stand_in_for_the_run_and_hooks_after_it_are_ca
     assert (result.answer, result.problem, worker.calls) == ("instead!", "", [])
 
 
-async def test_c10_a_lower_priority_comes_first_and_else_the_order_of_adding() -> None:
+async def test_a_lower_priority_comes_first_and_else_the_order_of_adding() -> None:
     through, worker = pipeline(), Worker()
     through.add_after(Suffix("c"))
     through.add_after(Suffix("d"))
@@ -149,7 +149,7 @@ async def test_c10_a_lower_priority_comes_first_and_else_the_order_of_adding() -
     assert (await run(through, worker)).answer == "did Readabcd"
 
 
-async def test_c10_the_rest_of_a_phase_can_be_skipped() -> None:
+async def test_the_rest_of_a_phase_can_be_skipped() -> None:
     through, worker = pipeline(), Worker()
     skipped = Before()
     through.add_before(Before(SkipHooks()))
@@ -160,14 +160,14 @@ async def test_c10_the_rest_of_a_phase_can_be_skipped() -> None:
     assert skipped.calls == 0
 
 
-async def test_row_140_a_hook_that_fails_changes_nothing() -> None:
+async def test_a_hook_that_fails_changes_nothing() -> None:
     through, worker = pipeline(), Worker()
     through.add_before(Before(ValueError("broken")))
     through.add_after(Suffix("!"))
     assert (await run(through, worker)).answer == "did Read!"
 
 
-async def test_row_140_a_hook_that_takes_thirty_seconds_is_left_behind() -> None:
+async def test_a_hook_that_takes_thirty_seconds_is_left_behind() -> None:
     clock = FakeClock()
     through, worker, stuck = pipeline(clock), Worker(), Stuck()
     through.add_after(stuck)
@@ -180,9 +180,7 @@ async def test_row_140_a_hook_that_takes_thirty_seconds_is_left_behind() -> None
     assert (await running).answer == "did Read"
 
 
-async def test_row_140_after_five_failures_a_hook_rests_for_thirty_seconds_and_is_tried_once() -> (
-    None
-):
+async def test_after_five_failures_a_hook_rests_for_thirty_seconds_and_is_tried_once() -> None:
     clock, worker = FakeClock(), Worker()
     through, hook = pipeline(clock), Before(ValueError("broken"))
     through.add_before(hook)
@@ -200,7 +198,7 @@ async def test_row_140_after_five_failures_a_hook_rests_for_thirty_seconds_and_i
     assert hook.calls == 8
 
 
-async def test_c10_fifty_runs_at_once_do_not_mix() -> None:
+async def test_fifty_runs_at_once_do_not_mix() -> None:
     through, worker = pipeline(), Worker()
     through.add_before(Prefix(">"))
     through.add_after(Suffix("<"))
@@ -209,7 +207,7 @@ async def test_c10_fifty_runs_at_once_do_not_mix() -> None:
     assert [result.answer for result in results] == [f"did >{n}<" for n in range(50)]
 
 
-async def test_c10_a_run_keeps_the_hooks_that_there_were_when_it_began() -> None:
+async def test_a_run_keeps_the_hooks_that_there_were_when_it_began() -> None:
     through, begun, go = pipeline(), asyncio.Event(), asyncio.Event()
 
     async def slow(call: AgentCall) -> TurnResult:
@@ -228,7 +226,7 @@ async def test_c10_a_run_keeps_the_hooks_that_there_were_when_it_began() -> None
     assert (await run(through, Worker())).answer == "did Readab"
 
 
-async def test_c10_draining_takes_no_more_hooks_and_waits_no_longer_than_told() -> None:
+async def test_draining_takes_no_more_hooks_and_waits_no_longer_than_told() -> None:
     clock = FakeClock()
     through, stuck = pipeline(clock), Stuck()
     through.add_after(stuck)
@@ -246,7 +244,7 @@ async def test_c10_draining_takes_no_more_hooks_and_waits_no_longer_than_told() 
     assert await through.drain(5) is True
 
 
-async def test_c10_an_agent_that_fails_has_an_error_and_hooks_see_it() -> None:
+async def test_an_agent_that_fails_has_an_error_and_hooks_see_it() -> None:
     async def broken(call: AgentCall) -> TurnResult:
         raise ToolError(f"{call.agent} broke")
 
@@ -280,7 +278,7 @@ async def refined(
         LONG.replace("cold", "icy"),
     ],
 )
-async def test_row_137_a_draft_is_rewritten(better: str) -> None:
+async def test_a_draft_is_rewritten(better: str) -> None:
     result = await refined(lambda call: revised(better))
     assert result.answer == better.strip()
     assert dict(result.notes) == {"refine_passes": 1}
@@ -295,7 +293,7 @@ async def test_row_137_a_draft_is_rewritten(better: str) -> None:
         "",
     ],
 )
-async def test_c11_a_refiner_that_has_nothing_to_change_leaves_the_draft_alone(reply: str) -> None:
+async def test_a_refiner_that_has_nothing_to_change_leaves_the_draft_alone(reply: str) -> None:
     result = await refined(lambda call: reply, passes=2)
     assert (result.answer, dict(result.notes)) == (LONG, {})
 
@@ -312,7 +310,7 @@ REMARKS = [
     "form", ["{}", "<revised>{}</revised>", "<critique>x</critique><revised>{}"]
 )
 @pytest.mark.parametrize("passes", [1, 3])
-async def test_c11_a_remark_never_takes_the_place_of_the_draft(
+async def test_a_remark_never_takes_the_place_of_the_draft(
     form: str, remark: str, passes: int
 ) -> None:
     result = await refined(lambda call: form.format(remark), passes=passes)
@@ -331,15 +329,13 @@ LAKE_IN_JAPANESE = "この湖は深くて冷たく、底を見た人は誰もい
         ("なし", True),
     ],
 )
-async def test_c11_texts_without_spaces_are_compared_too(revision: str, kept: bool) -> None:
+async def test_texts_without_spaces_are_compared_too(revision: str, kept: bool) -> None:
     result = await refined(lambda call: revised(revision), draft=LAKE_IN_JAPANESE)
     assert result.answer == (LAKE_IN_JAPANESE if kept else revision)
 
 
 @pytest.mark.parametrize(("draft", "agent"), [("short", "reader"), (LONG, "Formatter")])
-async def test_c11_a_short_draft_and_an_excluded_agent_are_left_alone(
-    draft: str, agent: str
-) -> None:
+async def test_a_short_draft_and_an_excluded_agent_are_left_alone(draft: str, agent: str) -> None:
     hooks, through = Worker(), pipeline()
     through.add_after(Refine())
     call = AgentCall(agent=agent, task="Do")
@@ -347,7 +343,7 @@ async def test_c11_a_short_draft_and_an_excluded_agent_are_left_alone(
     assert (result.answer, hooks.calls) == (draft, [])
 
 
-async def test_c11_refining_ends_when_a_pass_changes_next_to_nothing() -> None:
+async def test_refining_ends_when_a_pass_changes_next_to_nothing() -> None:
     texts = iter([f"{LONG} And a whole new sentence that was not there before at all.", LONG])
     seen = list[str]()
 
@@ -384,7 +380,7 @@ def no_embedder() -> WordEmbedder:
         (True, None, SWAPPED, 3),
     ],
 )
-async def test_c11_refining_ends_when_the_embedder_finds_both_texts_nearly_the_same(
+async def test_refining_ends_when_the_embedder_finds_both_texts_nearly_the_same(
     embeddings: bool, load: Callable[[], WordEmbedder] | None, texts: list[str], passes: int
 ) -> None:
     embedder = None if load is None else SharedEmbedder(load)
@@ -396,14 +392,14 @@ async def test_c11_refining_ends_when_the_embedder_finds_both_texts_nearly_the_s
     assert result.notes["refine_passes"] == passes
 
 
-async def test_c11_a_refiner_that_fails_leaves_the_best_text() -> None:
+async def test_a_refiner_that_fails_leaves_the_best_text() -> None:
     def reply(call: AgentCall) -> str:
         raise ToolError("no refiner")
 
     assert (await refined(reply)).answer == LONG
 
 
-async def test_c11_a_pass_that_loses_the_original_is_rolled_back() -> None:
+async def test_a_pass_that_loses_the_original_is_rolled_back() -> None:
     texts = iter(
         [f"{LONG} It is also very wide, as wide as three other lakes are together.", "Tea."]
     )
@@ -442,9 +438,7 @@ WRONG = (
 )
 
 
-async def test_row_138_questions_are_answered_without_the_draft_and_what_disagrees_is_flagged() -> (
-    None
-):
+async def test_questions_are_answered_without_the_draft_and_what_disagrees_is_flagged() -> None:
     result, hooks = await verified(verifier(WRONG))
     assert result.answer == "It is 9 m deep."
     assert result.notes["verified_with_discrepancy"] is True
@@ -454,12 +448,12 @@ async def test_row_138_questions_are_answered_without_the_draft_and_what_disagre
     assert not any("9 m" in f"{call.task}{call.context}" for call in asked)
 
 
-async def test_c12_a_wrong_answer_is_replaced_only_if_that_is_asked_for() -> None:
+async def test_a_wrong_answer_is_replaced_only_if_that_is_asked_for() -> None:
     result, _ = await verified(verifier(WRONG), rewrite=True)
     assert result.answer == "90 m."
 
 
-async def test_c12_an_answer_that_agrees_is_clean() -> None:
+async def test_an_answer_that_agrees_is_clean() -> None:
     result, _ = await verified(verifier("<status>clean</status><final>x</final>"), rewrite=True)
     assert (result.answer, dict(result.notes)) == ("It is 9 m deep.", {"verified_clean": True})
 
@@ -479,7 +473,7 @@ NOTHING = [
         ("", ["unverified"]),
     ],
 )
-async def test_c12_no_word_for_nothing_is_a_discrepancy(
+async def test_no_word_for_nothing_is_a_discrepancy(
     status: str, notes: list[str], nothing: str
 ) -> None:
     verdict = f"{status}<discrepancies>{nothing}</discrepancies><final>(unchanged)</final>"
@@ -494,7 +488,7 @@ FINALS = [
 
 
 @pytest.mark.parametrize("final", FINALS)
-async def test_c12_a_remark_never_takes_the_place_of_the_answer(final: str) -> None:
+async def test_a_remark_never_takes_the_place_of_the_answer(final: str) -> None:
     verdict = WRONG.replace("90 m.</final>", f"{final}</final>")
     result, _ = await verified(verifier(verdict), rewrite=True)
     assert result.answer == "It is 9 m deep."
@@ -504,7 +498,7 @@ async def test_c12_a_remark_never_takes_the_place_of_the_answer(final: str) -> N
 @pytest.mark.parametrize(
     "status", ["", "clean or discrepancy", "not clean", "no discrepancy", "unsure", "ok"]
 )
-async def test_c12_a_status_that_is_neither_word_verifies_nothing(status: str) -> None:
+async def test_a_status_that_is_neither_word_verifies_nothing(status: str) -> None:
     verdict = WRONG.replace(">discrepancy<", f">{status}<")
     result, _ = await verified(verifier(verdict), rewrite=True)
     assert (result.answer, list(result.notes)) == ("It is 9 m deep.", ["unverified"])
@@ -542,14 +536,14 @@ async def verified_by(hooks: Worker) -> AgentResult:
         ("verifier", ["COMPARE"], "the verifier failed: no key"),
     ],
 )
-async def test_c12_a_run_that_fails_is_no_evidence(
+async def test_a_run_that_fails_is_no_evidence(
     agent: str, tasks: Sequence[str], problem: str
 ) -> None:
     result = await verified_by(Failing(verifier(WRONG), agent=agent, tasks=tasks))
     assert (result.answer, dict(result.notes)) == ("It is 9 m deep.", {"unverified": problem})
 
 
-async def test_c12_questions_without_an_answer_are_left_out_of_the_comparison() -> None:
+async def test_questions_without_an_answer_are_left_out_of_the_comparison() -> None:
     hooks = Failing(verifier(WRONG), agent="answerer", tasks=["cold"])
     assert (await verified_by(hooks)).answer == "90 m."
     [compared] = [call.task for call in hooks.calls if "[COMPARE]" in call.task]
@@ -559,17 +553,17 @@ async def test_c12_questions_without_an_answer_are_left_out_of_the_comparison() 
 
 
 @pytest.mark.parametrize("verdict", ["Looks good to me.", ""])
-async def test_c12_a_reply_that_cannot_be_read_verifies_nothing(verdict: str) -> None:
+async def test_a_reply_that_cannot_be_read_verifies_nothing(verdict: str) -> None:
     result, _ = await verified(verifier(verdict))
     assert list(result.notes) == ["unverified"]
 
 
-async def test_c12_nothing_is_asked_about_an_empty_answer() -> None:
+async def test_nothing_is_asked_about_an_empty_answer() -> None:
     _, hooks = await verified(verifier(WRONG), draft=" ")
     assert hooks.calls == []
 
 
-async def test_row_142_refining_comes_first_then_verifying_then_hooks_of_your_own() -> None:
+async def test_refining_comes_first_then_verifying_then_hooks_of_your_own() -> None:
     order = list[str]()
 
     class Learn:
@@ -588,7 +582,7 @@ async def test_row_142_refining_comes_first_then_verifying_then_hooks_of_your_ow
     assert order == ["refiner", "verifier", "answerer", "answerer", "verifier", "learn"]
 
 
-async def test_c16_from_end_to_end_a_wrong_answer_of_an_agent_is_flagged_for_its_caller() -> None:
+async def test_from_end_to_end_a_wrong_answer_of_an_agent_is_flagged_for_its_caller() -> None:
     model = Scripts(
         {
             "Go": [Call("crew.delegate", agent="reader", task="Read it"), "Ok."],
@@ -624,7 +618,7 @@ async def test_c16_from_end_to_end_a_wrong_answer_of_an_agent_is_flagged_for_its
         ("Crie a.py, altere b.py, depois teste c.py e por fim documente", 6, 10),
     ],
 )
-def test_row_128_how_hard_a_task_looks_decides_whether_it_is_planned(
+def test_how_hard_a_task_looks_decides_whether_it_is_planned(
     task: str, least: int, most: int
 ) -> None:
     assert least <= complexity(task) <= most
@@ -643,7 +637,7 @@ def test_row_128_how_hard_a_task_looks_decides_whether_it_is_planned(
         ("use #E9 and #E1.head=1", "use #E9 and a"),
     ],
 )
-def test_row_129_placeholders_stand_for_what_earlier_steps_gave(task: str, expected: str) -> None:
+def test_placeholders_stand_for_what_earlier_steps_gave(task: str, expected: str) -> None:
     outputs = {"E1": " a\nb\nc\n", "E2": "first\n\nsecond"}
     assert resolve_placeholders(task, outputs) == expected
 
@@ -674,7 +668,7 @@ def plan_text(steps: Sequence[Mapping[str, object]]) -> str:
         ([{"id": "E1", "agent": "a", "task": "see #E1"}], "E1 needs E1"),
     ],
 )
-def test_c15_a_plan_that_cannot_be_run_is_refused(
+def test_a_plan_that_cannot_be_run_is_refused(
     steps: Sequence[Mapping[str, object]], problem: str
 ) -> None:
     with pytest.raises(LooplineError, match=problem):
@@ -689,7 +683,7 @@ async def planned(reply: Callable[[AgentCall], str]) -> tuple[AgentCall, list[Ag
     return worker.calls[0], hooks.calls
 
 
-async def test_c15_the_steps_of_a_plan_are_run_and_reported_to_the_agent() -> None:
+async def test_the_steps_of_a_plan_are_run_and_reported_to_the_agent() -> None:
     asked, calls = await planned(
         lambda call: plan_text(STEPS) if call.agent == "planner" else f"<{call.task}>"
     )
@@ -698,7 +692,7 @@ async def test_c15_the_steps_of_a_plan_are_run_and_reported_to_the_agent() -> No
     assert "E2 (writer, done): write of #E1\n<write of <look>>" in asked.context
 
 
-async def test_c15_after_a_step_that_fails_its_dependants_read_its_error() -> None:
+async def test_after_a_step_that_fails_its_dependants_read_its_error() -> None:
     def reply(call: AgentCall) -> str:
         if call.agent == "planner":
             return plan_text(STEPS)
@@ -711,7 +705,7 @@ async def test_c15_after_a_step_that_fails_its_dependants_read_its_error() -> No
     assert "Some steps failed" in asked.context
 
 
-async def test_c15_a_plan_that_cannot_be_read_changes_nothing() -> None:
+async def test_a_plan_that_cannot_be_read_changes_nothing() -> None:
     asked, _ = await planned(lambda call: "I would rather not.")
     assert asked == CALL
 
@@ -728,7 +722,7 @@ async def test_c15_a_plan_that_cannot_be_read_changes_nothing() -> None:
         (4_095, "low"),
     ],
 )
-def test_c14_a_budget_of_thinking_means_an_effort(tokens: int, effort: str) -> None:
+def test_a_budget_of_thinking_means_an_effort(tokens: int, effort: str) -> None:
     assert effort_of_budget(tokens) == effort
 
 
@@ -773,18 +767,18 @@ class Work:
         return AgentResult(call=call, result=answer(f"{index}"))
 
 
-async def test_c9_an_empty_list_gives_nothing() -> None:
+async def test_an_empty_list_gives_nothing() -> None:
     assert await dispatched([], Work()) == ([], [])
 
 
-async def test_c9_without_parallel_calls_run_one_after_the_other() -> None:
+async def test_without_parallel_calls_run_one_after_the_other() -> None:
     work = Work()
     calls = [AgentCall(agent="reader", task=f"{number}") for number in range(3)]
     results, _ = await dispatched(calls, work, parallel=False)
     assert (work.most, [result.answer for result in results]) == (1, ["0", "1", "2"])
 
 
-async def test_row_132_each_call_has_one_beginning_and_one_end_whatever_comes_of_it() -> None:
+async def test_each_call_has_one_beginning_and_one_end_whatever_comes_of_it() -> None:
     work = Work()
     calls = [
         AgentCall(agent="reader", task="read"),
@@ -804,9 +798,7 @@ async def test_row_132_each_call_has_one_beginning_and_one_end_whatever_comes_of
     ]
 
 
-async def test_row_132_a_call_that_is_cancelled_before_its_turn_has_an_end_and_no_beginning() -> (
-    None
-):
+async def test_a_call_that_is_cancelled_before_its_turn_has_an_end_and_no_beginning() -> None:
     events, begun = list[AgentEvent](), asyncio.Event()
 
     async def hang(call: AgentCall, index: int) -> AgentResult:

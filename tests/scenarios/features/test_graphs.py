@@ -1,4 +1,4 @@
-"""Row 130 and the scenario F35: a goal is planned as steps, run, analysed, and planned again."""
+"""A goal is planned as steps, run, analysed, and planned again."""
 
 from __future__ import annotations
 
@@ -80,9 +80,7 @@ async def run(
     )
 
 
-async def test_row_130_steps_run_as_soon_as_they_can_and_those_that_need_others_after_them() -> (
-    None
-):
+async def test_steps_run_as_soon_as_they_can_and_those_that_need_others_after_them() -> None:
     model, text, recorded, plans, links = await run(
         {
             "Plan how": [plan_of(step("a"), step("b"), step("c", "a", "b"))],
@@ -110,7 +108,7 @@ async def test_row_130_steps_run_as_soon_as_they_can_and_those_that_need_others_
     assert drawn[-1] == "attempt 1 · the goal · ✓ a · ✓ b · ✓ c ← a, b · analysed"
 
 
-async def test_row_130_a_step_that_fails_takes_those_with_it_that_need_it_and_no_others() -> None:
+async def test_a_step_that_fails_takes_those_with_it_that_need_it_and_no_others() -> None:
     _, text, recorded, plans, _ = await run(
         {
             "Plan how": [plan_of(step("a"), step("b", "a"), step("c", "b"), step("d"))],
@@ -130,7 +128,7 @@ async def test_row_130_a_step_that_fails_takes_those_with_it_that_need_it_and_no
     assert "a. failed: do a" in text
 
 
-async def test_row_130_no_more_steps_run_at_once_than_may() -> None:
+async def test_no_more_steps_run_at_once_than_may() -> None:
     names = "abcdef"
     _, _, _, _, links = await run(
         {
@@ -246,7 +244,7 @@ def test_an_analysis_that_cannot_be_read_is_none(text: str) -> None:
         parse_analysis(text)
 
 
-async def test_f35_a_step_is_run_by_the_model_that_its_hint_names() -> None:
+async def test_a_step_is_run_by_the_model_that_its_hint_names() -> None:
     general = Scripts(
         {
             "Begin": [Call("crew.graph", goal="the goal"), "Ok."],
@@ -362,14 +360,14 @@ async def cached_lookups(cached: tuple[str, ...], tasks: Mapping[str, Sequence[L
     return names
 
 
-async def test_row_130_equal_calls_of_steps_to_a_tool_that_opts_in_are_made_once() -> None:
+async def test_equal_calls_of_steps_to_a_tool_that_opts_in_are_made_once() -> None:
     look_up: list[Line] = [Call("desk.look", name="lake"), "done"]
     steps = dict.fromkeys("abc", look_up)
     assert await cached_lookups(("desk.*",), steps) == ["lake"]
     assert await cached_lookups((), steps) == ["lake"] * 3
 
 
-async def test_row_130_another_call_and_one_that_failed_are_made_again() -> None:
+async def test_another_call_and_one_that_failed_are_made_again() -> None:
     steps: Mapping[str, Sequence[Line]] = {
         "a": [Call("desk.look", name="lake"), "done"],
         "b": [Call("desk.look", name="sea"), "done"],
@@ -383,7 +381,7 @@ async def test_row_130_another_call_and_one_that_failed_are_made_again() -> None
     ]
 
 
-async def test_row_130_a_stop_begins_none_of_the_steps_that_wait() -> None:
+async def test_a_stop_begins_none_of_the_steps_that_wait() -> None:
     begun = asyncio.Event()
 
     @tool(effect="read")
@@ -415,7 +413,7 @@ async def test_row_130_a_stop_begins_none_of_the_steps_that_wait() -> None:
     assert [item.status for item in statuses] == ["failed", "skipped", "skipped"]
 
 
-async def test_row_130_a_step_that_takes_too_long_fails_and_others_do_not() -> None:
+async def test_a_step_that_takes_too_long_fails_and_others_do_not() -> None:
     begun, clock = asyncio.Event(), FakeClock()
 
     @tool(effect="read")

@@ -1,4 +1,4 @@
-"""Rows of models: how hard one is to think, and data that must fit a schema."""
+"""How hard a model is to think, and data that must fit a schema."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCHEMA: JsonObject = {
 PROMPT = Prompt(system="Answer.", purpose="title")
 
 
-async def test_row_116_a_run_that_is_bound_asks_one_model_alone() -> None:
+async def test_a_run_that_is_bound_asks_one_model_alone() -> None:
     first = ScriptedModel([Call("w.look"), "Brief.", "Written."])
     second = ScriptedModel([])
     async with at_work((first, second), workbench(preset="fim", tools=["w.look"])) as talk:
@@ -28,7 +28,7 @@ async def test_row_116_a_run_that_is_bound_asks_one_model_alone() -> None:
 
 
 @pytest.mark.parametrize("line", [Refuse(), Fail(ModelTimedOut("one: no reply in 180 s"))])
-async def test_row_117_after_a_refusal_or_a_timeout_another_model_is_asked_the_same(
+async def test_after_a_refusal_or_a_timeout_another_model_is_asked_the_same(
     line: Refuse | Fail,
 ) -> None:
     first = ScriptedModel([line], name="one", strict=False)
@@ -43,7 +43,7 @@ async def test_row_117_after_a_refusal_or_a_timeout_another_model_is_asked_the_s
     [({}, {}, ""), ({"reasoning_effort": "low"}, {}, "low"),
      ({"reasoning_effort": "low"}, {"reasoning_effort": "high"}, "high")],
 )  # fmt: skip
-async def test_row_121_an_effort_is_passed_on_and_one_of_the_turn_wins(
+async def test_an_effort_is_passed_on_and_one_of_the_turn_wins(
     of_bundle: Limits, of_turn: Limits, sent: str
 ) -> None:
     model = ScriptedModel(["Done."])
@@ -61,7 +61,7 @@ async def test_row_121_an_effort_is_passed_on_and_one_of_the_turn_wins(
         (CapabilityChoices(tool_call=False), 2),
     ],
 )
-async def test_row_122_each_kind_of_model_is_asked_for_data_so_often(
+async def test_each_kind_of_model_is_asked_for_data_so_often(
     capabilities: CapabilityChoices, requests: int
 ) -> None:
     model = ScriptedModel([], aux={"title": [Raw("no data")] * 5}, **capabilities)
@@ -69,7 +69,7 @@ async def test_row_122_each_kind_of_model_is_asked_for_data_so_often(
     assert len(model.requests) == requests
 
 
-async def test_row_123_a_fallback_reads_plain_texts_and_a_default_stands_in() -> None:
+async def test_a_fallback_reads_plain_texts_and_a_default_stands_in() -> None:
     def model(text: str) -> ScriptedModel:
         return ScriptedModel([], aux={"title": [Raw(text)] * 2}, tool_call=False, strict=False)
 

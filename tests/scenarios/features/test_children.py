@@ -1,4 +1,4 @@
-"""Rows 64, 132, 135 and 136: calls that begin a run of their own."""
+"""Calls that begin a run of their own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from loopline.timeline import RunChild, ToolCalled, ToolResult
 from tests.support.child_runs import Cast, kin
 
 
-async def test_row_64_a_call_that_begins_a_run_is_one_call_with_one_result() -> None:
+async def test_a_call_that_begins_a_run_is_one_call_with_one_result() -> None:
     model = Cast({"go": [Call("kin.ask", task="look"), "Done."], "look": ["Seen."]})
     async with kin(model) as harness:
         talk = harness.conversation("c")
@@ -23,7 +23,7 @@ async def test_row_64_a_call_that_begins_a_run_is_one_call_with_one_result() -> 
     assert any(isinstance(block.body, RunChild) for block in blocks)
 
 
-async def test_row_135_a_run_begins_no_others_beyond_its_depth() -> None:
+async def test_a_run_begins_no_others_beyond_its_depth() -> None:
     model = Cast({"go": [Call("kin.ask", task="look"), "Done."]})
     async with kin(model) as harness:
         talk = harness.conversation("c")
@@ -34,7 +34,7 @@ async def test_row_135_a_run_begins_no_others_beyond_its_depth() -> None:
     ]
 
 
-async def test_row_136_the_history_of_a_child_stays_its_own() -> None:
+async def test_the_history_of_a_child_stays_its_own() -> None:
     model = Cast(
         {
             "go": [Call("kin.ask", task="search"), "Found."],
@@ -50,7 +50,7 @@ async def test_row_136_the_history_of_a_child_stays_its_own() -> None:
     assert any(isinstance(block.body, ToolCalled) for block in own)
 
 
-async def test_row_132_each_run_has_one_beginning_and_one_end() -> None:
+async def test_each_run_has_one_beginning_and_one_end() -> None:
     model = Cast(
         {
             "go": [Call("kin.panel", tasks=["look", "listen"]), "Done."],

@@ -1,4 +1,4 @@
-"""Rows of what a listener hears at the end of a turn."""
+"""What a listener hears at the end of a turn."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def lasting(name: DialectName) -> list[Record]:
         return [record for record in told(name, await heard(talk, "go")) if record.id]
 
 
-async def test_row_144_a_turn_is_told_in_steps() -> None:
+async def test_a_turn_is_told_in_steps() -> None:
     steps = [(record.event, record.data.get("type")) for record in await lasting("fim")]
     assert steps == [
         *[("step", "thinking"), ("step", "thinking"), ("step", "iteration"), ("step", "iteration")],
@@ -33,14 +33,14 @@ async def test_row_144_a_turn_is_told_in_steps() -> None:
     ]
 
 
-async def test_row_145_a_turn_is_told_as_a_node() -> None:
+async def test_a_turn_is_told_as_a_node() -> None:
     assert [record.event for record in await lasting("nadoo")] == [
         *["node_started", "agent_iteration", "agent_tool_call", "agent_tool_result"],
         *["agent_iteration", "llm_finished", "node_finished"],
     ]
 
 
-async def test_row_146_the_records_of_a_worker_have_their_keys() -> None:
+async def test_the_records_of_a_worker_have_their_keys() -> None:
     records = [record.data for record in await lasting("chatcli") if record.event == "log"]
     assert [record["msg"] for record in records] == [
         *["agent turn", "tool_call", "tool result", "agent turn"]
@@ -56,12 +56,12 @@ async def test_row_146_the_records_of_a_worker_have_their_keys() -> None:
     assert (records[2]["lines"], records[2]["duration"]) == (1, "0s")
 
 
-async def test_row_147_an_agent_is_started_once_and_completed_once() -> None:
+async def test_an_agent_is_started_once_and_completed_once() -> None:
     records = [record.data for record in await lasting("chatcli") if record.event == "AgentEvent"]
     assert [record["type"] for record in records] == ["Started", "Completed"]
 
 
-async def test_row_148_tokens_are_told_as_they_come_and_a_question_stands_for_its_answer() -> None:
+async def test_tokens_are_told_as_they_come_and_a_question_stands_for_its_answer() -> None:
     async with at_work(["Tea."]) as talk:
         tokens = [
             record for record in told("beakr", await heard(talk, "go")) if record.event == "token"
@@ -72,7 +72,7 @@ async def test_row_148_tokens_are_told_as_they_come_and_a_question_stands_for_it
     assert (asked.event, end.event, end.data["exit_reason"]) == ("ask_user", "end", "paused")
 
 
-async def test_row_149_the_end_has_rounds_usage_and_time() -> None:
+async def test_the_end_has_rounds_usage_and_time() -> None:
     done, node = (await lasting("fim"))[-2].data, (await lasting("nadoo"))[-1].data
     assert (done["iterations"], node["iterations_used"], done["elapsed"]) == (2, 2, 0.0)
     assert done["usage"] == {"prompt_tokens": 7, "completion_tokens": 0, "total_tokens": 7}
@@ -89,7 +89,7 @@ async def test_row_149_the_end_has_rounds_usage_and_time() -> None:
         ([Say("", Call("w.crash"), Call("w.fail"), Call("w.nowhere")), "Done."], "complete"),
     ],
 )
-async def test_row_150_whatever_fails_the_last_event_is_the_end_of_the_turn(
+async def test_whatever_fails_the_last_event_is_the_end_of_the_turn(
     script: list[Entry], reason: str
 ) -> None:
     async with at_work(script) as talk:
@@ -108,7 +108,7 @@ async def tell(context: ToolContext) -> str:
     return "done"
 
 
-async def test_row_151_a_tool_tells_of_events_of_its_own() -> None:
+async def test_a_tool_tells_of_events_of_its_own() -> None:
     async with at_work([Call("w.tell"), "Done."], Bundle(id="w", tools=[tell])) as talk:
         records = told("kdcube", await heard(talk, "go"))
     named = [(record.event, record.data["type"], bool(record.id)) for record in records]

@@ -1,4 +1,4 @@
-"""Rows of the loop: rounds, limits, and how a turn ends."""
+"""The loop: rounds, limits, and how a turn ends."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def calls(number: int) -> list[ToolCall]:
     return [Call("w.count", number=n) for n in range(1, number + 1)]
 
 
-async def test_row_1_one_loop_goes_on_until_nothing_more_is_called() -> None:
+async def test_one_loop_goes_on_until_nothing_more_is_called() -> None:
     model = ScriptedModel([Call("w.look", text="tea"), "Tea."])
     async with at_work(model) as talk:
         assert (await talk.say("go")).answer == "Tea."
     assert len(model.requests) == 2
 
 
-async def test_row_2_a_round_is_one_decision_with_all_its_calls() -> None:
+async def test_a_round_is_one_decision_with_all_its_calls() -> None:
     async with at_work([Say("", *calls(3)), Say("", *calls(2)), "Done."]) as talk:
         result = await talk.say("go")
         rounds = [block.round for block in await talk.blocks() if block.type == "react.tool.result"]
@@ -63,19 +63,19 @@ async def capped(preset: PresetName, most: int) -> None:
     assert (result.rounds, result.exit_reason) == (most, "max_iterations")
 
 
-async def test_row_3_kdcube_makes_fifteen_decisions() -> None:
+async def test_kdcube_makes_fifteen_decisions() -> None:
     await capped("kdcube", 15)
 
 
-async def test_row_4_fim_makes_fifty_decisions() -> None:
+async def test_fim_makes_fifty_decisions() -> None:
     await capped("fim", 50)
 
 
-async def test_row_5_nadoo_makes_ten_decisions() -> None:
+async def test_nadoo_makes_ten_decisions() -> None:
     await capped("nadoo", 10)
 
 
-async def test_row_6_chatcli_makes_thirty_decisions_or_as_many_as_is_set(
+async def test_chatcli_makes_thirty_decisions_or_as_many_as_is_set(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     await capped("chatcli", 30)
@@ -83,7 +83,7 @@ async def test_row_6_chatcli_makes_thirty_decisions_or_as_many_as_is_set(
     await capped("chatcli", 7)
 
 
-async def test_row_7_at_the_limit_a_summary_tells_how_each_call_ended() -> None:
+async def test_at_the_limit_a_summary_tells_how_each_call_ended() -> None:
     model = ScriptedModel([Call("w.look"), Call("w.fail"), Call("w.nothing")])
     async with at_work(model) as talk:
         result = await talk.say("go", max_iterations=3, on_exhausted="summary")
@@ -97,7 +97,7 @@ async def test_row_7_at_the_limit_a_summary_tells_how_each_call_ended() -> None:
     assert (result.rounds, result.exit_reason, len(model.requests)) == (3, "max_iterations", 3)
 
 
-async def test_row_8_at_the_limit_an_answer_is_asked_for_without_calls() -> None:
+async def test_at_the_limit_an_answer_is_asked_for_without_calls() -> None:
     model = ScriptedModel([*calls(2), "So far, two."])
     async with at_work(model) as talk:
         result = await talk.say("go", max_iterations=2)
@@ -111,7 +111,7 @@ async def test_row_8_at_the_limit_an_answer_is_asked_for_without_calls() -> None
     assert [request.options.allow_calls for request in model.requests] == [True, True, False]
 
 
-async def test_row_9_at_the_limit_all_that_was_collected_may_be_the_answer() -> None:
+async def test_at_the_limit_all_that_was_collected_may_be_the_answer() -> None:
     async with at_work([Call("w.look", text=text) for text in ("tea", "cake", "pie")]) as talk:
         result = await talk.say("go", max_iterations=3, on_exhausted="partial")
         (answer,) = await bodies(talk, Completion)
@@ -119,7 +119,7 @@ async def test_row_9_at_the_limit_all_that_was_collected_may_be_the_answer() -> 
     assert (answer.flag, result.exit_reason, result.error) == ("partial", "max_iterations", "")
 
 
-async def test_row_9_an_answer_of_collected_results_is_bounded_and_names_what_was_cut() -> None:
+async def test_an_answer_of_collected_results_is_bounded_and_names_what_was_cut() -> None:
     script: list[Entry] = [
         *(Call("w.big", size=3_000_000) for _ in range(3)),
         Call("w.count", number=7),
@@ -133,13 +133,13 @@ async def test_row_9_an_answer_of_collected_results_is_bounded_and_names_what_wa
     assert len(whole_item.text) > 10_000
 
 
-async def test_row_10_an_answer_may_end_any_round() -> None:
+async def test_an_answer_may_end_any_round() -> None:
     async with at_work(["At once."]) as talk:
         result = await talk.say("go", early_stop=True)
     assert (result.answer, result.rounds) == ("At once.", 1)
 
 
-async def test_row_11_without_early_stop_the_answer_of_the_last_round_counts() -> None:
+async def test_without_early_stop_the_answer_of_the_last_round_counts() -> None:
     model = ScriptedModel(["One.", "Two.", "Three."])
     async with at_work(model) as talk:
         result = await talk.say("go", early_stop=False, max_iterations=3)
@@ -150,14 +150,14 @@ async def test_row_11_without_early_stop_the_answer_of_the_last_round_counts() -
     assert "this was round 2 of at least 3" in shown(model.requests[2])
 
 
-async def test_row_12_a_reply_without_calls_ends_the_turn() -> None:
+async def test_a_reply_without_calls_ends_the_turn() -> None:
     model = ScriptedModel(["Done."])
     async with at_work(model) as talk:
         assert (await talk.say("go")).exit_reason == "complete"
     assert len(model.requests) == 1
 
 
-async def test_row_13_when_its_time_is_over_a_turn_keeps_what_it_has() -> None:
+async def test_when_its_time_is_over_a_turn_keeps_what_it_has() -> None:
     desk = Desk()
     script: list[Entry] = [
         Call("w.look", text="tea"),
@@ -171,7 +171,7 @@ async def test_row_13_when_its_time_is_over_a_turn_keeps_what_it_has() -> None:
     assert cut == ["ok", "stopped", "stopped"]
 
 
-async def test_row_14_nothing_is_asked_that_the_budget_does_not_cover() -> None:
+async def test_nothing_is_asked_that_the_budget_does_not_cover() -> None:
     dear = Usage(input_tokens=90_000, output_tokens=30_000)
     model = ScriptedModel([Say("", Call("w.look"), usage=dear)])
     async with at_work(model) as talk:
@@ -180,7 +180,7 @@ async def test_row_14_nothing_is_asked_that_the_budget_does_not_cover() -> None:
     assert "w.look (c1): ERROR (stopped)" in result.answer
 
 
-async def test_row_15_a_turn_that_is_stopped_keeps_what_it_has_and_leaves_nothing_running() -> None:
+async def test_a_turn_that_is_stopped_keeps_what_it_has_and_leaves_nothing_running() -> None:
     desk = Desk()
     before = asyncio.all_tasks()
     script: list[Entry] = [
@@ -198,7 +198,7 @@ async def test_row_15_a_turn_that_is_stopped_keeps_what_it_has_and_leaves_nothin
     assert asyncio.all_tasks() == before
 
 
-async def test_row_16_rounds_are_counted_from_one() -> None:
+async def test_rounds_are_counted_from_one() -> None:
     async with at_work([*calls(2), "Done."]) as talk:
         events = await heard(talk, "go")
     blocks = [
@@ -207,7 +207,7 @@ async def test_row_16_rounds_are_counted_from_one() -> None:
     assert [item.round for item in blocks] == [1, 2, 3]
 
 
-async def test_row_17_each_decision_says_why_the_model_stopped() -> None:
+async def test_each_decision_says_why_the_model_stopped() -> None:
     call = ToolCall(name="w.look", arguments={})
     model = Spoken(
         Reply(calls=(call,), stop_reason="tool_use"),
@@ -222,7 +222,7 @@ async def test_row_17_each_decision_says_why_the_model_stopped() -> None:
     assert (first.answer, second.exit_reason) == ("It goes on.", "refused")
 
 
-async def test_row_18_usage_is_the_sum_over_all_requests_of_the_turn() -> None:
+async def test_usage_is_the_sum_over_all_requests_of_the_turn() -> None:
     def used(given: int, made: int) -> Usage:
         return Usage(input_tokens=given, output_tokens=made)
 
@@ -236,7 +236,7 @@ async def test_row_18_usage_is_the_sum_over_all_requests_of_the_turn() -> None:
     assert (result.answer, result.usage) == ("Long.", used(34, 18))
 
 
-async def test_row_19_a_reply_that_was_cut_off_is_continued_with_more_room() -> None:
+async def test_a_reply_that_was_cut_off_is_continued_with_more_room() -> None:
     model = Spoken(Reply(text="Half an ", stop_reason="length"), Reply(text="answer."))
     async with at_work(model) as talk:
         result = await talk.say("go")
@@ -254,7 +254,7 @@ async def test_row_19_a_reply_that_was_cut_off_is_continued_with_more_room() -> 
         ("thought_action", ["Thought: I know.\nFinal Answer: Half", " an ", "answer."]),
     ],
 )
-async def test_row_19_what_was_cut_off_is_read_together_with_what_follows(
+async def test_what_was_cut_off_is_read_together_with_what_follows(
     protocol: ProtocolName, pieces: list[str]
 ) -> None:
     cut = [Reply(text=piece, stop_reason="length") for piece in pieces[:-1]]
@@ -273,7 +273,7 @@ async def test_row_19_what_was_cut_off_is_read_together_with_what_follows(
         (Limits(max_iterations=1, on_exhausted="force"), ("tool_use", "length")),
     ],
 )
-async def test_row_19_an_answer_that_stays_cut_off_is_truncated(
+async def test_an_answer_that_stays_cut_off_is_truncated(
     limits: Limits, ends: tuple[StopReason, ...]
 ) -> None:
     call = ToolCall(name="w.look", arguments={})
@@ -288,7 +288,7 @@ async def test_row_19_an_answer_that_stays_cut_off_is_truncated(
     assert (cut.truncated, whole.truncated) == (True, False)
 
 
-async def test_row_19_a_call_that_was_cut_off_is_completed_and_runs() -> None:
+async def test_a_call_that_was_cut_off_is_completed_and_runs() -> None:
     desk = Desk()
     reply = Reply(text='<tool_call name="w.look">{"text": "te', stop_reason="length")
     model = Spoken(reply, Reply(text='a"}</tool_call>'), Reply(text="Tea."))
@@ -297,7 +297,7 @@ async def test_row_19_a_call_that_was_cut_off_is_completed_and_runs() -> None:
     assert desk.began == ["tea"]
 
 
-async def test_row_19_a_model_that_begins_anew_is_read_by_itself() -> None:
+async def test_a_model_that_begins_anew_is_read_by_itself() -> None:
     whole_text = '{"action": "final_answer", "answer": "Whole."}'
     model = Spoken(Reply(text='{"action": "fin', stop_reason="length"), Reply(text=whole_text))
     async with at_work(model) as talk:
@@ -305,7 +305,7 @@ async def test_row_19_a_model_that_begins_anew_is_read_by_itself() -> None:
 
 
 @pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
-async def test_row_20_the_same_calls_again_and_again_end_the_turn(order: tuple[str, str]) -> None:
+async def test_the_same_calls_again_and_again_end_the_turn(order: tuple[str, str]) -> None:
     def both(*texts: str) -> Say:
         return Say("", *[Call("w.look", text=f" {text} ") for text in texts])
 

@@ -1,4 +1,4 @@
-"""Rows of what a model is shown of a long conversation, and how it comes back."""
+"""What a model is shown of a long conversation, and how the rest comes back."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def commands(number: int, size: int = 2_000) -> list[Entry]:
     ]
 
 
-async def test_row_83_another_process_folds_the_same_conversation(tmp_path: Path) -> None:
+async def test_another_process_folds_the_same_conversation(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/c.db"
     async with at_work([Call("w.find", url="https://a.org"), "So [[S:1]]."], store=store) as talk:
         await talk.say("go")
@@ -61,7 +61,7 @@ async def test_row_83_another_process_folds_the_same_conversation(tmp_path: Path
     assert Timeline(again).pool.sources == Timeline(first).pool.sources
 
 
-async def test_row_84_channels_are_folds_of_the_blocks() -> None:
+async def test_channels_are_folds_of_the_blocks() -> None:
     async with at_work([Call("w.look"), Call("w.look"), "Done."]) as talk:
         await talk.say("go")
         blocks = list(await talk.blocks())
@@ -72,7 +72,7 @@ async def test_row_84_channels_are_folds_of_the_blocks() -> None:
     assert {len(state.open_calls) for state in states} == {0, 1}
 
 
-async def test_row_85_no_request_is_larger_than_the_window_allows() -> None:
+async def test_no_request_is_larger_than_the_window_allows() -> None:
     model = small([*looks(12, 4_000), "Done."])
     async with at_work(model) as talk:
         assert (await talk.say("go")).ok
@@ -80,7 +80,7 @@ async def test_row_85_no_request_is_larger_than_the_window_allows() -> None:
     assert max(sizes) <= TOTAL
 
 
-async def test_row_86_a_summary_is_asked_for_only_when_clearing_is_not_enough() -> None:
+async def test_a_summary_is_asked_for_only_when_clearing_is_not_enough() -> None:
     light, heavy = (
         small([*looks(6), "Done."]),
         small([*commands(9, 3_000), "Done."], *["Goal."] * 9),
@@ -92,7 +92,7 @@ async def test_row_86_a_summary_is_asked_for_only_when_clearing_is_not_enough() 
     assert (len(summaries(light)), len(summaries(heavy)) > 0) == (0, True)
 
 
-async def test_row_88_a_cleared_result_leaves_a_line_that_names_it() -> None:
+async def test_a_cleared_result_leaves_a_line_that_names_it() -> None:
     model = small([*looks(6), "Done."])
     async with at_work(model) as talk:
         await talk.say("go")
@@ -101,7 +101,7 @@ async def test_row_88_a_cleared_result_leaves_a_line_that_names_it() -> None:
     assert len(first) < 400
 
 
-async def test_row_89_what_was_looked_up_goes_before_what_was_done() -> None:
+async def test_what_was_looked_up_goes_before_what_was_done() -> None:
     done = Call("w.command", text="kept " * 100)
     model = small([done, *looks(5), "Done."])
     async with at_work(model) as talk:
@@ -110,7 +110,7 @@ async def test_row_89_what_was_looked_up_goes_before_what_was_done() -> None:
     assert ("ran kept" in last[0].text, "[CLEARED]" in last[1].text) == (True, True)
 
 
-async def test_row_90_a_summary_stands_for_what_can_still_be_read_by_ref() -> None:
+async def test_a_summary_stands_for_what_can_still_be_read_by_ref() -> None:
     model = small([*commands(9, 3_000), "Done."], *["Goal: nine."] * 9)
     async with at_work(model) as talk:
         await talk.say("go")
@@ -130,14 +130,14 @@ async def test_row_90_a_summary_stands_for_what_can_still_be_read_by_ref() -> No
         ("unheard of", "what was asked"),
     ],
 )
-async def test_row_91_a_hint_says_what_a_summary_is_to_keep(hint: str, focus: str) -> None:
+async def test_a_hint_says_what_a_summary_is_to_keep(hint: str, focus: str) -> None:
     model = small([*commands(9, 3_000), "Done."], *["Goal."] * 9)
     async with at_work(model) as talk:
         await talk.say("go", summary_hint=hint)
     assert focus in summaries(model)[0].tail
 
 
-async def test_row_92_the_question_and_the_newest_round_are_always_there() -> None:
+async def test_the_question_and_the_newest_round_are_always_there() -> None:
     model = small([*commands(12, 3_000), "Done."], *["Goal."] * 12)
     async with at_work(model) as talk:
         await talk.say("the very question")
@@ -147,7 +147,7 @@ async def test_row_92_the_question_and_the_newest_round_are_always_there() -> No
         assert number == 0 or f"{number - 1}-yes" in shown(request)
 
 
-async def test_row_93_no_request_has_a_result_without_its_call() -> None:
+async def test_no_request_has_a_result_without_its_call() -> None:
     model = small([*looks(4), *commands(6), *looks(4), "Done."], *["Goal."] * 9)
     async with at_work(model) as talk:
         assert (await talk.say("go", max_iterations=30)).ok
@@ -157,7 +157,7 @@ async def test_row_93_no_request_has_a_result_without_its_call() -> None:
 
 
 @pytest.mark.parametrize(("number", "dropped"), [(1, False), (6, True)])
-async def test_row_94_the_model_is_told_when_something_was_dropped_and_only_then(
+async def test_the_model_is_told_when_something_was_dropped_and_only_then(
     number: int, dropped: bool
 ) -> None:
     model = small([*looks(number), "Done."])
@@ -169,7 +169,7 @@ async def test_row_94_the_model_is_told_when_something_was_dropped_and_only_then
 
 
 @pytest.mark.parametrize(("size", "cut"), [(64_000, False), (64_001, True)])
-async def test_row_95_of_one_result_so_many_characters_are_shown(size: int, cut: bool) -> None:
+async def test_of_one_result_so_many_characters_are_shown(size: int, cut: bool) -> None:
     model = ScriptedModel([Call("w.big", size=size), "Done."])
     async with at_work(model) as talk:
         await talk.say("go")
@@ -180,7 +180,7 @@ async def test_row_95_of_one_result_so_many_characters_are_shown(size: int, cut:
     ("kind", "limit"),
     [("text", 4_000), ("result", 400), ("list", 50), ("keys", 80), ("base64", 4_000)],
 )
-def test_row_96_old_blocks_are_clipped_by_kind(kind: str, limit: int) -> None:
+def test_old_blocks_are_clipped_by_kind(kind: str, limit: int) -> None:
     def clipped(size: int) -> bool:
         match kind:
             case "text":
@@ -198,7 +198,16 @@ def test_row_96_old_blocks_are_clipped_by_kind(kind: str, limit: int) -> None:
     assert [clipped(limit), clipped(limit + 1)] == [False, True]
 
 
-async def test_row_98_one_reader_gives_back_whatever_has_a_name() -> None:
+async def test_results_give_way_from_the_oldest_on() -> None:
+    model = small([*looks(6), "Done."])
+    async with at_work(model) as talk:
+        await talk.say("go")
+    cleared = ["[CLEARED]" in result.text for result in results(model.requests[-1])]
+    assert cleared == sorted(cleared, reverse=True)
+    assert (cleared[0], cleared[-1]) == (True, False)
+
+
+async def test_one_reader_gives_back_whatever_has_a_name() -> None:
     plan = Call("react.plan", mode="new", steps=["look"])
     async with at_work([plan, Call("w.look", text="tea"), "Tea."]) as talk:
         await talk.say("go")
@@ -215,7 +224,7 @@ async def test_row_98_one_reader_gives_back_whatever_has_a_name() -> None:
     assert [item.text for item in reading][3:] == ["seen", "Tea."]
 
 
-async def test_row_99_each_request_begins_with_the_one_before_and_marks_where() -> None:
+async def test_each_request_begins_with_the_one_before_and_marks_where() -> None:
     model = ScriptedModel(["Hello.", *[Call("w.look", text=f"{n}") for n in range(8)], "Done."])
     async with at_work(model) as talk:
         await talk.say("hello")
@@ -227,7 +236,7 @@ async def test_row_99_each_request_begins_with_the_one_before_and_marks_where() 
     assert names[-1] == ["prev_turn", "pre_tail", "tail"]
 
 
-async def test_row_100_the_board_is_new_in_each_round_and_never_kept() -> None:
+async def test_the_board_is_new_in_each_round_and_never_kept() -> None:
     model = ScriptedModel([Call("react.plan", mode="new", steps=["look"]), "Later."])
     async with at_work(model) as talk:
         await talk.say("go")
@@ -237,7 +246,7 @@ async def test_row_100_the_board_is_new_in_each_round_and_never_kept() -> None:
     assert not any("ANNOUNCE" in str(message) for message in second.messages)
 
 
-async def test_row_101_a_listener_hears_when_the_context_is_made_smaller() -> None:
+async def test_a_listener_hears_when_the_context_is_made_smaller() -> None:
     async with at_work(small([*looks(6), "Done."])) as talk:
         events = await heard(talk, "go")
     smaller = [delta for delta in events if isinstance(delta, Delta) and delta.type == "compaction"]
@@ -251,7 +260,7 @@ async def test_row_101_a_listener_hears_when_the_context_is_made_smaller() -> No
     assert len(smaller) == len(opened) > 0
 
 
-async def test_row_102_a_question_stands_once_in_its_request() -> None:
+async def test_a_question_stands_once_in_its_request() -> None:
     model = ScriptedModel(["One.", "Two."])
     async with at_work(model) as talk:
         await talk.say("first")
@@ -260,7 +269,7 @@ async def test_row_102_a_question_stands_once_in_its_request() -> None:
     assert roles(model.requests[1].messages) == ["user", "assistant", "user"]
 
 
-async def test_row_104_one_address_is_one_source_and_ranges_cite_several() -> None:
+async def test_one_address_is_one_source_and_ranges_cite_several() -> None:
     urls = ["https://a.org", "https://A.org/", "https://b.org"]
     script: list[Entry] = [Say("", *[Call("w.find", url=url) for url in urls]), "So [[S:1-2]]."]
     async with at_work(script) as talk:
