@@ -53,6 +53,7 @@ CHANGES: list[tuple[str, str, str, Json]] = [
     ("message", "POST", "/ag-ui", RUN),
     ("message", "POST", "/api/chat", CHAT),
     ("message", "POST", "/v1/chat/completions", COMPLETION),
+    ("message", "POST", "/v1/responses", {"model": "shop", "input": WORD}),
     ("delete", "DELETE", f"{ALL}/c2", None),
 ]
 READS = {

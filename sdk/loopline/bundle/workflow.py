@@ -269,11 +269,9 @@ class BaseWorkflow(Generic[Deps]):
             output=self._run.output_of(output_type_of(output_type)),
         )
         loop = self._apply_leader(loop)
-        extensions = Extensions(
-            round_hooks=tuple(self.round_hooks), middleware=tuple(self.middleware)
-        )
+        hooks = Extensions(round_hooks=tuple(self.round_hooks), middleware=tuple(self.middleware))
         loop_scratchpad = self.scratchpad if scratchpad is None else scratchpad
-        return await self._react(self._run, loop, loop_scratchpad, extensions)
+        return await self._react(self._run, loop, loop_scratchpad, hooks)
 
     async def _react(
         self,

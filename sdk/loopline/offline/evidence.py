@@ -98,7 +98,7 @@ def parse_question(text: str, previous: Question | None) -> Question:
     return Question(text, query, own | dict.fromkeys(borrowed, BORROWED_WEIGHT))
 
 
-_CODE = re.compile(r"`[^`]*`|\w*_\w*")
+_CODE = re.compile(r"`[^`\n]{0,200}+`|\b[^\W_]*+_\w*+")
 
 
 def is_about(question: Question, best: Candidate, passages: Sequence[CitablePassage]) -> bool:
