@@ -1,7 +1,8 @@
-"""What the users of a server read of a failed model: a plain text with an id, under which the log has the error itself."""
+"""What the users of a server read of a failed model or bundle: a plain text with an id, under which the log has the error."""
 
 from __future__ import annotations
 
+import inspect
 import logging
 import re
 from collections.abc import AsyncIterator
@@ -50,6 +51,22 @@ class OwnModel(BaseWorkflow):
 OWN = Bundle(id="shop", workflow=OwnModel)
 
 
+class FailingBundle(BaseWorkflow):
+    """Fails before its loop, or after it if the message asks for that."""
+
+    async def pre_run_hook(self, payload: TurnPayload) -> None:
+        """Fail before the loop."""
+        if payload.text == "tea":
+            raise RuntimeError(SECRET)
+
+    async def post_run_hook(self, payload: TurnPayload, result: TurnResult) -> None:
+        """Fail after it."""
+        raise RuntimeError(SECRET)
+
+
+FAILING = Bundle(id="shop", workflow=FailingBundle)
+
+
 def told(error: Exception, auth: Authenticator, key: str, bundle: Bundle = SHOP) -> tuple[str, str]:
     """Return the error of a turn that fails with this error, and all that its sender can read of the turn."""
     server = app(bundle, store="memory:", auth=auth, model=FailingModel(error))
@@ -62,7 +79,11 @@ def told(error: Exception, auth: Authenticator, key: str, bundle: Bundle = SHOP)
             f"{here}/messages", json={"text": "again"}, headers={"Accept": "text/event-stream"}
         )
         read = [client.get(f"{here}/{path}").text for path in ("blocks", "export", "status")]
-    return sent.json()["error"], "\n".join([sent.text, streamed.text, *read])
+        stored = client.get(f"{here}/turns/{sent.json()['turn_id']}").json()
+        assert stored["error"] == sent.json()["error"]
+        asked = {"model": "shop", "messages": [{"role": "user", "content": "tea"}]}
+        completed = client.post("/v1/chat/completions", json=asked).text
+    return sent.json()["error"], "\n".join([sent.text, streamed.text, completed, *read])
 
 
 @pytest.mark.parametrize("bundle", [SHOP, OWN], ids=["the harness's", "the bundle's own"])
@@ -101,3 +122,21 @@ def test_users_read_a_plain_error_with_the_id_of_its_details(
 def test_an_author_reads_the_error_itself_of_a_server_without_authentication() -> None:
     shown, _ = told(ModelAccessError(SECRET), LocalUser(), "")
     assert shown == SECRET
+
+
+def test_no_failing_bundle_tells_its_text_file_or_line(caplog: pytest.LogCaptureFixture) -> None:
+    key, stored = new_key(Principal(tenant="acme", project="tea", user="ann"))
+    shown, everything = told(ModelError(SECRET), ApiKeys([stored]), key, FAILING)
+    number = re.fullmatch(r"the bundle failed \(error ([0-9a-f]{8})\)", shown)
+    assert number is not None, shown
+    assert "api_key" not in everything
+    assert ".py" not in everything
+    [logged] = [text for text in caplog.messages if number[1] in text]
+    assert f"test_errors_of_models.py:{inspect.getsourcelines(FailingBundle)[1] + 6}" in logged
+    assert SECRET in logged
+
+
+def test_an_author_reads_where_the_bundle_failed_of_a_server_without_authentication() -> None:
+    shown, _ = told(ModelError(SECRET), LocalUser(), "", FAILING)
+    assert shown.endswith(f"RuntimeError: {SECRET}")
+    assert "test_errors_of_models.py:" in shown

@@ -137,7 +137,8 @@ class OpenBundle:
             state = services.knowledge.state
             states = state.repositories or {"": state}
             commits = ", ".join(each.short_commit for each in states.values())
-            text = f"The knowledge space stays as it was at {commits}: {error}"
+            shown = services.convert_error(error)
+            text = f"The knowledge space stays as it was at {commits}: {shown}"
             return [Notice(code="knowledge_stale", text=text)]
         return []
 

@@ -228,6 +228,7 @@ class Services:
         background: runs the background work of tool calls.
         host_file: makes URLs of files.
         tool_modules: the descriptor modules in the code of the bundle; a single empty name if there are none.
+        convert_error: converts an error that ends a turn, or keeps its knowledge old, to the error that users see.
     """
 
     source: str
@@ -256,6 +257,7 @@ class Services:
     background: Background
     host_file: HostFile
     tool_modules: Sequence[str]
+    convert_error: Callable[[Exception], Exception]
 
     async def collect_tool_names(self, *, asks_servers: bool = True) -> KnownTools:
         """Return the names of all tools of the bundle and of the loop.

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 from weakref import WeakValueDictionary
 
 from msgspec import Struct, structs
@@ -679,9 +679,7 @@ class Turns:
         except Exception as error:
             if pending.handed_over:
                 raise LeaseLost(str(error)) from error
-            by_bundle = isinstance(error, BundleError)
-            await finish(lease.end(recorder, "error", str(error), by_bundle=by_bundle))
-            raise
+            await _end_failed(lease, recorder, error, bundle.services.convert_error)
         finally:
             self._subscriptions.running.pop(request.conversation, None)
         if done.exit_reason == "paused":
@@ -694,6 +692,21 @@ class Turns:
             return done
         # a child that ended with it has told what it used
         return replace(done, usage=turn.usage, cost=turn.cost, late_input=late)
+
+
+async def _end_failed(
+    lease: LeasedConversation,
+    recorder: Recorder,
+    error: Exception,
+    convert_error: Callable[[Exception], Exception],
+) -> NoReturn:
+    """Record the end of a turn that failed, with the error that users see, and raise that error."""
+    shown = convert_error(error)
+    by_bundle = isinstance(error, BundleError)
+    await finish(lease.end(recorder, "error", str(shown), by_bundle=by_bundle))
+    if shown is error:
+        raise error
+    raise shown from error
 
 
 def _is_recalled(timeline: Timeline, turn: Turn) -> bool:

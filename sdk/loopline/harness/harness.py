@@ -207,6 +207,10 @@ _CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _WITH_CONTENT = {"true", "span_only", "span_and_event"}
 
 
+def _keep_error(error: Exception) -> Exception:
+    return error
+
+
 def choose_telemetry(choice: Telemetry) -> Telemetry:
     """Return `choice`, or the telemetry that `LOOPLINE_TELEMETRY` names if `choice` is None.
 
@@ -292,6 +296,7 @@ class OpenOptions(TypedDict, total=False):
     hosting: HostFile | None
     redactor: Redactor | None
     metering: Metering | None
+    convert_error: Callable[[Exception], Exception] | None
 
 
 class Harness(ConversationHost[T_co], Generic[T_co]):
@@ -324,6 +329,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         self._scanner = make_scanner(os.environ)
         self._redactor = options.get("redactor")
         self._metering = options.get("metering")
+        self._convert_error = options.get("convert_error") or _keep_error
         self._limits = options.get("limits") or DEFAULT_LIMITS
         self._deps = options.get("deps")
         self._folder = HostedFolder()
@@ -359,7 +365,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         never recorded or shown. Without it the factory of the bundle makes `deps`. `hosting` makes the URLs of files for
         users; without it the URLs point to temporary copies, which are removed with the harness. `redactor` replaces
         secrets before they are stored, instead of the redactor of the property `privacy.redact`. `metering` wraps the
-        models of each run.
+        models of each run. `convert_error` converts an error that ends a turn to the one that is stored and raised.
 
         Raises:
             StoreError: the URL of the store is invalid.
@@ -432,6 +438,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 background=open_background(properties, log, self._clock, stack),
                 host_file=self._host_file,
                 tool_modules=tool_modules,
+                convert_error=self._convert_error,
             )
             await asyncio.gather(*map(servers.check_selections, tool_modules))
             await check_restrictions(loaded, services, skill_modules)

@@ -43,6 +43,7 @@ from loopline.react.loop_options import stored_limits as stored_limits
 from loopline.react.model_requests import MeteredModel as MeteredModel
 from loopline.react.model_requests import PrivateErrors as PrivateErrors
 from loopline.react.model_requests import RequestQuota as RequestQuota
+from loopline.react.model_requests import hide_details as hide_details
 from loopline.react.quota import MIN_OUTPUT as MIN_OUTPUT
 from loopline.react.quota import Amount as Amount
 from loopline.react.quota import OutOfBudget as OutOfBudget

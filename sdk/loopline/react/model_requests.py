@@ -285,7 +285,7 @@ class MeteredModel(Struct, frozen=True):
         self.quota.estimate(usage, cost)
 
 
-_PLAIN_ERRORS: tuple[tuple[type[errors.ModelError], str], ...] = (
+_PLAIN_ERRORS: tuple[tuple[type[errors.LooplineError], str], ...] = (
     (errors.ModelRateLimited, "the model gets too many requests at the moment: try again later"),
     (errors.ModelOverloaded, "the model is overloaded at the moment: try again later"),
     (errors.ModelTimedOut, "the model did not answer in time: try again later"),
@@ -297,8 +297,11 @@ _PLAIN_ERRORS: tuple[tuple[type[errors.ModelError], str], ...] = (
     (errors.ModelRequestError, "the model refused the request"),
     (errors.ModelAccessError, "the model may not be used"),
     (errors.ModelError, "the model failed"),
+    (errors.BundleError, "the bundle failed"),
+    (errors.PropertyError, "the bundle failed"),
+    (errors.KnowledgeError, "the knowledge of the bundle cannot be used"),
 )
-"""The texts of model errors for the users of a service, from the most specific class to the most general one."""
+"""The texts of errors for the users of a service, from the most specific class to the most general one."""
 
 
 class PrivateErrors(Struct, frozen=True):
@@ -333,21 +336,39 @@ class PrivateErrors(Struct, frozen=True):
         except (errors.CassetteError, OutOfBudget, errors.StoreError):
             raise
         except Exception as error:
-            raise _plain_error(self.name, error) from error
+            failure = error if isinstance(error, errors.ModelError) else errors.ModelError()
+            raise _plain_error(failure, error, f"the model {self.name}") from error
         finally:
             if isinstance(pieces, AsyncGenerator):
                 await pieces.aclose()
 
 
-def _plain_error(model: str, error: Exception) -> errors.ModelError:
-    number = token_hex(4)
-    logger.error("error %s of the model %s: %s: %s", number, model, type(error).__name__, error)
-    kinds = (row for row in _PLAIN_ERRORS if isinstance(error, row[0]))
-    kind, text = next(kinds, _PLAIN_ERRORS[-1])
-    plain = kind(f"{text} (error {number})")
-    if isinstance(error, errors.ModelError):
-        plain.__dict__.update(error.__dict__)  # such as the seconds to wait
+def hide_details(error: Exception) -> Exception:
+    """Return the error for the users of a service, for an error that ends a turn: it has no text of a bundle's code.
+
+    Errors of the bundle, its properties and its knowledge have a plain text with an id, and so has an error that is not a
+    LooplineError. The original text is logged under the same id. Other errors are returned unchanged.
+    """
+    if isinstance(error, errors.BundleError | errors.PropertyError | errors.KnowledgeError):
+        return _plain_error(error, error, "the bundle")
+    if not isinstance(error, errors.LooplineError):
+        return RuntimeError(_log_details("the turn failed", error, "the turn"))
+    return error
+
+
+def _plain_error(kind: errors.LooplineError, error: Exception, origin: str) -> errors.LooplineError:
+    """Return an error like `kind` with a plain text, and log the text of `error`."""
+    plain_kind, text = next(row for row in _PLAIN_ERRORS if isinstance(kind, row[0]))
+    plain = plain_kind(_log_details(text, error, origin))
+    plain.__dict__.update(kind.__dict__)  # such as the seconds to wait
     return plain
+
+
+def _log_details(text: str, error: Exception, origin: str) -> str:
+    """Log the error under a new id, and return the text with the id."""
+    number = token_hex(4)
+    logger.error("error %s of %s: %s: %s", number, origin, type(error).__name__, error)
+    return f"{text} (error {number})"
 
 
 SMALLEST_WINDOW = 1_024

@@ -26,7 +26,7 @@ from loopline.conversations import Conversation, HandedOver, Recovery, Submissio
 from loopline.errors import BundleError, LooplineError
 from loopline.harness import Harness, ModelChoice
 from loopline.models import Json, ModelRegistry
-from loopline.react import PrivateErrors
+from loopline.react import PrivateErrors, hide_details
 from loopline.refs import HostedRef
 from loopline.server import request_access
 from loopline.server.approvals import ApprovalSigner, waiting_questions
@@ -238,6 +238,7 @@ class BundleHost:
             caps=self.settings.caps,
             hosting=self.urls.host_file,
             metering=self._meter,
+            convert_error=None if self.is_local else hide_details,
         )
 
     @asynccontextmanager

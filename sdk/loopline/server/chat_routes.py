@@ -369,8 +369,7 @@ async def _respond(
 ) -> Response:
     """Stream the turn's events if there is a subscription, or wait for its result.
 
-    If bundle code fails, the result has the exit reason "error" and the class of the exception alone: the traceback is
-    in the server's log.
+    If bundle code fails, the result is that of the stored turn, with the exit reason "error".
     """
     key = conversation.conversation
     receipt = submission.receipt
@@ -385,15 +384,8 @@ async def _respond(
         )
     try:
         result: TurnResult[Any] = await submission.result()
-    except BundleError as error:
-        failure: TurnResult[Any] = TurnResult(
-            answer="",
-            turn_id=receipt.turn_id,
-            exit_reason="error",
-            ok=False,
-            error=f"the bundle's code failed: {type(error).__name__}",
-        )
-        return JSONResponse(bodies.turn_answer(key.name, failure, None).model_dump())
+    except BundleError:
+        return JSONResponse((await read_turn(host, key, receipt.turn_id)).model_dump())
     output: JsonValue = to_jsonable_python(result.output, fallback=str)
     waiting = await waiting_questions(host.log, key) if result.pending else {}
     approvals = {

@@ -304,9 +304,8 @@ class BoundTool:
         if not changes and not outcome.files:
             return outcome
         if self.effect == "read":
-            raise ToolError(
-                f"{self.name} wrote a file, which a tool with the effect 'read' may not: its author must change "
-                f"that at {self.function.location}"
+            raise self._fault(
+                f"{self.name} wrote a file, which a tool with the effect 'read' may not: its author must change that"
             )
         return structs.replace(outcome, files=(*changes, *outcome.files))
 
@@ -352,13 +351,19 @@ class BoundTool:
         failure.add_note(f"{self.name} failed at {where}")
         return failure
 
+    def _fault(self, text: str) -> ToolError:
+        """Return an error for a fault of the function's author, with a note that has the file and line."""
+        fault = ToolError(text)
+        fault.add_note(f"{text} at {self.function.location}")
+        return fault
+
     def _convert(self, returned: object) -> Outcome:
         try:
             return _convert(returned)
         except Exception as error:
-            raise ToolError(
-                f"{self.name} returned a value that is not allowed, which its author must change at "
-                f"{self.function.location}: {type(error).__name__}: {error}"
+            raise self._fault(
+                f"{self.name} returned a value that is not allowed, which its author must change: "
+                f"{type(error).__name__}: {error}"
             ) from error
 
 
