@@ -313,7 +313,9 @@ def test_a_value_that_cannot_be_text_is_the_authors_to_change(value: object) -> 
     with pytest.raises(ToolError) as raised:
         asyncio.run(run(give, {}))
     assert str(raised.value).startswith("shop.give returned a value that is not allowed")
-    assert give.location in str(raised.value)
+    assert give.location not in str(raised.value)  # users read the results of calls too
+    [note] = raised.value.__notes__
+    assert note.endswith(give.location)
 
 
 def test_a_refusal_reaches_the_model_as_it_is() -> None:

@@ -42,10 +42,15 @@ class WaitingQuestion:
     form: Json = None
 
 
+def deny(reason: str) -> Json:
+    """Return the answer that denies an approval; `reason` may be empty."""
+    return {"approved": False, "reason": reason} if reason else False
+
+
 def decline(question: WaitingQuestion | None, reason: str = "") -> Json:
     """Return the answer with which a user declines a call: it denies an approval, or is the text of an answer."""
     if question is not None and question.kind == "approval":
-        return {"approved": False, "reason": reason} if reason else False
+        return deny(reason)
     return f"The user did not answer. {reason}".strip()
 
 
@@ -159,8 +164,7 @@ class ApprovalSigner:
                     raise self._code_problem(conversation, waiting)
                 return self._sign_answer(conversation, first, value=True)
             case False if mark or not reason:
-                denial: Json = {"approved": False, "reason": reason} if reason else False
-                return self._sign_answer(conversation, first, value=denial)
+                return self._sign_answer(conversation, first, value=deny(reason))
             case _:
                 return None
 

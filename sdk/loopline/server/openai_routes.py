@@ -213,7 +213,7 @@ async def _reply(
             return run_response(host, conversation, reply.dialect(), stream_format, request, early)
     outcome = await _outcome(conversation, head, request.submission)
     if outcome is None:
-        error = "the bundle's code failed"
+        error = "the turn has not ended: another process continues it"
     elif outcome.has_failed:
         error = outcome.error or outcome.reason
     else:
@@ -299,7 +299,7 @@ async def _submit(
 async def _outcome(
     conversation: Conversation[Any], head: ReplyHead, submission: Submission | None
 ) -> TurnOutcome | None:
-    """Wait until the turn has ended or paused, and return its outcome; None if bundle code failed.
+    """Wait until the turn has ended or paused, and return its outcome; None if it has neither ended nor paused.
 
     Raises:
         HandedOver: the server shuts down; the next server resumes the turn.

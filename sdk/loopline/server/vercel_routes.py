@@ -16,7 +16,7 @@ from loopline.events import ClientRun, RunDialect, run_dialect
 from loopline.files import Attachment
 from loopline.models import Json, JsonObject
 from loopline.server.access import CallerDep, HostDep, key_of
-from loopline.server.approvals import WaitingQuestion, decline, waiting_questions
+from loopline.server.approvals import WaitingQuestion, decline, deny, waiting_questions
 from loopline.server.bodies import FILES, NAME, decode_file
 from loopline.server.bundle_host import BundleHost
 from loopline.server.event_streams import (
@@ -73,15 +73,9 @@ class UiMessage(BaseModel):
                 case {
                     "state": "approval-responded",
                     "toolCallId": str(call_id),
-                    "approval": {"approved": False, "reason": str(reason)},
-                } if reason:
-                    answers[call_id] = {"approved": False, "reason": reason}
-                case {
-                    "state": "approval-responded",
-                    "toolCallId": str(call_id),
-                    "approval": {"approved": bool(approved)},
+                    "approval": {"approved": bool(approved), **others},
                 }:
-                    answers[call_id] = approved
+                    answers[call_id] = approved or deny(str(others.get("reason") or ""))
                 case {"state": "output-available", "toolCallId": str(call_id), "output": output}:
                     answers[call_id] = output
                 case {"state": "output-error", "toolCallId": str(call_id), **others}:
