@@ -228,6 +228,15 @@ def test_a_public_url_that_is_none_is_refused(url: str) -> None:
         ServerSettings(public_url=url)
 
 
+@pytest.mark.parametrize(
+    "origin", ["https://shop.example/", "https://Shop.example", "shop.example", "null", ""]
+)
+def test_an_origin_that_no_browser_sends_is_refused(origin: str) -> None:
+    with pytest.raises(LooplineError, match="is not an origin: write it as browsers send it"):
+        ServerSettings(origins=["https://tea.example", origin])
+    ServerSettings(origins=["https://tea.example:8443", "http://[::1]:3000", "*"])
+
+
 def test_files_of_the_stream_of_the_ai_sdk_have_their_urls() -> None:
     text: Json = {"type": "text", "text": "call shop.draw name=tea"}
     body: Json = {"id": "c1", "messages": [{"id": "m1", "role": "user", "parts": [text]}]}

@@ -223,6 +223,15 @@ def test_a_no_and_a_new_message_need_no_code(
     assert served.complete(name, "more", route=route) == "You said: more"
 
 
+def test_words_in_the_form_of_a_code_are_a_message_while_no_call_waits_for_approval(
+    served: Served,
+) -> None:
+    assert served.complete("words", "ok real-time") == "You said: ok real-time"
+    assert served.post_text("words", "yes K7QX-2MTD").status_code == 403
+    served.pause("words")
+    assert served.post_text("words", "ok real-time").status_code == 403
+
+
 def test_a_code_expires(served: Served) -> None:
     code = code_of(served.complete("text-late", "call till.wait name=0"))
     served.clock.ahead += timedelta(hours=1)

@@ -140,13 +140,15 @@ class ApprovalSigner:
 
         `yes` with the code of a call approves that call. Otherwise the text is for the first call: it answers a question, or
         begins with `no`, then perhaps a comma and a reason, and denies an approval. `yes` alone approves if no signature is
-        required. Any other text does not answer an approval.
+        required. Any other text does not answer an approval. If no call waits for approval, only a code in capitals counts
+        as one, because `ok real-time` has the form of a code too.
 
         Raises:
             RequestProblem: the text approves, and its code is missing, or is not a valid code of a waiting call, 403.
         """
         words = text.strip().rstrip(".!").split(maxsplit=2)
-        if len(words) == 2 and read_approval(words[0]) and _CODE.fullmatch(words[1]):
+        has_code = len(words) == 2 and read_approval(words[0]) and _CODE.fullmatch(words[1])
+        if has_code and (words[1].isupper() or any(call.kind == "approval" for call in waiting)):
             for call in waiting:
                 if call.kind == "approval" and self._has_code(conversation, call, words[1]):
                     return self._sign_answer(conversation, call, value=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -62,6 +63,7 @@ class Retention:
 
 
 MB = 1024 * 1024
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\sA-Z]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,9 +109,15 @@ class ServerSettings:
     caps: AttachmentCaps = field(default_factory=lambda: AttachmentCaps(decode_images=True))
 
     def __post_init__(self) -> None:
-        """Check `recovery_seconds` and `public_url`."""
+        """Check `recovery_seconds`, `origins` and `public_url`."""
         if not self.recovery_seconds > 0:
             raise LooplineError(f"recovery_seconds is {self.recovery_seconds}: it must be above 0")
+        for origin in self.origins:
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                raise LooplineError(
+                    f"{origin!r} is not an origin: write it as browsers send it, such as https://example.org:8443, in lower "
+                    "case and without a path"
+                )
         parts = urlsplit(self.public_url)
         is_plain = not (parts.query or parts.fragment or parts.username)
         if self.public_url and not (

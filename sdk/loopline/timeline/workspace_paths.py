@@ -17,7 +17,6 @@ NAME_BYTES = 255
 PATH_BYTES = 1_024
 MAX_DEPTH = 32
 Folder = Literal["files", "outputs", "attachments"]
-FOLDERS: tuple[Folder, ...] = ("files", "outputs", "attachments")
 _FORBIDDEN = re.compile(
     r"[\x00-\x1f\x7f-\x9f\\\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff]"
 )
