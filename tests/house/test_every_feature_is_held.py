@@ -1,12 +1,13 @@
-"""Every feature of the seeds, and every line of the tables on their pages, is held by a test, a page or a measurement."""
+"""Every feature of the seeds, every line of the tables on their pages and every promise of the page of K is held by a test, a page or a measurement."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 from tests.docs.pages import ROOT
 from tests.house.tree import functions
-from tests.scenarios.table import FEATURES, PAGE, TABLES, page, read_rows
+from tests.scenarios.table import FEATURES, PAGE, PROMISES, TABLES, page, read_rows
 
 SIZES = {
     "F": (6, 3, 12),
@@ -16,7 +17,12 @@ SIZES = {
     "B": (3, 4, 7),
 }
 """The number of lines of each table on the pages of the seeds, in their order."""
-ROWS = [row for path in (FEATURES, TABLES) for rows in read_rows(path).values() for row in rows]
+ROWS = [
+    row
+    for path in (FEATURES, TABLES, PROMISES)
+    for rows in read_rows(path).values()
+    for row in rows
+]
 
 
 def test_every_feature_and_every_line_of_a_table_is_on_a_list_once() -> None:
@@ -28,6 +34,12 @@ def test_every_feature_and_every_line_of_a_table_is_on_a_list_once() -> None:
         seed: tuple(len(rows) for title, rows in tables.items() if title[0] == seed)
         for seed in SIZES
     } == SIZES
+
+
+def test_every_promise_has_a_name_of_words_and_at_least_150_have_a_row() -> None:
+    names = [row.name for rows in read_rows(PROMISES).values() for row in rows]
+    assert len(names) >= 150
+    assert [name for name in names if not re.fullmatch(r"[a-z]+\.[a-z][a-z0-9_]*", name)] == []
 
 
 def test_every_row_names_what_holds_it() -> None:

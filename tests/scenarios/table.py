@@ -11,6 +11,7 @@ from tests.docs.pages import ROOT
 
 FEATURES = Path(__file__).with_name("features.txt")
 TABLES = Path(__file__).with_name("seed_tables.txt")
+PROMISES = Path(__file__).with_name("seed_promises.txt")
 PAGE = ROOT / "docs" / "sdk" / "agents" / "react" / "seeds-README.md"
 
 _HEAD = """# Seeds
@@ -31,19 +32,24 @@ assert (result.answer, result.rounds) == ("Third.", 3)
 ```
 
 `python -m tests.scenarios.table` writes this page from the list of features. The seeds are K (timeline, plans, cache points), F (two
-phases, JSON actions), N (thought and action), C (workers, quality) and B (channels, pauses, handoff). [The last
-part](#tables-of-the-seed-pages) has a row for each line of the tables on the seeds' own pages.
+phases, JSON actions), N (thought and action), C (workers, quality) and B (channels, pauses, handoff). [A second
+part](#tables-of-the-seed-pages) has a row for each line of the tables on the seeds' own pages, and [a
+third](#promises-of-the-page-of-seed-k) one for each promise of the text of the page of K.
 """
 _TABLES = """## Tables of the seed pages
 
 Each line of a table on the pages of the seeds has a row here. It names the features above, a test, a page or a measurement that covers
 the line.
 """
+_PROMISES = """## Promises of the page of seed K
+
+Each promise of the page of the timeline engine has a row here, besides the lines of its tables. Its test runs it.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A feature, or a line of a table of the seed pages.
+    """A feature, a line of a table of the seed pages, or a promise of one.
 
     `holds` has the names of features, files, and tests as `path::function`, which show that Loopline does what `text` says.
     `seeds` has the letters of the seeds that have a feature.
@@ -75,11 +81,12 @@ def page() -> str:
         lines = ["| row | seeds | what it is | covered by |", "|---|---|---|---|"]
         lines += [f"| `{row.name}` | {row.seeds} | {row.text} | {_links(row)} |" for row in rows]
         parts.append("\n".join([f"## {title}\n", *lines]) + "\n")
-    parts.append(_TABLES)
-    for title, rows in read_rows(TABLES).items():
-        lines = ["| line | what it is | covered by |", "|---|---|---|"]
-        lines += [f"| `{row.name}` | {row.text} | {_links(row)} |" for row in rows]
-        parts.append("\n".join([f"### {title}\n", *lines]) + "\n")
+    for head, path in ((_TABLES, TABLES), (_PROMISES, PROMISES)):
+        parts.append(head)
+        for title, rows in read_rows(path).items():
+            lines = ["| line | what it is | covered by |", "|---|---|---|"]
+            lines += [f"| `{row.name}` | {row.text} | {_links(row)} |" for row in rows]
+            parts.append("\n".join([f"### {title}\n", *lines]) + "\n")
     return "\n".join(parts)
 
 

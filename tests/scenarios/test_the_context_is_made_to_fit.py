@@ -441,6 +441,16 @@ def test_base64_of_more_than_4_000_characters_gives_way(length: int, is_replaced
     assert shortened == (f"see [base64, 4001 characters: {REF}] there" if is_replaced else text)
 
 
+@pytest.mark.parametrize("data", ["A" * 4_001, "QUJD" * 1_001 + "=="])
+def test_a_data_url_gives_way_whatever_its_bytes_are(data: str) -> None:
+    shortened = remove_base64(f"see data:image/bmp;base64,{data} there", REF)
+    assert (shortened.startswith("see [base64, "), shortened.endswith(f"{REF}] there")) == (
+        True,
+        True,
+    )
+    assert remove_base64(f"see {data} there", REF) == f"see {data} there"
+
+
 @pytest.mark.parametrize(("length", "is_cut"), [(1_000, False), (1_001, True)])
 def test_an_old_argument_keeps_1_000_characters(length: int, is_cut: bool) -> None:
     arguments = truncation.old_arguments({"a": "y" * length, "b": f"ref:{'z' * 2_000}"}, REF)

@@ -88,14 +88,17 @@ _CLASSES = (re.compile("[A-Z]"), re.compile("[a-z]"), re.compile("[0-9]"))
 
 
 def remove_base64(text: str, ref: str) -> str:
-    """Return the text with a placeholder, which names `ref`, for each run of more than 4,000 characters of base64."""
+    """Return the text with a placeholder, which names `ref`, for each run of more than 4,000 characters of base64.
+
+    A run is base64 if it has capital letters, small letters and digits, or if it is the data of a `data:` URL.
+    """
     if len(text) <= BASE64_LIMIT:
         return text
     pieces: list[str] = []
     at = 0
     for start, end in _runs_of_64(text):
-        if all(kind.search(text, start, end) for kind in _CLASSES):
-            url = _DATA_URL.search(text, max(at, start - _DATA_URL_LENGTH), start)
+        url = _DATA_URL.search(text, max(at, start - _DATA_URL_LENGTH), start)
+        if url or all(kind.search(text, start, end) for kind in _CLASSES):
             start = url.start() if url else start
             pieces += [text[at:start], f"[base64, {end - start} characters: {ref}]"]
             at = end
