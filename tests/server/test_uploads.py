@@ -15,6 +15,7 @@ from starlette.types import Message
 
 from loopline import Attachment, AttachmentCaps, Bundle
 from loopline.client import connect
+from loopline.models import Json, JsonObject
 from loopline.server import ServerSettings, app
 from loopline.server.chat_routes import read_form
 from tests.support.attachment_corpus import MACROS
@@ -170,3 +171,30 @@ async def test_the_client_sends_files_as_they_are(url: str, tmp_path: Path) -> N
         result = await talk.say("Look!", attachments=[tmp_path / "long.txt", named])
         assert result.ok
     assert stored(url, "client") == ["long.txt", "a %22b%22.txt"]
+
+
+FILE_URL = "data:text/plain;base64,dGVh"
+SOURCE: Json = {"type": "data", "value": "dGVh", "mimeType": "text/plain"}
+AG_UI_FILE: Json = {"type": "document", "source": SOURCE}
+VERCEL_FILE: Json = {"type": "file", "mediaType": "text/plain", "url": FILE_URL}
+OPENAI_FILE: Json = {"type": "file", "file": {"filename": "tea.txt", "file_data": FILE_URL}}
+TEXT: Json = {"type": "text", "text": "tea"}
+EMPTY: JsonObject = {"runId": "r", "state": {}, "tools": [], "context": [], "forwardedProps": {}}
+
+
+@pytest.mark.parametrize(
+    ("path", "file_part", "field", "body"),
+    [
+        ("/ag-ui", AG_UI_FILE, "content", {**EMPTY, "threadId": "many"}),
+        ("/api/chat", VERCEL_FILE, "parts", {"id": "many"}),
+        ("/v1/chat/completions", OPENAI_FILE, "content", {"model": "guide"}),
+    ],
+)
+def test_a_message_of_every_protocol_may_have_twenty_files(
+    url: str, path: str, file_part: Json, field: str, body: JsonObject
+) -> None:
+    for count, status in ((21, 422), (20, 200)):
+        message: Json = {"id": "m1", "role": "user", field: [TEXT, *([file_part] * count)]}
+        sent = httpx2.post(f"{url}{path}", json={**body, "messages": [message]}, timeout=30)
+        assert sent.status_code == status
+        assert ("may have 20 files, not 21" in sent.text) == (count == 21)

@@ -7,7 +7,6 @@ from hashlib import sha256
 from typing import Any, cast
 
 from ag_ui.core import (
-    BinaryInputContent,
     DataSource,
     FileSource,
     ResumeEntry,
@@ -27,7 +26,7 @@ from loopline.files import Attachment
 from loopline.models import Json, JsonObject
 from loopline.server.access import CallerDep, HostDep, key_of
 from loopline.server.approvals import call_id_of, decline, waiting_questions
-from loopline.server.bodies import FILES, decode_file
+from loopline.server.bodies import decode_file
 from loopline.server.bundle_host import BundleHost
 from loopline.server.event_streams import (
     EarlyEvents,
@@ -149,7 +148,7 @@ def _content(message: UserMessage) -> tuple[str, list[Attachment]]:
     """Return the text of a message, its parts joined by line breaks, and its files.
 
     Raises:
-        LooplineError: the text is empty, a file is not sent as its bytes in base64, or there are more than `FILES`.
+        LooplineError: the text is empty, or a file is not sent as its bytes in base64.
     """
     parts = (
         message.content if isinstance(message.content, list) else [TextPart(text=message.content)]
@@ -161,25 +160,16 @@ def _content(message: UserMessage) -> tuple[str, list[Attachment]]:
         match part:
             case TextPart(text=text):
                 texts.append(text)
-            case BinaryInputContent(mime_type=mime, data=data, url=url, filename=filename):
-                files.append(decode_file(filename or name, _data_url(mime, data, url or "")))
             case _:
                 match part.source:
                     case DataSource(value=value, mime_type=mime):
-                        files.append(decode_file(name, _data_url(mime, value, "")))
+                        files.append(decode_file(name, f"data:{mime};base64,{value}"))
                     case UrlSource(value=url) | FileSource(value=url):
                         files.append(decode_file(name, url))
     text = "\n".join(text for text in texts if text)
     if not text:
         raise LooplineError("the message has no text")
-    if len(files) > FILES:
-        raise LooplineError(f"a message may have {FILES} files, not {len(files)}")
     return text, files
-
-
-def _data_url(mime: str, data: str | None, url: str) -> str:
-    """Return the data URL of base64 data, or `url` without data."""
-    return url if data is None else f"data:{mime};base64,{data}"
 
 
 async def _answer_values(

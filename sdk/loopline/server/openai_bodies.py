@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from loopline.errors import LooplineError
 from loopline.files import Attachment
-from loopline.server.bodies import FILES, NAME, TEXT, decode_file
+from loopline.server.bodies import NAME, TEXT, decode_file
 
 MESSAGES = 2_000
 NAMED = "conversation_id"
@@ -148,7 +148,7 @@ class ClientMessages:
         """Decode the files of the newest messages.
 
         Raises:
-            LooplineError: a file is not in a data URL, or there are more than `FILES`.
+            LooplineError: a file is not in a data URL.
         """
         files: list[Attachment] = []
         for part in (part for message in self.newest for part in message.parts):
@@ -160,8 +160,6 @@ class ClientMessages:
                 case FilePart(file=file) | (InputFilePart() as file):
                     name = file.filename or f"file-{len(files) + 1}"
                     files.append(decode_file(name, file.file_data))
-        if len(files) > FILES:
-            raise LooplineError(f"a message may have {FILES} files, not {len(files)}")
         return files
 
 

@@ -15,6 +15,7 @@ from loopline.errors import ConflictError, LooplineError
 from loopline.files import Attachment
 from loopline.models import Json, dumps, one_line, well_formed
 from loopline.react import Limits
+from loopline.server.bodies import FILES
 from loopline.server.bundle_host import BundleHost
 from loopline.server.problems import RequestProblem
 from loopline.timeline import BodyUnion, ConversationKey, TimelineLog, UserAnswer
@@ -59,8 +60,10 @@ async def submit_message(
     Raises:
         RequestProblem: the server is full or shuts down, or too little of a quota is left.
         StoreError: the store cannot store the message.
-        LooplineError: the conversation does not accept the message.
+        LooplineError: the message has more than `FILES` files, or the conversation does not accept it.
     """
+    if len(attachments) > FILES:
+        raise LooplineError(f"a message may have {FILES} files, not {len(attachments)}")
     async with host.turn_slot(conversation.conversation, key):
         submission = await conversation.submit(
             text, attachments=attachments, when_busy=when_busy, key=key, **limits

@@ -17,7 +17,7 @@ from loopline.files import Attachment
 from loopline.models import Json, JsonObject
 from loopline.server.access import CallerDep, HostDep, key_of
 from loopline.server.approvals import WaitingQuestion, decline, deny, waiting_questions
-from loopline.server.bodies import FILES, NAME, decode_file
+from loopline.server.bodies import NAME, decode_file
 from loopline.server.bundle_host import BundleHost
 from loopline.server.event_streams import (
     DONE_FRAME,
@@ -58,12 +58,9 @@ class UiMessage(BaseModel):
         """Decode the files of the message.
 
         Raises:
-            LooplineError: a file is not a data URL in base64, or there are more than `FILES`.
+            LooplineError: a file is not a data URL in base64.
         """
-        files = [_file(number, part) for number, part in enumerate(self._parts("file"), start=1)]
-        if len(files) > FILES:
-            raise LooplineError(f"a message may have {FILES} files, not {len(files)}")
-        return files
+        return [_file(number, part) for number, part in enumerate(self._parts("file"), start=1)]
 
     def answers(self, waiting: Mapping[str, WaitingQuestion]) -> dict[str, Json]:
         """Return the responses to approvals, and the outputs of calls, by call id. An error of the client declines."""
@@ -268,14 +265,6 @@ def _file(number: int, part: Mapping[str, JsonValue]) -> Attachment:
     Raises:
         LooplineError: the part does not have a data URL in base64.
     """
-    name = f"file-{number}"
-    match part:
-        case {"filename": str(filename)} if filename:
-            name = filename
-        case _:
-            pass
-    match part:
-        case {"url": str(url)}:
-            return Attachment(name, decode_file(name, url).data)  # the bytes say the type
-        case _:
-            raise LooplineError(f"{name}: send its bytes in a data URL")
+    name = str(part.get("filename") or f"file-{number}")
+    data = decode_file(name, str(part.get("url") or "")).data
+    return Attachment(name, data)  # the bytes say the type
