@@ -89,7 +89,7 @@ class McpServerFields:
 class McpServerEntry:
     """The entry of a server in its file, before variables are replaced.
 
-    `problem` says why the server cannot be used, or is empty.
+    `problem` says why the server cannot be used, without the file, because users may read it; or is empty.
     """
 
     name: str
@@ -208,7 +208,7 @@ def _servers(document: Json) -> dict[str, McpServerFields]:
 def _entry(name: str, file: Path, fields: McpServerFields) -> McpServerEntry:
     kind = fields.type or ("http" if fields.url else "stdio")
     if kind not in ("stdio", "http", "streamable-http"):
-        problem = f"{file}: the server {name!r} has the type {kind!r}: use stdio or http"
+        problem = f"the server {name!r} has the type {kind!r}: use stdio or http"
         return McpServerEntry(name=name, file=file, fields=fields, problem=problem)
     key, value = ("command", fields.command) if kind == "stdio" else ("url", fields.url)
     if not value:

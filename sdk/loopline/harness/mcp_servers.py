@@ -189,7 +189,7 @@ class McpServers:
                 f"{selection.location}: no server {name!r} in {self._setup.file}: {hint}"
             )
         if entries[name].problem:
-            raise BundleError(entries[name].problem)
+            raise BundleError(f"{self._setup.file}: {entries[name].problem}")
         if name not in self._servers:
             _check_installed(selection.location or str(self._setup.file))
             self._servers[name] = _SharedServer(entries[name], self._setup)
