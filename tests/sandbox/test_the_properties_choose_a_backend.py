@@ -71,6 +71,27 @@ async def isolations(folder: Path, runtimes: str, **execution: Json) -> list[Jso
     return [json.loads(item.text)["isolation"] for item in reading]
 
 
+async def test_programs_read_the_folder_of_a_package_and_not_that_of_a_single_file(
+    tmp_path: Path,
+) -> None:
+    package = guide(tmp_path, {"__init__.py": PROGRAMS})
+    single = tmp_path / "single.py"
+    single.write_text('from loopline import Bundle\n\nbundle = Bundle(id="single")\n')
+    program = "import os; print('root', os.environ['BUNDLE_ROOT'])"
+    properties: dict[str, Json] = {"execution.runtime.mode": "local", "execution.allow_local": True}
+    roots = list[str]()
+    for opened in (package, single):
+        model = ScriptedModel([python(program), "Done."])
+        async with Harness.open(
+            opened, store="memory:", model=model, properties=properties
+        ) as harness:
+            talk = harness.conversation("c")
+            await talk.say("go")
+            [result] = await talk.read(["ar:turn_1.artifacts.c1"])
+        roots.append(json.loads(result.text)["user_out_tail"])
+    assert roots == [f"root {package}\n", "root \n"]
+
+
 @pytest.mark.service
 async def test_a_descriptor_names_the_backend_of_one_tool(tmp_path: Path) -> None:
     local: Json = {"mode": "local"}

@@ -301,11 +301,19 @@ async def open_executions(
         approval_seconds=_number(properties, "approval_wait_s"),
         patterns=_patterns(properties),
         bundle_id=loaded.bundle.id,
-        bundle_root="" if loaded.folder is None else str(loaded.folder),
+        bundle_root=_bundle_root(loaded),
     )
     programs = ProgramTools(properties, runtime, settings, loaded, stack)
     await programs("")  # raises errors in the properties before the first turn
     return programs
+
+
+def _bundle_root(loaded: LoadedBundle) -> str:
+    """Return the folder that programs may read: that of the package, empty for a bundle in one file.
+
+    The folder of a single file may be that of a user, with other files, such as keys.
+    """
+    return "" if loaded.folder is None or loaded.file is not None else str(loaded.folder)
 
 
 def open_background(
