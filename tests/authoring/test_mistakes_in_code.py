@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,8 +10,9 @@ from pathlib import Path
 import pytest
 
 import loopline
-from loopline import BundleError, ReactStateV2
+from loopline import BundleError, Harness, ReactStateV2
 from loopline.bundle import load, load_tools
+from loopline.testing import ScriptedModel
 
 BEGINNING = '''from loopline import BaseWorkflow, Bundle
 from loopline.crew import GraphOptions
@@ -120,3 +122,21 @@ def test_a_wrong_call_in_a_script_is_refused_with_its_line(
 def test_a_state_for_the_tests_of_a_round_hook_is_that_of_a_turn_that_has_just_begun() -> None:
     state = ReactStateV2()
     assert (state.iteration, state.batches, state.answer) == (0, (), None)
+
+
+async def test_a_round_hook_that_would_have_to_be_awaited_is_refused_with_its_line(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "tea.py"
+    file.write_text(
+        "from loopline import BaseWorkflow, Bundle\n"
+        "async def check(state):\n"
+        "    return None\n"
+        "class Tea(BaseWorkflow):\n"
+        "    round_hooks = [check]\n"
+        'bundle = Bundle(id="tea", workflow=Tea)\n'
+    )
+    problem = f"{file}:2: the round hook check must be `def`, not `async def`"
+    async with Harness.open(file, store="memory:", model=ScriptedModel([])) as harness:
+        with pytest.raises(BundleError, match=re.escape(problem)):
+            await harness.conversation("c").say("go")

@@ -13,7 +13,7 @@ from typing import Any, cast
 from loopline.bundle.prepared_run import LOOP_TOOLS, McpTools, Services
 from loopline.errors import BundleError, LooplineError
 from loopline.names import caller_location, nearest_name, parse_module
-from loopline.react import Limits, check_limits
+from loopline.react import Limits, RoundHook, check_limits
 from loopline.tools import KnownTools, ToolPattern
 
 RESTRICTING = ("guards", "round_hooks", "middleware")
@@ -166,3 +166,18 @@ def check_attributes(workflow: object, known: Container[str]) -> None:
         if near in RESTRICTING:
             attribute = f"{caller_location()}: {type(workflow).__name__}.{name}"
             raise BundleError(f"{attribute} is unknown, nearest is {near!r}")
+
+
+def check_round_hooks(hooks: Iterable[RoundHook]) -> None:
+    """Check that no round hook is `async def`: rounds call hooks and do not await them, so it would have no effect.
+
+    Raises:
+        BundleError: a hook is; the message has its file and line.
+    """
+    for hook in hooks:
+        if inspect.iscoroutinefunction(hook):
+            code = inspect.unwrap(hook).__code__
+            location = f"{code.co_filename}:{code.co_firstlineno}"
+            raise BundleError(
+                f"{location}: the round hook {code.co_name} must be `def`, not `async def`"
+            )

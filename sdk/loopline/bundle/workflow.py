@@ -27,6 +27,7 @@ from loopline.bundle.loop_checks import (
     BUILD_TOOLS,
     check_attributes,
     check_build_limits,
+    check_round_hooks,
     check_tools,
     make_tool_patterns,
 )
@@ -269,6 +270,7 @@ class BaseWorkflow(Generic[Deps]):
             output=self._run.output_of(output_type_of(output_type)),
         )
         loop = self._apply_leader(loop)
+        check_round_hooks(self.round_hooks)
         hooks = Extensions(round_hooks=tuple(self.round_hooks), middleware=tuple(self.middleware))
         loop_scratchpad = self.scratchpad if scratchpad is None else scratchpad
         return await self._react(self._run, loop, loop_scratchpad, hooks)
