@@ -99,7 +99,7 @@ def _binds_thinking(model: Model) -> bool:
 def thinking_fields_of(model: Model) -> frozenset[str]:
     """Return the names of the fields in which the model expects its plain thinking again; an empty set if it does not.
 
-    `content` stands for thinking between tags in the text.
+    `content` means that the thinking is between tags in the text.
     """
     if _read_profile(model, "openai_chat_send_back_thinking_parts") == "tags":
         return _REASONING | {"content"}

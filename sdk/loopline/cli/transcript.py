@@ -37,7 +37,8 @@ _PARSER = (
     .enable(["table", "strikethrough"])
     .disable(["entity", "image", "reference"])
 )
-"""Leaves what would hide a part of the text: HTML, images, references; and entities, which can be control characters."""
+"""HTML, images and references stay as text, because they would hide a part of it, and so do entities, which can be control
+characters."""
 _BLOCKS = MarkdownIt("commonmark", {"html": False}).enable("table").disable(["inline", "reference"])
 
 

@@ -42,7 +42,7 @@ _NEEDED = {
     "task_definition": "the name of its task definition",
     "snapshots": "the place in S3 for the files of programs, such as s3://bucket/prefix",
 }
-"""The properties that Fargate needs, and what each is."""
+"""The properties that Fargate needs, with the description of each."""
 _CHOICE = ("default_profile", "profiles")
 
 

@@ -96,7 +96,7 @@ class _ScoredText:
 def rank_turns(query: TurnQuery, candidates: TurnCandidates, now: datetime) -> list[TurnHit]:
     """Return the best `query.limit` turns, best first. A text that several conversations share is found in one of them.
 
-    Three of five turns are those that words alone find best, if there are so many: vectors never displace them.
+    Of every five turns, three are the best by words alone, as long as words find turns.
     """
     scored = [_score(match, query, now) for match in _matches(query, candidates)]
     scored.sort(key=lambda item: (-item.score, -item.text.ts.timestamp(), item.text.seq))

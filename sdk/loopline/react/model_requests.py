@@ -344,10 +344,11 @@ class PrivateErrors(Struct, frozen=True):
 
 
 def hide_details(error: Exception) -> Exception:
-    """Return the error for the users of a service, for an error that ends a turn: it has no text of a bundle's code.
+    """Convert an error that ends a turn to the error that the users of a service see.
 
-    Errors of the bundle, its properties and its knowledge have a plain text with an id, and so has an error that is not a
-    LooplineError. The original text is logged under the same id. Other errors are returned unchanged.
+    An error of the bundle, its properties or its knowledge gets a plain text with an id, and an error that is not a
+    LooplineError becomes a RuntimeError with such a text. The original text, which may name the author's files, is logged
+    under the same id. Other errors are returned unchanged.
     """
     if isinstance(error, errors.BundleError | errors.PropertyError | errors.KnowledgeError):
         return _plain_error(error, error, "the bundle")

@@ -210,7 +210,7 @@ class ApprovalsAnswer(BaseModel):
 
 
 class CitedSourceAnswer(BaseModel):
-    """A source that the answer cites: its number in the pool, and what is known of it."""
+    """A source that the answer cites, with its number in the pool; a field is empty or null if it is unknown."""
 
     sid: int = 0
     url: str

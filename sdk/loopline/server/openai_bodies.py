@@ -1,4 +1,4 @@
-"""The requests of OpenAI's APIs: messages in parts, and what they send to a conversation."""
+"""The requests of OpenAI's APIs: messages in parts, and the text and files that they send to a conversation."""
 
 from __future__ import annotations
 

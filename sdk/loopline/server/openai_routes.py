@@ -213,7 +213,7 @@ async def _reply(
             return run_response(host, conversation, reply.dialect(), stream_format, request, early)
     outcome = await _outcome(conversation, head, request.submission)
     if outcome is None:
-        error = "the turn has not ended: another process continues it"
+        error = "the turn has not ended: its conversation has the answer later"
     elif outcome.has_failed:
         error = outcome.error or outcome.reason
     else:

@@ -25,7 +25,7 @@ _FINISH: dict[ExitReason, FinishReason] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyHead:
-    """What OpenAI's APIs need of a reply: the turn that answers, the model that the client named, and a Unix time.
+    """The values that replies of OpenAI's APIs have: the turn that answers, the model that the client named, and a Unix time.
 
     The reply has the events after the seq `after` alone, because the client has the earlier ones if the turn was paused.
     `code(call_id, digest)` returns the code that approves a call in a text; without it, `yes` alone approves.
