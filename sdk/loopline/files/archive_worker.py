@@ -48,7 +48,7 @@ _PARTS = re.compile(
     r"|xl/(?:workbook|sharedStrings|styles|calcChain|metadata|xmlMaps|comments[0-9]*)\.xml"
     r"|(?:word|ppt|xl)/(?:glossary/)?(?:media|theme|charts|chartsheets|chartEx|diagrams|drawings|ink|fonts|printerSettings"
     r"|slides|slideLayouts|slideMasters|notesSlides|notesMasters|handoutMasters|tags|changesInfos|comments|threadedComments"
-    r"|persons|worksheets|tables|pivotTables|pivotCache|slicers|slicerCaches|timelines|timelineCaches|ctrlProps|customProperty"
+    r"|persons|worksheets|tables|pivotTables|pivotCache|slicers|slicerCaches|timelines|timelineCaches|customProperty"
     r"|richData|featurePropertyBag|namedSheetViews|revisions)/[^/]+"
 )
 """The names of parts that a document may have: those of ECMA-376, part 1, sections 11 to 15, and of the extensions [MS-DOCX],
@@ -63,9 +63,9 @@ chartcolorstyle chartusershapes drawing vmldrawing ink diagramdata diagramlayout
 diagramcolors diagramdrawing legacydiagramtext slide slidelayout slidemaster notesslide notesmaster
 handoutmaster presprops viewprops tablestyles tags commentauthors authors revisioninfo changesinfo audio video
 media worksheet chartsheet sharedstrings calcchain table tablesinglecells pivottable pivotcachedefinition
-pivotcacherecords sheetmetadata threadedcomment person slicer slicercache timeline timelinecache ctrlprop
-customproperty revisionheaders revisionlog usernames xmlmaps rdrichvalue rdrichvaluestructure rdrichvaluetypes
-rdarray rdsupportingpropertybag rdsupportingpropertybagstructure richstyles rdrichvaluewebimage
+pivotcacherecords sheetmetadata threadedcomment person slicer slicercache timeline timelinecache
+customproperty revisionheaders revisionlog usernames xmlmaps richvaluerel rdrichvalue
+rdrichvaluestructure rdrichvaluetypes rdarray rdsupportingpropertybag rdsupportingpropertybagstructure richstyles rdrichvaluewebimage
 featurepropertybag namedsheetview
 """
 """The kinds of relationships that a document may have, of the same sources. `oleobj` of `oletools` warns of all external ones
@@ -84,8 +84,17 @@ _ELEMENTS = {
     "altchunk": "takes in another document",
     "mailmerge": "reads the data of another file",
     "customui": "has menus that start macros",
+    "formcontrolpr": "has a control: save it without controls",
+    "fmlamacro": "has a control that starts a macro",
+    "datamashup": "has queries that load data: save it with their results alone",
 }
-"""Elements that are refused: those of ECMA-376, part 1, sections 17.14, 17.17.2.1 and 18.14, and of [MS-CUSTOMUI]."""
+"""Elements that are refused: those of ECMA-376, part 1, sections 17.14, 17.17.2.1 and 18.14, and part 4, section 19.4, and of
+[MS-CUSTOMUI], [MS-XLSX] and [MS-QDEFF] (Power Query).
+"""
+_VML_OBJECTS = frozenset({"note", "group", "linea", "rect", "recta", "shape"})
+"""The objects of VML, of ECMA-376, part 4, section 19.4, that are drawings; the others are controls and media."""
+_AUTOMATIC_NAME = re.compile(r"(?i)(?:_xlnm\.)?auto_(?:open|close|activate|deactivate)")
+"""The beginning of a defined name, of ECMA-376, part 1, section 18.2.5, and of Excel 4, whose macro runs by itself."""
 _FORMULAS = frozenset({"f", "formula", "formula1", "formula2", "definedname"})
 _QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'")
 _LOADING_FORMULA = re.compile(
@@ -112,12 +121,16 @@ class ArchiveRefused(Exception):
 
 
 def inspect(data: bytes) -> dict[str, str]:
-    """Return the `mime` and the `text` of an archive, or the `problem` for which it may not be attached."""
+    """Return the `mime` and the `text` of an archive, or the `problem` for which it may not be attached.
+
+    The `mime` is empty if the archive is not a Word, PowerPoint or Excel document.
+    """
     try:
         return _read_document(_unpack_all(data))
     except ArchiveRefused as refused:
         return {"problem": str(refused)}
-    except expat.ExpatError as error:
+    except (expat.ExpatError, LookupError, ValueError) as error:
+        # `expat` raises the latter two if a part has an encoding that it cannot read.
         return {"problem": f"cannot be read as an Office document: {error}"}
 
 
@@ -184,10 +197,10 @@ def _unpack(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
 
 
 def _read_document(parts: dict[str, bytes]) -> dict[str, str]:
-    """Return the type and the text of an Office document; for other archives the text is empty."""
+    """Return the type and the text of an Office document; for other archives both are empty."""
     kinds = [kind for part, kind in _MAIN_PARTS.items() if part in parts]
     if CONTENT_TYPES not in parts or not kinds:
-        return {"mime": "application/zip", "text": ""}
+        return {"mime": "", "text": ""}
     if len(kinds) > 1:
         raise ArchiveRefused("is more than one kind of document at once")
     for name in parts:
@@ -254,6 +267,12 @@ class _PartCheck:
             raise ArchiveRefused(_ELEMENTS[name])
         if _PROGRAM_ACTION.match(values["action"]):
             raise ArchiveRefused("has a link that starts a program")
+        if values["macro"].strip() or (
+            name == "definedname" and _AUTOMATIC_NAME.match(values["name"])
+        ):
+            raise ArchiveRefused("names a macro to start: save it without macros")
+        if "objecttype" in values and values["objecttype"].lower() not in _VML_OBJECTS:
+            raise ArchiveRefused(_ELEMENTS["formcontrolpr"])
         if name in _VML_SOURCES and {"src", "href", "althref"} & values.keys():
             raise ArchiveRefused("loads external content when it is opened")
         if name == "relationship":

@@ -17,7 +17,9 @@ from loopline.files.formats import (
     PDF_SIGNATURE,
     Image,
     check_image,
+    has_active_rtf,
     has_archive_at_end,
+    has_late_pdf_header,
     is_archive,
     is_office,
     parse_image,
@@ -228,8 +230,7 @@ def _identify(attachment: Attachment, caps: AttachmentCaps) -> UserAttachment:
         name=name, mime=_BINARY, size=len(data), sha256=sha256(data).hexdigest(), data=""
     )
     image = parse_image(data)
-    if has_archive_at_end(data) and (image or data.startswith(PDF_SIGNATURE)):
-        raise AttachmentError(f"{name} has an archive at its end: attach each of them as a file")
+    _check_hidden_content(name, data, image)
     if image is not None:
         return _describe_image(file, image, data, caps)
     if data.startswith(PDF_SIGNATURE):
@@ -241,7 +242,8 @@ def _identify(attachment: Attachment, caps: AttachmentCaps) -> UserAttachment:
     if is_office(data):
         _check_size(name, "a document", len(data), caps.pdf_bytes)
         office = parse_office(name, data)
-        return structs.replace(file, mime=office.mime, data=_base64(data), text=office.text)
+        if office is not None:
+            return structs.replace(file, mime=office.mime, data=_base64(data), text=office.text)
     text = decoded_text(data)
     if text is not None:
         _check_size(name, "a text", len(data), caps.text_bytes)
@@ -258,6 +260,25 @@ def _identify(attachment: Attachment, caps: AttachmentCaps) -> UserAttachment:
         )
     _check_size(name, "a file", len(data), caps.file_bytes)
     return structs.replace(file, mime=normalize_media_type(attachment.mime), data=_base64(data))
+
+
+def _check_hidden_content(name: str, data: bytes, image: Image | None) -> None:
+    """Check that programs do not open the file as a type that is not detected here.
+
+    Raises:
+        AttachmentError: an archive is behind an image or a PDF, a PDF is behind other data, or a text is RTF that loads
+            or starts something.
+    """
+    if has_archive_at_end(data) and (image or data.startswith(PDF_SIGNATURE)):
+        raise AttachmentError(f"{name} has an archive at its end: attach each of them as a file")
+    if has_late_pdf_header(data):
+        raise AttachmentError(
+            f"{name} has a PDF behind other data: attach the PDF alone; a text may have %PDF only after 1,100 bytes"
+        )
+    if has_active_rtf(data):
+        raise AttachmentError(
+            f"{name} is RTF with objects, fields or other files: save it as docx or as a PDF"
+        )
 
 
 def _describe_image(

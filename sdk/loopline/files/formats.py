@@ -6,6 +6,7 @@ The image formats: PNG (W3C), GIF89a (CompuServe), WebP container (RFC 9649), JP
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -25,6 +26,22 @@ ZIP_SIGNATURES = (b"PK\x03\x04", b"PK\x05\x06")
 _ZIP_END, _ZIP_END_REACH = b"PK\x05\x06", 66_000
 """The signature at the end of an archive, and how far from the end it may be: a comment has at most 65,535 bytes."""
 PDF_SIGNATURE = b"%PDF-"
+_PDF_HEADER, _PDF_HEADER_REACH = re.compile(rb"%PDF|%!PS-Adobe-[0-9.]{1,9} PDF"), 1_100
+"""The headers of a PDF that programs accept, and the number of bytes that are searched: the header may begin within 1,024.
+
+The PDF Reference 1.7, appendix H, notes 13 and 14. PDFium, which Chromium uses, does not require the dash.
+"""
+_PDF_OBJECT = re.compile(rb"(?<![A-Za-z_.])obj(?![A-Za-z_])")
+"""The keyword that begins each object of a PDF."""
+_RTF_SIGNATURE = b"{\\rt"
+"""The first bytes of RTF, as `rtfobj` of `oletools` has them: Word does not require the rest of `{\\rtf1`."""
+_BEFORE_RTF = b"\xef\xbb\xbf \t\r\n"
+_RTF_WORDS = re.compile(
+    rb"(?i)\\(?:obj|fld|(?:field|mailmerge|template|filetbl|nextfile|subdocument|sn|bin)(?![a-z]))"
+)
+"""The control words of RTF 1.9.1 that load or start something: objects, fields, mail merge, templates, other files, and the
+properties of shapes, which may be addresses of pictures; and `bin`, behind which bytes may be anything.
+"""
 CPU_SECONDS = 20
 MEMORY_BYTES = 768 * 1024 * 1024
 WAIT_SECONDS = 60.0
@@ -127,6 +144,24 @@ def has_archive_at_end(data: bytes) -> bool:
     return not is_archive(data) and _ZIP_END in data[-_ZIP_END_REACH:]
 
 
+def has_late_pdf_header(data: bytes) -> bool:
+    """Return whether a PDF begins after other data, or with the header of PostScript; many programs would open it as a PDF.
+
+    A text that has `%PDF` within its first 1,024 bytes and somewhere the word `obj` is such a file.
+    """
+    if data.startswith(PDF_SIGNATURE) or not _PDF_HEADER.search(data, 0, _PDF_HEADER_REACH):
+        return False
+    return _PDF_OBJECT.search(data) is not None
+
+
+def has_active_rtf(data: bytes) -> bool:
+    """Return whether the data is RTF that has objects or fields, or loads or starts something in another way."""
+    if not data.lstrip(_BEFORE_RTF).startswith(_RTF_SIGNATURE):
+        return False
+    # Two backslashes are a backslash of the text, which does not begin a control word.
+    return _RTF_WORDS.search(data.replace(b"\\\\", b" ")) is not None
+
+
 def check_image(
     name: str,
     data: bytes,
@@ -146,8 +181,8 @@ def check_image(
     _run_worker("image_worker.py", name, data, (cpu_seconds, memory_bytes), too_much)
 
 
-def parse_office(name: str, data: bytes) -> OfficeDocument:
-    """Read an Office document; blocks while a worker process reads it.
+def parse_office(name: str, data: bytes) -> OfficeDocument | None:
+    """Read an Office document; blocks while a worker process reads it. Return None if it is another kind of archive.
 
     Raises:
         AttachmentError: the document is damaged, has a password, macros or active content, or exceeds the limits of
@@ -155,7 +190,8 @@ def parse_office(name: str, data: bytes) -> OfficeDocument:
     """
     too_much = "takes too much time or memory to be read as an Office document: attach its text"
     result = _run_worker("archive_worker.py", name, data, (CPU_SECONDS, MEMORY_BYTES), too_much)
-    return OfficeDocument(str(result["mime"]), str(result["text"]))
+    mime = str(result["mime"])
+    return OfficeDocument(mime, str(result["text"])) if mime else None
 
 
 def parse_pdf(

@@ -46,9 +46,13 @@ _ACTIONS = {
         "/Rendition",
         "/RichMediaExecute",
     ),
-    *("/Sound", "/Movie", "/GoTo3DView"),
+    *("/Sound", "/Movie", "/GoTo3DView", "/SubmitForm"),
 }
-"""The actions, of ISO 32000-2, table 201, that start programs or media, or open other files."""
+"""The actions, of ISO 32000-2, table 201, that start programs or media, open other files, or send a form."""
+_AUTOMATIC_ACTIONS = {
+    *("/GoTo", "/GoToDp", "/Named", "/Hide", "/ResetForm", "/SetOCGState", "/Trans"),
+}
+"""The actions of the same table that stay in the document: only these may run at an event (tables 29 and 197) without a link."""
 _FILES = "has files in it"
 _MEDIA = "has media that start programs"
 _ACTIVE_KEYS = {
@@ -104,27 +108,38 @@ def check_actions(root: object) -> None:
     Raises:
         PdfRefused: there is one, or the search takes more than five CPU seconds.
     """
-    from pypdf.generic import ArrayObject, DictionaryObject, IndirectObject
+    from pypdf.generic import ArrayObject, DictionaryObject, IndirectObject, NullObject
 
-    pending = [root]
-    visited: set[tuple[int, int]] = set()
+    # An object may be an action of a link and of an event, so it is visited once as each.
+    pending: list[tuple[object, bool]] = [(root, False)]
+    visited: set[tuple[int, int, bool]] = set()
     while pending:
         if time.process_time() > SEARCH_SECONDS:
             raise PdfRefused("takes too long to be searched for scripts")
-        item = pending.pop()
+        item, automatic = pending.pop()
         if isinstance(item, IndirectObject):
-            if (item.idnum, item.generation) in visited:
+            if (item.idnum, item.generation, automatic) in visited:
                 continue
-            visited.add((item.idnum, item.generation))
+            visited.add((item.idnum, item.generation, automatic))
             item = item.get_object()
         if isinstance(item, ArrayObject):
-            pending.extend(item)
+            pending.extend((part, automatic) for part in item)
         elif isinstance(item, DictionaryObject):
-            _check_action(item)
-            pending.extend(item.raw_get(key) for key in item if key not in _PASSIVE_KEYS)
+            _check_action(item, automatic)
+            for key in item:
+                if key not in _PASSIVE_KEYS:
+                    at_event = key == "/OpenAction" or (automatic and key == "/Next")
+                    pending.append((item.raw_get(key), at_event))
+            if isinstance(events := item.get("/AA", NullObject()).get_object(), DictionaryObject):
+                pending.extend((events.raw_get(event), True) for event in events)
 
 
-def _check_action(item: DictionaryObject) -> None:
+def _check_action(item: DictionaryObject, automatic: bool) -> None:
+    """Check a dictionary; with `automatic` it is an action that runs at an event, or a page that is gone to.
+
+    Raises:
+        PdfRefused: it has active content.
+    """
     from pypdf.generic import StreamObject
 
     problems = [problem for key, problem in _ACTIVE_KEYS.items() if key in item]
@@ -133,8 +148,11 @@ def _check_action(item: DictionaryObject) -> None:
         for key in ("/Type", "/Subtype")
         if (kind := str(item.get(key))) in _ACTIVE_KINDS
     ]
-    if str(item.get("/S")) in _ACTIONS:
-        problems.append(f"has an action of the type {item['/S']}")
+    action = str(item["/S"]) if "/S" in item else "/GoTo"
+    if action in _ACTIONS or (action == "/Thread" and "/F" in item):
+        problems.append(f"has an action of the type {action}")
+    elif automatic and action not in _AUTOMATIC_ACTIONS:
+        problems.append(f"has an action that runs by itself, of the type {ascii(action)[:60]}")
     if isinstance(item, StreamObject) and {"/F", "/Ref"} & item.keys():  # 7.3.8.2 and 8.10.4
         problems.append("loads another file")
     if problems:

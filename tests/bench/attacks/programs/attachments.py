@@ -20,9 +20,7 @@ W = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
 
 def annotated(annotation: bytes, *objects: bytes) -> bytes:
     """Return a PDF whose page has an annotation, the object 4."""
-    page = b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 9 9] /Annots [4 0 R] >>"
-    made = pdf_with(b"", annotation, *objects)
-    return made.replace(b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 9 9] >>", page)
+    return pdf_with(b"", annotation, *objects, page=b"/Annots [4 0 R]")
 
 
 def compressed(action: bytes) -> bytes:
@@ -81,9 +79,7 @@ PDFS = {
         b"/OpenAction << /S /GoToR /F (\\\\\\\\evil\\\\x) /D [0] >>"
     ),
     "an address to open at once": pdf_with(b"/OpenAction << /S /URI /URI (http://evil/x) >>"),
-    "a page that runs a script": pdf_with(b"", b"<< >>").replace(
-        b"/MediaBox [0 0 9 9] >>", b"/MediaBox [0 0 9 9] /AA << /O " + SCRIPT + b" >> >>"
-    ),
+    "a page that runs a script": pdf_with(b"", page=b"/AA << /O " + SCRIPT + b" >>"),
     "a script in a stream of objects": compressed(SCRIPT),
     "a script in an outline": pdf_with(
         b"/Outlines 4 0 R",
@@ -246,7 +242,8 @@ SHEETS: dict[str, bytes] = {
     "a call in a formula": formula('CALL("urlmon","URLDownloadToFileA","JJCCJJ",0)'),
     "a register in a formula": formula('REGISTER("kernel32","WinExec","JCJ")'),
     "a name that runs at once": sheet(
-        "", xl__x_xml="<definedName name='_xlnm.Auto_Open'>x</definedName>"
+        "",
+        xl__workbook_xml="<workbook><definedName name='_xlnm.Auto_Open'>x</definedName></workbook>",
     ),
     "connections": sheet("", xl__connections_xml="<connections><connection/></connections>"),
     "a query": sheet("", xl__queryTables__queryTable1_xml="<queryTable/>"),
