@@ -26,9 +26,9 @@ class CountedTree(Tree):
 
     looked_up: int = 0
 
-    def exists(self, name: str) -> bool:
+    def exists(self, path: str) -> bool:
         self.looked_up += 1
-        return super().exists(name)
+        return super().exists(path)
 
     def find(self, path: str) -> RepositoryFile | None:
         self.looked_up += 1

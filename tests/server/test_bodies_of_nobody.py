@@ -59,7 +59,7 @@ class Sender:
         """Make the request; with a number of pieces, it waits for ever behind them."""
         self.pieces = pieces
         self.has_sent = asyncio.Event()
-        self.read = 0
+        self.read: int = 0
         self.status = 0
         self.headers: dict[str, str] = {}
         self.body = b""
@@ -192,7 +192,7 @@ async def test_a_body_that_arrives_byte_by_byte_is_refused() -> None:
 
     served = app(SHOP, store="memory:", model=EchoModel(), clock=clock)
     await bundle_host(served).open()
-    sender = SlowSender("/by-rn", announced())
+    sender: Sender = SlowSender("/by-rn", announced())
     await served(sender.scope, sender.receive, sender.send)
     assert (sender.status, sender.read) == (408, 4)
     await bundle_host(served).close()

@@ -151,9 +151,9 @@ async def test_what_is_sent_names_its_version_and_that_of_the_conventions(
     await said("top secret")
     assert received.scopes == {("loopline", version("loopline"), SCHEMA_URL)}
     points = measured(received, "gen_ai.client.operation.duration")
-    assert {values(list(point.attributes))["gen_ai.provider.name"] for point in points} == {
-        "loopline"
-    }
+    attributes = [values(list(point.attributes)) for point in points]
+    assert attributes
+    assert all(each["gen_ai.provider.name"] == "loopline" for each in attributes)
 
 
 async def test_tokens_are_measured_by_model_and_kind(received: Received) -> None:

@@ -41,19 +41,22 @@ _LISTS = {"tools": "functions", "skills": "folders", "agents": "agents"}
 
 
 def _check_workflow(workflow: object) -> None:
-    if not isinstance(workflow, type) or not issubclass(workflow, BaseWorkflow):
+    if not isinstance(workflow, type) or not issubclass(
+        cast("type[object]", workflow), BaseWorkflow
+    ):
         raise author_error(
             f"Bundle(workflow=…) must be a subclass of BaseWorkflow, not {describe(workflow)}"
         )
 
 
 def _check_tool(function: object) -> None:
+    described = describe(function)
     is_function = isinstance(function, ToolFunction) or isinstance(
         inspect.unwrap(cast("Callable[..., Any]", function)), FunctionType
     )
     if not is_function:
         raise author_error(
-            f"an item of Bundle(tools=…) must be a function, not {describe(function)}: "
+            f"an item of Bundle(tools=…) must be a function, not {described}: "
             "write its name, without a call"
         )
 

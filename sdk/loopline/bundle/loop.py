@@ -263,8 +263,8 @@ def as_async(function: Callable[..., Awaitable[T] | T]) -> Callable[..., Awaitab
 
     @wraps(function)  # so that its parameters can be read
     async def call_in_thread(*arguments: Any, **keywords: Any) -> T:
-        returned = await asyncio.to_thread(function, *arguments, **keywords)
-        return await returned if inspect.isawaitable(returned) else returned
+        returned: Any = await asyncio.to_thread(function, *arguments, **keywords)
+        return cast("T", await returned if inspect.isawaitable(returned) else returned)
 
     return call_in_thread
 

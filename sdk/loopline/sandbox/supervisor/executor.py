@@ -320,7 +320,7 @@ class Supervisor:
         *lines, self._received = (self._received + received).split(b"\n")
         for line in lines:
             try:
-                answer = json.loads(line)
+                answer: dict[str, Any] = json.loads(line)
             except RecursionError:
                 number = int(line.partition(b":")[2].partition(b",")[0])
                 text = "the result is nested too deeply to be JSON"
