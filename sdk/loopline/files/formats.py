@@ -147,7 +147,7 @@ def has_archive_at_end(data: bytes) -> bool:
 def has_late_pdf_header(data: bytes) -> bool:
     """Return whether a PDF begins after other data, or with the header of PostScript; many programs would open it as a PDF.
 
-    A text that has `%PDF` within its first 1,024 bytes and somewhere the word `obj` is such a file.
+    A text that has `%PDF` within its first 1,100 bytes and somewhere the word `obj` is such a file.
     """
     if data.startswith(PDF_SIGNATURE) or not _PDF_HEADER.search(data, 0, _PDF_HEADER_REACH):
         return False
