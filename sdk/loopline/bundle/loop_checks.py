@@ -13,7 +13,7 @@ from typing import Any, cast
 from loopline.bundle.prepared_run import LOOP_TOOLS, McpTools, Services
 from loopline.errors import BundleError, LooplineError
 from loopline.names import caller_location, nearest_name, parse_module
-from loopline.react import Limits, RoundHook, check_limits
+from loopline.react import Extensions, Limits, Middleware, RoundHook, check_limits
 from loopline.tools import KnownTools, ToolPattern
 
 RESTRICTING = ("guards", "round_hooks", "middleware")
@@ -168,16 +168,18 @@ def check_attributes(workflow: object, known: Container[str]) -> None:
             raise BundleError(f"{attribute} is unknown, nearest is {near!r}")
 
 
-def check_round_hooks(hooks: Iterable[RoundHook]) -> None:
-    """Check that no round hook is `async def`: rounds call hooks and do not await them, so it would have no effect.
+def make_extensions(hooks: Iterable[RoundHook], middleware: Iterable[Middleware]) -> Extensions:
+    """Return the extensions of a workflow. Rounds call a hook and do not await it, so `async def` would have no effect.
 
     Raises:
-        BundleError: a hook is; the message has its file and line.
+        BundleError: a hook is `async def`; the message has its file and line.
     """
-    for hook in hooks:
+    extensions = Extensions(round_hooks=tuple(hooks), middleware=tuple(middleware))
+    for hook in extensions.round_hooks:
         if inspect.iscoroutinefunction(hook):
             code = inspect.unwrap(hook).__code__
             location = f"{code.co_filename}:{code.co_firstlineno}"
             raise BundleError(
                 f"{location}: the round hook {code.co_name} must be `def`, not `async def`"
             )
+    return extensions

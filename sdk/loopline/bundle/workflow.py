@@ -27,8 +27,8 @@ from loopline.bundle.loop_checks import (
     BUILD_TOOLS,
     check_attributes,
     check_build_limits,
-    check_round_hooks,
     check_tools,
+    make_extensions,
     make_tool_patterns,
 )
 from loopline.bundle.prepared_run import ApplicationHostingService, McpTools, PreparedRun
@@ -270,8 +270,7 @@ class BaseWorkflow(Generic[Deps]):
             output=self._run.output_of(output_type_of(output_type)),
         )
         loop = self._apply_leader(loop)
-        check_round_hooks(self.round_hooks)
-        hooks = Extensions(round_hooks=tuple(self.round_hooks), middleware=tuple(self.middleware))
+        hooks = make_extensions(self.round_hooks, self.middleware)
         loop_scratchpad = self.scratchpad if scratchpad is None else scratchpad
         return await self._react(self._run, loop, loop_scratchpad, hooks)
 
