@@ -443,14 +443,13 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             await asyncio.gather(*map(servers.check_selections, tool_modules))
             await check_restrictions(loaded, services, skill_modules)
             turns = await self._open_turns(log, OpenBundle(loaded, services), redactor, stack)
-            lessons = open_lessons(services, turns, log, stack)
             self._opened = _OpenHarness(
                 loaded=loaded,
                 services=services,
                 log=log,
                 turns=turns,
                 servers=servers,
-                lessons=lessons,
+                lessons=open_lessons(services, turns, log, stack),
                 checks=InputChecks(self._caps, self._scanner, redactor),
                 readable_skills=cache(partial(_readable_skills, skill_modules, skills)),
             )
