@@ -23,6 +23,7 @@ from loopline.timeline import (
     ToolPending,
     ToolResult,
     ToolStarted,
+    UserRecalled,
     UserSteer,
 )
 from tests.support.examples import examples
@@ -113,7 +114,11 @@ def test_what_is_said_at_any_await_is_taken_by_one_round_or_left_for_the_next_tu
     taken = [seq for b in story.blocks if isinstance(b.body, RoundStart) for seq in b.body.takes]
     pending = Timeline(story.blocks).pending
     seqs = [receipt.seq for _, receipt in story.receipts]
-    assert Counter([*taken, *pending]) == Counter([1, *seqs])
+    withdrawn = [b.body.said for b in story.blocks if isinstance(b.body, UserRecalled)]
+    assert Counter([*taken, *pending, *withdrawn]) == Counter([1, *seqs])
+    # Only a stop from elsewhere, before the turn of the prompt has begun, withdraws it.
+    stops = [each for each in drawing.interruptions if each.kind == "stop" and each.elsewhere]
+    assert withdrawn == [] or (withdrawn == [1] and stops and story.reason == "stopped")
     shown = "\n".join(str(request.messages) for request in story.requests)
     if story.reason in ("complete", "max_iterations"):
         for now, receipt in story.receipts:
