@@ -39,7 +39,7 @@ from loopline.timeline import (
     ToolPending,
 )
 
-FILE = Attachment("go.bin", bytes(range(256)) * 200)
+FILE = Attachment("go.txt", b"tea and cake, " * 3_600)
 Length = Literal["short", "long"]
 ANSWERS: Mapping[str, Json] = {"approval": True, "question": "blue"}
 """What the user gives to each kind of call that waits."""
