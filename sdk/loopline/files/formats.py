@@ -26,7 +26,8 @@ ZIP_SIGNATURES = (b"PK\x03\x04", b"PK\x05\x06")
 _ZIP_END, _ZIP_END_REACH = b"PK\x05\x06", 66_000
 """The signature at the end of an archive, and how far from the end it may be: a comment has at most 65,535 bytes."""
 PDF_SIGNATURE = b"%PDF-"
-_PDF_HEADER, _PDF_HEADER_REACH = re.compile(rb"%PDF|%!PS-Adobe-[0-9.]{1,9} PDF"), 1_100
+_PDF_HEADER = re.compile(rb"%PDF|%!PS-Adobe-[0-9.]{1,9} PDF")
+_PDF_HEADER_REACH = 1_100
 """The headers of a PDF that programs accept, and the number of bytes that are searched: the header may begin within 1,024.
 
 The PDF Reference 1.7, appendix H, notes 13 and 14. PDFium, which Chromium uses, does not require the dash.
