@@ -59,7 +59,9 @@ def markdown_rows(text: str, width: int) -> list[Text]:
     markdown = Markdown("", code_theme="ansi_dark", hyperlinks=False)
     markdown.parsed = tokens
     rows = _rows(markdown, width)
-    if _count_letters(row.plain for row in rows) < _count_letters(span.content for span in spans):
+    # The language of a code block is not shown, but that of an empty one is all of its text.
+    letters = _count_letters(span.content or span.info for span in spans)
+    if _count_letters(row.plain for row in rows) < letters:
         return plain_rows(text, width)
     return rows
 
