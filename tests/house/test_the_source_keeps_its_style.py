@@ -25,9 +25,7 @@ SKIPS = re.compile(
     r"pytest\.(?:mark\.)?(?:" + "|".join(["ski" + "p", "xfa" + "il", "importorski" + "p"]) + ")"
 )
 REGISTRIES = re.compile(
-    r"(?<!docs\.)(?:"
-    + "|".join(["py" + "pi", "python" + "hosted", "npm" + "js"])
-    + r")\.(?:org|com)"
+    "|".join(["py" + "pi", "python" + "hosted", "npm" + "js"]) + r"\.(?:org|com)"
 )
 
 

