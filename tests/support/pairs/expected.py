@@ -277,8 +277,9 @@ class Talk:
             return
         self.outcomes[step.label], self.is_gone = "forgotten", True
         for label, outcome in self.outcomes.items():
-            if outcome == "stopped":  # a stop waits until the turn has ended
-                self.outcomes[label] = "stopped|refused"
+            # A stop waits until the turn has ended; a server's sender reads the result after the end of the turn.
+            if outcome == "stopped" or (self.door == "http" and outcome.endswith(" stopped")):
+                self.outcomes[label] = f"{outcome}|refused"
         for label in self.waiting:
             self.outcomes[label] = "failed" if label in self.takeovers else "refused"
         self.waiting.clear()
