@@ -8,6 +8,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -37,23 +38,29 @@ class Desk(BaseWorkflow):
 DESK = Bundle(id="desk", workflow=Desk, tools=[wait])
 
 
-@pytest.fixture(scope="module")
-def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Install the clients once for all workers."""
-    folder = tmp_path_factory.getbasetemp().parent / "npm-clients"
+def installed(package: str, temporary: pytest.TempPathFactory) -> Path:
+    """Return the folder in which the client is installed, once for all workers."""
+    folder = temporary.getbasetemp().parent / f"npm-{package.replace('/', '-')}"
     folder.mkdir(exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "node_modules").exists():
-            install(folder, "@ag-ui/client@1", "ai@7")
+            install(folder, package)
     return folder
+
+
+@contextmanager
+def desk(temporary: pytest.TempPathFactory) -> Generator[str]:
+    """Serve both bundles over a new store; the address."""
+    folder: Path = temporary.mktemp("server")
+    served = app([SHOP, DESK], store=f"sqlite:///{folder}/talk.db", model=TalkativeModel())
+    with serving(served) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
-    folder: Path = tmp_path_factory.mktemp("server")
-    served = app([SHOP, DESK], store=f"sqlite:///{folder}/talk.db", model=TalkativeModel())
-    with serving(served) as address:
+    with desk(tmp_path_factory) as address:
         yield address
 
 
@@ -73,7 +80,8 @@ def told(packages: Path, script: str, *arguments: str) -> Object:
 
 
 @pytest.fixture(scope="module")
-def ag_ui(packages: Path, url: str) -> Object:
+def ag_ui(tmp_path_factory: pytest.TempPathFactory, url: str) -> Object:
+    packages = installed("@ag-ui/client@1", tmp_path_factory)
     return told(packages, "ag_ui.mjs", url, base64.b64encode(PIXEL).decode())
 
 
@@ -206,9 +214,11 @@ def test_a_run_that_is_sent_again_is_read_again(url: str) -> None:
     assert set(live) <= set(streams[1])
 
 
-@pytest.fixture(scope="module")
-def vercel(packages: Path, url: str) -> Object:
-    return told(packages, "vercel.mjs", url)
+@pytest.fixture(scope="module", params=["ai@6", "ai@7"])
+def vercel(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Object:
+    packages = installed(request.param, tmp_path_factory)
+    with desk(tmp_path_factory) as address:
+        return told(packages, "vercel.mjs", address)
 
 
 def parts(chat: Object) -> list[Object]:
