@@ -117,7 +117,7 @@ def _matches(pattern: str, namespace: str, id: str) -> bool:
     return fnmatchcase(f"{namespace}.{id}", pattern) or fnmatchcase(id, pattern)
 
 
-FILE = "SKILL.md"
+SKILL_FILE = "SKILL.md"
 DEFAULT_NAMESPACE = "custom"
 KEYS = (
     *("name", "id", "description", "version", "namespace", "category", "tags", "when_to_use"),
@@ -196,7 +196,7 @@ def read_skill(path: Path, namespace: str) -> Skill:
     fields = _Fields(path, front)
     fields.check_keys()
     beside = _companions(path.parent)
-    listed = folder_files(path.parent, frozenset((FILE, *COMPANIONS)))
+    listed = folder_files(path.parent, frozenset((SKILL_FILE, *COMPANIONS)))
     sources = _sources(path.parent, beside)
     tools = _tools(path.parent, beside)
     first_line = len(stored.splitlines()) - len(body.splitlines()) + 1

@@ -16,8 +16,8 @@ from loopline.skills.skill import (
     COMPANIONS,
     DEFAULT_NAMESPACE,
     DIGEST,
-    FILE,
     REACT,
+    SKILL_FILE,
     Skill,
     SkillSelection,
     read_skill,
@@ -55,8 +55,10 @@ class Skills:
         """
         if not root.is_dir():
             raise BundleError(f"no folder of skills at {root}: create it, or name another root")
-        own = [(path, DEFAULT_NAMESPACE) for path in sorted(root.glob(f"*/{FILE}"))]
-        spaced = [(path, path.parent.parent.name) for path in sorted(root.glob(f"*/*/{FILE}"))]
+        own = [(path, DEFAULT_NAMESPACE) for path in sorted(root.glob(f"*/{SKILL_FILE}"))]
+        spaced = [
+            (path, path.parent.parent.name) for path in sorted(root.glob(f"*/*/{SKILL_FILE}"))
+        ]
         by_id: dict[str, Skill] = {}
         for skill in read_skills([*own, *spaced]):
             existing = by_id.setdefault(skill.full_id, skill)
@@ -130,8 +132,8 @@ def _empty(root: Path) -> Iterator[str]:
     """Yield a warning for each folder without a SKILL.md in it or one level below."""
     for folder in sorted(root.iterdir()):
         holds = folder.is_dir() and not folder.name.startswith((".", "_"))
-        if holds and not [*folder.glob(FILE), *folder.glob(f"*/{FILE}")]:
-            yield f"{folder}: no {FILE} here or one folder below"
+        if holds and not [*folder.glob(SKILL_FILE), *folder.glob(f"*/{SKILL_FILE}")]:
+            yield f"{folder}: no {SKILL_FILE} here or one folder below"
 
 
 def join_imports(skills: Skills) -> Skills:
@@ -213,7 +215,7 @@ def _find_imported(name: str, skill: Skill, by_id: Mapping[str, Skill]) -> Skill
     return by_id[full_name]
 
 
-FOLDER = Path(".agents") / "skills"
+SKILLS_FOLDER = Path(".agents") / "skills"
 MAX_SKILLS = 200
 
 
@@ -267,19 +269,19 @@ def _refuse_links(path: Path) -> None:
     Raises:
         BundleError: a file is a link.
     """
-    for name in (FILE, *COMPANIONS):
+    for name in (SKILL_FILE, *COMPANIONS):
         if (path.parent / name).is_symlink():
             raise BundleError(f"{path.parent / name}:1: it is a link: put the file itself here")
 
 
 def _skill_files(root: Path) -> Iterator[Path]:
     if root.is_dir():
-        yield from sorted(root.glob(f"*/{FILE}"))[:MAX_SKILLS]
+        yield from sorted(root.glob(f"*/{SKILL_FILE}"))[:MAX_SKILLS]
 
 
 def _warn_of_empty_folders(root: Path) -> Iterator[str]:
     """Yield a warning for each of the first 200 folders of a place without a SKILL.md."""
     folders = sorted(path for path in root.glob("*/") if not path.name.startswith((".", "_")))
     for folder in folders[:MAX_SKILLS]:
-        if not [*folder.glob(FILE)]:
-            yield f"left out: {folder}: no {FILE} in this folder"
+        if not [*folder.glob(SKILL_FILE)]:
+            yield f"left out: {folder}: no {SKILL_FILE} in this folder"

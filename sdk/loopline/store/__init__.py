@@ -1,5 +1,3 @@
 """Conversations kept in a SQLite file."""
 
-from loopline.store.sql_log import SqlLog
-
-__all__ = ["SqlLog"]
+from loopline.store.sql_log import SqlLog as SqlLog

@@ -1,166 +1,82 @@
 """Tools that an agent can call, the outcomes of their calls, and the tools of the loop itself."""
 
-from loopline.tools.builtin.calculator import Calculator
-from loopline.tools.builtin.execution import ExecutionSettings, ExecutionTool
-from loopline.tools.builtin.knowledge_search import (
-    NO_ANSWER,
-    FilteredSearch,
-    KnowledgeSearch,
-    KnowledgeSearchTool,
-    SearchTool,
-    takes_filters,
-)
-from loopline.tools.builtin.memory import MemorySearchTool, MemoryTool
-from loopline.tools.builtin.web import (
-    MemoryWeb,
-    WebFetch,
-    WebFetchTool,
-    WebHit,
-    WebPage,
-    WebSearch,
-    WebSearchTool,
-)
-from loopline.tools.invocation import (
-    DELEGATE,
-    ApprovalRequired,
-    AskUser,
-    Background,
-    BackgroundCall,
-    CallCache,
-    ChildBodies,
-    ChildTask,
-    Deps,
-    Emission,
-    NoBackground,
-    NoProxy,
-    ProxiedAnswer,
-    ReplyForm,
-    ToolContext,
-    ToolInvocation,
-    ToolProxy,
-    Work,
-    custom_event,
-)
-from loopline.tools.mcp_tool import (
-    MCP,
-    AskPerson,
-    McpFile,
-    McpResult,
-    McpServer,
-    McpTool,
-    McpToolSpec,
-)
-from loopline.tools.outcome import Outcome, Output, ResultSection, tool_failures
-from loopline.tools.parameters import deps_problem
-from loopline.tools.timeline_tools import EDITABLE_TAIL_TOKENS, HideTool, PlanTool, ReadTool
-from loopline.tools.tool import (
-    BoundTool,
-    RerunnableTool,
-    Tool,
-    ToolFunction,
-    check_deps,
-    tool,
-)
-from loopline.tools.tool_names import KnownTools, ToolPattern, is_tool_name, may_begin
-from loopline.tools.tool_selection import (
-    REQUEST_TOOLS,
-    SELECT_ABOVE,
-    RequestTools,
-    ToolSelection,
-    catalogue,
-    is_built_in,
-    requested_tools,
-    select_tools,
-    tools_in_reply,
-)
-from loopline.tools.toolset import ProviderNames, ToolSet, provider_names
-from loopline.tools.workspace_tools import (
-    CheckoutTool,
-    PatchTool,
-    PullTool,
-    SearchFilesTool,
-    WriteTool,
-)
-
-__all__ = [
-    "DELEGATE",
-    "EDITABLE_TAIL_TOKENS",
-    "MCP",
-    "NO_ANSWER",
-    "REQUEST_TOOLS",
-    "SELECT_ABOVE",
-    "ApprovalRequired",
-    "AskPerson",
-    "AskUser",
-    "Background",
-    "BackgroundCall",
-    "BoundTool",
-    "Calculator",
-    "CallCache",
-    "CheckoutTool",
-    "ChildBodies",
-    "ChildTask",
-    "Deps",
-    "Emission",
-    "ExecutionSettings",
-    "ExecutionTool",
-    "FilteredSearch",
-    "HideTool",
-    "KnowledgeSearch",
-    "KnowledgeSearchTool",
-    "KnownTools",
-    "McpFile",
-    "McpResult",
-    "McpServer",
-    "McpTool",
-    "McpToolSpec",
-    "MemorySearchTool",
-    "MemoryTool",
-    "MemoryWeb",
-    "NoBackground",
-    "NoProxy",
-    "Outcome",
-    "Output",
-    "PatchTool",
-    "PlanTool",
-    "ProviderNames",
-    "ProxiedAnswer",
-    "PullTool",
-    "ReadTool",
-    "ReplyForm",
-    "RequestTools",
-    "RerunnableTool",
-    "ResultSection",
-    "SearchFilesTool",
-    "SearchTool",
-    "Tool",
-    "ToolContext",
-    "ToolFunction",
-    "ToolInvocation",
-    "ToolPattern",
-    "ToolProxy",
-    "ToolSelection",
-    "ToolSet",
-    "WebFetch",
-    "WebFetchTool",
-    "WebHit",
-    "WebPage",
-    "WebSearch",
-    "WebSearchTool",
-    "Work",
-    "WriteTool",
-    "catalogue",
-    "check_deps",
-    "custom_event",
-    "deps_problem",
-    "is_built_in",
-    "is_tool_name",
-    "may_begin",
-    "provider_names",
-    "requested_tools",
-    "select_tools",
-    "takes_filters",
-    "tool",
-    "tool_failures",
-    "tools_in_reply",
-]
+from loopline.tools.builtin.calculator import Calculator as Calculator
+from loopline.tools.builtin.execution import ExecutionSettings as ExecutionSettings
+from loopline.tools.builtin.execution import ExecutionTool as ExecutionTool
+from loopline.tools.builtin.knowledge_search import NO_ANSWER as NO_ANSWER
+from loopline.tools.builtin.knowledge_search import FilteredSearch as FilteredSearch
+from loopline.tools.builtin.knowledge_search import KnowledgeSearch as KnowledgeSearch
+from loopline.tools.builtin.knowledge_search import KnowledgeSearchTool as KnowledgeSearchTool
+from loopline.tools.builtin.knowledge_search import SearchTool as SearchTool
+from loopline.tools.builtin.knowledge_search import takes_filters as takes_filters
+from loopline.tools.builtin.memory import MemorySearchTool as MemorySearchTool
+from loopline.tools.builtin.memory import MemoryTool as MemoryTool
+from loopline.tools.builtin.web import MemoryWeb as MemoryWeb
+from loopline.tools.builtin.web import WebFetch as WebFetch
+from loopline.tools.builtin.web import WebFetchTool as WebFetchTool
+from loopline.tools.builtin.web import WebHit as WebHit
+from loopline.tools.builtin.web import WebPage as WebPage
+from loopline.tools.builtin.web import WebSearch as WebSearch
+from loopline.tools.builtin.web import WebSearchTool as WebSearchTool
+from loopline.tools.invocation import DELEGATE as DELEGATE
+from loopline.tools.invocation import ApprovalRequired as ApprovalRequired
+from loopline.tools.invocation import AskUser as AskUser
+from loopline.tools.invocation import Background as Background
+from loopline.tools.invocation import BackgroundCall as BackgroundCall
+from loopline.tools.invocation import CallCache as CallCache
+from loopline.tools.invocation import ChildBodies as ChildBodies
+from loopline.tools.invocation import ChildTask as ChildTask
+from loopline.tools.invocation import Deps as Deps
+from loopline.tools.invocation import Emission as Emission
+from loopline.tools.invocation import NoBackground as NoBackground
+from loopline.tools.invocation import NoProxy as NoProxy
+from loopline.tools.invocation import ProxiedAnswer as ProxiedAnswer
+from loopline.tools.invocation import ReplyForm as ReplyForm
+from loopline.tools.invocation import ToolContext as ToolContext
+from loopline.tools.invocation import ToolInvocation as ToolInvocation
+from loopline.tools.invocation import ToolProxy as ToolProxy
+from loopline.tools.invocation import Work as Work
+from loopline.tools.invocation import custom_event as custom_event
+from loopline.tools.mcp_tool import MCP as MCP
+from loopline.tools.mcp_tool import AskPerson as AskPerson
+from loopline.tools.mcp_tool import McpFile as McpFile
+from loopline.tools.mcp_tool import McpResult as McpResult
+from loopline.tools.mcp_tool import McpServer as McpServer
+from loopline.tools.mcp_tool import McpTool as McpTool
+from loopline.tools.mcp_tool import McpToolSpec as McpToolSpec
+from loopline.tools.outcome import Outcome as Outcome
+from loopline.tools.outcome import Output as Output
+from loopline.tools.outcome import ResultSection as ResultSection
+from loopline.tools.outcome import tool_failures as tool_failures
+from loopline.tools.parameters import deps_problem as deps_problem
+from loopline.tools.timeline_tools import EDITABLE_TAIL_TOKENS as EDITABLE_TAIL_TOKENS
+from loopline.tools.timeline_tools import HideTool as HideTool
+from loopline.tools.timeline_tools import PlanTool as PlanTool
+from loopline.tools.timeline_tools import ReadTool as ReadTool
+from loopline.tools.tool import BoundTool as BoundTool
+from loopline.tools.tool import RerunnableTool as RerunnableTool
+from loopline.tools.tool import Tool as Tool
+from loopline.tools.tool import ToolFunction as ToolFunction
+from loopline.tools.tool import check_deps as check_deps
+from loopline.tools.tool import tool as tool
+from loopline.tools.tool_names import KnownTools as KnownTools
+from loopline.tools.tool_names import ToolPattern as ToolPattern
+from loopline.tools.tool_names import is_tool_name as is_tool_name
+from loopline.tools.tool_names import may_begin as may_begin
+from loopline.tools.tool_selection import REQUEST_TOOLS as REQUEST_TOOLS
+from loopline.tools.tool_selection import SELECT_ABOVE as SELECT_ABOVE
+from loopline.tools.tool_selection import RequestTools as RequestTools
+from loopline.tools.tool_selection import ToolSelection as ToolSelection
+from loopline.tools.tool_selection import catalogue as catalogue
+from loopline.tools.tool_selection import is_built_in as is_built_in
+from loopline.tools.tool_selection import requested_tools as requested_tools
+from loopline.tools.tool_selection import select_tools as select_tools
+from loopline.tools.tool_selection import tools_in_reply as tools_in_reply
+from loopline.tools.toolset import ProviderNames as ProviderNames
+from loopline.tools.toolset import ToolSet as ToolSet
+from loopline.tools.toolset import provider_names as provider_names
+from loopline.tools.workspace_tools import CheckoutTool as CheckoutTool
+from loopline.tools.workspace_tools import PatchTool as PatchTool
+from loopline.tools.workspace_tools import PullTool as PullTool
+from loopline.tools.workspace_tools import SearchFilesTool as SearchFilesTool
+from loopline.tools.workspace_tools import WriteTool as WriteTool

@@ -217,19 +217,17 @@ def limit_schema(default: int, limit: int) -> JsonObject:
     return {"type": "integer", "minimum": 1, "maximum": limit, "default": default}
 
 
-def check_names(spec: ToolSpec, arguments: JsonObject, hint: str = "") -> None:
+def check_names(spec: ToolSpec, arguments: JsonObject) -> None:
     """Check that all arguments are properties of the tool's schema.
 
     Raises:
-        ToolError: one is not; the message names it and has the hint or, without a hint, the list of properties.
+        ToolError: one is not; the message names it and lists the properties, the most similar one first.
     """
     properties: Json = spec.parameters.get("properties")
     fields = list(properties) if isinstance(properties, dict) else []
     for name in arguments:
         if name not in fields:
-            raise ToolError(
-                f"{spec.name} has no field {name!r}: {hint or nearest_first(name, fields)}"
-            )
+            raise ToolError(f"{spec.name} has no field {name!r}: {nearest_first(name, fields)}")
 
 
 def text_argument(

@@ -33,7 +33,7 @@ from loopline.timeline import (
 )
 from loopline.tools.invocation import ToolInvocation
 from loopline.tools.outcome import Outcome, ResultSection, images_within_limits, is_image
-from loopline.tools.parameters import check_names, list_argument, object_schema
+from loopline.tools.parameters import list_argument, object_schema
 from loopline.tools.tool import RerunnableTool
 
 EDITABLE_TAIL_TOKENS = 2_000
@@ -67,15 +67,13 @@ class HideTool(RerunnableTool):
     def __init__(self, editable_tokens: int = EDITABLE_TAIL_TOKENS) -> None:
         self._editable_tokens = editable_tokens
 
-    def check(self, arguments: JsonObject) -> None:
-        """Check that `path` and `replacement`, both strings, are the only arguments.
-
-        Raises:
-            ToolError: the arguments are different.
-        """
-        check_names(self.spec, arguments, "it takes path, replacement")
-        for name in ("path", "replacement"):
-            if not isinstance(arguments.get(name), str):
+    def parse(self, arguments: JsonObject) -> tuple[str, str]:
+        """Return the path and the replacement."""
+        match arguments:
+            case {"path": str(path), "replacement": str(replacement)}:
+                return path, replacement
+            case _:
+                name = "replacement" if isinstance(arguments.get("path"), str) else "path"
                 raise ToolError(f"{name} must be a string")
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
@@ -84,11 +82,12 @@ class HideTool(RerunnableTool):
         Raises:
             ToolError: the block does not exist, is not shown, may not be hidden, or is too far from the end of the prompt.
         """
-        block = await _find_block(str(arguments["path"]), call)
+        path, replacement = self.parse(arguments)
+        block = await _find_block(path, call)
         self._check_position(block, call)
         return Outcome(
             text=f"{block.ref} is hidden from the next round on",
-            bodies=(Hide(path=block.ref, replacement=str(arguments["replacement"])),),
+            bodies=(Hide(path=block.ref, replacement=replacement),),
         )
 
     def _check_position(self, block: Block, call: ToolInvocation) -> None:
@@ -173,15 +172,14 @@ class PlanTool(RerunnableTool):
         ),
     )
 
-    def check(self, arguments: JsonObject) -> None:
-        """Check the names and the types of the arguments; the mode is checked by `run`.
-
-        Raises:
-            ToolError: an argument is unknown or has the wrong type.
-        """
-        check_names(self.spec, arguments, "it takes mode, plan_id, steps")
-        _steps(arguments)
-        _plan_id(arguments)
+    def parse(self, arguments: JsonObject) -> tuple[Json, str, list[str]]:
+        """Return the mode, which `run` checks, the id of a plan, which may be empty, and the steps."""
+        plan_id = arguments.get("plan_id") or ""
+        if not isinstance(plan_id, str):
+            raise ToolError("plan_id must be a string, as ANNOUNCE shows it")
+        expected = "a list of strings, each the description of one step"
+        steps = list_argument(arguments, "steps", expected, least=0)
+        return arguments.get("mode"), plan_id, steps
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """Change the plans, and return the current plan as text.
@@ -189,9 +187,9 @@ class PlanTool(RerunnableTool):
         Raises:
             ToolError: the mode is unknown, or the change is not possible.
         """
-        plans_before = await _load_plans(arguments, call)
-        mode = arguments.get("mode")
-        snapshots = _change_plans(mode, arguments, plans_before, call)
+        mode, plan_id, steps = self.parse(arguments)
+        plans_before = await _load_plans(plan_id, call)
+        snapshots = _change_plans(mode, plan_id, steps, plans_before, call)
         plans = plan.fold([*plans_before.latest.values(), *snapshots])
         return Outcome(
             text=_render(str(mode), snapshots, plans.current),
@@ -199,10 +197,9 @@ class PlanTool(RerunnableTool):
         )
 
 
-async def _load_plans(arguments: JsonObject, call: ToolInvocation) -> Plans:
+async def _load_plans(plan_id: str, call: ToolInvocation) -> Plans:
     """Return the plans of the timeline, together with an older plan if the call names it."""
     plans = call.timeline.plans
-    plan_id = _plan_id(arguments)
     if not plan_id or plan_id in plans.latest:
         return plans
     block = await call.reader.find(PlanRef(plan_id=plan_id))
@@ -212,19 +209,19 @@ async def _load_plans(arguments: JsonObject, call: ToolInvocation) -> Plans:
 
 
 def _change_plans(
-    mode: Json, arguments: JsonObject, plans: Plans, call: ToolInvocation
+    mode: Json, plan_id: str, steps: list[str], plans: Plans, call: ToolInvocation
 ) -> list[PlanSnapshot]:
     moment = call.moment
     new_id = f"plan:{call.context.turn_id}:{call.context.call_id}"
     match mode:
         case "new":
-            return plan.new(plans, new_id, _steps(arguments), moment)
+            return plan.new(plans, new_id, steps, moment)
         case "replace":
-            return plan.replace_with(plans, _plan_id(arguments), new_id, _steps(arguments), moment)
+            return plan.replace_with(plans, plan_id, new_id, steps, moment)
         case "activate":
-            return plan.activate(plans, _plan_id(arguments), moment)
+            return plan.activate(plans, plan_id, moment)
         case "close":
-            return plan.close(plans, _plan_id(arguments), moment)
+            return plan.close(plans, plan_id, moment)
         case _:
             raise ToolError(f"mode={mode!r}: react.plan knows new, activate, replace and close")
 
@@ -235,18 +232,6 @@ def _render(mode: str, snapshots: list[PlanSnapshot], current: PlanSnapshot | No
     changed = "" if snapshots else " already"
     head = f"mode={mode}: plan_id={current.plan_id} is{changed} current"
     return "\n".join([head, f"latest: ar:plan.latest:{current.plan_id}", *current.lines()])
-
-
-def _steps(arguments: JsonObject) -> list[str]:
-    expected = "a list of strings, each the description of one step"
-    return list_argument(arguments, "steps", expected, least=0)
-
-
-def _plan_id(arguments: JsonObject) -> str:
-    plan_id = arguments.get("plan_id") or ""
-    if not isinstance(plan_id, str):
-        raise ToolError("plan_id must be a string, as ANNOUNCE shows it")
-    return plan_id
 
 
 READ_LIMIT = 48_000
@@ -278,18 +263,17 @@ class ReadTool(RerunnableTool):
         ),
     )
 
-    def check(self, arguments: JsonObject) -> None:
-        """Check that `paths`, a string or a list of 1 to 50 strings, is the only argument.
-
-        Raises:
-            ToolError: the arguments are different.
-        """
-        check_names(self.spec, arguments, "it takes paths, a list of refs")
-        _paths(arguments)
+    def parse(self, arguments: JsonObject) -> list[str]:
+        """Return `paths`, a string or a list of 1 to 50 strings."""
+        paths = arguments.get("paths")
+        if isinstance(paths, str):
+            return [paths]
+        expected = f"a list of 1 to {MAX_PATHS} refs"
+        return list_argument(arguments, "paths", expected, most=MAX_PATHS)
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """Return the status of all refs as JSON, and a section for each text that is not visible to the model yet."""
-        reading = await call.reader.read(_paths(arguments), limit=READ_LIMIT)
+        reading = await call.reader.read(self.parse(arguments), limit=READ_LIMIT)
         visible = [item.ref for item in reading if item.readable and _is_visible(item, call)]
         fresh = [item for item in reading if item.ref not in visible]
         images = images_within_limits(
@@ -370,10 +354,3 @@ def _is_recorded(item: Item, call: ToolInvocation) -> bool:
     """Return whether the text was recorded before, or will be recorded as the text of a new source."""
     has_new_source = item.source is not None and call.timeline.pool.find(item.source.url) is None
     return has_new_source or item.ref in call.timeline.kept_texts
-
-
-def _paths(arguments: JsonObject) -> list[str]:
-    paths = arguments.get("paths")
-    if isinstance(paths, str):
-        return [paths]
-    return list_argument(arguments, "paths", f"a list of 1 to {MAX_PATHS} refs", most=MAX_PATHS)

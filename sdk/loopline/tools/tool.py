@@ -42,6 +42,7 @@ from loopline.tools.outcome import Outcome, Output, as_json
 from loopline.tools.parameters import (
     Parameters,
     argument_error,
+    check_names,
     deps_problem,
     nearest_first,
     read_parameters,
@@ -112,11 +113,25 @@ class Tool(Protocol):
 class RerunnableTool(ABC):
     """A tool whose calls can be run again after a crash, because they only read, or change only what the loop records."""
 
+    spec: ToolSpec
     effect: Effect = "read"
     shared_key: str = ""
     """The key of all calls of the tool."""
     begins_children: bool = False
     """Whether the calls only start child runs."""
+
+    def check(self, arguments: JsonObject) -> None:
+        """Check that the arguments are in the schema of the tool, and that `parse` accepts them.
+
+        Raises:
+            ToolError: an argument is unknown or invalid.
+        """
+        check_names(self.spec, arguments)
+        self.parse(arguments)
+
+    def parse(self, arguments: JsonObject) -> object:
+        """Convert the arguments to the values that `run` uses, or raise a ToolError that names the invalid argument."""
+        return arguments
 
     def key(self, arguments: JsonObject) -> str:
         """Return the shared key."""

@@ -20,7 +20,7 @@ from loopline.refs import CallRef
 from loopline.timeline import Effect, Timeline, ToolCalled
 from loopline.tools.invocation import ToolInvocation
 from loopline.tools.outcome import Outcome
-from loopline.tools.parameters import check_names, list_argument, nearest_first, object_schema
+from loopline.tools.parameters import list_argument, nearest_first, object_schema
 from loopline.tools.tool import RerunnableTool
 
 SELECT_ABOVE = 12
@@ -151,14 +151,9 @@ class RequestTools(RerunnableTool):
         """Return whether a call of this tool may add the tool `name`."""
         return name in self._hidden
 
-    def check(self, arguments: JsonObject) -> None:
-        """Check that `tool_names`, a non-empty list of strings, is the only argument.
-
-        Raises:
-            ToolError: the arguments are different.
-        """
-        check_names(self.spec, arguments, "it takes tool_names")
-        list_argument(arguments, "tool_names", _NAMES)
+    def parse(self, arguments: JsonObject) -> list[str]:
+        """Return `tool_names`, a non-empty list of strings."""
+        return list_argument(arguments, "tool_names", _NAMES)
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """Return a text with the names that are added, those that are offered already, and those that do not exist.
@@ -166,7 +161,7 @@ class RequestTools(RerunnableTool):
         Raises:
             ToolError: none of the names belongs to a tool.
         """
-        requested = list(dict.fromkeys(list_argument(arguments, "tool_names", _NAMES)))
+        requested = list(dict.fromkeys(self.parse(arguments)))
         turn = int(call.context.turn_id.removeprefix("turn_"))
         offered = self._chosen.union(requested_tools(call.timeline, turn))
         added = [name for name in requested if name in self._hidden and name not in offered]

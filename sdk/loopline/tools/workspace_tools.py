@@ -25,6 +25,7 @@ from loopline.timeline import (
     FileAdded,
     FilesPulled,
     Visibility,
+    WorkspacePath,
     parse_path,
     turn_number,
     workspace,
@@ -33,7 +34,6 @@ from loopline.tools.invocation import ToolInvocation
 from loopline.tools.outcome import Outcome, count_text
 from loopline.tools.parameters import (
     boolean_argument,
-    check_names,
     integer_argument,
     limit_schema,
     list_argument,
@@ -79,40 +79,25 @@ class WriteTool(RerunnableTool):
         ),
     )
 
-    def check(self, arguments: JsonObject) -> None:
-        """Check the arguments `path`, `content` and `visibility`.
-
-        Raises:
-            ToolError: one is missing or invalid, or there are others.
-        """
-        check_names(self.spec, arguments)
-        parse_path(text_argument(arguments, "path"))
-        _content(arguments)
-        _visibility(arguments)
+    def parse(self, arguments: JsonObject) -> tuple[WorkspacePath, bytes, Visibility]:
+        """Return the path, the content in UTF-8 and the visibility."""
+        path = parse_path(text_argument(arguments, "path"))
+        content = arguments.get("content")
+        if not isinstance(content, str):
+            raise ToolError("content must be a string, which may be empty")
+        visibility = arguments.get("visibility", "external")
+        if visibility not in ("external", "internal"):
+            raise ToolError("visibility must be external or internal")
+        return path, content.encode(), "internal" if visibility == "internal" else "external"
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """Write the file, and return the change; if the file has this content already, the text says so."""
         files = call.context.workspace
-        path = parse_path(text_argument(arguments, "path"))
-        data = _content(arguments).encode()
+        path, data, visibility = self.parse(arguments)
         same = files.find(path) == data
-        files.write(str(path), data, visibility=_visibility(arguments))
+        files.write(str(path), data, visibility=visibility)
         text = f"{path} has this content already: {files.ref(str(path))}" if same else ""
         return Outcome(text=text, files=tuple(files.changes))
-
-
-def _content(arguments: JsonObject) -> str:
-    content = arguments.get("content")
-    if not isinstance(content, str):
-        raise ToolError("content must be a string, which may be empty")
-    return content
-
-
-def _visibility(arguments: JsonObject) -> Visibility:
-    value = arguments.get("visibility", "external")
-    if value not in ("external", "internal"):
-        raise ToolError("visibility must be external or internal")
-    return "internal" if value == "internal" else "external"
 
 
 class PatchTool(RerunnableTool):
@@ -139,17 +124,13 @@ class PatchTool(RerunnableTool):
         ),
     )
 
-    def check(self, arguments: JsonObject) -> None:
-        """Check the arguments `patch` and `path`.
-
-        Raises:
-            ToolError: the patch is empty, the path is not a path of a workspace, or there are other arguments.
-        """
-        check_names(self.spec, arguments)
-        text_argument(arguments, "patch")
+    def parse(self, arguments: JsonObject) -> tuple[bytes, str]:
+        """Return the patch in UTF-8, and the path, which may be empty."""
+        patch = text_argument(arguments, "patch")
         path = optional_text(arguments, "path")
         if path:
             parse_path(path)
+        return patch.encode(), path
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """Apply the diff by Git, and return the changes.
@@ -158,13 +139,10 @@ class PatchTool(RerunnableTool):
             ToolError: the diff does not apply; the message names the hunk and the lines that differ.
         """
         files = call.context.workspace
+        patch, path = self.parse(arguments)
+        limit = files.limits.file_bytes
         patched = await asyncio.to_thread(
-            apply_patch,
-            text_argument(arguments, "patch").encode(),
-            files.find,
-            files.limits.file_bytes,
-            optional_text(arguments, "path"),
-            files.is_executable,
+            apply_patch, patch, files.find, limit, path, files.is_executable
         )
         for file in patched:
             if file.after is None:
@@ -201,14 +179,9 @@ class PullTool(RerunnableTool):
         parameters=object_schema({"paths": _PATHS}, "paths"),
     )
 
-    def check(self, arguments: JsonObject) -> None:
-        """Check that `paths`, a list of 1 to 50 strings, is the only argument.
-
-        Raises:
-            ToolError: the arguments are different.
-        """
-        check_names(self.spec, arguments)
-        _refs(arguments)
+    def parse(self, arguments: JsonObject) -> list[str]:
+        """Return `paths`, a list of 1 to 50 strings."""
+        return _refs(arguments)
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """Record the refs of the files as pulled, and return a line with the new path of each.
@@ -217,7 +190,7 @@ class PullTool(RerunnableTool):
             ToolError: a ref does not name files, or names files of this turn.
         """
         blocks: dict[str, Block] = {}
-        for text in _refs(arguments):
+        for text in self.parse(arguments):
             for block in await _select(call, text, ("files", "outputs", "user.attachments")):
                 blocks[block.ref] = block
         own = [ref for ref, block in blocks.items() if block.turn_id == call.context.turn_id]
@@ -248,16 +221,13 @@ class CheckoutTool(RerunnableTool):
         ),
     )
 
-    def check(self, arguments: JsonObject) -> None:
-        """Check the arguments `mode` and `paths`.
-
-        Raises:
-            ToolError: the mode is not "replace" or "overlay", `paths` is not a list of 1 to 50 strings, or there are
-                other arguments.
-        """
-        check_names(self.spec, arguments)
-        _refs(arguments)
-        _replaces(arguments)
+    def parse(self, arguments: JsonObject) -> tuple[list[str], bool]:
+        """Return `paths`, a list of 1 to 50 strings, and whether the mode is "replace" and not "overlay"."""
+        refs = _refs(arguments)
+        mode = arguments.get("mode")
+        if mode not in ("replace", "overlay"):
+            raise ToolError("mode must be replace or overlay")
+        return refs, mode == "replace"
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """Write the files, and return the changes; in the mode "replace" all other files in `files/` are removed.
@@ -267,11 +237,12 @@ class CheckoutTool(RerunnableTool):
         """
         files = call.context.workspace
         tree: dict[str, FileAdded] = {}
-        for text in _refs(arguments):
+        refs, replaces = self.parse(arguments)
+        for text in refs:
             for block in await _select(call, text, ("files",)):
                 if isinstance(block.body, FileAdded):
                     tree[f"files/{block.body.path}"] = block.body
-        if _replaces(arguments):
+        if replaces:
             for path in files.paths("files"):
                 if path not in tree:
                     files.remove(path)
@@ -279,13 +250,6 @@ class CheckoutTool(RerunnableTool):
             files.write(path, workspace.file_bytes(version), executable=version.executable)
         text = f"checked out {count_text(len(tree), 'file')}"
         return Outcome(text=text, files=tuple(files.changes))
-
-
-def _replaces(arguments: JsonObject) -> bool:
-    mode = arguments.get("mode")
-    if mode not in ("replace", "overlay"):
-        raise ToolError("mode must be replace or overlay")
-    return mode == "replace"
 
 
 def _refs(arguments: JsonObject) -> list[str]:
@@ -373,35 +337,26 @@ class SearchFilesTool(RerunnableTool):
         ),
     )
 
-    def check(self, arguments: JsonObject) -> None:
-        """Check the names, types and ranges of the arguments.
-
-        Raises:
-            ToolError: an argument is unknown or invalid.
-        """
-        check_names(self.spec, arguments)
-        _parse_query(arguments)
+    def parse(self, arguments: JsonObject) -> FileQuery:
+        """Return the query."""
+        glob = optional_text(arguments, "glob")
+        has_context = bool(arguments.get("context"))  # 0 is allowed, too
+        return FileQuery(
+            content=_regex(arguments, "content_regex"),
+            name=_regex(arguments, "name_regex"),
+            globs=[glob] if glob else [],
+            below=optional_text(arguments, "root"),
+            ignore_case=boolean_argument(arguments, "ignore_case"),
+            context=integer_argument(arguments, "context", 0, MAX_CONTEXT) if has_context else 0,
+            limit=integer_argument(arguments, "max_hits", HITS, MAX_HITS),
+        )
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """Return the hits of each file as text, or a hint if there are none."""
         files = call.context.workspace
-        query = _parse_query(arguments)
+        query = self.parse(arguments)
         report = await asyncio.to_thread(search_files, files, query)
         return Outcome(text="\n".join(_lines(report, query, files)), match_count=report.count)
-
-
-def _parse_query(arguments: JsonObject) -> FileQuery:
-    glob = optional_text(arguments, "glob")
-    has_context = bool(arguments.get("context"))  # 0 is allowed, too
-    return FileQuery(
-        content=_regex(arguments, "content_regex"),
-        name=_regex(arguments, "name_regex"),
-        globs=[glob] if glob else [],
-        below=optional_text(arguments, "root"),
-        ignore_case=boolean_argument(arguments, "ignore_case"),
-        context=integer_argument(arguments, "context", 0, MAX_CONTEXT) if has_context else 0,
-        limit=integer_argument(arguments, "max_hits", HITS, MAX_HITS),
-    )
 
 
 def _regex(arguments: JsonObject, name: str) -> str:

@@ -12,7 +12,7 @@ from loopline.models import JsonObject, ToolSpec
 from loopline.names import parse_expression
 from loopline.tools.invocation import ToolInvocation
 from loopline.tools.outcome import Outcome
-from loopline.tools.parameters import check_names, object_schema, text_argument
+from loopline.tools.parameters import object_schema, text_argument
 from loopline.tools.tool import RerunnableTool
 
 if TYPE_CHECKING:
@@ -56,14 +56,9 @@ class Calculator(RerunnableTool):
         ),
     )
 
-    def check(self, arguments: JsonObject) -> None:
-        """Check that `expression`, a non-empty string, is the only argument.
-
-        Raises:
-            ToolError: the arguments are different.
-        """
-        check_names(self.spec, arguments)
-        text_argument(arguments, "expression")
+    def parse(self, arguments: JsonObject) -> str:
+        """Return the expression."""
+        return text_argument(arguments, "expression")
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """Return the value of the expression as text.
@@ -72,7 +67,7 @@ class Calculator(RerunnableTool):
             ToolError: the expression cannot be evaluated; the message names the problem and its position.
         """
         del call
-        return Outcome(text=format_number(calculate(text_argument(arguments, "expression"))))
+        return Outcome(text=format_number(calculate(self.parse(arguments))))
 
 
 def calculate(expression: str) -> Number:

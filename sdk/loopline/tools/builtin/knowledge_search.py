@@ -21,7 +21,6 @@ from loopline.tools.invocation import ToolInvocation
 from loopline.tools.outcome import Outcome, ResultSection, count_text
 from loopline.tools.parameters import (
     QUERY,
-    check_names,
     fraction_argument,
     integer_argument,
     limit_schema,
@@ -88,21 +87,18 @@ class SearchTool(RerunnableTool):
             ),
         )
 
-    def check(self, arguments: JsonObject) -> None:
-        """Check the query, the limit and the filters.
-
-        Raises:
-            ToolError: one is invalid, or there are other arguments.
-        """
-        check_names(self.spec, arguments, "" if takes_filters(self._search) else "query and limit")
-        _query(arguments)
-        _filter(arguments)
+    def parse(self, arguments: JsonObject) -> tuple[str, int, SearchFilter | None]:
+        """Return the query, the limit, and the filter, None if all of its fields are empty."""
+        query = text_argument(arguments, "query", "a string with the words to look for")
+        limit = integer_argument(arguments, "limit", DEFAULT_LIMIT, LARGEST_LIMIT)
+        texts = [optional_text(arguments, name).removeprefix("ks:") for name in _FILTERS]
+        within = SearchFilter(**dict(zip(_FILTERS, texts, strict=True)))
+        return query, limit, None if within == SearchFilter() else within
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """Search, and return a section for each passage."""
         del call
-        query, limit = _query(arguments)
-        within = _filter(arguments)
+        query, limit, within = self.parse(arguments)
         if takes_filters(self._search) and within is not None:
             passages = await self._search(query, limit=limit, within=within)
         else:
@@ -118,13 +114,6 @@ class SearchTool(RerunnableTool):
 def takes_filters(search: KnowledgeSearch | FilteredSearch) -> TypeIs[FilteredSearch]:
     """Return whether a search function has the parameter `within`."""
     return "within" in signature(search).parameters
-
-
-def _filter(arguments: JsonObject) -> SearchFilter | None:
-    """Return the filter in the arguments, in which a prefix `ks:` is removed; None if all of its fields are empty."""
-    root, language, path = (optional_text(arguments, name).removeprefix("ks:") for name in _FILTERS)
-    within = SearchFilter(root=root, language=language, path=path)
-    return None if within == SearchFilter() else within
 
 
 def _doubt(passages: Sequence[Passage]) -> str:
@@ -150,11 +139,6 @@ def passage_section(passage: Passage) -> ResultSection:
         text = f"{text[:PASSAGE_LIMIT]}\n… cut: {omitted} characters; the whole is {passage.ref}"
     title = one_line(passage.title)
     return ResultSection(heading=f"{title} — {passage.ref}", text=text, source=source)
-
-
-def _query(arguments: JsonObject) -> tuple[str, int]:
-    query = text_argument(arguments, "query", "a string with the words to look for")
-    return query, integer_argument(arguments, "limit", DEFAULT_LIMIT, LARGEST_LIMIT)
 
 
 MAX_PASSAGES = 20
@@ -205,14 +189,14 @@ class KnowledgeSearchTool(RerunnableTool):
             ),
         )
 
-    def check(self, arguments: JsonObject) -> None:
-        """Check the query, the limit, the threshold and the names of spaces.
-
-        Raises:
-            ToolError: one is invalid, or there are other arguments.
-        """
-        check_names(self.spec, arguments)
-        self._parse(arguments)
+    def parse(self, arguments: JsonObject) -> tuple[str, int, float, list[str]]:
+        """Return the query, the limit, the threshold and the names of the spaces."""
+        return (
+            text_argument(arguments, "query"),
+            integer_argument(arguments, "limit", DEFAULT_LIMIT, MAX_PASSAGES),
+            fraction_argument(arguments, "score_threshold"),
+            names_argument(arguments, "spaces", list(self._spaces)),
+        )
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """Search the spaces at the same time, and return a section for each of the best passages of all of them.
@@ -221,7 +205,7 @@ class KnowledgeSearchTool(RerunnableTool):
             ToolError: a search failed.
         """
         del call
-        query, limit, threshold, spaces = self._parse(arguments)
+        query, limit, threshold, spaces = self.parse(arguments)
         passages_by_space = await self._search(spaces, query, limit)
         ranked = merge_passages(passages_by_space, limit, threshold)
         passages = [passage.passage for passage in ranked]
@@ -230,14 +214,6 @@ class KnowledgeSearchTool(RerunnableTool):
             sections=tuple(map(_section, ranked)),
             match_count=len(ranked),
             shows=list_complete_refs(passages),
-        )
-
-    def _parse(self, arguments: JsonObject) -> tuple[str, int, float, list[str]]:
-        return (
-            text_argument(arguments, "query"),
-            integer_argument(arguments, "limit", DEFAULT_LIMIT, MAX_PASSAGES),
-            fraction_argument(arguments, "score_threshold"),
-            names_argument(arguments, "spaces", list(self._spaces)),
         )
 
     async def _search(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
+from typing import TypedDict, TypeVar
 
 from loopline.errors import LooplineError, ToolError
 from loopline.memory import (
@@ -28,7 +28,6 @@ from loopline.timeline import Effect, FactScope, MemoryFact, ProxiedResult, Tool
 from loopline.tools.invocation import ToolInvocation
 from loopline.tools.outcome import Outcome, ResultSection
 from loopline.tools.parameters import (
-    check_names,
     integer_argument,
     limit_schema,
     list_argument,
@@ -43,21 +42,22 @@ DEFAULT_TURNS = 5
 MOST_TURNS = 20
 DEFAULT_DAYS = 365
 LONGEST_DAYS = 36_500
+S = TypeVar("S", bound=str)
 _TIME: JsonObject = {
     "type": "string",
     "description": "A date or time such as 2026-03-01 or 2026-03-01T12:00, in UTC.",
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _MemoryArguments:
-    query: str
-    targets: list[Target]
+class _SearchOptions(TypedDict):
+    """The options of `PastTurns.search`."""
+
     scope: Scope
+    limit: int
+    targets: list[Target]
     ordinal: int | None
     since: datetime | None
     until: datetime | None
-    limit: int
     days: int
 
 
@@ -95,31 +95,26 @@ class MemorySearchTool(RerunnableTool):
     def __init__(self, turns: PastTurns) -> None:
         self._turns = turns
 
-    def check(self, arguments: JsonObject) -> None:
-        """Check the names, types and ranges of the arguments.
-
-        Raises:
-            ToolError: an argument is unknown or invalid.
-        """
-        check_names(self.spec, arguments)
-        _parse(arguments)
+    def parse(self, arguments: JsonObject) -> tuple[str, _SearchOptions]:
+        """Return the query, which may be empty, and the options of the search."""
+        chosen = names_argument(arguments, "targets", list(TARGETS))
+        return optional_text(arguments, "query"), {
+            "scope": _choice(arguments, SCOPES),
+            "limit": integer_argument(arguments, "top_k", DEFAULT_TURNS, MOST_TURNS),
+            "targets": [target for target in TARGETS if target in chosen],
+            "ordinal": _ordinal(arguments),
+            "since": _time(arguments, "from"),
+            "until": _time(arguments, "to", is_end=True),
+            "days": integer_argument(arguments, "days", DEFAULT_DAYS, LONGEST_DAYS),
+        }
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """Search past turns, and return them as JSON with a section for each excerpt."""
         del call
-        parsed = _parse(arguments)
-        hits = await self._turns.search(
-            parsed.query,
-            scope=parsed.scope,
-            limit=parsed.limit,
-            targets=parsed.targets,
-            ordinal=parsed.ordinal,
-            since=parsed.since,
-            until=parsed.until,
-            days=parsed.days,
-        )
+        query, options = self.parse(arguments)
+        hits = await self._turns.search(query, **options)
         return Outcome(
-            text=dumps(_summary(hits, parsed.query)),
+            text=dumps(_summary(hits, query)),
             sections=tuple(section for hit in hits for section in _sections(hit)),
             match_count=len(hits),
         )
@@ -155,22 +150,13 @@ def _sections(hit: TurnHit) -> list[ResultSection]:
     ]
 
 
-def _parse(arguments: JsonObject) -> _MemoryArguments:
-    chosen = names_argument(arguments, "targets", list(TARGETS))
+def _choice(arguments: JsonObject, scopes: Sequence[S]) -> S:
+    """Return the scope in the arguments, one of `scopes`; `user` if it is missing."""
     requested = optional_text(arguments, "scope") or "user"
-    scopes: list[Scope] = [scope for scope in SCOPES if requested == scope]
-    if not scopes:
-        raise ToolError(f"scope must be one of {', '.join(SCOPES)}")
-    return _MemoryArguments(
-        query=optional_text(arguments, "query"),
-        targets=[target for target in TARGETS if target in chosen],
-        scope=scopes[0],
-        ordinal=_ordinal(arguments),
-        since=_time(arguments, "from"),
-        until=_time(arguments, "to", is_end=True),
-        limit=integer_argument(arguments, "top_k", DEFAULT_TURNS, MOST_TURNS),
-        days=integer_argument(arguments, "days", DEFAULT_DAYS, LONGEST_DAYS),
-    )
+    for scope in scopes:
+        if scope == requested:
+            return scope
+    raise ToolError(f"scope must be one of {', '.join(scopes)}")
 
 
 def _ordinal(arguments: JsonObject) -> int | None:
@@ -241,15 +227,11 @@ class MemoryTool(RerunnableTool):
     def __init__(self, facts: FactsOfTurn) -> None:
         self._facts = facts
 
-    def check(self, arguments: JsonObject) -> None:
-        """Check the names of the arguments, the scope and the refs; the rest is checked by `run`.
-
-        Raises:
-            ToolError: an argument is unknown or invalid.
-        """
-        check_names(self.spec, arguments)
-        _scope(arguments)
-        _refs(arguments)
+    def parse(self, arguments: JsonObject) -> tuple[FactScope, list[str]]:
+        """Return the scope and the refs; the other arguments are checked by `run`."""
+        expected = f"a list of at most {MOST_REFS} refs"
+        refs = list_argument(arguments, "refs", expected, least=0, most=MOST_REFS)
+        return _choice(arguments, _SCOPES), refs
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """Return the facts, or change one of them.
@@ -281,7 +263,7 @@ class MemoryTool(RerunnableTool):
         self, arguments: JsonObject, facts: Sequence[UserFact], call: ToolInvocation
     ) -> MemoryFact:
         text = _fact_text(arguments)
-        scope = _scope(arguments)
+        scope, refs = self.parse(arguments)
         for fact in facts:
             if _normalize(fact.text) == _normalize(text):
                 raise ToolError(f"this is remembered already, as {fact.fact_id}")
@@ -295,7 +277,7 @@ class MemoryTool(RerunnableTool):
             fact_id=blake2b(key, digest_size=4).hexdigest(),
             text=text,
             scope=scope,
-            refs=await _check_refs(arguments, call),
+            refs=await _check_refs(refs, call),
             call_id=call.context.call_id,
         )
 
@@ -303,11 +285,12 @@ class MemoryTool(RerunnableTool):
         self, arguments: JsonObject, facts: Sequence[UserFact], call: ToolInvocation
     ) -> MemoryFact:
         old = _find(arguments, facts)
+        _, refs = self.parse(arguments)
         return MemoryFact(
             fact_id=old.fact_id,
             text=_fact_text(arguments),
             scope=old.scope,
-            refs=await _check_refs(arguments, call),
+            refs=await _check_refs(refs, call),
             call_id=call.context.call_id,
         )
 
@@ -352,27 +335,14 @@ def _find(arguments: JsonObject, facts: Sequence[UserFact]) -> UserFact:
     raise ToolError(f"id: no fact {fact_id!r}; the facts are {[fact.fact_id for fact in facts]}")
 
 
-def _scope(arguments: JsonObject) -> FactScope:
-    chosen = optional_text(arguments, "scope") or "user"
-    for scope in _SCOPES:
-        if scope == chosen:
-            return scope
-    raise ToolError(f"scope must be one of {', '.join(_SCOPES)}")
-
-
-def _refs(arguments: JsonObject) -> list[str]:
-    expected = f"a list of at most {MOST_REFS} refs"
-    return list_argument(arguments, "refs", expected, least=0, most=MOST_REFS)
-
-
-async def _check_refs(arguments: JsonObject, call: ToolInvocation) -> tuple[str, ...]:
+async def _check_refs(texts: Sequence[str], call: ToolInvocation) -> tuple[str, ...]:
     """Return the refs of a fact. A recalled fact is not allowed as evidence, because facts would then confirm themselves.
 
     Raises:
         ToolError: a ref is invalid, does not exist, or names a recalled fact.
     """
     refs: list[str] = []
-    for text in _refs(arguments):
+    for text in texts:
         try:
             ref = parse(text.strip())
         except LooplineError as error:

@@ -15,7 +15,6 @@ from loopline.tools.invocation import ToolInvocation
 from loopline.tools.outcome import Outcome, ResultSection, count_text, tool_failures
 from loopline.tools.parameters import (
     QUERY,
-    check_names,
     integer_argument,
     limit_schema,
     object_schema,
@@ -135,14 +134,10 @@ class WebSearchTool(RerunnableTool):
     def __init__(self, web: WebSearch) -> None:
         self._web = web
 
-    def check(self, arguments: JsonObject) -> None:
-        """Check the arguments `query` and `limit`.
-
-        Raises:
-            ToolError: one is invalid, or there are others.
-        """
-        check_names(self.spec, arguments)
-        _query(arguments)
+    def parse(self, arguments: JsonObject) -> tuple[str, int]:
+        """Return the query and the limit."""
+        limit = integer_argument(arguments, "limit", DEFAULT_HITS, MAX_HITS)
+        return text_argument(arguments, "query"), limit
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """Search the web, and return a section for each hit; hits without an http or https address are left out.
@@ -151,18 +146,13 @@ class WebSearchTool(RerunnableTool):
             ToolError: the search failed.
         """
         del call
-        query, limit = _query(arguments)
+        query, limit = self.parse(arguments)
         with tool_failures("the search"):
             results = [_check_type(hit, WebHit) for hit in await self._web.search(query, limit)]
         hits = [hit for hit in results if _is_web(hit.url)][:limit]
         sections = tuple(_section(hit, hit.snippet, SNIPPET_LIMIT) for hit in hits)
         text = f'{count_text(len(hits), "hit")} for "{query}"'
         return Outcome(text=text, sections=sections, match_count=len(hits))
-
-
-def _query(arguments: JsonObject) -> tuple[str, int]:
-    limit = integer_argument(arguments, "limit", DEFAULT_HITS, MAX_HITS)
-    return text_argument(arguments, "query"), limit
 
 
 class WebFetchTool(RerunnableTool):
@@ -179,14 +169,12 @@ class WebFetchTool(RerunnableTool):
     def __init__(self, web: WebFetch) -> None:
         self._web = web
 
-    def check(self, arguments: JsonObject) -> None:
-        """Check that `url`, an http or https address, is the only argument.
-
-        Raises:
-            ToolError: the arguments are different.
-        """
-        check_names(self.spec, arguments)
-        _address(arguments)
+    def parse(self, arguments: JsonObject) -> str:
+        """Return the URL, an http or https address."""
+        url = text_argument(arguments, "url").strip()
+        if not _is_web(url):
+            raise ToolError("url must be an address that begins with http:// or https://")
+        return url
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """Fetch the page, and return it as a section.
@@ -195,7 +183,7 @@ class WebFetchTool(RerunnableTool):
             ToolError: the page cannot be fetched, or redirects to an address other than http or https.
         """
         del call
-        url = _address(arguments)
+        url = self.parse(arguments)
         with tool_failures(url):
             page = _check_type(await self._web.fetch(url), WebPage)
         if not _is_web(page.url):
@@ -204,13 +192,6 @@ class WebFetchTool(RerunnableTool):
             )
         section = _section(page, page.text, PAGE_LIMIT)
         return Outcome(text=f"{len(page.text)} characters", sections=(section,))
-
-
-def _address(arguments: JsonObject) -> str:
-    url = text_argument(arguments, "url").strip()
-    if not _is_web(url):
-        raise ToolError("url must be an address that begins with http:// or https://")
-    return url
 
 
 def _is_web(url: str) -> bool:
