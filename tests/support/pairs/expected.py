@@ -91,6 +91,8 @@ class Talk:
     forks: int = 0
     is_gone: bool = False
     is_killed: bool = False
+    keeps_paused: bool = False
+    """Whether the message that was sent after the question has not ended the paused turn yet, as its turn has not begun."""
 
     @property
     def runner(self) -> str:
@@ -157,6 +159,7 @@ class Talk:
         """Begin the next turn if none is active."""
         queued = next((number for number, state in self.turns.items() if state == "queued"), 0)
         if not self.is_gone and not self.active and queued:
+            self.keeps_paused = False
             self.turns[queued] = "running"
             [label] = [label for label, number in self.prompts.items() if number == queued]
             self.inputs[label], self.owner = "taken", self.homes[label]
@@ -234,6 +237,8 @@ class Talk:
         self.outcomes[step.label], self.inputs[step.target] = "recalled", "recalled"
         if step.target in self.prompts:
             self._finish(self.prompts[step.target], "recalled")
+            if self.keeps_paused:
+                self.turns[1] = "paused"
             # Its sender may hear of it at once, or when its turn would have come.
             self.outcomes[step.target] = (
                 f"turn_{self.prompts[step.target]} stopped|waits|refused|lost"
@@ -302,8 +307,11 @@ _CELLS: Mapping[str, Callable[[Talk, Step], None]] = {
 """What the words of the table mean."""
 
 
-def start(state: State, door: Door, *, begins: bool = True) -> Talk:
-    """Return a conversation in the state; a message that was sent after a question may not have begun its turn."""
+def start(state: State, door: Door, *, begins: bool = True, keeps_paused: bool = False) -> Talk:
+    """Return a conversation in the state; a message that was sent after a question may not have begun its turn.
+
+    If it has not, the paused turn may not have ended either.
+    """
     talk = Talk(read_table(), door)
     talk.queue(Step("say", "first"))
     talk.advance()
@@ -322,6 +330,7 @@ def start(state: State, door: Door, *, begins: bool = True) -> Talk:
                 talk.queue(Step("say", "queued"))
             elif state == "paused, sent after":
                 talk.apply(Step("say", "after"))
+                talk.keeps_paused = keeps_paused
                 if begins:
                     talk.advance()
         case "handed over":
@@ -333,9 +342,11 @@ def start(state: State, door: Door, *, begins: bool = True) -> Talk:
     return talk
 
 
-def expected(state: State, steps: Sequence[Step], door: Door, unbegun: int) -> Facts:
+def expected(
+    state: State, steps: Sequence[Step], door: Door, unbegun: int, *, keeps_paused: bool = False
+) -> Facts:
     """Return the facts after the steps, in this order; no turn begins before so many of them have come."""
-    talk = start(state, door, begins=not unbegun)
+    talk = start(state, door, begins=not unbegun, keeps_paused=keeps_paused)
     for number, step in enumerate(steps):
         talk.apply(step)
         is_stopped = any(before.event == "stop" for before in steps[:number])
@@ -352,7 +363,10 @@ def allowed(state: State, steps: Sequence[Step], door: Door, *, at_once: bool) -
     orders = [steps, steps[::-1]] if at_once else [steps]
     latest = len(steps) if at_once else int(state == "paused, sent after")
     found = [
-        expected(state, order, door, unbegun) for order in orders for unbegun in range(latest + 1)
+        expected(state, order, door, unbegun, keeps_paused=keeps_paused)
+        for order in orders
+        for unbegun in range(latest + 1)
+        for keeps_paused in {False, state == "paused, sent after" and unbegun > 0}
     ]
     return [_loosened(state, facts, steps) for facts in found] if latest else found
 
@@ -374,7 +388,8 @@ def _loosened(state: State, facts: Facts, steps: Sequence[Step]) -> Facts:
         facts |= {name: may_be for name in facts if name.startswith("input ")}
         if state.startswith("paused") and facts.get("turn 1") in ("interrupted", "stopped"):
             facts["turn 1"] = "interrupted|stopped"  # the message or the stop may end it
-        facts |= {"calls": "0|1"} if "answer" in events and "calls" in facts else {}
+    if events & {"stop", "steer"} and "answer" in events and "calls" in facts:
+        facts["calls"] = "0|1"
     return facts
 
 
