@@ -11,17 +11,10 @@ from typing import Any, Generic, cast
 
 from typing_extensions import TypeForm, TypeVar
 
+from loopline import names
 from loopline.bundle.workflow import BaseWorkflow
 from loopline.crew import Agent, GraphOptions, Quality
 from loopline.models import Json, JsonObject
-from loopline.names import (
-    author_error,
-    caller_module,
-    check_list,
-    check_type,
-    checks_keywords,
-    describe,
-)
 from loopline.tools import ToolFunction
 
 T_co = TypeVar("T_co", covariant=True, default=None)
@@ -44,24 +37,24 @@ def _check_workflow(workflow: object) -> None:
     if not isinstance(workflow, type) or not issubclass(
         cast("type[object]", workflow), BaseWorkflow
     ):
-        raise author_error(
-            f"Bundle(workflow=…) must be a subclass of BaseWorkflow, not {describe(workflow)}"
+        raise names.author_error(
+            f"Bundle(workflow=…) must be a subclass of BaseWorkflow, not {names.describe(workflow)}"
         )
 
 
 def _check_tool(function: object) -> None:
-    described = describe(function)
+    described = names.describe(function)
     is_function = isinstance(function, ToolFunction) or isinstance(
         inspect.unwrap(cast("Callable[..., Any]", function)), FunctionType
     )
     if not is_function:
-        raise author_error(
+        raise names.author_error(
             f"an item of Bundle(tools=…) must be a function, not {described}: "
             "write its name, without a call"
         )
 
 
-@checks_keywords
+@names.checks_keywords
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle(Generic[T_co]):
     """A bundle. A module exposes it with the name `bundle`.
@@ -108,13 +101,13 @@ class Bundle(Generic[T_co]):
         Raises:
             BundleError: a value has the wrong type; the message names the file and line.
         """
-        object.__setattr__(self, "module", caller_module())
+        object.__setattr__(self, "module", names.caller_module())
         for name, (kinds, expected) in _KINDS.items():
             value: object = getattr(self, name)
             if value is not None:
-                check_type(value, kinds, f"Bundle({name}=…)", expected)
+                names.check_type(value, kinds, f"Bundle({name}=…)", expected)
         for name, expected in _LISTS.items():
-            check_list(getattr(self, name), f"Bundle({name}=…)", expected)
+            names.check_list(getattr(self, name), f"Bundle({name}=…)", expected)
         _check_workflow(self.workflow)
         for function in self.tools:
             _check_tool(function)

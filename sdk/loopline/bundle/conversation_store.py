@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Unpack
 
+from loopline import timeline as tl
 from loopline.errors import LooplineError
 from loopline.files import OutputFile, WorkspaceLimits, attachment_of, change_of, file_bodies
 from loopline.memory import PastTurns, Scope, Target, TurnFilterOptions, TurnHit
@@ -14,24 +15,10 @@ from loopline.models import JsonObject
 from loopline.react import TurnPayload
 from loopline.reader import Reader, Reading, timeline_document
 from loopline.refs import parse
-from loopline.timeline import (
-    ArtifactKept,
-    Block,
-    BodyUnion,
-    FileAdded,
-    Recorder,
-    Timeline,
-    UserAttachment,
-    UserPrompt,
-    attachments,
-    turn_id,
-    turn_number,
-    workspace,
-)
 
-StoredBody = UserAttachment | FileAdded | ArtifactKept
-_STORED = BodyUnion[StoredBody](StoredBody)
-_PROMPTS = BodyUnion[UserPrompt](UserPrompt)
+StoredBody = tl.UserAttachment | tl.FileAdded | tl.ArtifactKept
+_STORED = tl.BodyUnion[StoredBody](StoredBody)
+_PROMPTS = tl.BodyUnion[tl.UserPrompt](tl.UserPrompt)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +36,7 @@ class StoredArtifact:
 class ConversationStore:
     """Reads the turns, the timeline and the artifacts of the conversation from the log, and stores files in it."""
 
-    def __init__(self, recorder: Recorder, reader: Reader, limits: WorkspaceLimits) -> None:
+    def __init__(self, recorder: tl.Recorder, reader: Reader, limits: WorkspaceLimits) -> None:
         self._recorder = recorder
         self._reader = reader
         self._limits = limits
@@ -71,7 +58,7 @@ class ConversationStore:
         )
         if recorded:
             return recorded[-1].ref
-        name = parse(f"fi:{turn_id(recorder.number)}.{change.path}")
+        name = parse(f"fi:{tl.turn_id(recorder.number)}.{change.path}")
         block = await self._reader.find(name)
         if block is None:
             raise LooplineError(f"{change.path} is not stored")
@@ -110,17 +97,19 @@ class ConversationStore:
 
     async def artifacts(self, turn: str = "") -> Sequence[StoredArtifact]:
         """Return the attachments, files and kept values of a turn in order; without `turn`, of all turns."""
-        number = turn_number(turn) if turn else 0
+        number = tl.turn_number(turn) if turn else 0
         return [
             _artifact(block, body)
             for block, body in _STORED.among(await self._full())
             if number in (0, block.turn)
         ]
 
-    async def _full(self) -> Timeline:
+    async def _full(self) -> tl.Timeline:
         return await self._recorder.history.full()
 
-    def _payload(self, timeline: Timeline, block: Block, prompt: UserPrompt) -> TurnPayload:
+    def _payload(
+        self, timeline: tl.Timeline, block: tl.Block, prompt: tl.UserPrompt
+    ) -> TurnPayload:
         key = self._recorder.conversation
         return TurnPayload(
             text=prompt.text,
@@ -134,16 +123,16 @@ class ConversationStore:
         )
 
 
-def _artifact(block: Block, body: StoredBody) -> StoredArtifact:
+def _artifact(block: tl.Block, body: StoredBody) -> StoredArtifact:
     artifact = StoredArtifact(
         ref=block.ref, turn_id=block.turn_id, name="", mime=body.mime, size=0, ts=block.ts
     )
     match body:
-        case UserAttachment(name=name):
-            return replace(artifact, name=name, size=len(attachments.content(body)))
-        case FileAdded(area=area, path=path):
-            return replace(artifact, name=f"{area}/{path}", size=len(workspace.file_bytes(body)))
-        case ArtifactKept(name=name, text=text):
+        case tl.UserAttachment(name=name):
+            return replace(artifact, name=name, size=len(tl.attachments.content(body)))
+        case tl.FileAdded(area=area, path=path):
+            return replace(artifact, name=f"{area}/{path}", size=len(tl.workspace.file_bytes(body)))
+        case tl.ArtifactKept(name=name, text=text):
             return replace(artifact, name=name, size=len(text.encode()))
 
 

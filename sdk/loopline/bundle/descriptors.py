@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from typing_extensions import TypeIs
 
+from loopline import tools as toolbox
 from loopline.bundle.bundle import Bundle
 from loopline.bundle.load import LoadedBundle
 from loopline.bundle.loop import guard_search
@@ -31,19 +32,6 @@ from loopline.skills import (
     join_imports,
     read_skill,
     skill_selections,
-)
-from loopline.tools import (
-    Calculator,
-    KnowledgeSearch,
-    KnowledgeSearchTool,
-    Tool,
-    ToolFunction,
-    ToolSet,
-    WebFetch,
-    WebFetchTool,
-    WebSearch,
-    WebSearchTool,
-    tool,
 )
 
 if TYPE_CHECKING:
@@ -69,18 +57,18 @@ _ALIKE_CONSUMER = 0.8
 """The similarity from which a consumer of skills counts as a misspelt `react`. Its selection would have no effect."""
 
 
-def load_tools(module: str, bundle: LoadedBundle) -> ToolSet:
+def load_tools(module: str, bundle: LoadedBundle) -> toolbox.ToolSet:
     """Load the tools that the bundle, its workflow class and a descriptor module list. `module` may be empty.
 
     Raises:
         BundleError: the descriptor or a tool is not valid; the message names file and line.
     """
-    listed = ToolSet(_bind_listed_tools(bundle.bundle))
+    listed = toolbox.ToolSet(_bind_listed_tools(bundle.bundle))
     if not module:
         return listed
     descriptor = _Descriptor(bundle.resolve_module(module))
     descriptor.check_spelling(TOOL_NAMES)
-    tools = ToolSet([*listed.values(), *_bind_tools(descriptor, bundle)])
+    tools = toolbox.ToolSet([*listed.values(), *_bind_tools(descriptor, bundle)])
     _check_runtime(descriptor, tools)
     return tools
 
@@ -161,15 +149,17 @@ def load_skills(
     return Skills(skills.enabled(config, consumer).skills, (*skills.warnings, *warnings))
 
 
-def _bind_listed_tools(bundle: Bundle[Any]) -> Iterator[Tool]:
+def _bind_listed_tools(bundle: Bundle[Any]) -> Iterator[toolbox.Tool]:
     """Yield the tools for the functions that the bundle and its workflow class list.
 
     Raises:
         BundleError: the id of the bundle cannot be an alias of tools.
     """
     for function in (*bundle.tools, *bundle.workflow.tools):
-        is_tool = isinstance(function, ToolFunction)
-        function_tool = cast("ToolFunction[..., Any]", function) if is_tool else tool(function)
+        is_tool = isinstance(function, toolbox.ToolFunction)
+        function_tool = (
+            cast("toolbox.ToolFunction[..., Any]", function) if is_tool else toolbox.tool(function)
+        )
         if not is_alias(bundle.id):
             raise BundleError(
                 f"{function_tool.location}: {function_tool.name!r} would be called {bundle.id}.{function_tool.name}, and {bundle.id!r} "
@@ -281,7 +271,7 @@ def _line(written: ast.expr, item: int | str | None) -> int:
             return written.lineno
 
 
-def _bind_tools(descriptor: _Descriptor, bundle: LoadedBundle) -> Iterator[Tool]:
+def _bind_tools(descriptor: _Descriptor, bundle: LoadedBundle) -> Iterator[toolbox.Tool]:
     """Yield the tools of the entries in `TOOLS_SPECS`."""
     specs = descriptor.value("TOOLS_SPECS", None)
     if not isinstance(specs, list | tuple):
@@ -320,7 +310,7 @@ def _check_keys(
             raise descriptor.wrong(setting, problem, index)
 
 
-def _builtin(descriptor: _Descriptor, index: int, spec: Mapping[object, object]) -> Tool:
+def _builtin(descriptor: _Descriptor, index: int, spec: Mapping[object, object]) -> toolbox.Tool:
     """Return the built-in tool of an entry, with the port in the entry."""
     _check_keys(descriptor, "TOOLS_SPECS", index, spec, _BUILTIN_KEYS)
     name = str(spec["builtin"])
@@ -350,13 +340,13 @@ def _spec(
     return sources[0], texts[sources[0]], alias
 
 
-def _functions(module: ModuleType) -> Iterable[ToolFunction[..., Any]]:
+def _functions(module: ModuleType) -> Iterable[toolbox.ToolFunction[..., Any]]:
     """Return the tools in a module in order of definition, without names that begin with an underscore."""
     named = ((name, value) for name, value in vars(module).items() if not name.startswith("_"))
     functions = [
-        cast("ToolFunction[..., Any]", value)
+        cast("toolbox.ToolFunction[..., Any]", value)
         for _, value in named
-        if isinstance(value, ToolFunction)
+        if isinstance(value, toolbox.ToolFunction)
     ]
     return {id(function): function for function in functions}.values()
 
@@ -385,7 +375,7 @@ def _read_runtimes(descriptor: _Descriptor) -> Mapping[object, object]:
     return cast("Mapping[object, object]", runtimes)
 
 
-def _check_runtime(descriptor: _Descriptor, tools: ToolSet) -> None:
+def _check_runtime(descriptor: _Descriptor, tools: toolbox.ToolSet) -> None:
     for key, runtime in _read_runtimes(descriptor).items():
         name = str(key)
         if name not in tools and name not in _PROGRAM_TOOLS:
@@ -434,39 +424,42 @@ def _read_agents_config(descriptor: _Descriptor, skills: Skills) -> dict[str, Sk
     return config
 
 
-def _calculator(port: object) -> Tool:
+def _calculator(port: object) -> toolbox.Tool:
     if port is not None:
         raise BundleError(f"calculator needs no port, and was given {port!r}")
-    return Calculator()
+    return toolbox.Calculator()
 
 
-def _web_search(port: object) -> Tool:
-    if not isinstance(port, WebSearch):
+def _web_search(port: object) -> toolbox.Tool:
+    if not isinstance(port, toolbox.WebSearch):
         raise BundleError(
             f"web_search needs a port with `async search(query, limit)`, not {port!r}"
         )
-    return WebSearchTool(port)
+    return toolbox.WebSearchTool(port)
 
 
-def _web_fetch(port: object) -> Tool:
-    if not isinstance(port, WebFetch):
+def _web_fetch(port: object) -> toolbox.Tool:
+    if not isinstance(port, toolbox.WebFetch):
         raise BundleError(f"web_fetch needs a port with `async fetch(url)`, not {port!r}")
-    return WebFetchTool(port)
+    return toolbox.WebFetchTool(port)
 
 
-def _knowledge_search(port: object) -> Tool:
+def _knowledge_search(port: object) -> toolbox.Tool:
     none: Mapping[object, object] = {}
     searches = cast("Mapping[object, object]", port) if isinstance(port, Mapping) else none
     spaces = {name: search for name, search in searches.items() if isinstance(name, str) and name}
     if not spaces or len(spaces) != len(searches) or not all(map(callable, spaces.values())):
         problem = 'as its port a dict such as {"docs": search_docs} of search functions'
         raise BundleError(f"knowledge_search needs {problem}, not {port!r}")
-    return KnowledgeSearchTool(
-        {name: guard_search(cast("KnowledgeSearch", search)) for name, search in spaces.items()}
+    return toolbox.KnowledgeSearchTool(
+        {
+            name: guard_search(cast("toolbox.KnowledgeSearch", search))
+            for name, search in spaces.items()
+        }
     )
 
 
-BUILTINS: Mapping[str, Callable[[object], Tool]] = {
+BUILTINS: Mapping[str, Callable[[object], toolbox.Tool]] = {
     "calculator": _calculator,
     "web_search": _web_search,
     "web_fetch": _web_fetch,

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 
 from msgspec import Struct, structs
 
+from loopline import tools as toolbox
 from loopline.bundle.prepared_run import PreparedRun, Services
 from loopline.crew import CHATCLI, Agent, Agents, Crew, CrewOptions, ExpandedSearch
 from loopline.errors import BundleError, LooplineError, ToolError
@@ -25,16 +26,6 @@ from loopline.reader import KnowledgeRead
 from loopline.refs import KnowledgeRef, parse
 from loopline.skills import REACT, Skills, SkillSelection
 from loopline.timeline import FileAdded, Recorder, TextKept
-from loopline.tools import (
-    CallCache,
-    FilteredSearch,
-    KnowledgeSearch,
-    Tool,
-    ToolPattern,
-    ToolSet,
-    takes_filters,
-    tool_failures,
-)
 
 NAME = "AGENTS.md"
 CHARACTERS = 20_000
@@ -111,11 +102,11 @@ class LoopSpec(Struct, frozen=True, kw_only=True):
 
     tools_module: str
     skills_module: str
-    search: KnowledgeSearch | None
+    search: toolbox.KnowledgeSearch | None
     read: Callable[[str], Awaitable[Passage]] | None
     instructions: str
     models: Chain
-    allowed: tuple[tuple[ToolPattern, ...], ...]
+    allowed: tuple[tuple[toolbox.ToolPattern, ...], ...]
     preset: Preset
     limits: Limits
     output: OutputType[Any] | None = None
@@ -125,7 +116,7 @@ class LoopSpec(Struct, frozen=True, kw_only=True):
     agent_digest: str = ""
     base: LoopSpec | None = None
     writes_files: bool = True
-    call_cache: CallCache | None = None
+    call_cache: toolbox.CallCache | None = None
 
     def options(self, run: PreparedRun) -> LoopOptions:
         """Combine the options of the preset, the environment, the code, the configuration and the turn. Later ones win.
@@ -176,7 +167,7 @@ class LoopSpec(Struct, frozen=True, kw_only=True):
             base=base,
         )
 
-    def expand_search(self, search: Tool, run: PreparedRun, quota: Quota) -> Tool:
+    def expand_search(self, search: toolbox.Tool, run: PreparedRun, quota: Quota) -> toolbox.Tool:
         """Wrap the search if `Quality(hyde=…)` is set, so that it also searches for words of an imagined answer."""
         hyde = run.services.quality.for_preset(self.preset.name).hyde
         if hyde is None:
@@ -240,7 +231,11 @@ that begin ✓ [n], ✗ [n], … [n] or □ [n].
 
 
 def system_text(
-    instructions: str, source: str, tools: ToolSet, skills: Skills, pages: Sequence[AgentsPage] = ()
+    instructions: str,
+    source: str,
+    tools: toolbox.ToolSet,
+    skills: Skills,
+    pages: Sequence[AgentsPage] = (),
 ) -> str:
     """Return the system text of a loop: the instructions and the name of the bundle, the rules, the skills and the pages."""
     parts = [instructions.strip(), f"Bundle: {source}", _RULES]
@@ -270,10 +265,10 @@ def as_async(function: Callable[..., Awaitable[T] | T]) -> Callable[..., Awaitab
 
 
 def guard_search(
-    search: KnowledgeSearch | FilteredSearch,
-) -> KnowledgeSearch | FilteredSearch:
+    search: toolbox.KnowledgeSearch | toolbox.FilteredSearch,
+) -> toolbox.KnowledgeSearch | toolbox.FilteredSearch:
     """Wrap a search: failures and passages that are not valid become ToolErrors, which the model reads."""
-    if takes_filters(search):
+    if toolbox.takes_filters(search):
         filtered = search
 
         async def search_filtered(
@@ -291,7 +286,7 @@ def guard_search(
 
 
 async def _search_checked(search: Callable[[], Awaitable[Sequence[Passage]]]) -> Sequence[Passage]:
-    with tool_failures("the search"):
+    with toolbox.tool_failures("the search"):
         passages = await search()
         for passage in passages:
             _check_passage(passage)
@@ -302,7 +297,7 @@ def guard_read(read: Callable[[str], Awaitable[Passage]]) -> KnowledgeRead:
     """Wrap a read function: failures and a passage that is not valid become ToolErrors, which the model reads."""
 
     async def read_checked(ref: str) -> Passage:
-        with tool_failures(ref):
+        with toolbox.tool_failures(ref):
             passage = await read(ref)
             _check_passage(passage)
         return passage

@@ -10,6 +10,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from loopline import react, timeline
+from loopline import tools as toolbox
 from loopline.bundle.properties import LoopSettings, Properties
 from loopline.clock import Clock
 from loopline.crew import Agents, GraphOptions, QualityChoice
@@ -18,57 +20,21 @@ from loopline.events import EventSink
 from loopline.knowledge import KnowledgeSpace, Progress
 from loopline.memory import ConversationMemory, FactsOfTurn, PastTurns, Target
 from loopline.models import Chain, ModelRegistry, OutputType
-from loopline.react import (
-    DEFAULT_OPTIONS,
-    Child,
-    Limits,
-    LoopOptions,
-    TurnPayload,
-    choose_protocol,
-)
 from loopline.reader import ConversationLookup, ConversationView, KnowledgeRead, Reader
 from loopline.refs import FileRef, HostedRef, parse
 from loopline.skills import Skills
-from loopline.timeline import (
-    Block,
-    BodyUnion,
-    ConversationKey,
-    FileAdded,
-    History,
-    KnowledgeCommit,
-    Recorder,
-    Sender,
-    Timeline,
-    TurnHeader,
-    TurnResult,
-    hosted_name,
-    is_hosted,
-)
-from loopline.tools import (
-    DELEGATE,
-    MCP,
-    REQUEST_TOOLS,
-    Background,
-    KnownTools,
-    Tool,
-    ToolSet,
-    WebFetch,
-    WebFetchTool,
-    WebSearch,
-    WebSearchTool,
-)
 
-_FILES = BodyUnion[FileAdded](FileAdded)
+_FILES = timeline.BodyUnion[timeline.FileAdded](timeline.FileAdded)
 
 
-HostFile = Callable[[HostedRef, FileAdded], str]
+HostFile = Callable[[HostedRef, timeline.FileAdded], str]
 """Returns a URL of a file, given its resource name and the file. The URL expires; each call may make a new one."""
 
 
 class ApplicationHostingService:
     """Makes URLs and resource names of the output files of a conversation."""
 
-    def __init__(self, recorder: Recorder, host_file: HostFile, reader: Reader) -> None:
+    def __init__(self, recorder: timeline.Recorder, host_file: HostFile, reader: Reader) -> None:
         self._recorder = recorder
         self._host_file = host_file
         self._reader = reader
@@ -101,7 +67,7 @@ class ApplicationHostingService:
         name, _ = self._find(ref)
         return str(name)
 
-    def _find(self, ref: str) -> tuple[HostedRef, FileAdded]:
+    def _find(self, ref: str) -> tuple[HostedRef, timeline.FileAdded]:
         block = self._recorder.timeline.find(_parse_output(ref))
         if block is None and self._recorder.timeline.base.covers:
             raise LooplineError(
@@ -110,14 +76,18 @@ class ApplicationHostingService:
             )
         return self._hosted(ref, block)
 
-    def _hosted(self, ref: str, block: Block | None) -> tuple[HostedRef, FileAdded]:
+    def _hosted(
+        self, ref: str, block: timeline.Block | None
+    ) -> tuple[HostedRef, timeline.FileAdded]:
         if block is None:
             raise LooplineError(
                 f"{ref} is not an output of this conversation: store one with self.store.put_attachment"
             )
-        if not _FILES.has(block.body) or not is_hosted(block.body):
+        if not _FILES.has(block.body) or not timeline.is_hosted(block.body):
             raise LooplineError(f"{ref} is for the agent alone: make it with visibility='external'")
-        return hosted_name(self._recorder.conversation, block.turn_id, block.body), block.body
+        return timeline.hosted_name(
+            self._recorder.conversation, block.turn_id, block.body
+        ), block.body
 
 
 def _parse_output(ref: str) -> FileRef:
@@ -127,9 +97,9 @@ def _parse_output(ref: str) -> FileRef:
     return parsed
 
 
-RunLoop = Callable[["PreparedRun"], Awaitable[TurnResult[Any]]]
+RunLoop = Callable[["PreparedRun"], Awaitable[timeline.TurnResult[Any]]]
 """Runs the loop of a child run, given the prepared run of the child."""
-SpawnRun = Callable[[Child, EventSink, RunLoop], Awaitable[TurnResult[Any]]]
+SpawnRun = Callable[[react.Child, EventSink, RunLoop], Awaitable[timeline.TurnResult[Any]]]
 """Starts or resumes a child run in its own conversation, sends its events to the sink, and returns its result.
 
 If the child run is complete already, its recorded result is returned.
@@ -138,7 +108,13 @@ If the child run is complete already, its recorded result is returned.
 
 LOOP_TOOLS = frozenset(
     {
-        *("react.plan", "react.read", "react.hide", "react.search_knowledge", REQUEST_TOOLS),
+        *(
+            "react.plan",
+            "react.read",
+            "react.hide",
+            "react.search_knowledge",
+            toolbox.REQUEST_TOOLS,
+        ),
         *("react.write", "react.patch", "react.search_files", "react.pull", "react.checkout"),
         *(
             "react.memsearch",
@@ -148,7 +124,7 @@ LOOP_TOOLS = frozenset(
             "web_search",
             "web_fetch",
         ),
-        *(DELEGATE, "crew.parallel", "crew.pipeline", "crew.debate", "crew.graph"),
+        *(toolbox.DELEGATE, "crew.parallel", "crew.pipeline", "crew.debate", "crew.graph"),
         *("crew.hand_over", "crew.prepare", "crew.review"),
     }
 )
@@ -163,17 +139,17 @@ class McpTools(Struct, frozen=True):
     does not have.
     """
 
-    tools: tuple[Tool, ...] = ()
+    tools: tuple[toolbox.Tool, ...] = ()
     problems: tuple[str, ...] = ()
     unavailable: frozenset[str] = frozenset()
     unknown: tuple[str, ...] = ()
 
     @property
-    def known(self) -> KnownTools:
+    def known(self) -> toolbox.KnownTools:
         """The names of the tools; those of unavailable servers are prefixes that match any name."""
-        return KnownTools(
+        return toolbox.KnownTools(
             frozenset(tool.spec.name for tool in self.tools),
-            frozenset(f"{MCP}.{alias}." for alias in self.unavailable),
+            frozenset(f"{toolbox.MCP}.{alias}." for alias in self.unavailable),
         )
 
 
@@ -181,17 +157,17 @@ class McpTools(Struct, frozen=True):
 class WebPorts:
     """The web search and the fetcher of pages that the properties of a bundle enable; None if disabled."""
 
-    search: WebSearch | None = None
-    fetch: WebFetch | None = None
+    search: toolbox.WebSearch | None = None
+    fetch: toolbox.WebFetch | None = None
 
     @property
-    def tools(self) -> Sequence[Tool]:
+    def tools(self) -> Sequence[toolbox.Tool]:
         """The tools that use these ports."""
-        searches = [] if self.search is None else [WebSearchTool(self.search)]
-        return [*searches, *([] if self.fetch is None else [WebFetchTool(self.fetch)])]
+        searches = [] if self.search is None else [toolbox.WebSearchTool(self.search)]
+        return [*searches, *([] if self.fetch is None else [toolbox.WebFetchTool(self.fetch)])]
 
 
-async def no_programs(module: str) -> Sequence[Tool]:
+async def no_programs(module: str) -> Sequence[toolbox.Tool]:
     """Return an empty list: the bundle does not run programs."""
     del module
     return ()
@@ -233,7 +209,7 @@ class Services:
 
     source: str
     bundle_id: str
-    sender: Sender
+    sender: timeline.Sender
     instructions: str
     output: OutputType[Any] | None
     properties: Properties
@@ -243,23 +219,23 @@ class Services:
     knowledge: KnowledgeSpace | None
     memory: ConversationMemory
     on_build: Progress | None
-    read_knowledge: Callable[[Timeline, History], KnowledgeRead | None]
-    models: Callable[[ConversationKey], AbstractAsyncContextManager[ModelRegistry]]
-    toolset: Callable[[str], Awaitable[ToolSet]]
+    read_knowledge: Callable[[timeline.Timeline, timeline.History], KnowledgeRead | None]
+    models: Callable[[timeline.ConversationKey], AbstractAsyncContextManager[ModelRegistry]]
+    toolset: Callable[[str], Awaitable[toolbox.ToolSet]]
     skills: Callable[[str], Awaitable[Skills]]
     deps: object = field(repr=False)
     mcp_tools: Callable[[str], Awaitable[McpTools]]
     web: WebPorts
     agents: Agents
     quality: QualityChoice
-    execution_tools: Callable[[str], Awaitable[Sequence[Tool]]]
+    execution_tools: Callable[[str], Awaitable[Sequence[toolbox.Tool]]]
     graph: GraphOptions | None
-    background: Background
+    background: toolbox.Background
     host_file: HostFile
     tool_modules: Sequence[str]
     convert_error: Callable[[Exception], Exception]
 
-    async def collect_tool_names(self, *, asks_servers: bool = True) -> KnownTools:
+    async def collect_tool_names(self, *, asks_servers: bool = True) -> toolbox.KnownTools:
         """Return the names of all tools of the bundle and of the loop.
 
         With `asks_servers` False, MCP servers are not started, and every name of an MCP tool counts as possible.
@@ -267,9 +243,11 @@ class Services:
         Raises:
             BundleError: a descriptor or a tool is not valid.
         """
-        known = KnownTools(LOOP_TOOLS, frozenset([] if asks_servers else [f"{MCP}."]))
+        known = toolbox.KnownTools(
+            LOOP_TOOLS, frozenset([] if asks_servers else [f"{toolbox.MCP}."])
+        )
         for module in self.tool_modules:
-            known |= KnownTools(frozenset(await self.toolset(module)))
+            known |= toolbox.KnownTools(frozenset(await self.toolset(module)))
             if asks_servers:
                 known |= (await self.mcp_tools(module)).known
         return known
@@ -284,17 +262,17 @@ class PreparedRun(Struct, frozen=True, kw_only=True):
     """
 
     services: Services
-    payload: TurnPayload
-    recorder: Recorder
+    payload: react.TurnPayload
+    recorder: timeline.Recorder
     sink: EventSink
-    limits: Limits
+    limits: react.Limits
     models: ModelRegistry
     conversation: ConversationView
     lookup: ConversationLookup
     spawn: SpawnRun
     began: datetime
     recoveries: int
-    commits: tuple[KnowledgeCommit, ...]
+    commits: tuple[timeline.KnowledgeCommit, ...]
 
     @property
     def past_turns(self) -> PastTurns:
@@ -323,20 +301,20 @@ class PreparedRun(Struct, frozen=True, kw_only=True):
     def header(
         self,
         models: Chain,
-        options: LoopOptions,
+        options: react.LoopOptions,
         preset: str = "bare",
         output: OutputType[Any] | None = None,
         agent: tuple[str, str] = ("", ""),
-    ) -> TurnHeader:
+    ) -> timeline.TurnHeader:
         """Return the header of the turn for a loop with these models and options. `agent` is its name and digest."""
         first, *fallbacks = models
-        return TurnHeader(
+        return timeline.TurnHeader(
             bundle=self.services.bundle_id,
             model=first.name,
             then=tuple(model.name for model in fallbacks),
-            protocol=choose_protocol(options, first).name,
+            protocol=react.choose_protocol(options, first).name,
             preset=preset,
-            limits=options.differences(DEFAULT_OPTIONS),
+            limits=options.differences(react.DEFAULT_OPTIONS),
             knowledge=next((commit for commit in self.commits if not commit.name), None),
             repositories=tuple(commit for commit in self.commits if commit.name),
             began=self.began,
@@ -363,12 +341,12 @@ class PreparedRun(Struct, frozen=True, kw_only=True):
         return default
 
 
-def commits_of(space: KnowledgeSpace) -> tuple[KnowledgeCommit, ...]:
+def commits_of(space: KnowledgeSpace) -> tuple[timeline.KnowledgeCommit, ...]:
     """Return the commit of each repository of the space, as headers of turns record it."""
     states = space.state.repositories or {"": space.state}
     configs = space.config.repositories if space.state.repositories else {"": space.config}
     return tuple(
-        KnowledgeCommit(
+        timeline.KnowledgeCommit(
             repository=state.location,
             commit=state.commit,
             roots=configs[name].folders,

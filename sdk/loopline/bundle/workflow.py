@@ -12,6 +12,10 @@ from typing import Any, Generic, Unpack, cast
 from msgspec import structs
 from typing_extensions import TypeForm, TypeVar
 
+from loopline import react
+from loopline import timeline as tl
+from loopline import tools as toolbox
+from loopline.bundle import loop_checks
 from loopline.bundle.conversation_store import ContextRAGClient, ConversationStore
 from loopline.bundle.loop import (
     AgentsPage,
@@ -22,14 +26,6 @@ from loopline.bundle.loop import (
     guard_search,
     nearest_pages,
     system_text,
-)
-from loopline.bundle.loop_checks import (
-    BUILD_TOOLS,
-    check_attributes,
-    check_build_limits,
-    check_tools,
-    make_extensions,
-    make_tool_patterns,
 )
 from loopline.bundle.prepared_run import ApplicationHostingService, McpTools, PreparedRun
 from loopline.bundle.properties import Properties
@@ -52,66 +48,9 @@ from loopline.files import file_bodies
 from loopline.knowledge import KnowledgeSpace, Passage
 from loopline.models import FAST, Json, Model, dumps, output_type_of, well_formed, well_formed_json
 from loopline.names import author_error, caller_location
-from loopline.react import (
-    Child,
-    Context,
-    Extensions,
-    Guard,
-    Limits,
-    LoopOptions,
-    Middleware,
-    Preset,
-    PresetName,
-    Quota,
-    React,
-    RoundHook,
-    StructuredRun,
-    ToolRuntime,
-    TurnPayload,
-    make_completion,
-    named_preset,
-    result,
-    tool_patterns,
-)
+from loopline.react import result
 from loopline.reader import KnowledgeRead, Reader
-from loopline.timeline import (
-    ArtifactKept,
-    Body,
-    Decision,
-    Feedback,
-    Notice,
-    Reaction,
-    Recorder,
-    RoundStart,
-    Timeline,
-    TurnResult,
-    child_depth,
-    turn_id,
-    turn_number,
-)
 from loopline.timeline.feedback import MIN_CONFIDENCE
-from loopline.tools import (
-    CheckoutTool,
-    Deps,
-    FilteredSearch,
-    HideTool,
-    KnowledgeSearch,
-    MemorySearchTool,
-    MemoryTool,
-    PatchTool,
-    PlanTool,
-    PullTool,
-    ReadTool,
-    ReplyForm,
-    SearchFilesTool,
-    SearchTool,
-    Tool,
-    ToolPattern,
-    ToolSet,
-    WriteTool,
-    check_deps,
-    custom_event,
-)
 
 Out = TypeVar("Out", default=Any)
 AS_ASKED: Any = None
@@ -120,7 +59,7 @@ NO_SERVER = "mcp_unavailable"
 _OWN_ATTRIBUTES = ("_run", "_recorded_problems", "scratchpad")
 
 
-class BaseWorkflow(Generic[Deps]):
+class BaseWorkflow(Generic[toolbox.Deps]):
     """The base class of a bundle's workflow. One instance runs one turn. A subclass may override `process` and the hooks.
 
     `instructions`, `tools`, `skills`, `agents` and `knowledge_config` mean the same as `instructions`, `tools`, `skills`,
@@ -133,9 +72,9 @@ class BaseWorkflow(Generic[Deps]):
     skills: Sequence[str | Path] = ()
     knowledge_config: Mapping[str, Json] | None = None
     agents: Sequence[Agent] = ()
-    guards: Sequence[Guard] = ()
-    round_hooks: Sequence[RoundHook] = ()
-    middleware: Sequence[Middleware] = ()
+    guards: Sequence[react.Guard] = ()
+    round_hooks: Sequence[react.RoundHook] = ()
+    middleware: Sequence[react.Middleware] = ()
 
     def __init__(self, run: PreparedRun | None = None) -> None:
         """Create the workflow of a turn.
@@ -152,19 +91,19 @@ class BaseWorkflow(Generic[Deps]):
         self._recorded_problems: set[str] = set()
         self.scratchpad: dict[str, Any] = {}
 
-    async def process(self, payload: TurnPayload) -> TurnResult[Any]:
+    async def process(self, payload: react.TurnPayload) -> tl.TurnResult[Any]:
         """Run the turn and return its result. The default runs a loop with the tools of the bundle."""
-        react = await self.build_react(scratchpad=self.scratchpad)
-        return await react.run(payload)
+        built = await self.build_react(scratchpad=self.scratchpad)
+        return await built.run(payload)
 
     @classmethod
     async def on_bundle_load(cls) -> None:
         """Prepare the bundle. Called once per process, after the knowledge space was built. The default does nothing."""
 
-    async def pre_run_hook(self, payload: TurnPayload) -> None:
+    async def pre_run_hook(self, payload: react.TurnPayload) -> None:
         """Prepare a turn. Called before `process`, after the knowledge space was updated. The default does nothing."""
 
-    async def post_run_hook(self, payload: TurnPayload, result: TurnResult[Any]) -> None:
+    async def post_run_hook(self, payload: react.TurnPayload, result: tl.TurnResult[Any]) -> None:
         """Finish a turn. Called after `process`, before `react.exit` is recorded. The default does nothing."""
 
     @property
@@ -195,9 +134,9 @@ class BaseWorkflow(Generic[Deps]):
         return ApplicationHostingService(run.recorder, run.services.host_file, run.reader)
 
     @property
-    def deps(self) -> Deps:
+    def deps(self) -> toolbox.Deps:
         """The dependencies: the argument `deps` of `Harness.open`, or the result of the bundle's factory."""
-        return cast("Deps", self._run.services.deps)
+        return cast("toolbox.Deps", self._run.services.deps)
 
     def bundle_prop(self, name: str, default: Json = None) -> Json:
         """Return the property with this dotted name, or the default."""
@@ -209,15 +148,17 @@ class BaseWorkflow(Generic[Deps]):
         scratchpad: dict[str, Any] | None = None,
         tools_module: str = "",
         skills_module: str = "",
-        knowledge_space_fn: KnowledgeSearch | Callable[..., Sequence[Passage]] | None = None,
+        knowledge_space_fn: toolbox.KnowledgeSearch
+        | Callable[..., Sequence[Passage]]
+        | None = None,
         knowledge_read_fn: Callable[[str], Awaitable[Passage] | Passage] | None = None,
         instructions: str | None = None,
-        preset: PresetName | Preset = "bare",
+        preset: react.PresetName | react.Preset = "bare",
         model: Model | Sequence[Model] | str | None = None,
         tools: Iterable[str] | None = None,
         output_type: TypeForm[Out] = AS_ASKED,
-        **limits: Unpack[Limits],
-    ) -> React[Out]:
+        **limits: Unpack[react.Limits],
+    ) -> react.React[Out]:
         """Build a loop for this turn.
 
         Args:
@@ -248,29 +189,30 @@ class BaseWorkflow(Generic[Deps]):
         if instructions is None:
             instructions = services.instructions or self.instructions
         try:
-            own_preset = named_preset(preset)
+            own_preset = react.named_preset(preset)
             if limits:
-                check_build_limits(limits, BaseWorkflow.build_react)
+                loop_checks.check_build_limits(limits, BaseWorkflow.build_react)
         except LooplineError as error:
             # A ValueError counts as raised by the bundle, so the error of the turn names the line of the call.
             raise ValueError(str(error)) from None
-        check_attributes(self, _OWN_ATTRIBUTES)
+        loop_checks.check_attributes(self, _OWN_ATTRIBUTES)
         loop = LoopSpec(
             tools_module=tools_module,
             skills_module=skills_module,
             search=cast(
-                "KnowledgeSearch | None", knowledge_space_fn and as_async(knowledge_space_fn)
+                "toolbox.KnowledgeSearch | None",
+                knowledge_space_fn and as_async(knowledge_space_fn),
             ),
             read=knowledge_read_fn and as_async(knowledge_read_fn),
             instructions=instructions,
             models=self._run.models.chain(model),
             allowed=_allowed_tools(tools, configured.tools),
-            preset=named_preset(configured.preset) if configured.preset else own_preset,
+            preset=react.named_preset(configured.preset) if configured.preset else own_preset,
             limits={**limits, **configured.limits},
             output=self._run.output_of(output_type_of(output_type)),
         )
         loop = self._apply_leader(loop)
-        hooks = make_extensions(self.round_hooks, self.middleware)
+        hooks = loop_checks.make_extensions(self.round_hooks, self.middleware)
         loop_scratchpad = self.scratchpad if scratchpad is None else scratchpad
         return await self._react(self._run, loop, loop_scratchpad, hooks)
 
@@ -279,9 +221,9 @@ class BaseWorkflow(Generic[Deps]):
         run: PreparedRun,
         loop: LoopSpec,
         scratchpad: dict[str, Any],
-        extensions: Extensions,
-        child: Child | None = None,
-    ) -> React[Any]:
+        extensions: react.Extensions,
+        child: react.Child | None = None,
+    ) -> react.React[Any]:
         """Build the loop of the turn, or of a child run if `child` is given. Sets the header of the turn in the recorder."""
         services = run.services
         recorder = run.recorder
@@ -291,7 +233,7 @@ class BaseWorkflow(Generic[Deps]):
         read = loop.read or services.read_knowledge(recorder.timeline, recorder.history)
         options = loop.options(run)
         self._record_task_files(recorder, child)
-        quota = child.quota if child else Quota()
+        quota = child.quota if child else react.Quota()
         toolset = await self._toolset(
             loop, options, guard_search(search) if search else None, run, quota
         )
@@ -301,7 +243,7 @@ class BaseWorkflow(Generic[Deps]):
         knowledge = guard_read(read) if read else None
         pages = await self._pages(run, knowledge)
 
-        runtime = ToolRuntime(
+        runtime = react.ToolRuntime(
             recorder=recorder,
             clock=services.clock,
             listen=run.sink,
@@ -322,14 +264,14 @@ class BaseWorkflow(Generic[Deps]):
             background=services.background,
             workspace_limits=services.settings.workspace,
         )
-        context = Context(
+        context = react.Context(
             runtime,
             model=loop.models[0],
             selector=run.models.roles.get(FAST, loop.models)[0],
             tools=toolset,
             system=system_text(loop.instructions, services.source, toolset, skills, pages),
         )
-        return React(
+        return react.React(
             runtime,
             models=loop.models,
             context=context,
@@ -338,32 +280,32 @@ class BaseWorkflow(Generic[Deps]):
         )
 
     async def _spawn(
-        self, run: PreparedRun, loop: LoopSpec, child: Child, listen: EventSink
-    ) -> TurnResult[Any]:
+        self, run: PreparedRun, loop: LoopSpec, child: react.Child, listen: EventSink
+    ) -> tl.TurnResult[Any]:
         """Run a child run of the loop, and return its result."""
         child_loop = loop.for_child(child, run.models)
         task = replace(child.task, model=child_loop.models[0])
 
-        async def run_loop(run: PreparedRun) -> TurnResult[Any]:
+        async def run_loop(run: PreparedRun) -> tl.TurnResult[Any]:
             if child.task.form is not None:
                 structured = self._build_structured_run(
                     run, child_loop, child.task.form, child.quota
                 )
                 return await structured.run(run.payload)
-            react = await self._react(run, child_loop, {}, Extensions(), child)
-            return await react.run(run.payload)
+            built = await self._react(run, child_loop, {}, react.Extensions(), child)
+            return await built.run(run.payload)
 
         return await run.spawn(replace(child, task=task), listen, run_loop)
 
     def _build_structured_run(
-        self, run: PreparedRun, loop: LoopSpec, form: ReplyForm, quota: Quota
-    ) -> StructuredRun:
+        self, run: PreparedRun, loop: LoopSpec, form: toolbox.ReplyForm, quota: react.Quota
+    ) -> react.StructuredRun:
         """Build a child run that makes one structured call. Sets the header of the turn in the recorder."""
         options = loop.options(run)
         agent = loop.agent, loop.agent_digest
         header = run.header(loop.models, options, loop.preset.name, agent=agent)
         run.recorder.header = structs.replace(header, protocol="native")
-        return StructuredRun(
+        return react.StructuredRun(
             recorder=run.recorder,
             clock=run.services.clock,
             options=options,
@@ -382,7 +324,7 @@ class BaseWorkflow(Generic[Deps]):
         names = [commit.name for commit in run.commits]
         return await nearest_pages(run.recorder, knowledge, names)
 
-    def _record_task_files(self, recorder: Recorder, child: Child | None) -> None:
+    def _record_task_files(self, recorder: tl.Recorder, child: react.Child | None) -> None:
         """Add the files of the task to the first records of a new child run."""
         if child is None or not child.task.files or recorder.turn.header is not None:
             return
@@ -391,8 +333,12 @@ class BaseWorkflow(Generic[Deps]):
         recorder.foreword = [*recorder.foreword, *files]
 
     def _successor(
-        self, run: PreparedRun, loop: LoopSpec, scratchpad: dict[str, Any], extensions: Extensions
-    ) -> Callable[[], Awaitable[React[Any] | None]] | None:
+        self,
+        run: PreparedRun,
+        loop: LoopSpec,
+        scratchpad: dict[str, Any],
+        extensions: react.Extensions,
+    ) -> Callable[[], Awaitable[react.React[Any] | None]] | None:
         """Return a function that builds the loop of the agent to which the conversation was handed over.
 
         The function returns None if the leading agent has not changed. Without leading agents the result is None.
@@ -400,11 +346,11 @@ class BaseWorkflow(Generic[Deps]):
         if not leading_agents(run.services.agents):
             return None
 
-        async def successor() -> React[Any] | None:
+        async def successor() -> react.React[Any] | None:
             changed = self._apply_leader(loop)
             if changed.agent == loop.agent:
                 return None
-            hooks = Extensions(round_hooks=extensions.round_hooks)
+            hooks = react.Extensions(round_hooks=extensions.round_hooks)
             return await self._react(run, changed, scratchpad, hooks)
 
         return successor
@@ -414,7 +360,7 @@ class BaseWorkflow(Generic[Deps]):
         services = self._run.services
         recorder = self._run.recorder
         leaders = leading_agents(services.agents)
-        if not leaders or child_depth(recorder.conversation.name):
+        if not leaders or tl.child_depth(recorder.conversation.name):
             return loop
         agent = leaders.get(leader(recorder.timeline))
         if agent is None:
@@ -429,8 +375,8 @@ class BaseWorkflow(Generic[Deps]):
         return quality if is_on else None
 
     def _add_own_turn_hooks(
-        self, loop: LoopSpec, extensions: Extensions, child: Child | None
-    ) -> Extensions:
+        self, loop: LoopSpec, extensions: react.Extensions, child: react.Child | None
+    ) -> react.Extensions:
         """Return the extensions with the quality hooks of the user's own turn added."""
         quality = None if child is not None else self._own_turn_quality(loop)
         if quality is None:
@@ -441,11 +387,11 @@ class BaseWorkflow(Generic[Deps]):
     async def _toolset(
         self,
         loop: LoopSpec,
-        options: LoopOptions,
-        search: KnowledgeSearch | FilteredSearch | None,
+        options: react.LoopOptions,
+        search: toolbox.KnowledgeSearch | toolbox.FilteredSearch | None,
         run: PreparedRun,
-        quota: Quota,
-    ) -> ToolSet:
+        quota: react.Quota,
+    ) -> toolbox.ToolSet:
         """Return all tools of the loop: built-in ones, and those of the bundle, MCP servers and properties.
 
         Raises:
@@ -461,45 +407,54 @@ class BaseWorkflow(Generic[Deps]):
         ]
         added = (*property_tools, *server_tools.tools)
         if added:
-            bundle_tools = ToolSet([*bundle_tools.values(), *added])
+            bundle_tools = toolbox.ToolSet([*bundle_tools.values(), *added])
         allowed = [*loop.allowed]
         if loop.child_tools is not None:
             who = f"the agent {loop.agent!r}" if loop.agent else "a child run"
-            allowed.append(make_tool_patterns(who, loop.child_tools))
-        named = (*chain.from_iterable(allowed), *tool_patterns(tuple(self.guards)))
-        await check_tools(services, named, bundle_tools, server_tools)
+            allowed.append(loop_checks.make_tool_patterns(who, loop.child_tools))
+        named = (*chain.from_iterable(allowed), *react.tool_patterns(tuple(self.guards)))
+        await loop_checks.check_tools(services, named, bundle_tools, server_tools)
         for patterns in allowed:
             bundle_tools = bundle_tools.allow(tool.pattern for tool in patterns)
-        check_deps(bundle_tools.values(), services.deps)
-        depth = child_depth(run.recorder.conversation.name)
+        toolbox.check_deps(bundle_tools.values(), services.deps)
+        depth = tl.child_depth(run.recorder.conversation.name)
         # At the largest depth a child run cannot start further runs.
         if 0 < depth >= options.max_depth:
-            bundle_tools = ToolSet(tool for tool in bundle_tools.values() if tool.effect != "meta")
+            bundle_tools = toolbox.ToolSet(
+                tool for tool in bundle_tools.values() if tool.effect != "meta"
+            )
         if loop.call_cache is not None:
-            bundle_tools = ToolSet(with_cache(bundle_tools.values(), loop.call_cache))
-        hide = HideTool(options.editable_tail_size_in_tokens)
-        built_in: list[Tool] = [PlanTool(), ReadTool(), hide]
+            bundle_tools = toolbox.ToolSet(with_cache(bundle_tools.values(), loop.call_cache))
+        hide = toolbox.HideTool(options.editable_tail_size_in_tokens)
+        built_in: list[toolbox.Tool] = [toolbox.PlanTool(), toolbox.ReadTool(), hide]
         if search is not None:
-            built_in.append(loop.expand_search(SearchTool(search), self._run, quota))
+            built_in.append(loop.expand_search(toolbox.SearchTool(search), self._run, quota))
         if options.workspace != "off":
-            reading: list[Tool] = [SearchFilesTool(), PullTool()]
-            writing: list[Tool] = [WriteTool(), PatchTool(), *reading, CheckoutTool()]
+            reading: list[toolbox.Tool] = [toolbox.SearchFilesTool(), toolbox.PullTool()]
+            writing: list[toolbox.Tool] = [
+                toolbox.WriteTool(),
+                toolbox.PatchTool(),
+                *reading,
+                toolbox.CheckoutTool(),
+            ]
             built_in += writing if loop.writes_files else reading
         if services.settings.memsearch:
-            memory_search = MemorySearchTool(self._run.past_turns)
+            memory_search = toolbox.MemorySearchTool(self._run.past_turns)
             built_in.append(loop.expand_search(memory_search, self._run, quota))
         if services.settings.memory and not depth:
-            built_in.append(MemoryTool(self._run.facts))
+            built_in.append(toolbox.MemoryTool(self._run.facts))
         built_in += self._crew_tools(loop, options, depth)
-        return ToolSet([*built_in, *bundle_tools.values()])
+        return toolbox.ToolSet([*built_in, *bundle_tools.values()])
 
-    def _crew_tools(self, loop: LoopSpec, options: LoopOptions, depth: int) -> list[Tool]:
+    def _crew_tools(
+        self, loop: LoopSpec, options: react.LoopOptions, depth: int
+    ) -> list[toolbox.Tool]:
         """Return the tools that run agents, hand the conversation over, or check the answer.
 
         `depth` is 0 for the user's own turn, and the number of parents of a child run.
         """
         services = self._run.services
-        tools: list[Tool] = []
+        tools: list[toolbox.Tool] = []
         crew = self._crew(loop) if depth < options.max_depth else None
         if services.graph is not None and not depth and options.max_depth:
             learns = services.quality.for_preset(loop.preset.name).reflexion is not None
@@ -531,14 +486,14 @@ class BaseWorkflow(Generic[Deps]):
             return
         recorder = self._run.recorder
         news = [text for text in tools.problems if text not in self._recorded_problems]
-        notices = [Notice(code=NO_SERVER, text=text) for text in news]
+        notices = [tl.Notice(code=NO_SERVER, text=text) for text in news]
         self._recorded_problems.update(news)
         if recorder.turn.header is None:
             recorder.foreword = [*recorder.foreword, *notices]
         elif notices:
             await recorder.record(*notices)
 
-    async def answer(self, text: str) -> TurnResult[Any]:
+    async def answer(self, text: str) -> tl.TurnResult[Any]:
         """Record an answer without a model, and return the result of the turn. A later answer replaces an earlier one.
 
         If the turn has an output type and the text is JSON of that type, `output` of the result is the value. In a resumed
@@ -551,7 +506,7 @@ class BaseWorkflow(Generic[Deps]):
             return result(recorder.timeline, recorder.number, "complete", output=output)
         recorder.round = recorder.turn.rounds + 1
         last = recorder.timeline.last_round
-        start = RoundStart(
+        start = tl.RoundStart(
             saw=recorder.timeline.seq,
             takes=tuple(block.seq for block in recorder.timeline.inputs_for(recorder.number)),
             epoch=last.epoch if last else 1,
@@ -566,8 +521,8 @@ class BaseWorkflow(Generic[Deps]):
             version=2,
         )
         await recorder.record(start)
-        completed = await make_completion(recorder.timeline, well_formed(text), output=output)
-        await recorder.record(Decision(model="", stop_reason="stop"), completed)
+        completed = await react.make_completion(recorder.timeline, well_formed(text), output=output)
+        await recorder.record(tl.Decision(model="", stop_reason="stop"), completed)
         recorder.round = 0
         return result(recorder.timeline, recorder.number, "complete", output=output)
 
@@ -579,9 +534,9 @@ class BaseWorkflow(Generic[Deps]):
         text = valid if isinstance(valid, str) else dumps(valid)
         mime = "text/plain" if isinstance(valid, str) else "application/json"
 
-        def artifact(timeline: Timeline) -> list[Body]:
+        def artifact(timeline: tl.Timeline) -> list[tl.Body]:
             version = timeline.artifacts.get((recorder.number, name), 0) + 1
-            return [ArtifactKept(name=name, version=version, text=text, mime=mime)]
+            return [tl.ArtifactKept(name=name, version=version, text=text, mime=mime)]
 
         return (await recorder.record_from(artifact))[-1].ref
 
@@ -593,7 +548,7 @@ class BaseWorkflow(Generic[Deps]):
         Raises:
             LooplineError: the name or the data is not valid, or the turn is over.
         """
-        event = custom_event(name, data)
+        event = toolbox.custom_event(name, data)
         recorder = self._run.recorder
         # Also without an event this records the header, so that subscribers know the turn before the event.
         await recorder.record(*([event] if durable else []))
@@ -603,7 +558,7 @@ class BaseWorkflow(Generic[Deps]):
 
     async def feedback(
         self,
-        reaction: Reaction,
+        reaction: tl.Reaction,
         *,
         text: str = "",
         confidence: float | None = None,
@@ -615,23 +570,27 @@ class BaseWorkflow(Generic[Deps]):
         matches or the confidence is below 0.7, nothing is recorded on an earlier turn, and None is returned.
         """
         recorder = self._run.recorder
-        feedback = Feedback(
+        feedback = tl.Feedback(
             reaction=reaction, text=well_formed(text), origin="machine", confidence=confidence
         )
         if not about:
             await recorder.record(feedback)
-            return turn_id(recorder.number)
+            return tl.turn_id(recorder.number)
         if confidence is not None and confidence < MIN_CONFIDENCE:
             return None
         match = await self._run.past_turns.likeliest(about)
         if match is not None:
-            await recorder.record_in(turn_number(match), lambda _: [feedback])
+            await recorder.record_in(tl.turn_number(match), lambda _: [feedback])
         return match
 
 
 def _allowed_tools(
-    tools: Iterable[str] | None, configured: tuple[ToolPattern, ...] | None
-) -> tuple[tuple[ToolPattern, ...], ...]:
+    tools: Iterable[str] | None, configured: tuple[toolbox.ToolPattern, ...] | None
+) -> tuple[tuple[toolbox.ToolPattern, ...], ...]:
     """Return the patterns of `build_react(tools=…)` and of the configuration; a tool must match one of each that is set."""
-    own = None if tools is None else make_tool_patterns(BUILD_TOOLS, tools, caller_location())
+    own = (
+        None
+        if tools is None
+        else loop_checks.make_tool_patterns(loop_checks.BUILD_TOOLS, tools, caller_location())
+    )
     return tuple(patterns for patterns in (own, configured) if patterns is not None)

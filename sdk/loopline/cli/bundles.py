@@ -19,31 +19,8 @@ from msgspec import structs
 from rich.table import Table
 from rich.text import Text
 
-from loopline.bundle import (
-    ANY_TOOL,
-    LOOP_TOOLS,
-    MCP_FILE,
-    Installation,
-    LoadedBundle,
-    McpTools,
-    Properties,
-    available,
-    build_call_problems,
-    bundle_agents,
-    call_load_hook,
-    create,
-    descriptor_modules,
-    load,
-    load_skills,
-    load_tools,
-    loop_settings,
-    make_deps,
-    merged,
-    misspelt_attributes,
-    names_every_module,
-    tool_settings,
-    unknown_skills,
-)
+from loopline import bundle as bundles
+from loopline import tools as toolbox
 from loopline.cli.bundle_access import Invocation, open_bundle, parse_properties
 from loopline.cli.knowledge import index_line, vectors_line
 from loopline.cli.options import ANSWERED, FAILED, Choices, UsageError, command
@@ -68,20 +45,6 @@ from loopline.reader import ConversationView, Reader
 from loopline.search import VectorState
 from loopline.skills import Skills
 from loopline.timeline import CustomEvent, Moment, Timeline
-from loopline.tools import (
-    MCP,
-    AskUser,
-    BoundTool,
-    Emission,
-    KnownTools,
-    Outcome,
-    Tool,
-    ToolContext,
-    ToolInvocation,
-    ToolPattern,
-    ToolSet,
-    check_deps,
-)
 
 ROOTS = ("docs_root", "src_root", "deploy_root", "tests_root")
 TURN_ID = "turn_1"
@@ -101,9 +64,9 @@ class Findings:
     """The parts of a bundle, its problems, which prevent running it, and its warnings."""
 
     bundle: str
-    properties: Properties = field(default_factory=Properties)
-    tools: ToolSet = field(default_factory=ToolSet)
-    servers: McpTools = field(default_factory=McpTools)
+    properties: bundles.Properties = field(default_factory=bundles.Properties)
+    tools: toolbox.ToolSet = field(default_factory=toolbox.ToolSet)
+    servers: bundles.McpTools = field(default_factory=bundles.McpTools)
     skills: Skills = field(default_factory=Skills)
     agents: Agents = field(default_factory=Agents)
     knowledge: KnowledgeState | None = None
@@ -138,11 +101,11 @@ async def check(choices: Choices, screen: Screen, bundle: str) -> int:
         overrides = parse_properties(choices)
     except PropertyError as error:
         raise UsageError(str(error)) from error
-    loaded = load(bundle)
+    loaded = bundles.load(bundle)
     findings = Findings(loaded.bundle.id)
     findings.properties = findings.attempt(
-        lambda: merged(loaded.bundle.defaults, folder=loaded.folder, overrides=overrides),
-        Properties(),
+        lambda: bundles.merged(loaded.bundle.defaults, folder=loaded.folder, overrides=overrides),
+        bundles.Properties(),
     )
     _read_descriptors(loaded, findings)
     kind = findings.attempt(lambda: output_type_of(loaded.bundle.output_type), None)
@@ -176,38 +139,40 @@ async def check(choices: Choices, screen: Screen, bundle: str) -> int:
     return FAILED if findings.problems else ANSWERED
 
 
-def _unread_servers(bundle: str, loaded: LoadedBundle) -> Iterator[str]:
+def _unread_servers(bundle: str, loaded: bundles.LoadedBundle) -> Iterator[str]:
     """Yield a warning if an MCP file is in the folder of the command argument, but not in the bundle's folder."""
-    folder, file = loaded.folder, Path(bundle) / MCP_FILE
+    folder, file = loaded.folder, Path(bundle) / bundles.MCP_FILE
     if folder is not None and file.is_file() and folder.resolve() != file.parent.resolve():
         yield f"{file} is not read: move it to {folder}, or name it with --prop mcp.file={file.absolute()}"
 
 
-def _read_descriptors(loaded: LoadedBundle, findings: Findings) -> None:
+def _read_descriptors(loaded: bundles.LoadedBundle, findings: Findings) -> None:
     """Read the descriptor modules of the bundle, and add their tools, skills, agents and problems."""
-    tools: dict[str, Tool] = {}
-    for module in descriptor_modules(loaded, "tools") or [""]:
-        tools |= findings.attempt(partial(_load_tools_with_schemas, module, loaded), ToolSet())
-    findings.tools = ToolSet(tools.values())
-    for module in descriptor_modules(loaded, "skills") or [""]:
+    tools: dict[str, toolbox.Tool] = {}
+    for module in bundles.descriptor_modules(loaded, "tools") or [""]:
+        tools |= findings.attempt(
+            partial(_load_tools_with_schemas, module, loaded), toolbox.ToolSet()
+        )
+    findings.tools = toolbox.ToolSet(tools.values())
+    for module in bundles.descriptor_modules(loaded, "skills") or [""]:
         skills = findings.attempt(partial(_find_skills, module, loaded, findings), Skills())
         findings.skills = Skills(
             (*findings.skills, *skills), (*findings.skills.warnings, *skills.warnings)
         )
     findings.warnings += findings.skills.warnings
-    findings.agents = findings.attempt(partial(bundle_agents, loaded), Agents())
-    findings.problems += build_call_problems(loaded)
-    findings.problems += [text for text, _ in misspelt_attributes(loaded.bundle.workflow)]
+    findings.agents = findings.attempt(partial(bundles.bundle_agents, loaded), Agents())
+    findings.problems += bundles.build_call_problems(loaded)
+    findings.problems += [text for text, _ in bundles.misspelt_attributes(loaded.bundle.workflow)]
     if not inspect.iscoroutinefunction(loaded.bundle.workflow.process):
         name = loaded.bundle.workflow.__name__
         findings.problems.append(f"{loaded.folder}: {name}.process must be `async def`")
 
 
-def _find_skills(module: str, loaded: LoadedBundle, findings: Findings) -> Skills:
+def _find_skills(module: str, loaded: bundles.LoadedBundle, findings: Findings) -> Skills:
     """Return the skills of the bundle and of the configured folders, with a warning for each unknown tool."""
-    search = loop_settings(findings.properties).skills
+    search = bundles.loop_settings(findings.properties).skills
     places = skill_places(search, os.environ, Path.cwd())
-    skills = load_skills(module, loaded, places=places)
+    skills = bundles.load_skills(module, loaded, places=places)
     unknown = tuple(
         f"{tool.location}: this bundle does not have the tool {tool.id!r}"
         for skill in skills
@@ -217,29 +182,31 @@ def _find_skills(module: str, loaded: LoadedBundle, findings: Findings) -> Skill
     return Skills(skills.skills, (*skills.warnings, *unknown))
 
 
-def _add_unknown_names(loaded: LoadedBundle, findings: Findings) -> None:
+def _add_unknown_names(loaded: bundles.LoadedBundle, findings: Findings) -> None:
     """Add unknown tools and skills in the settings of a bundle that cannot be opened, without tools of MCP servers."""
-    known = KnownTools(LOOP_TOOLS | frozenset(findings.tools), frozenset([f"{MCP}."]))
-    if not names_every_module(loaded, "tools"):
-        known |= ANY_TOOL
-    settings = findings.attempt(
-        lambda: list(tool_settings(loaded, findings.properties, findings.agents)),
-        list[ToolPattern](),
+    known = toolbox.KnownTools(
+        bundles.LOOP_TOOLS | frozenset(findings.tools), frozenset([f"{toolbox.MCP}."])
     )
-    names = [*known.problems(settings), *unknown_skills(findings.agents, findings.skills)]
+    if not bundles.names_every_module(loaded, "tools"):
+        known |= bundles.ANY_TOOL
+    settings = findings.attempt(
+        lambda: list(bundles.tool_settings(loaded, findings.properties, findings.agents)),
+        list[toolbox.ToolPattern](),
+    )
+    names = [*known.problems(settings), *bundles.unknown_skills(findings.agents, findings.skills)]
     findings.add(BundleError(*names))
 
 
-def _load_tools_with_schemas(module: str, loaded: LoadedBundle) -> ToolSet:
+def _load_tools_with_schemas(module: str, loaded: bundles.LoadedBundle) -> toolbox.ToolSet:
     """Load the tools of a descriptor module, and generate their schemas to detect errors in them."""
-    tools = load_tools(module, loaded)
-    return tools if tools.specs else ToolSet()
+    tools = bundles.load_tools(module, loaded)
+    return tools if tools.specs else toolbox.ToolSet()
 
 
-def _check_dependencies(loaded: LoadedBundle, deps: object, findings: Findings) -> None:
+def _check_dependencies(loaded: bundles.LoadedBundle, deps: object, findings: Findings) -> None:
     """Add a problem if dependencies of tools are missing, or a warning if the bundle does not make them itself."""
     try:
-        check_deps(findings.tools.values(), deps)
+        toolbox.check_deps(findings.tools.values(), deps)
     except BundleError as error:
         if loaded.bundle.deps is None:
             findings.warnings.append(str(error))
@@ -279,7 +246,7 @@ def _findings_lines(findings: Findings) -> Iterator[Text]:
             yield Text.assemble(f"    {name}", (f" = {dumps(value)}", QUIET))
 
 
-def _tool_line(tool: Tool) -> Text:
+def _tool_line(tool: toolbox.Tool) -> Text:
     return Text.assemble(
         f"    {escape(tool.spec.name)}",
         (f"({escape(_signature(tool))})", QUIET),
@@ -312,7 +279,7 @@ def _knowledge_lines(findings: Findings) -> Iterator[Text]:
         yield Text(f"    left out: {escape(skipped.path)}: {skipped.reason}", QUIET)
 
 
-def _memory_lines(properties: Properties) -> Iterator[Text]:
+def _memory_lines(properties: bundles.Properties) -> Iterator[Text]:
     embedder = str(properties.at("memory.embedder", "")).strip()
     if embedder:
         yield _section("memory", f"past turns, found by words and by {escape(embedder)}")
@@ -329,9 +296,9 @@ def _section(name: str, summary: str) -> Text:
     return Text.assemble((f"  {name}", "bold"), (f"  {summary}" if summary else "", QUIET))
 
 
-def _signature(tool: Tool) -> str:
+def _signature(tool: toolbox.Tool) -> str:
     """Render the parameters that a model fills in, with the types as the author wrote them or from the schema."""
-    if not isinstance(tool, BoundTool):
+    if not isinstance(tool, toolbox.BoundTool):
         return _parameters(tool.spec.parameters)
     shown = tool.spec.parameters.get("properties")
     parameters = inspect.signature(tool.function.function).parameters.values()
@@ -433,27 +400,29 @@ async def call_tool(
     choices: Choices, screen: Screen, bundle: str, name: str, arguments_json: str
 ) -> int:
     """Call one tool of a bundle, outside any conversation."""
-    loaded = load(bundle)
+    loaded = bundles.load(bundle)
     try:
         async with AsyncExitStack() as stack:
             if name.startswith("mcp."):
                 harness = await stack.enter_async_context(open_bundle(bundle, choices, screen))
                 server_tools = await harness.server_tools()
-                tool = _find_tool(name, ToolSet(server_tools.tools), server_tools.problems)
+                tool = _find_tool(name, toolbox.ToolSet(server_tools.tools), server_tools.problems)
                 arguments = _parse_arguments(tool, arguments_json)
                 deps = harness.deps
             else:
                 programs = await open_executions(_properties(loaded, choices), loaded, stack)
-                module = next(iter(descriptor_modules(loaded, "tools")), "")
-                tool = _find_tool(name, ToolSet([*_own_tools(loaded), *await programs(module)]))
+                module = next(iter(bundles.descriptor_modules(loaded, "tools")), "")
+                tool = _find_tool(
+                    name, toolbox.ToolSet([*_own_tools(loaded), *await programs(module)])
+                )
                 arguments = _parse_arguments(tool, arguments_json)
-                await call_load_hook(loaded)
-                deps = await make_deps(loaded, stack)
-                check_deps([tool], deps)
+                await bundles.call_load_hook(loaded)
+                deps = await bundles.make_deps(loaded, stack)
+                toolbox.check_deps([tool], deps)
             call = _call(loaded, choices, screen)
             context = replace(call.context, deps=deps)
             outcome = await tool.run(arguments, structs.replace(call, make_context=lambda: context))
-    except AskUser as pending:
+    except toolbox.AskUser as pending:
         screen.error(
             f"{name} asks the user: {escape(pending.question)!r}. Questions can be answered only in a "
             "conversation: use loopline run"
@@ -467,14 +436,14 @@ async def call_tool(
     return FAILED if outcome.failed else ANSWERED
 
 
-def _own_tools(loaded: LoadedBundle) -> Sequence[Tool]:
-    tools: dict[str, Tool] = {}
-    for module in descriptor_modules(loaded, "tools") or [""]:
-        tools |= load_tools(module, loaded)
+def _own_tools(loaded: bundles.LoadedBundle) -> Sequence[toolbox.Tool]:
+    tools: dict[str, toolbox.Tool] = {}
+    for module in bundles.descriptor_modules(loaded, "tools") or [""]:
+        tools |= bundles.load_tools(module, loaded)
     return list(tools.values())
 
 
-def _find_tool(name: str, tools: ToolSet, problems: Sequence[str] = ()) -> Tool:
+def _find_tool(name: str, tools: toolbox.ToolSet, problems: Sequence[str] = ()) -> toolbox.Tool:
     if name.startswith("react."):
         raise UsageError(f"{name} needs a conversation: use loopline run, search or read")
     try:
@@ -483,7 +452,7 @@ def _find_tool(name: str, tools: ToolSet, problems: Sequence[str] = ()) -> Tool:
         raise UsageError("; ".join([str(error), *problems])) from error
 
 
-def _parse_arguments(tool: Tool, written: str) -> JsonObject:
+def _parse_arguments(tool: toolbox.Tool, written: str) -> JsonObject:
     try:
         value = cast("Json", json.loads(written))
     except ValueError as error:
@@ -497,9 +466,9 @@ def _parse_arguments(tool: Tool, written: str) -> JsonObject:
     return value
 
 
-def _properties(loaded: LoadedBundle, choices: Choices) -> Properties:
+def _properties(loaded: bundles.LoadedBundle, choices: Choices) -> bundles.Properties:
     try:
-        return merged(
+        return bundles.merged(
             loaded.bundle.defaults, folder=loaded.folder, overrides=parse_properties(choices)
         )
     except PropertyError as error:
@@ -508,18 +477,18 @@ def _properties(loaded: LoadedBundle, choices: Choices) -> Properties:
         raise
 
 
-def _call(loaded: LoadedBundle, choices: Choices, screen: Screen) -> ToolInvocation:
+def _call(loaded: bundles.LoadedBundle, choices: Choices, screen: Screen) -> toolbox.ToolInvocation:
     """Make a call outside a conversation that prints its progress and events."""
     clock = SystemClock()
     timeline = Timeline()
     scratchpad: MutableMapping[str, Any] = {}
 
-    def emit(event: CustomEvent, durable: bool) -> Emission:
+    def emit(event: CustomEvent, durable: bool) -> toolbox.Emission:
         del durable  # the event cannot be stored without a log
         screen.note(f"{event.name} {escape(dumps(event.data))}")
-        return Emission()
+        return toolbox.Emission()
 
-    context = ToolContext(
+    context = toolbox.ToolContext(
         call_id="c1",
         idempotency_key=f"{clock.new_id()}:c1",
         conversation="",
@@ -530,7 +499,7 @@ def _call(loaded: LoadedBundle, choices: Choices, screen: Screen) -> ToolInvocat
         on_progress=screen.note,
         on_emit=emit,
     )
-    return ToolInvocation(
+    return toolbox.ToolInvocation(
         make_context=lambda: context,
         timeline=timeline,
         view=View(Native()),
@@ -539,7 +508,7 @@ def _call(loaded: LoadedBundle, choices: Choices, screen: Screen) -> ToolInvocat
     )
 
 
-def _show_outcome(outcome: Outcome, choices: Choices, screen: Screen) -> None:
+def _show_outcome(outcome: toolbox.Outcome, choices: Choices, screen: Screen) -> None:
     if choices.as_json:
         sources: list[Json] = [
             {"title": source.title, "url": source.url} for source in outcome.sources
@@ -576,7 +545,7 @@ def _show_outcome(outcome: Outcome, choices: Choices, screen: Screen) -> None:
 async def new(choices: Choices, screen: Screen, name: str, folder: Path) -> int:
     """Create a bundle, with a tool, a skill and a test."""
     del choices
-    project = create(name, folder, Installation.now())
+    project = bundles.create(name, folder, bundles.Installation.now())
     for file in sorted(path for path in project.rglob("*") if path.is_file()):
         screen.note(str(file))
     screen.note(Text(f"✓ {project} is a bundle; next:", style="green"))
@@ -597,7 +566,7 @@ async def new(choices: Choices, screen: Screen, name: str, folder: Path) -> int:
 @json_option
 async def list_bundles(choices: Choices, screen: Screen) -> int:
     """List the bundles that can be opened by name."""
-    entries = available()
+    entries = bundles.available()
     if choices.as_json:
         screen.write_json([{"name": entry.name, "place": entry.location} for entry in entries])
     elif entries:

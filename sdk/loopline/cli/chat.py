@@ -12,26 +12,11 @@ from pathlib import Path
 import click
 from rich.text import Text
 
+from loopline.cli import parameters, run
 from loopline.cli.bundle_access import open_bundle
 from loopline.cli.chat_loop import Chat
 from loopline.cli.options import Choices, UsageError, command, exit_now, stop_on_signal
-from loopline.cli.parameters import (
-    PATH,
-    answer_options,
-    cassette_options,
-    conversation_option,
-    json_option,
-)
 from loopline.cli.reader import new_name
-from loopline.cli.run import (
-    ChatConversation,
-    introduce,
-    open_server,
-    remote_conversation,
-    show_result,
-    stop,
-    watch,
-)
 from loopline.cli.terminal import Keyboard, Screen, escape
 from loopline.errors import LooplineError
 from loopline.models import Json
@@ -49,21 +34,21 @@ _logger = logging.getLogger("loopline")
 @click.option("--server", default="", metavar="URL", help="Talk with a bundle of this server.")
 @click.option(
     "--key-file",
-    type=PATH,
+    type=parameters.PATH,
     metavar="FILE",
     help="The file of your key there; else LOOPLINE_KEY has it.",
 )
-@conversation_option
-@answer_options
-@cassette_options
-@json_option
+@parameters.conversation_option
+@parameters.answer_options
+@parameters.cassette_options
+@parameters.json_option
 async def chat(
     choices: Choices, screen: Screen, bundle: str | None, server: str, key_file: Path | None
 ) -> int:
     """Talk with a bundle, here or on a server."""
     if server:
-        async with open_server(server, key_file) as remote:
-            remote_chat = await remote_conversation(remote, choices.conversation, bundle or "")
+        async with run.open_server(server, key_file) as remote:
+            remote_chat = await run.remote_conversation(remote, choices.conversation, bundle or "")
             screen.note(Text.assemble((escape(server), "bold"), f" · user {escape(remote.user)}"))
             code = await _converse(remote_chat, choices, screen)
     elif bundle is None:
@@ -73,7 +58,7 @@ async def chat(
             name = choices.conversation or await new_name(
                 harness.log, harness.bundle.id, choices.user_name
             )
-            introduce(harness, screen)
+            run.introduce(harness, screen)
             local_chat = harness.conversation(name, user=choices.user_name)
             code = await _converse(local_chat, choices, screen)
     exit_now(
@@ -81,7 +66,7 @@ async def chat(
     )  # a thread may still wait for a line, and the process must not wait for the thread
 
 
-async def _converse(conversation: ChatConversation, choices: Choices, screen: Screen) -> int:
+async def _converse(conversation: run.ChatConversation, choices: Choices, screen: Screen) -> int:
     screen.note(f"conversation {escape(conversation.conversation.name)}")
     if sys.stdin.isatty() and sys.stdout.isatty() and not choices.as_json:
         from loopline.cli.terminal_chat import converse
@@ -93,7 +78,9 @@ async def _converse(conversation: ChatConversation, choices: Choices, screen: Sc
 class _PipeChat(Chat):
     """A chat whose lines come from a pipe: each turn ends before the next line is read."""
 
-    def __init__(self, conversation: ChatConversation, choices: Choices, screen: Screen) -> None:
+    def __init__(
+        self, conversation: run.ChatConversation, choices: Choices, screen: Screen
+    ) -> None:
         super().__init__(conversation, screen)
         self._choices = choices
         self._keyboard = Keyboard()
@@ -126,9 +113,9 @@ class _PipeChat(Chat):
 
     async def _run_turn(self, message: str | None, answers: Mapping[str, Json]) -> None:
         """Run a turn and print its result."""
-        with stop_on_signal(self._screen, partial(stop, self._conversation, self._screen)):
+        with stop_on_signal(self._screen, partial(run.stop, self._conversation, self._screen)):
             try:
-                finished = await watch(
+                finished = await run.watch(
                     self._conversation,
                     message,
                     self._choices,
@@ -144,5 +131,5 @@ class _PipeChat(Chat):
                 self._ok = False
                 return
         name = self._conversation.conversation.name
-        show_result(finished, name, self._screen, as_json=self._choices.as_json)
+        run.show_result(finished, name, self._screen, as_json=self._choices.as_json)
         self._take_result(finished)

@@ -10,42 +10,23 @@ from pathlib import Path
 import click
 from rich.text import Text
 
+from loopline import timeline as tl
+from loopline.cli import parameters
 from loopline.cli.options import ANSWERED, FAILED, Choices, UsageError, command
-from loopline.cli.parameters import (
-    PATH,
-    conversation_option,
-    json_option,
-    pager_option,
-    scope_options,
-)
 from loopline.cli.reader import open_store, read_blocks
 from loopline.cli.terminal import QUIET, REF, Screen, escape, quantity
 from loopline.errors import LooplineError
 from loopline.events import Event
 from loopline.files import Folder
 from loopline.models import Json, JsonObject
-from loopline.timeline import (
-    Block,
-    BodyUnion,
-    FileAdded,
-    FileRemoved,
-    Timeline,
-    ToolCalled,
-    ToolResult,
-    TurnHeader,
-    WorkspaceArea,
-    turn_id,
-    turn_number,
-    workspace,
-)
 
 ADDED, REMOVED, PLACE = "green", "red", "cyan"
 PATCH_TOOL = "react.patch"
 PATCH_LINES = 40
 LISTED_FILES = 10
 _STYLES = (("+++", "bold"), ("---", "bold"), ("@@", PLACE), ("+", ADDED), ("-", REMOVED))
-FileLinesBody = TurnHeader | ToolCalled | ToolResult | FileAdded | FileRemoved
-_READ = BodyUnion[FileLinesBody](FileLinesBody)
+FileLinesBody = tl.TurnHeader | tl.ToolCalled | tl.ToolResult | tl.FileAdded | tl.FileRemoved
+_READ = tl.BodyUnion[FileLinesBody](FileLinesBody)
 
 
 def diff_line(line: str) -> Text:
@@ -59,31 +40,31 @@ class FileLines:
 
     def __init__(self) -> None:
         self._patches: dict[str, str] = {}
-        self._outputs: dict[str, tuple[Block, FileAdded]] = {}
+        self._outputs: dict[str, tuple[tl.Block, tl.FileAdded]] = {}
         self._project: set[str] = set()
 
     def take(self, event: Event) -> Iterator[Text]:
         """Yield the lines of a patch if the event is the result of a call that applied it; remember files for `end`."""
-        if not isinstance(event, Block) or not _READ.has(event.body):
+        if not isinstance(event, tl.Block) or not _READ.has(event.body):
             return
         match event.body:
-            case TurnHeader():
+            case tl.TurnHeader():
                 self._patches.clear()
-            case ToolCalled(call_id=call_id, tool=tool, arguments={"patch": str(patch)}):
+            case tl.ToolCalled(call_id=call_id, tool=tool, arguments={"patch": str(patch)}):
                 if tool == PATCH_TOOL:
                     self._patches[call_id] = patch
-            case ToolCalled():
+            case tl.ToolCalled():
                 pass
-            case ToolResult(call_id=call_id, status=status):
+            case tl.ToolResult(call_id=call_id, status=status):
                 patch = self._patches.pop(call_id, "")
                 if patch and status == "ok":
                     yield from _patch_lines(patch)
-            case FileAdded() as file:
+            case tl.FileAdded() as file:
                 self._add(event, file)
-            case FileRemoved(area=area, path=path):
+            case tl.FileRemoved(area=area, path=path):
                 self._outputs.pop(f"{area}/{path}", None)
 
-    def _add(self, block: Block, file: FileAdded) -> None:
+    def _add(self, block: tl.Block, file: tl.FileAdded) -> None:
         name = f"{file.area}/{file.path}"
         if file.area == "files":
             self._project.add(name)
@@ -101,7 +82,7 @@ class FileLines:
             yield Text.assemble(
                 ("file ", QUIET),
                 escape(name),
-                (f" · {workspace.describe_file(file)} · ", QUIET),
+                (f" · {tl.workspace.describe_file(file)} · ", QUIET),
                 (block.ref, REF),
             )
         if len(outputs) > LISTED_FILES:
@@ -124,14 +105,14 @@ def _patch_lines(patch: str) -> Iterator[Text]:
 _turn_option = click.option(
     "--turn", default="", metavar="TURN", help="The turn, as turn_2 or 2; else the last."
 )
-_AREAS: tuple[WorkspaceArea, ...] = ("files", "outputs")
+_AREAS: tuple[tl.WorkspaceArea, ...] = ("files", "outputs")
 
 
 @command
 @_turn_option
-@conversation_option
-@scope_options
-@json_option
+@parameters.conversation_option
+@parameters.scope_options
+@parameters.json_option
 async def list_files(choices: Choices, screen: Screen, turn: str) -> int:
     """List the files of a turn."""
     tree = await _tree(choices, screen, turn)
@@ -147,9 +128,9 @@ async def list_files(choices: Choices, screen: Screen, turn: str) -> int:
 @command
 @click.argument("path", metavar="PATH", help="Such as files/a.py.")
 @_turn_option
-@conversation_option
-@scope_options
-@json_option
+@parameters.conversation_option
+@parameters.scope_options
+@parameters.json_option
 async def show(choices: Choices, screen: Screen, path: str, turn: str) -> int:
     """Print the text of a file of a turn."""
     tree = await _tree(choices, screen, turn)
@@ -161,7 +142,7 @@ async def show(choices: Choices, screen: Screen, path: str, turn: str) -> int:
         screen.write_json({**_document(name, tree[name]), "text": version.text})
     elif version.data:
         screen.note(
-            f"{name} is {workspace.describe_file(version)}: loopline files export writes it"
+            f"{name} is {tl.workspace.describe_file(version)}: loopline files export writes it"
         )
         return FAILED
     else:
@@ -172,10 +153,10 @@ async def show(choices: Choices, screen: Screen, path: str, turn: str) -> int:
 @command
 @click.argument("first", metavar="TURN", help="The older turn.")
 @click.argument("second", metavar="TURN", help="The newer turn.")
-@conversation_option
-@scope_options
-@pager_option
-@json_option
+@parameters.conversation_option
+@parameters.scope_options
+@parameters.pager_option
+@parameters.json_option
 async def diff(choices: Choices, screen: Screen, first: str, second: str) -> int:
     """Show what changed in the files between two turns."""
     timeline = await _timeline(choices, screen)
@@ -195,11 +176,11 @@ async def diff(choices: Choices, screen: Screen, first: str, second: str) -> int
 
 
 @command
-@click.argument("folder", type=PATH, metavar="FOLDER", help="A new or an empty folder.")
+@click.argument("folder", type=parameters.PATH, metavar="FOLDER", help="A new or an empty folder.")
 @_turn_option
 @click.option("--force/--no-force", help="Write into a folder that has files.")
-@conversation_option
-@scope_options
+@parameters.conversation_option
+@parameters.scope_options
 async def export(choices: Choices, screen: Screen, folder: Path, turn: str, force: bool) -> int:
     """Write the files of a turn into a folder."""
     tree = await _tree(choices, screen, turn)
@@ -208,7 +189,7 @@ async def export(choices: Choices, screen: Screen, folder: Path, turn: str, forc
     return ANSWERED
 
 
-def _write_tree(folder: Path, tree: Mapping[str, Block], *, force: bool) -> None:
+def _write_tree(folder: Path, tree: Mapping[str, tl.Block], *, force: bool) -> None:
     """Write the files into the folder, which is created if it does not exist.
 
     Raises:
@@ -222,22 +203,22 @@ def _write_tree(folder: Path, tree: Mapping[str, Block], *, force: bool) -> None
     with Folder(folder) as target:
         for path, block in tree.items():
             version = _version(block)
-            target.write(path, workspace.file_bytes(version), executable=version.executable)
+            target.write(path, tl.workspace.file_bytes(version), executable=version.executable)
 
 
-async def _timeline(choices: Choices, screen: Screen) -> Timeline:
+async def _timeline(choices: Choices, screen: Screen) -> tl.Timeline:
     async with open_store(choices) as store:
         _, blocks = await read_blocks(store, choices, screen)
-    return Timeline(blocks)
+    return tl.Timeline(blocks)
 
 
-async def _tree(choices: Choices, screen: Screen, turn: str) -> Mapping[str, Block]:
+async def _tree(choices: Choices, screen: Screen, turn: str) -> Mapping[str, tl.Block]:
     """Return the files of a turn: the block of the newest version of each, by path."""
     timeline = await _timeline(choices, screen)
     return _files(timeline, _parse_turn(timeline, turn))
 
 
-def _parse_turn(timeline: Timeline, turn: str) -> int:
+def _parse_turn(timeline: tl.Timeline, turn: str) -> int:
     """Parse `turn_2` or `2` as the number of a turn; an empty text means the last turn.
 
     Raises:
@@ -245,30 +226,30 @@ def _parse_turn(timeline: Timeline, turn: str) -> int:
     """
     if not turn:
         return max(timeline.turns)
-    number = int(turn) if turn.isdecimal() else turn_number(turn)
+    number = int(turn) if turn.isdecimal() else tl.turn_number(turn)
     if number not in timeline.turns:
-        names = ", ".join(map(turn_id, timeline.turns))
+        names = ", ".join(map(tl.turn_id, timeline.turns))
         raise LooplineError(f"no turn {turn!r} here: turns are {names}")
     return number
 
 
-def _files(timeline: Timeline, number: int) -> dict[str, Block]:
+def _files(timeline: tl.Timeline, number: int) -> dict[str, tl.Block]:
     tree = timeline.files_at(number)
     areas = {"files": tree.files, "outputs": tree.outputs_of(number)}
     return {f"{area}/{path}": areas[area][path] for area in _AREAS for path in sorted(areas[area])}
 
 
-def _version(block: Block) -> FileAdded:
-    if not isinstance(block.body, FileAdded):
+def _version(block: tl.Block) -> tl.FileAdded:
+    if not isinstance(block.body, tl.FileAdded):
         raise TypeError(f"{block.ref} is not a version of a file")
     return block.body
 
 
-def _digest(tree: Mapping[str, Block], path: str) -> str:
+def _digest(tree: Mapping[str, tl.Block], path: str) -> str:
     return _version(tree[path]).sha256 if path in tree else ""
 
 
-def _row(path: str, block: Block) -> Text:
+def _row(path: str, block: tl.Block) -> Text:
     version = _version(block)
     kind = " internal" if version.visibility == "internal" else ""
     return Text.assemble(
@@ -276,11 +257,11 @@ def _row(path: str, block: Block) -> Text:
         "\t",
         (block.ref, REF),
         "\t",
-        (f"{workspace.describe_file(version)}{kind}", QUIET),
+        (f"{tl.workspace.describe_file(version)}{kind}", QUIET),
     )
 
 
-def _document(path: str, block: Block) -> JsonObject:
+def _document(path: str, block: tl.Block) -> JsonObject:
     version = _version(block)
     return {
         "path": path,
@@ -293,7 +274,9 @@ def _document(path: str, block: Block) -> JsonObject:
     }
 
 
-def _change_document(path: str, older: Mapping[str, Block], newer: Mapping[str, Block]) -> Json:
+def _change_document(
+    path: str, older: Mapping[str, tl.Block], newer: Mapping[str, tl.Block]
+) -> Json:
     refs: JsonObject = {
         name: tree[path].ref if path in tree else None
         for name, tree in (("before", older), ("after", newer))
@@ -301,7 +284,7 @@ def _change_document(path: str, older: Mapping[str, Block], newer: Mapping[str, 
     return {"path": path, **refs}
 
 
-def diff_lines(path: str, before: Block | None, after: Block | None) -> Iterator[str]:
+def diff_lines(path: str, before: tl.Block | None, after: tl.Block | None) -> Iterator[str]:
     """Yield the lines of the unified diff of a file, or one line with the sizes if the file is binary."""
     versions = [None if block is None else _version(block) for block in (before, after)]
     if any(version is not None and version.data for version in versions):

@@ -8,45 +8,22 @@ from typing import Literal, get_args
 import click
 from rich.text import Text
 
+from loopline import models
+from loopline.cli import parameters
 from loopline.cli.options import ANSWERED, FAILED, Choices, UsageError, command
-from loopline.cli.parameters import (
-    conversation_argument,
-    conversation_option,
-    json_option,
-    pager_option,
-    store_option,
-    user_option,
-)
 from loopline.cli.reader import open_store, read_blocks
 from loopline.cli.terminal import QUIET, REF, WARNING, Columns, Screen, escape, quantity
 from loopline.cli.timeline_reports import UNKNOWN, format_dollars
 from loopline.errors import LooplineError
-from loopline.models import (
-    AssistantMessage,
-    Json,
-    JsonObject,
-    Message,
-    ToolMessage,
-    Usage,
-    UserMessage,
-    dumps,
-    find_model_facts,
-)
+from loopline.models import Json, JsonObject
 from loopline.prompt import (
     Divergence,
     ModelRequest,
     ReplayedRound,
+    caching,
     past_requests,
     replayed_rounds,
     request_of_round,
-)
-from loopline.prompt.caching import (
-    AnthropicCache,
-    CacheReport,
-    CacheRow,
-    CacheRules,
-    OpenAICache,
-    simulate,
 )
 from loopline.timeline import Timeline, TurnHeader
 
@@ -64,7 +41,7 @@ async def _read_timeline(choices: Choices, screen: Screen) -> Timeline:
 
 
 @command
-@conversation_option
+@parameters.conversation_option
 @click.option("--turn", type=click.IntRange(min=1), help="The turn; the last one if omitted.")
 @click.option(
     "number",
@@ -78,10 +55,10 @@ async def _read_timeline(choices: Choices, screen: Screen) -> Timeline:
     help="Simulate the prompt cache of this provider for every round.",
 )
 @click.option("priced_as", "--model", help="With --cache: use the prices of this model.")
-@store_option
-@user_option
-@pager_option
-@json_option
+@parameters.store_option
+@parameters.user_option
+@parameters.pager_option
+@parameters.json_option
 async def prompt(
     choices: Choices,
     screen: Screen,
@@ -139,7 +116,7 @@ def _prompt_parts(request: ModelRequest, schema: JsonObject | None) -> Iterator[
         yield Text(escape(request.tools))
     if schema is not None:
         yield _title("form of the answer")
-        yield Text(escape(dumps(schema)))
+        yield Text(escape(models.dumps(schema)))
     points = {point.messages: point for point in start.points}
     for number, (message, ref) in enumerate(
         zip(request.messages, request.refs, strict=True), start=1
@@ -157,29 +134,33 @@ def _title(name: str, ref: str = "") -> Text:
     return Text.assemble((f"── {name} ", "bold"), (escape(ref), REF))
 
 
-def _role(message: Message) -> str:
+def _role(message: models.Message) -> str:
     match message:
-        case AssistantMessage():
+        case models.AssistantMessage():
             return "assistant"
-        case ToolMessage(name=name):
+        case models.ToolMessage(name=name):
             return f"tool {name}"
-        case UserMessage(passing=True):
+        case models.UserMessage(passing=True):
             return "tail of before"
-        case UserMessage():
+        case models.UserMessage():
             return "user"
 
 
-def _message_text(message: Message) -> str:
+def _message_text(message: models.Message) -> str:
     match message:
-        case AssistantMessage(text=text, calls=calls, echo=echo):
-            call_lines = [f"{call.call_id} {call.name} {dumps(call.arguments)}" for call in calls]
-            replayed_parts = [f"as it came: {dumps(part)}" for part in echo.parts] if echo else []
+        case models.AssistantMessage(text=text, calls=calls, echo=echo):
+            call_lines = [
+                f"{call.call_id} {call.name} {models.dumps(call.arguments)}" for call in calls
+            ]
+            replayed_parts = (
+                [f"as it came: {models.dumps(part)}" for part in echo.parts] if echo else []
+            )
             return "\n".join(
                 [*replayed_parts, *([text] if text and not replayed_parts else []), *call_lines]
             )
-        case UserMessage(text=text, attachments=attachments):
+        case models.UserMessage(text=text, attachments=attachments):
             return "\n".join([text, *map(str, attachments)])
-        case ToolMessage(text=text):
+        case models.ToolMessage(text=text):
             return text
 
 
@@ -217,16 +198,18 @@ def _show_cache(
     timeline: Timeline, name: CacheName, model: str | None, choices: Choices, screen: Screen
 ) -> int:
     """Print a simulation of a provider's cache for every round, with the prices of `model` or of the model of each round."""
-    rules: CacheRules = AnthropicCache() if name == "anthropic" else OpenAICache()
+    rules: caching.CacheRules = (
+        caching.AnthropicCache() if name == "anthropic" else caching.OpenAICache()
+    )
     sent = list(past_requests(timeline))
-    report = simulate((request.as_sent for request in sent), rules)
-    prices = [find_model_facts(model or request.round_start.model).price for request in sent]
+    report = caching.simulate((request.as_sent for request in sent), rules)
+    prices = [models.find_model_facts(model or request.round_start.model).price for request in sent]
     costs = [
         price.of(row.usage) if price else None
         for row, price in zip(report.rows, prices, strict=True)
     ]
     costs_uncached = [
-        price.of(Usage(input_tokens=row.usage.input_tokens)) if price else None
+        price.of(models.Usage(input_tokens=row.usage.input_tokens)) if price else None
         for row, price in zip(report.rows, prices, strict=True)
     ]
     if choices.as_json:
@@ -259,7 +242,9 @@ def _sum(costs: Sequence[float | None]) -> float | None:
     return sum(known_costs) if len(known_costs) == len(costs) else None
 
 
-def _cache_row(request: ModelRequest, row: CacheRow, cost: float | None) -> tuple[Text, ...]:
+def _cache_row(
+    request: ModelRequest, row: caching.CacheRow, cost: float | None
+) -> tuple[Text, ...]:
     cost_text = UNKNOWN if cost is None else format_dollars(cost)
     return (
         Text(f"{request.block.turn}.{request.block.round}"),
@@ -273,7 +258,7 @@ def _cache_row(request: ModelRequest, row: CacheRow, cost: float | None) -> tupl
     )
 
 
-def _miss_reasons(row: CacheRow) -> str:
+def _miss_reasons(row: caching.CacheRow) -> str:
     reasons: list[str] = []
     for miss in row.misses:
         difference = miss.difference
@@ -287,7 +272,7 @@ def _miss_reasons(row: CacheRow) -> str:
 
 def _cache_document(
     sent: Sequence[ModelRequest],
-    report: CacheReport,
+    report: caching.CacheReport,
     costs: Sequence[float | None],
     costs_uncached: Sequence[float | None],
 ) -> JsonObject:
@@ -320,12 +305,12 @@ def _cache_document(
 
 
 @command
-@conversation_argument
-@conversation_option
-@store_option
-@user_option
-@pager_option
-@json_option
+@parameters.conversation_argument
+@parameters.conversation_option
+@parameters.store_option
+@parameters.user_option
+@parameters.pager_option
+@parameters.json_option
 async def replay(choices: Choices, screen: Screen) -> int:
     """Render every prompt again, and show where one diverges."""
     rounds = list(replayed_rounds(await _read_timeline(choices, screen)))

@@ -20,6 +20,8 @@ from msgspec import structs
 from rich.cells import cell_len
 from rich.text import Text
 
+from loopline import timeline as tl
+from loopline.cli import parameters
 from loopline.cli.bundle_access import (
     FinishedRun,
     Invocation,
@@ -38,14 +40,6 @@ from loopline.cli.options import (
     exit_now,
     stop_on_signal,
 )
-from loopline.cli.parameters import (
-    PATH,
-    answer_options,
-    bundle_argument,
-    cassette_options,
-    conversation_option,
-    json_option,
-)
 from loopline.cli.reader import choose_name, key_document, make_name, new_name
 from loopline.cli.terminal import QUIET, REF, Screen, escape, format_duration, quantity
 from loopline.cli.turn_display import QuestionForm, TurnDisplay
@@ -55,15 +49,6 @@ from loopline.events import Delta
 from loopline.harness import Harness
 from loopline.models import Json, JsonObject
 from loopline.react import Limits, result
-from loopline.timeline import (
-    Block,
-    PendingCall,
-    Source,
-    Timeline,
-    Turn,
-    TurnResult,
-    citations,
-)
 
 if TYPE_CHECKING:
     from loopline.client import RemoteConversation, RemoteServer
@@ -141,10 +126,10 @@ _any_bundle_option = click.option(
 
 
 @command
-@conversation_option
-@answer_options
-@cassette_options
-@bundle_argument
+@parameters.conversation_option
+@parameters.answer_options
+@parameters.cassette_options
+@parameters.bundle_argument
 @click.argument(
     "text",
     required=False,
@@ -159,11 +144,15 @@ _any_bundle_option = click.option(
     "--answer", multiple=True, metavar="CALL=VALUE", help="Answer a call of the paused turn."
 )
 @click.option(
-    "--attach", type=PATH, multiple=True, metavar="FILE", help="Attach a file; may be repeated."
+    "--attach",
+    type=parameters.PATH,
+    multiple=True,
+    metavar="FILE",
+    help="Attach a file; may be repeated.",
 )
-@click.option("--svg", type=PATH, metavar="FILE", help="Save the screen as a picture.")
+@click.option("--svg", type=parameters.PATH, metavar="FILE", help="Save the screen as a picture.")
 @_any_bundle_option
-@json_option
+@parameters.json_option
 async def run(
     choices: Choices,
     screen: Screen,
@@ -292,21 +281,21 @@ def _render_command(arguments: Sequence[str]) -> str:
 class FinishedTurn:
     """The number of a turn that has ended or is paused, and the timeline at that moment."""
 
-    timeline: Timeline
+    timeline: tl.Timeline
     number: int
 
     @property
-    def blocks(self) -> list[Block]:
+    def blocks(self) -> list[tl.Block]:
         """The blocks of this turn."""
         return [block for block in self.timeline if block.turn == self.number]
 
     @property
-    def turn(self) -> Turn:
+    def turn(self) -> tl.Turn:
         """The turn."""
         return self.timeline.turn(self.number)
 
     @property
-    def result(self) -> TurnResult[Any]:
+    def result(self) -> tl.TurnResult[Any]:
         """The result of the turn."""
         turn = self.turn
         if turn.exit is None:
@@ -381,7 +370,7 @@ async def watch(
         display.end()
     if not display.turn:
         raise LooplineError("the message was withdrawn before its turn began")
-    return FinishedTurn(Timeline(await conversation.blocks()), display.turn)
+    return FinishedTurn(tl.Timeline(await conversation.blocks()), display.turn)
 
 
 def _show_question(event: Delta, location: str, screen: Screen) -> None:
@@ -396,15 +385,15 @@ class PrintedAnswer:
     """The text of an answer, with citations numbered in the order of their first mention, and the sources by number."""
 
     text: str
-    sources: Mapping[int, Source]
+    sources: Mapping[int, tl.Source]
 
 
-def number_citations(timeline: Timeline, turn: Turn) -> PrintedAnswer:
+def number_citations(timeline: tl.Timeline, turn: tl.Turn) -> PrintedAnswer:
     """Return the answer of a turn with its citations replaced by numbers; empty if the turn did not answer."""
     written = turn.completion.text if turn.completion else ""
     pool = timeline.pool
-    marks = citations.Marks(pool.sources)
-    text = citations.resolve(written, marks, newest=pool.newest).strip()
+    marks = tl.citations.Marks(pool.sources)
+    text = tl.citations.resolve(written, marks, newest=pool.newest).strip()
     sources = {n: pool.sources[sid] for sid, n in marks.numbers.items()}
     return PrintedAnswer(text=text, sources=sources)
 
@@ -418,7 +407,7 @@ def answer_text(answer: PrintedAnswer, *, dense: bool = False) -> Text:
     return text
 
 
-def source_lines(sources: Mapping[int, Source], width: int = 0) -> list[Text]:
+def source_lines(sources: Mapping[int, tl.Source], width: int = 0) -> list[Text]:
     """Render each source as a line `[1] heading — ks:docs/…@3f2a91c#L88-L96`.
 
     The heading is truncated if the line is longer than `width` columns; 0 means any length.
@@ -426,7 +415,7 @@ def source_lines(sources: Mapping[int, Source], width: int = 0) -> list[Text]:
     return [_source_line(n, source, width) for n, source in sources.items()]
 
 
-def _source_line(n: int, source: Source, width: int) -> Text:
+def _source_line(n: int, source: tl.Source, width: int) -> Text:
     title = escape(" ".join(source.title.split()))
     ref = escape(source.url)
     room = width - len(f"[{n}]  — ") - cell_len(ref)
@@ -458,7 +447,7 @@ def show_sources(finished: FinishedTurn, name: str, screen: Screen) -> None:
     _show_outcome(finished, name, screen)
 
 
-def pending_line(call: PendingCall) -> Text:
+def pending_line(call: tl.PendingCall) -> Text:
     """Render a pending call as `? c7 shop.buy asks: which one?`."""
     question = escape(call.question)
     return Text.assemble(("? ", "yellow"), f"{call.call_id} {call.tool} asks: ", (question, "bold"))
@@ -518,7 +507,7 @@ def _run_document(finished: FinishedTurn, answer: PrintedAnswer, name: str) -> J
     }
 
 
-def _source_document(n: int, source: Source) -> Json:
+def _source_document(n: int, source: tl.Source) -> Json:
     return {
         "n": n,
         "title": source.title,
@@ -530,8 +519,8 @@ def _source_document(n: int, source: Source) -> Json:
 
 
 @command
-@conversation_option
-@bundle_argument
+@parameters.conversation_option
+@parameters.bundle_argument
 @click.option(
     "all_turns",
     "--all",
@@ -547,8 +536,8 @@ def _source_document(n: int, source: Source) -> Json:
     help="With --all: run this many at a time.",
 )
 @_any_bundle_option
-@answer_options
-@json_option
+@parameters.answer_options
+@parameters.json_option
 async def resume(
     choices: Choices, screen: Screen, bundle: str, all_turns: bool, at_once: int, any_bundle: bool
 ) -> int:

@@ -20,19 +20,9 @@ from typing import TYPE_CHECKING, Protocol, cast
 import click
 
 from loopline.bundle import load
+from loopline.cli import parameters
 from loopline.cli.bundle_access import answer_command, open_bundle, parse_properties
 from loopline.cli.options import ANSWERED, Choices, TerminalLines, UsageError, command
-from loopline.cli.parameters import (
-    PATH,
-    answer_options,
-    bundle_argument,
-    model_option,
-    project_option,
-    prop_option,
-    store_option,
-    tenant_option,
-    user_option,
-)
 from loopline.cli.terminal import Screen, escape
 from loopline.errors import BundleError, LooplineError
 from loopline.files import AttachmentCaps
@@ -109,7 +99,9 @@ NEEDED = ("ag_ui", "fastapi", "jwt", "PIL", "python_multipart", "socketio", "uvi
     show_default=True,
     help="The port to listen on.",
 )
-@click.option("--keys", type=PATH, metavar="FILE", help="API keys, as loopline key writes them.")
+@click.option(
+    "--keys", type=parameters.PATH, metavar="FILE", help="API keys, as loopline key writes them."
+)
 @click.option("--issuer", default="", metavar="URL", help="Accept JSON Web Tokens of this issuer.")
 @click.option("--audience", default="", help="The audience that these tokens must have.")
 @click.option(
@@ -143,9 +135,9 @@ NEEDED = ("ag_ui", "fastapi", "jwt", "PIL", "python_multipart", "socketio", "uvi
     metavar="NAME=AMOUNT",
     help="A limit per day, such as user_tokens=200000.",
 )
-@store_option
-@model_option
-@prop_option
+@parameters.store_option
+@parameters.model_option
+@parameters.prop_option
 async def serve(
     choices: Choices,
     screen: Screen,
@@ -305,7 +297,7 @@ async def _serve_until_a_change(
 
 
 @command
-@click.argument("file", type=PATH, metavar="FILE", help="Where the digest is stored.")
+@click.argument("file", type=parameters.PATH, metavar="FILE", help="Where the digest is stored.")
 @click.option(
     "--role",
     multiple=True,
@@ -314,9 +306,9 @@ async def _serve_until_a_change(
 @click.option(
     "--revoke", default="", metavar="ID", help="Remove this key instead: the part after llk_."
 )
-@user_option
-@project_option
-@tenant_option
+@parameters.user_option
+@parameters.project_option
+@parameters.tenant_option
 async def make_key(
     choices: Choices, screen: Screen, file: Path, role: tuple[str, ...], revoke: str
 ) -> int:
@@ -356,7 +348,7 @@ LOOPBACK = "127.0.0.1"
 
 
 @command
-@bundle_argument
+@parameters.bundle_argument
 @click.option(
     "--port",
     type=click.IntRange(min=1, max=65535),
@@ -371,7 +363,7 @@ LOOPBACK = "127.0.0.1"
     help="Another host name of the server, such as the name of a proxy.",
 )
 @click.option("--login", metavar="SERVER", help="Sign in to an MCP server of the bundle instead.")
-@answer_options
+@parameters.answer_options
 async def mcp(
     choices: Choices,
     screen: Screen,

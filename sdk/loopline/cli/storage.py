@@ -12,6 +12,8 @@ from pathlib import Path
 import click
 from rich.text import Text
 
+from loopline import timeline as tl
+from loopline.cli import parameters, reader
 from loopline.cli.options import (
     ANSWERED,
     FAILED,
@@ -20,28 +22,6 @@ from loopline.cli.options import (
     ReactionName,
     UsageError,
     command,
-)
-from loopline.cli.parameters import (
-    PATH,
-    conversation_argument,
-    conversation_option,
-    json_option,
-    project_option,
-    scope_options,
-    store_option,
-    tenant_option,
-    user_option,
-    yes_option,
-)
-from loopline.cli.reader import (
-    choose_conversation,
-    conversation_in,
-    conversation_key,
-    key_document,
-    no_such_conversation,
-    open_store,
-    read_blocks,
-    read_object,
 )
 from loopline.cli.terminal import (
     QUIET,
@@ -64,16 +44,6 @@ from loopline.reader import (
     import_actions,
     read_heads,
 )
-from loopline.timeline import (
-    DEFAULT_PROJECT,
-    DEFAULT_TENANT,
-    ConversationKey,
-    Timeline,
-    ToolQuestion,
-    Turn,
-    iso_time,
-    turn_id,
-)
 from loopline.timeline.chain import Audit, Head
 
 
@@ -95,7 +65,9 @@ _fact_argument = click.argument("fact_id", metavar="ID", help="The fact, as memo
 
 
 @command
-@click.argument("file", type=PATH, metavar="FILE", help="What export printed; - reads stdin.")
+@click.argument(
+    "file", type=parameters.PATH, metavar="FILE", help="What export printed; - reads stdin."
+)
 @click.option("name", "--as", default="", help="Its name here, instead of its own.")
 @click.option(
     "--confirm",
@@ -103,13 +75,13 @@ _fact_argument = click.argument("fact_id", metavar="ID", help="The fact, as memo
     metavar="ACTION",
     help="Allow an action that the import lists as inert; may be repeated.",
 )
-@store_option
-@user_option
+@parameters.store_option
+@parameters.user_option
 async def import_document(
     choices: Choices, screen: Screen, file: Path, name: str, confirm: tuple[str, ...]
 ) -> int:
     """Store an exported conversation; its actions stay inert."""
-    document = await read_object(file)
+    document = await reader.read_object(file)
     async with Store.open(choices.store) as store:
         conversation = await store.load(
             document, name=name, confirm=confirm, user=choices.user_name
@@ -127,12 +99,16 @@ async def import_document(
 
 @command
 @click.argument("name", required=False, metavar="[CONVERSATION]", help="Its name; all if omitted.")
-@click.option("--document", type=PATH, metavar="FILE", help="Audit an exported document instead.")
-@click.option("--head", type=PATH, metavar="FILE", help="Compare with heads that were saved.")
-@click.option("--save", type=PATH, metavar="FILE", help="Save the current heads.")
-@click.option("--key", type=PATH, metavar="FILE", help="The key that signs the heads.")
-@scope_options
-@json_option
+@click.option(
+    "--document", type=parameters.PATH, metavar="FILE", help="Audit an exported document instead."
+)
+@click.option(
+    "--head", type=parameters.PATH, metavar="FILE", help="Compare with heads that were saved."
+)
+@click.option("--save", type=parameters.PATH, metavar="FILE", help="Save the current heads.")
+@click.option("--key", type=parameters.PATH, metavar="FILE", help="The key that signs the heads.")
+@parameters.scope_options
+@parameters.json_option
 async def audit(
     choices: Choices,
     screen: Screen,
@@ -144,16 +120,18 @@ async def audit(
 ) -> int:
     """Find blocks that were changed, removed, moved or inserted."""
     secret = b"" if key is None else await asyncio.to_thread(_read_key, key)
-    heads: dict[ConversationKey, Head] = {}
+    heads: dict[tl.ConversationKey, Head] = {}
     if head is not None:
         heads = read_heads(await asyncio.to_thread(_read_text, head), secret)
     if document is not None:
-        exported = await read_object(document)
+        exported = await reader.read_object(document)
         name = name or str(exported.get("conversation_id") or document)
-        audits: Sequence[Audit] = [audit_document(exported, heads, conversation_key(name, choices))]
+        audits: Sequence[Audit] = [
+            audit_document(exported, heads, reader.conversation_key(name, choices))
+        ]
     else:
-        only = None if name is None else conversation_key(name, choices)
-        async with open_store(choices) as store:
+        only = None if name is None else reader.conversation_key(name, choices)
+        async with reader.open_store(choices) as store:
             audits = await store.audit(heads, only)
     if save is not None:
         current = {
@@ -204,7 +182,7 @@ def _audit_document(result: Audit) -> JsonObject:
         {"seq": fault.seq, "kind": fault.kind, "text": fault.text} for fault in result.faults
     ]
     return {
-        **key_document(result.conversation),
+        **reader.key_document(result.conversation),
         "seq": result.head.seq,
         "digest": result.head.digest.hex(),
         "forgotten": None if result.forgotten is None else result.forgotten.isoformat(),
@@ -213,8 +191,10 @@ def _audit_document(result: Audit) -> JsonObject:
 
 
 @command
-@click.argument("target", type=PATH, metavar="FILE", help="A file that does not exist yet.")
-@store_option
+@click.argument(
+    "target", type=parameters.PATH, metavar="FILE", help="A file that does not exist yet."
+)
+@parameters.store_option
 async def backup(choices: Choices, screen: Screen, target: Path) -> int:
     """Copy the store, with its blobs, while it is in use."""
     async with open_existing_store(choices) as store:
@@ -226,9 +206,9 @@ async def backup(choices: Choices, screen: Screen, target: Path) -> int:
 @command
 @click.argument("name", metavar="CONVERSATION", help="Its name.")
 @click.option("--cascade", is_flag=True, help="Forget the forks that show parts of it too.")
-@yes_option
-@store_option
-@user_option
+@parameters.yes_option
+@parameters.store_option
+@parameters.user_option
 async def forget(choices: Choices, screen: Screen, name: str, cascade: bool, yes: bool) -> int:
     """Remove a conversation for good, after asking.
 
@@ -237,7 +217,7 @@ async def forget(choices: Choices, screen: Screen, name: str, cascade: bool, yes
         UsageError: stdin is not a terminal, and `yes` is false.
     """
     async with open_existing_store(choices) as store:
-        key = conversation_key(name, choices)
+        key = reader.conversation_key(name, choices)
         shown = f"conversation {escape(name)}"
         summary = await store.log.find(key)
         if summary is None:
@@ -258,17 +238,17 @@ async def forget(choices: Choices, screen: Screen, name: str, cascade: bool, yes
 
 @command
 @_user_argument
-@yes_option
-@store_option
-@project_option
-@tenant_option
+@parameters.yes_option
+@parameters.store_option
+@parameters.project_option
+@parameters.tenant_option
 async def forget_user(choices: Choices, screen: Screen, name: str, yes: bool) -> int:
     """Remove all conversations of a user for good, after asking.
 
     Raises:
         UsageError: stdin is not a terminal, and `yes` is false.
     """
-    tenant = choices.tenant or DEFAULT_TENANT
+    tenant = choices.tenant or tl.DEFAULT_TENANT
     async with open_existing_store(choices) as store:
         summaries = await store.log.conversations(user=name, tenant=tenant, project=choices.project)
         shown = f"{quantity(len(summaries), 'conversation')} of the user {escape(name)}"
@@ -287,9 +267,9 @@ async def forget_user(choices: Choices, screen: Screen, name: str, yes: bool) ->
     required=True,
     help="The days without activity.",
 )
-@yes_option
-@store_option
-@tenant_option
+@parameters.yes_option
+@parameters.store_option
+@parameters.tenant_option
 async def forget_inactive(choices: Choices, screen: Screen, days: int, yes: bool) -> int:
     """Remove conversations without activity for the given number of days.
 
@@ -312,13 +292,13 @@ async def forget_inactive(choices: Choices, screen: Screen, days: int, yes: bool
 
 @command
 @_user_argument
-@click.argument("folder", type=PATH, metavar="FOLDER", help="A new folder.")
-@store_option
-@project_option
-@tenant_option
+@click.argument("folder", type=parameters.PATH, metavar="FOLDER", help="A new folder.")
+@parameters.store_option
+@parameters.project_option
+@parameters.tenant_option
 async def export_user(choices: Choices, screen: Screen, name: str, folder: Path) -> int:
     """Write all conversations of a user to a new folder."""
-    tenant = choices.tenant or DEFAULT_TENANT
+    tenant = choices.tenant or tl.DEFAULT_TENANT
     async with Store.open(choices.store, read_only=True) as store:
         written = await store.export_user(name, folder, tenant=tenant, project=choices.project)
     screen.note(f"{quantity(written, 'document')} in {escape(str(folder))}")
@@ -348,14 +328,14 @@ async def _confirm(subject: str) -> bool:
     help="The last block that both share.",
 )
 @click.option("--name", default="", metavar="NAME", help="The name of the new conversation.")
-@conversation_argument
-@conversation_option
-@store_option
-@user_option
+@parameters.conversation_argument
+@parameters.conversation_option
+@parameters.store_option
+@parameters.user_option
 async def fork(choices: Choices, screen: Screen, seq: int, name: str) -> int:
     """Begin another conversation from a block of this one."""
     async with open_existing_store(choices) as store:
-        source = await choose_conversation(store, choices, screen)
+        source = await reader.choose_conversation(store, choices, screen)
         copy = await source.fork(seq=seq, name=name)
     screen.print(Text(escape(copy.conversation.name)))
     return ANSWERED
@@ -370,22 +350,22 @@ async def fork(choices: Choices, screen: Screen, seq: int, name: str) -> int:
     help="Your reaction; none takes it back.",
 )
 @click.option("--text", default="", help="Your reason.")
-@conversation_option
-@store_option
-@user_option
+@parameters.conversation_option
+@parameters.store_option
+@parameters.user_option
 async def feedback(
     choices: Choices, screen: Screen, turn: str, reaction: ReactionName, text: str
 ) -> int:
     """Rate a turn; the newest reaction counts."""
     async with open_existing_store(choices) as store:
-        conversation = await choose_conversation(store, choices, screen)
+        conversation = await reader.choose_conversation(store, choices, screen)
         await conversation.feedback(turn, REACTIONS[reaction], text=text)
     screen.note(f"{escape(turn)} of {escape(conversation.conversation.name)}: {reaction}")
     return ANSWERED
 
 
 @command
-@conversation_option
+@parameters.conversation_option
 @click.option(
     "--wait",
     type=click.FloatRange(min=0.1),
@@ -394,8 +374,8 @@ async def feedback(
     metavar="SECONDS",
     help="How long to wait until it has ended.",
 )
-@scope_options
-@json_option
+@parameters.scope_options
+@parameters.json_option
 async def stop(choices: Choices, screen: Screen, wait: float) -> int:
     """Stop the running turn, in any process, and queued turns.
 
@@ -404,19 +384,19 @@ async def stop(choices: Choices, screen: Screen, wait: float) -> int:
     Raises:
         LooplineError: the conversation does not exist.
     """
-    async with open_store(choices) as store:
-        conversation, blocks = await read_blocks(store, choices, screen)
+    async with reader.open_store(choices) as store:
+        conversation, blocks = await reader.read_blocks(store, choices, screen)
     name = conversation.conversation.name
-    timeline = Timeline(blocks)
+    timeline = tl.Timeline(blocks)
     numbers = [turn.number for turn in timeline.open_turns]
-    turns: list[Turn] = []
+    turns: list[tl.Turn] = []
     if numbers:
-        screen.note(f"asking {', '.join(map(turn_id, numbers))} of {escape(name)} to stop")
+        screen.note(f"asking {', '.join(map(tl.turn_id, numbers))} of {escape(name)} to stop")
         async with Store.open(choices.store) as store:
-            conversation = conversation_in(store, name, choices)
+            conversation = reader.conversation_in(store, name, choices)
             with suppress(TimeoutError):
                 await asyncio.wait_for(conversation.stop(), wait)
-            timeline = Timeline(await conversation.blocks())
+            timeline = tl.Timeline(await conversation.blocks())
             turns = [timeline.turn(number) for number in numbers]
     if choices.as_json:
         screen.write_json({"conversation": name, "turns": list(map(_turn_document, turns))})
@@ -426,19 +406,19 @@ async def stop(choices: Choices, screen: Screen, wait: float) -> int:
         reason = _exit_reason(turn)
         if reason is None:
             screen.error(
-                f"{turn_id(turn.number)} still runs after {wait:g} s: its process will stop it "
+                f"{tl.turn_id(turn.number)} still runs after {wait:g} s: its process will stop it "
                 f"later; loopline timeline {shlex.quote(escape(name))} shows when"
             )
         elif not choices.as_json:
-            screen.print(Text(f"{turn_id(turn.number)}: {reason}"))
+            screen.print(Text(f"{tl.turn_id(turn.number)}: {reason}"))
     return ANSWERED if all(map(_exit_reason, turns)) else FAILED
 
 
-def _turn_document(turn: Turn) -> JsonObject:
-    return {"turn_id": turn_id(turn.number), "exit_reason": _exit_reason(turn)}
+def _turn_document(turn: tl.Turn) -> JsonObject:
+    return {"turn_id": tl.turn_id(turn.number), "exit_reason": _exit_reason(turn)}
 
 
-def _exit_reason(turn: Turn) -> str | None:
+def _exit_reason(turn: tl.Turn) -> str | None:
     """Return the exit reason of a turn, `stopped` if its message was recalled before it began, None if it runs."""
     if turn.exit is not None:
         return turn.exit.reason
@@ -446,7 +426,7 @@ def _exit_reason(turn: Turn) -> str | None:
 
 
 @command
-@conversation_option
+@parameters.conversation_option
 @click.argument(
     "call",
     required=False,
@@ -457,16 +437,16 @@ def _exit_reason(turn: Turn) -> str | None:
     "values", nargs=-1, metavar="[VALUE…]", help="yes, or FIELD=VALUE for the fields of its form."
 )
 @click.option("--decline", is_flag=True, help="Give no answer.")
-@scope_options
-@json_option
+@parameters.scope_options
+@parameters.json_option
 async def answer(
     choices: Choices, screen: Screen, call: str | None, values: tuple[str, ...], decline: bool
 ) -> int:
     """Answer the question of a running call, in any process."""
     async with open_existing_store(choices) as store:
-        conversation = await choose_conversation(store, choices, screen)
+        conversation = await reader.choose_conversation(store, choices, screen)
         if await store.log.find(conversation.conversation) is None:
-            raise no_such_conversation(conversation.conversation.name, choices)
+            raise reader.no_such_conversation(conversation.conversation.name, choices)
         questions = {
             question.call_id: question for question in await conversation.interrupts.questions()
         }
@@ -488,11 +468,13 @@ async def answer(
     return ANSWERED if is_first else FAILED
 
 
-def _form(question: ToolQuestion) -> QuestionForm:
+def _form(question: tl.ToolQuestion) -> QuestionForm:
     return QuestionForm(question.call_id, question.question, question.form)
 
 
-def _print_questions(questions: Sequence[ToolQuestion], screen: Screen, *, as_json: bool) -> None:
+def _print_questions(
+    questions: Sequence[tl.ToolQuestion], screen: Screen, *, as_json: bool
+) -> None:
     """Print each question and its fields."""
     if as_json:
         documents: list[Json] = [
@@ -510,7 +492,7 @@ def _print_questions(questions: Sequence[ToolQuestion], screen: Screen, *, as_js
         screen.note("no running call asks anything")
 
 
-def _parse_answer(question: ToolQuestion, values: Sequence[str]) -> Json:
+def _parse_answer(question: tl.ToolQuestion, values: Sequence[str]) -> Json:
     """Parse `values`, such as `yes` or `size=3`, as the answer to a question.
 
     Raises:
@@ -533,12 +515,12 @@ DIFF_STYLES = {"+": "green", "-": "red", "@": REF}
 @click.option(
     "--since", default="", metavar="COMMIT", help="Only lines that were unchanged at this commit."
 )
-@scope_options
-@json_option
+@parameters.scope_options
+@parameters.json_option
 async def stale(choices: Choices, screen: Screen, since: str) -> int:
     """List answers whose cited lines have changed, with the difference."""
     stale_answers: list[StaleAnswer] = []
-    async with open_store(choices) as store:
+    async with reader.open_store(choices) as store:
         async for answer in find_stale_answers(
             store,
             user=choices.user,
@@ -569,7 +551,7 @@ def _stale_lines(answer: StaleAnswer) -> Iterator[Text]:
 
 def _stale_document(answer: StaleAnswer) -> Json:
     return {
-        **key_document(answer.conversation),
+        **reader.key_document(answer.conversation),
         "ref": answer.answer.ref,
         "question": answer.question,
         "sources": [
@@ -580,18 +562,18 @@ def _stale_document(answer: StaleAnswer) -> Json:
 
 
 @command
-@scope_options
-@json_option
+@parameters.scope_options
+@parameters.json_option
 async def list_facts(choices: Choices, screen: Screen) -> int:
     """List what is remembered about a user."""
-    async with open_store(choices) as store:
+    async with reader.open_store(choices) as store:
         facts = await UserFacts(store.log).facts(_owner(choices))
     if choices.as_json:
         screen.write_json([_fact_document(fact) for fact in facts])
     for fact in () if choices.as_json else facts:
         where = "" if fact.scope == "user" else f"only in {fact.conversation}"
         by = "by the user" if fact.by_user else ""
-        details = [iso_time(fact.ts)[:10], where, by, fact.ref]
+        details = [tl.iso_time(fact.ts)[:10], where, by, fact.ref]
         quiet = ", ".join(detail for detail in details if detail)
         screen.print(
             Text.assemble(
@@ -605,7 +587,7 @@ async def list_facts(choices: Choices, screen: Screen) -> int:
 @command
 @_fact_argument
 @click.argument("text", metavar="TEXT", help="What is remembered from now on.")
-@scope_options
+@parameters.scope_options
 async def edit_fact(choices: Choices, screen: Screen, fact_id: str, text: str) -> int:
     """Replace the text of a fact."""
     async with open_existing_store(choices) as store:
@@ -616,7 +598,7 @@ async def edit_fact(choices: Choices, screen: Screen, fact_id: str, text: str) -
 
 @command
 @_fact_argument
-@scope_options
+@parameters.scope_options
 async def remove_fact(choices: Choices, screen: Screen, fact_id: str) -> int:
     """Remove a fact, so that no turn recalls it."""
     async with open_existing_store(choices) as store:
@@ -630,8 +612,8 @@ async def remove_fact(choices: Choices, screen: Screen, fact_id: str) -> int:
 def _owner(choices: Choices) -> Owner:
     return Owner(
         user=choices.user_name,
-        project=choices.project or DEFAULT_PROJECT,
-        tenant=choices.tenant or DEFAULT_TENANT,
+        project=choices.project or tl.DEFAULT_PROJECT,
+        tenant=choices.tenant or tl.DEFAULT_TENANT,
     )
 
 
@@ -644,5 +626,5 @@ def _fact_document(fact: UserFact) -> Json:
         "by_user": fact.by_user,
         "conversation": fact.conversation,
         "ref": fact.ref,
-        "ts": iso_time(fact.ts),
+        "ts": tl.iso_time(fact.ts),
     }

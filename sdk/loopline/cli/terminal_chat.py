@@ -21,6 +21,7 @@ from prompt_toolkit.renderer import Renderer
 from prompt_toolkit.styles import default_pygments_style, default_ui_style, merge_styles
 from rich.text import Text
 
+from loopline import timeline as tl
 from loopline.cli.chat_loop import GREETING, Chat, Command
 from loopline.cli.options import BY_SIGNAL
 from loopline.cli.run import (
@@ -36,15 +37,6 @@ from loopline.cli.turn_display import DECLINE, QuestionForm
 from loopline.conversations import Receipt
 from loopline.errors import LooplineError
 from loopline.events import Delta, Event
-from loopline.timeline import (
-    Block,
-    Completion,
-    Timeline,
-    ToolResult,
-    UserFollowup,
-    UserPrompt,
-    UserSteer,
-)
 
 PROMPT = "> "
 WRITE_SECONDS = 0.02
@@ -90,7 +82,7 @@ class TerminalChat(Chat):
     async def converse(self) -> int:
         """Show the greeting and the earlier turns, and chat; stop the running turn at the end."""
         self._screen.note(GREETING)
-        self._show_past(Timeline(await self._conversation.blocks()))
+        self._show_past(tl.Timeline(await self._conversation.blocks()))
         with self._leave_on_sigterm():
             code = await super().converse()
             if self._running:
@@ -98,7 +90,7 @@ class TerminalChat(Chat):
                 code = 0 if self._ok else 1
         return self._signal_code or code
 
-    def _show_past(self, timeline: Timeline) -> None:
+    def _show_past(self, timeline: tl.Timeline) -> None:
         """Show the messages and answers of the last PAST_TURNS turns, and load all messages into the history."""
         first = max(timeline.turns, default=0) - PAST_TURNS + 1
         if first > 1:
@@ -106,11 +98,11 @@ class TerminalChat(Chat):
             self._screen.note(f"the turns before turn_{first}: loopline timeline {name}")
         for block in timeline:
             body = block.body
-            if isinstance(body, UserPrompt | UserFollowup | UserSteer):
+            if isinstance(body, tl.UserPrompt | tl.UserFollowup | tl.UserSteer):
                 self._session.history.append_string(body.text)
                 if block.turn >= first:
                     self._echo(body.text)
-            elif isinstance(body, Completion) and block.turn >= first:
+            elif isinstance(body, tl.Completion) and block.turn >= first:
                 self._show_answer(FinishedTurn(timeline, block.turn))
 
     def _echo(self, line: str) -> None:
@@ -276,7 +268,7 @@ class TerminalChat(Chat):
         has_begun = False
         try:
             async for event in events:
-                if isinstance(event, Block):
+                if isinstance(event, tl.Block):
                     has_begun, number = True, event.turn
                     self._drop_questions(event)
                 elif self._conversation.asks(event.call_id) and event.type == "pending":
@@ -298,9 +290,9 @@ class TerminalChat(Chat):
         else:
             self._screen.note("the message was withdrawn before its turn began")
 
-    def _drop_questions(self, block: Block) -> None:
+    def _drop_questions(self, block: tl.Block) -> None:
         """Remove the questions of a call when its result arrives."""
-        if isinstance(block.body, ToolResult):
+        if isinstance(block.body, tl.ToolResult):
             call_id = block.body.call_id
             self._questions = [each for each in self._questions if each.call_id != call_id]
 
@@ -312,7 +304,7 @@ class TerminalChat(Chat):
 
     async def _show_finished(self, number: int, *, shown: bool) -> None:
         """Show the sources and the outcome of the turn, below its answer if that was not `shown` yet."""
-        finished = FinishedTurn(Timeline(await self._conversation.blocks()), number)
+        finished = FinishedTurn(tl.Timeline(await self._conversation.blocks()), number)
         if not shown:
             self._show_answer(finished)
         show_sources(finished, self._conversation.conversation.name, self._screen)

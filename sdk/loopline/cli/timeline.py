@@ -11,14 +11,9 @@ from typing import get_args
 import click
 from rich.text import Text
 
+from loopline import timeline as tl
+from loopline.cli import parameters
 from loopline.cli.options import ANSWERED, Choices, UsageError, command
-from loopline.cli.parameters import (
-    conversation_argument,
-    conversation_option,
-    json_option,
-    pager_option,
-    scope_options,
-)
 from loopline.cli.reader import (
     choose_conversation,
     key_document,
@@ -42,45 +37,6 @@ from loopline.models import JsonObject, dumps
 from loopline.react import PRESETS
 from loopline.reader import ConversationReader, page_document, text_of
 from loopline.refs import BlockRef, ConversationRef
-from loopline.timeline import (
-    DEFAULT_PROJECT,
-    DEFAULT_TENANT,
-    MARKS,
-    ArtifactKept,
-    Block,
-    BodyUnion,
-    ConversationKey,
-    ConversationSummary,
-    CrewGraph,
-    CustomEvent,
-    Decision,
-    Exit,
-    FileAdded,
-    FileBody,
-    FileRemoved,
-    FilesPulled,
-    GraphStatus,
-    ModelSwitched,
-    Plan,
-    PlanAck,
-    ProxiedBody,
-    ProxiedCall,
-    ProxiedResult,
-    RoundStart,
-    RunChild,
-    SourceAdded,
-    TextKept,
-    ToolCalled,
-    ToolResult,
-    ToolStarted,
-    TurnHeader,
-    UserAttachment,
-    attachments,
-    encode,
-    iso_time,
-    turn_id,
-    workspace,
-)
 
 KILO = 1_000
 MEGA = 1_000_000
@@ -99,7 +55,7 @@ STYLES: Mapping[str, str] = {
     "react.notice": "yellow",
 }
 """The colours of blocks by a prefix of their type."""
-GRAPH_MARKS: Mapping[GraphStatus, str] = {
+GRAPH_MARKS: Mapping[tl.GraphStatus, str] = {
     "pending": "□",
     "running": "…",
     "completed": "✓",
@@ -107,12 +63,14 @@ GRAPH_MARKS: Mapping[GraphStatus, str] = {
     "skipped": "–",
 }
 
-LifecycleBody = TurnHeader | RoundStart | Decision | ModelSwitched | Exit
-CallBody = ToolCalled | ToolStarted | ToolResult | RunChild | ProxiedBody
-ContentBody = SourceAdded | TextKept | ArtifactKept | UserAttachment | FileBody
-SummarizedBody = LifecycleBody | CallBody | ContentBody | Plan | PlanAck | CrewGraph | CustomEvent
+LifecycleBody = tl.TurnHeader | tl.RoundStart | tl.Decision | tl.ModelSwitched | tl.Exit
+CallBody = tl.ToolCalled | tl.ToolStarted | tl.ToolResult | tl.RunChild | tl.ProxiedBody
+ContentBody = tl.SourceAdded | tl.TextKept | tl.ArtifactKept | tl.UserAttachment | tl.FileBody
+SummarizedBody = (
+    LifecycleBody | CallBody | ContentBody | tl.Plan | tl.PlanAck | tl.CrewGraph | tl.CustomEvent
+)
 """Bodies that are summarized by their fields; other bodies are summarized by their text."""
-_SUMMARIZED = BodyUnion[SummarizedBody](SummarizedBody)
+_SUMMARIZED = tl.BodyUnion[SummarizedBody](SummarizedBody)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,13 +82,13 @@ class BlockSelection:
     after: int = 0
     limit: int | None = None
 
-    async def blocks(self, conversation: ConversationReader) -> Sequence[Block]:
+    async def blocks(self, conversation: ConversationReader) -> Sequence[tl.Block]:
         """Return the matching blocks of a conversation.
 
         Raises:
             UsageError: a type is unknown.
         """
-        turn = None if self.turn is None else turn_id(self.turn)
+        turn = None if self.turn is None else tl.turn_id(self.turn)
         try:
             return await conversation.blocks(
                 after=self.after, limit=self.limit, types=self.types, turn=turn
@@ -140,7 +98,7 @@ class BlockSelection:
         except LooplineError as error:
             raise UsageError(str(error)) from error
 
-    async def page(self, conversation: ConversationReader) -> tuple[Sequence[Block], int | None]:
+    async def page(self, conversation: ConversationReader) -> tuple[Sequence[tl.Block], int | None]:
         """Return the first `limit` matching blocks, and the seq of the last of them if more blocks match, otherwise None."""
         if self.limit is None:
             return await self.blocks(conversation), None
@@ -150,8 +108,8 @@ class BlockSelection:
 
 
 @command
-@conversation_argument
-@conversation_option
+@parameters.conversation_argument
+@parameters.conversation_option
 @click.option("--turn", type=click.IntRange(min=1), help="Only this turn.")
 @click.option(
     "--types",
@@ -178,9 +136,9 @@ class BlockSelection:
 @click.option("listed", "--list", "--all", is_flag=True, help="List the conversations instead.")
 @click.option("--active-after", metavar="TIME", help="With --list: only those active later.")
 @click.option("--active-before", metavar="TIME", help="With --list: only those not active since.")
-@scope_options
-@pager_option
-@json_option
+@parameters.scope_options
+@parameters.pager_option
+@parameters.json_option
 async def timeline(
     choices: Choices,
     screen: Screen,
@@ -257,7 +215,7 @@ async def show_blocks(selection: BlockSelection, choices: Choices, screen: Scree
     return ANSWERED
 
 
-def block_columns(blocks: Sequence[Block], *, wide: bool) -> Columns:
+def block_columns(blocks: Sequence[tl.Block], *, wide: bool) -> Columns:
     """Render blocks in columns, coloured by type, with the size of each body, and with the type if `wide`."""
     rows: list[tuple[Text, ...]] = []
     for block in blocks:
@@ -269,7 +227,7 @@ def block_columns(blocks: Sequence[Block], *, wide: bool) -> Columns:
                 Text(f"{block.ts:%H:%M:%S}", style=QUIET),
                 *([Text(block.type, style=style)] if wide else []),
                 Text(block.ref, style=style),
-                Text(format_size(len(encode(block.body)[2])), style=QUIET),
+                Text(format_size(len(tl.encode(block.body)[2])), style=QUIET),
                 Text(escape(summary_of(block)), style=style if style == QUIET else ""),
             )
         )
@@ -283,14 +241,14 @@ def format_size(count: int) -> str:
     return f"{count / KILO:.0f} kB" if count < MEGA else f"{count / MEGA:.1f} MB"
 
 
-def _block_line(block: Block) -> str:
+def _block_line(block: tl.Block) -> str:
     cells = (
         str(block.seq),
         block.turn_id,
         str(block.round),
         block.type,
         block.ref,
-        iso_time(block.ts),
+        tl.iso_time(block.ts),
         escape(summary_of(block)),
     )
     return "\t".join(cells)
@@ -303,45 +261,45 @@ def style_of(kind: str) -> str:
     return next((STYLES[name] for name in beginnings if name in STYLES), QUIET)
 
 
-def summary_of(block: Block) -> str:
+def summary_of(block: tl.Block) -> str:
     """Summarize a block on one line of any length."""
     body = block.body
     if not _SUMMARIZED.has(body):
         return " ".join(text_of(block)[0].split())
     match body:
-        case TurnHeader() | RoundStart() | Decision() | ModelSwitched() | Exit():
+        case tl.TurnHeader() | tl.RoundStart() | tl.Decision() | tl.ModelSwitched() | tl.Exit():
             return _lifecycle_summary(body)
         case (
-            ToolCalled()
-            | ToolStarted()
-            | ToolResult()
-            | RunChild()
-            | ProxiedCall()
-            | ProxiedResult()
+            tl.ToolCalled()
+            | tl.ToolStarted()
+            | tl.ToolResult()
+            | tl.RunChild()
+            | tl.ProxiedCall()
+            | tl.ProxiedResult()
         ):
             return _call_summary(body)
         case (
-            SourceAdded()
-            | TextKept()
-            | ArtifactKept()
-            | UserAttachment()
-            | FileAdded()
-            | FileRemoved()
-            | FilesPulled()
+            tl.SourceAdded()
+            | tl.TextKept()
+            | tl.ArtifactKept()
+            | tl.UserAttachment()
+            | tl.FileAdded()
+            | tl.FileRemoved()
+            | tl.FilesPulled()
         ):
             return _content_summary(body)
-        case Plan(snapshot=snapshot):
+        case tl.Plan(snapshot=snapshot):
             status = "" if snapshot.open else f"{snapshot.status} · "
             return status + "  ".join(snapshot.lines())
-        case PlanAck(changes=changes):
-            return "  ".join(f"{MARKS[status]} [{number}]" for number, status in changes.items())
-        case CrewGraph() as graph:
+        case tl.PlanAck(changes=changes):
+            return "  ".join(f"{tl.MARKS[status]} [{number}]" for number, status in changes.items())
+        case tl.CrewGraph() as graph:
             return _graph_summary(graph)
-        case CustomEvent(name=name, data=data):
+        case tl.CustomEvent(name=name, data=data):
             return f"{name} {dumps(data)}"
 
 
-def _graph_summary(graph: CrewGraph) -> str:
+def _graph_summary(graph: tl.CrewGraph) -> str:
     """Summarize a graph with the status and the dependencies of each step."""
     steps = [
         f"{GRAPH_MARKS[step.status]} {step.id}"
@@ -354,18 +312,18 @@ def _graph_summary(graph: CrewGraph) -> str:
 
 def _lifecycle_summary(body: LifecycleBody) -> str:
     match body:
-        case TurnHeader() as header:
+        case tl.TurnHeader() as header:
             return _header_summary(header)
-        case RoundStart() as start:
+        case tl.RoundStart() as start:
             takes = f" · takes {', '.join(map(str, start.takes))}" if start.takes else ""
             opened = f" · opened by {start.opened_by}" if start.opened_by else ""
             return f"saw {start.saw} · epoch {start.epoch}{opened}{takes}"
-        case Decision() as decision:
+        case tl.Decision() as decision:
             tokens = f"{decision.usage.input_tokens:,} → {decision.usage.output_tokens:,} tokens"
             return f"{decision.stop_reason} · {quantity(decision.calls, 'call')} · {tokens}"
-        case ModelSwitched(model=model, to=to, why=why, text=text):
+        case tl.ModelSwitched(model=model, to=to, why=why, text=text):
             return " · ".join([f"{model} gives way to {to}", why, *text.split("\n")[:1]])
-        case Exit() as ended:
+        case tl.Exit() as ended:
             error = f" · {ended.error}" if ended.error else ""
             rounds = quantity(ended.rounds, "round")
             return f"{ended.reason} · {rounds} · {format_duration(ended.elapsed_ms)}{error}"
@@ -373,15 +331,15 @@ def _lifecycle_summary(body: LifecycleBody) -> str:
 
 def _call_summary(body: CallBody) -> str:
     match body:
-        case ToolCalled(tool=tool, arguments=arguments):
+        case tl.ToolCalled(tool=tool, arguments=arguments):
             return f"{tool} {dumps(arguments)}"
-        case ProxiedCall(tool=tool, arguments=arguments, parent=parent):
+        case tl.ProxiedCall(tool=tool, arguments=arguments, parent=parent):
             return f"{tool} {dumps(arguments)} · for {parent}"
-        case ToolStarted() as started:
+        case tl.ToolStarted() as started:
             return f"{started.call_id} begins · {started.effect}"
-        case RunChild() as child:
+        case tl.RunChild() as child:
             return _child_summary(child)
-        case ToolResult() | ProxiedResult() as result:
+        case tl.ToolResult() | tl.ProxiedResult() as result:
             status = "" if result.status == "ok" else f"{result.status} · "
             text = " ".join(result.text.split())
             return f"{status}{result.tool} · {format_duration(result.elapsed_ms)} · {text}"
@@ -389,31 +347,31 @@ def _call_summary(body: CallBody) -> str:
 
 def _content_summary(body: ContentBody) -> str:
     match body:
-        case SourceAdded(sid=sid, source=source):
+        case tl.SourceAdded(sid=sid, source=source):
             return f"[{sid}] {source.title} — {source.url}"
-        case UserAttachment() as file:
-            return f"{file.name} · {attachments.describe(file)}"
-        case TextKept() as stored:
+        case tl.UserAttachment() as file:
+            return f"{file.name} · {tl.attachments.describe(file)}"
+        case tl.TextKept() as stored:
             return f"{stored.title or stored.ref} · {quantity(len(stored.text), 'character')}"
-        case ArtifactKept() as stored:
+        case tl.ArtifactKept() as stored:
             length = quantity(len(stored.text), "character")
             return f"{stored.name} @{stored.version} · {length}"
-        case FileAdded(area=area, path=path, version=version):
-            return f"{area}/{path} @{version} · {workspace.describe_file(body)}"
-        case FileRemoved(area=area, path=path):
+        case tl.FileAdded(area=area, path=path, version=version):
+            return f"{area}/{path} @{version} · {tl.workspace.describe_file(body)}"
+        case tl.FileRemoved(area=area, path=path):
             return f"{area}/{path}"
-        case FilesPulled(refs=refs):
+        case tl.FilesPulled(refs=refs):
             return " ".join(refs)
 
 
-def _header_summary(header: TurnHeader) -> str:
+def _header_summary(header: tl.TurnHeader) -> str:
     parts = [header.bundle, header.model, header.protocol]
     for used in header.knowledge_commits:
         parts.append(f"{used.repository} @ {used.commit[:SHORT_COMMIT]}")
     return " · ".join([*parts, *_limits(header)])
 
 
-def _limits(header: TurnHeader) -> Iterator[str]:
+def _limits(header: tl.TurnHeader) -> Iterator[str]:
     """Yield the preset of the turn if it is not `bare`, and the limits that differ from the preset."""
     if header.preset != "bare":
         yield f"preset {header.preset}"
@@ -424,7 +382,7 @@ def _limits(header: TurnHeader) -> Iterator[str]:
             yield f"{name}={format_limit(value)}"
 
 
-def _child_summary(child: RunChild) -> str:
+def _child_summary(child: tl.RunChild) -> str:
     """Summarize a child run: its conversation when it begins, a ref to its answer when it ends."""
     if not child.reason:
         return f"{child.call_id} begins {child.conversation}"
@@ -465,7 +423,7 @@ async def list_conversations(
         is_filtered = any(value is not None for value in filters)
         screen.note("no such conversation" if is_filtered else "no conversation yet")
     if page and len(summaries) > len(page):
-        screen.note(f"there are more: --active-before {iso_time(page[-1].last_activity_at)}")
+        screen.note(f"there are more: --active-before {tl.iso_time(page[-1].last_activity_at)}")
     return ANSWERED
 
 
@@ -486,7 +444,7 @@ def _parse_time(written: str | None) -> datetime | None:
 
 
 def _conversation_columns(
-    summaries: Sequence[ConversationSummary], unfinished: Container[ConversationKey]
+    summaries: Sequence[tl.ConversationSummary], unfinished: Container[tl.ConversationKey]
 ) -> Columns:
     """Lay out the conversations as a table. The turns of a conversation with an unfinished turn say so."""
     rows = [
@@ -503,38 +461,38 @@ def _conversation_columns(
     return Columns(rows=rows, cut=len(rows[0]) - 1, right=frozenset({2, 3}))
 
 
-def _remark(summary: ConversationSummary, unfinished: Container[ConversationKey]) -> str:
+def _remark(summary: tl.ConversationSummary, unfinished: Container[tl.ConversationKey]) -> str:
     return ", one unfinished" if summary.conversation in unfinished else ""
 
 
-def _owner(key: ConversationKey) -> str:
+def _owner(key: tl.ConversationKey) -> str:
     """Render the user, with the project and the tenant if they are not the default."""
-    project = [key.project] if key.project != DEFAULT_PROJECT else []
-    tenant = [key.tenant] if key.tenant != DEFAULT_TENANT else []
+    project = [key.project] if key.project != tl.DEFAULT_PROJECT else []
+    tenant = [key.tenant] if key.tenant != tl.DEFAULT_TENANT else []
     return " · ".join([key.user, *project, *tenant])
 
 
-def _conversation_line(summary: ConversationSummary) -> str:
+def _conversation_line(summary: tl.ConversationSummary) -> str:
     cells = (
         summary.conversation.name,
         summary.conversation.user,
         str(summary.turns),
         str(summary.head),
-        iso_time(summary.last_activity_at),
+        tl.iso_time(summary.last_activity_at),
         " ".join(summary.title.split()),
     )
     return "\t".join(cells)
 
 
 def _conversation_document(
-    summary: ConversationSummary, unfinished: Container[ConversationKey]
+    summary: tl.ConversationSummary, unfinished: Container[tl.ConversationKey]
 ) -> JsonObject:
     return {
         **key_document(summary.conversation),
         "turns": summary.turns,
         "blocks": summary.head,
         "unfinished": summary.conversation in unfinished,
-        "started_at": iso_time(summary.started_at),
-        "last_activity_at": iso_time(summary.last_activity_at),
+        "started_at": tl.iso_time(summary.started_at),
+        "last_activity_at": tl.iso_time(summary.last_activity_at),
         "title": " ".join(summary.title.split()),
     }

@@ -9,32 +9,17 @@ from typing import TypeVar
 
 from rich.text import Text
 
+from loopline import timeline as tl
 from loopline.cli.options import ANSWERED, Choices, UsageError
 from loopline.cli.reader import conversation_in, open_store, read_blocks
 from loopline.cli.terminal import QUIET, REF, Columns, Screen, escape, quantity
 from loopline.events import DialectName, Record, replayed, sse
 from loopline.models import Json, JsonObject, Usage, dumps
 from loopline.reader import ConversationReader
-from loopline.timeline import (
-    Block,
-    CitedSentence,
-    Completion,
-    CostSummary,
-    Overlap,
-    RequestCost,
-    RunChild,
-    Support,
-    Timeline,
-    Verification,
-    request_cost,
-    source_texts,
-    turn_id,
-    verify,
-)
 
 UNKNOWN = "unknown"
 COST_HEADINGS = ("round", "for", "model", "cost", "input", "output", "read", "written", "cached")
-SUPPORT_MARKS: Mapping[Support, tuple[str, str]] = {
+SUPPORT_MARKS: Mapping[tl.Support, tuple[str, str]] = {
     "supported": ("✓", "green"),
     "weak": ("~", "yellow"),
     "unsupported": ("✗", "red"),
@@ -50,7 +35,7 @@ class Charge:
 
     turn: int
     round: int
-    spent: RequestCost
+    spent: tl.RequestCost
     child: str = ""
 
 
@@ -69,7 +54,7 @@ async def show_costs(turn: int | None, choices: Choices, screen: Screen) -> int:
     rows = list(_cost_rows(charges, wide=screen.is_wide))
     right = frozenset(range(3, 9))
     screen.print_columns(Columns(rows=rows, cut=2, right=right, gap=1, headings=COST_HEADINGS))
-    total = CostSummary.of(charge.spent for charge in charges)
+    total = tl.CostSummary.of(charge.spent for charge in charges)
     if total.unknown:
         requests = quantity(total.unknown, "request")
         screen.note(f"the price of {requests} is unknown: the sums do not include them")
@@ -80,11 +65,11 @@ async def show_costs(turn: int | None, choices: Choices, screen: Screen) -> int:
 
 
 def _scope(name: str, turn: int | None) -> str:
-    return repr(name) if turn is None else f"{turn_id(turn)} of {name!r}"
+    return repr(name) if turn is None else f"{tl.turn_id(turn)} of {name!r}"
 
 
 async def _charges(
-    blocks: Sequence[Block], open_child: Callable[[str], ConversationReader]
+    blocks: Sequence[tl.Block], open_child: Callable[[str], ConversationReader]
 ) -> list[Charge]:
     """Return the cost of every request, with the requests of a child run at the place where the run began.
 
@@ -94,10 +79,10 @@ async def _charges(
     children: dict[str, list[Charge]] = {}
     for block in blocks:
         body = block.body
-        cost = request_cost(block)
-        child = body.conversation if isinstance(body, RunChild) else ""
+        cost = tl.request_cost(block)
+        child = body.conversation if isinstance(body, tl.RunChild) else ""
         charge = partial(Charge, turn=block.turn, round=block.round)
-        if isinstance(body, RunChild) and not body.reason:
+        if isinstance(body, tl.RunChild) and not body.reason:
             child_blocks = await open_child(child).blocks()
             children[child] = nested = await _charges(child_blocks, open_child)
             charges += [charge(spent=c.spent, child=c.child or child) for c in nested]
@@ -119,7 +104,7 @@ def _cost_rows(charges: Sequence[Charge], *, wide: bool) -> Iterator[tuple[Text,
     for number, of_turn in _group(charges, lambda charge: charge.turn).items():
         for charge in of_turn:
             yield _cost_row(charge, wide=wide)
-        yield _sum_row(turn_id(number), "", of_turn)
+        yield _sum_row(tl.turn_id(number), "", of_turn)
     for model, of_model in _group(charges, lambda charge: charge.spent.model).items():
         yield _sum_row("model", _model_name(model, wide=wide), of_model)
     yield _sum_row("all", "", charges)
@@ -133,7 +118,7 @@ def _cost_row(charge: Charge, *, wide: bool) -> tuple[Text, ...]:
         Text(f"{charge.turn}.{charge.round}", style=QUIET),
         Text(f"↳ {cost.purpose}" if child and not is_whole_child else cost.purpose),
         Text(escape(child if is_whole_child else _model_name(cost.model, wide=wide))),
-        *_amounts(CostSummary.of([cost]), ""),
+        *_amounts(tl.CostSummary.of([cost]), ""),
     )
 
 
@@ -145,7 +130,7 @@ def _model_name(model: str, *, wide: bool) -> str:
 
 
 def _sum_row(label: str, model: str, charges: Sequence[Charge]) -> tuple[Text, ...]:
-    total = CostSummary.of(charge.spent for charge in charges)
+    total = tl.CostSummary.of(charge.spent for charge in charges)
     return (
         Text(label, style="bold"),
         Text(quantity(total.requests, "request"), style="bold"),
@@ -154,7 +139,7 @@ def _sum_row(label: str, model: str, charges: Sequence[Charge]) -> tuple[Text, .
     )
 
 
-def _amounts(spending: CostSummary, style: str) -> tuple[Text, ...]:
+def _amounts(spending: tl.CostSummary, style: str) -> tuple[Text, ...]:
     usage = spending.usage
     return (
         Text(_cost_text(spending), style=style if spending.cost is not None else "yellow"),
@@ -166,7 +151,7 @@ def _amounts(spending: CostSummary, style: str) -> tuple[Text, ...]:
     )
 
 
-def _cost_text(spending: CostSummary) -> str:
+def _cost_text(spending: tl.CostSummary) -> str:
     """Render a cost as `$0.00123`, with `≈` if a part is estimated, and with `≥` if a part is unknown."""
     if spending.cost is None:
         return UNKNOWN
@@ -186,7 +171,7 @@ def _cache_share(usage: Usage) -> float:
 
 def _cost_document(name: str, charges: Sequence[Charge]) -> JsonObject:
     turns: list[Json] = [
-        {"turn_id": turn_id(number), **_sum_document(of_turn)}
+        {"turn_id": tl.turn_id(number), **_sum_document(of_turn)}
         for number, of_turn in _group(charges, lambda charge: charge.turn).items()
     ]
     models: list[Json] = [
@@ -205,7 +190,7 @@ def _cost_document(name: str, charges: Sequence[Charge]) -> JsonObject:
 def _charge_document(charge: Charge) -> JsonObject:
     cost = charge.spent
     return {
-        "turn_id": turn_id(charge.turn),
+        "turn_id": tl.turn_id(charge.turn),
         "round": charge.round,
         "child": charge.child,
         "ref": cost.block.ref,
@@ -218,7 +203,7 @@ def _charge_document(charge: Charge) -> JsonObject:
 
 
 def _sum_document(charges: Sequence[Charge]) -> JsonObject:
-    total = CostSummary.of(charge.spent for charge in charges)
+    total = tl.CostSummary.of(charge.spent for charge in charges)
     return {
         "requests": total.requests,
         **_usage_document(total.usage),
@@ -244,7 +229,7 @@ class VerifiedAnswer:
 
     turn_id: str
     ref: str
-    report: Verification
+    report: tl.Verification
 
 
 async def show_verification(turn: int | None, choices: Choices, screen: Screen) -> int:
@@ -252,7 +237,7 @@ async def show_verification(turn: int | None, choices: Choices, screen: Screen) 
     async with open_store(choices) as store:
         conversation, blocks = await read_blocks(store, choices, screen)
     name = conversation.conversation.name
-    answers = verify_answers(Timeline(blocks), turn)
+    answers = verify_answers(tl.Timeline(blocks), turn)
     if choices.as_json:
         documents: list[Json] = [_verification_document(answer) for answer in answers]
         screen.write_json({"conversation": name, "answers": documents})
@@ -265,15 +250,15 @@ async def show_verification(turn: int | None, choices: Choices, screen: Screen) 
     return ANSWERED
 
 
-def verify_answers(timeline: Timeline, turn: int | None) -> list[VerifiedAnswer]:
+def verify_answers(timeline: tl.Timeline, turn: int | None) -> list[VerifiedAnswer]:
     """Compare the answers of a conversation, or of one turn, with the stored texts of their sources."""
-    texts = source_texts(timeline)
+    texts = tl.source_texts(timeline)
     return [
         VerifiedAnswer(
-            block.turn_id, block.ref, verify(block.body.text, timeline.pool.sources, texts)
+            block.turn_id, block.ref, tl.verify(block.body.text, timeline.pool.sources, texts)
         )
         for block in timeline
-        if isinstance(block.body, Completion) and turn in (None, block.turn)
+        if isinstance(block.body, tl.Completion) and turn in (None, block.turn)
     ]
 
 
@@ -310,7 +295,7 @@ def _show_answer(answer: VerifiedAnswer, screen: Screen) -> None:
         screen.print_layout(columns, "\n".join(map("\t".join, lines)))
 
 
-def verification_summary(report: Verification) -> str:
+def verification_summary(report: tl.Verification) -> str:
     """Summarize a comparison as `2 supported · 1 weak · 1 no source · cites S:7, which is not there`."""
     parts = [f"{count} {support}" for support, count in report.counts.items() if count]
     if report.uncited:
@@ -338,7 +323,7 @@ def _verification_document(answer: VerifiedAnswer) -> JsonObject:
     }
 
 
-def _sentence_document(sentence: CitedSentence) -> JsonObject:
+def _sentence_document(sentence: tl.CitedSentence) -> JsonObject:
     by_source: JsonObject = {
         str(sid): _overlap_document(overlap)
         for sid, overlap in zip(sentence.sids, sentence.each, strict=True)
@@ -351,7 +336,7 @@ def _sentence_document(sentence: CitedSentence) -> JsonObject:
     }
 
 
-def _overlap_document(overlap: Overlap) -> JsonObject:
+def _overlap_document(overlap: tl.Overlap) -> JsonObject:
     return {
         "support": overlap.support,
         "share": round(overlap.share, 4),

@@ -12,25 +12,13 @@ from rich.console import Group, RenderableType
 from rich.spinner import Spinner
 from rich.text import Text
 
+from loopline import timeline
 from loopline.cli.files import FileLines
 from loopline.cli.terminal import QUIET, Cell, Columns, Screen, escape, format_duration, quantity
 from loopline.conversations import QUEUE_CHANNEL
 from loopline.errors import LooplineError
 from loopline.events import Delta, Event
 from loopline.models import Json, JsonObject, dumps
-from loopline.timeline import (
-    MARKS,
-    Block,
-    CustomEvent,
-    Decision,
-    Exit,
-    Plan,
-    PlanSnapshot,
-    RoundStart,
-    StepStatus,
-    ToolCalled,
-    ToolResult,
-)
 
 PLAN_TOOL = "react.plan"
 ARGUMENTS_LENGTH = 60
@@ -45,7 +33,7 @@ class Step:
     duration, None while it is unknown. `problem` is the error of a call outside a plan.
     """
 
-    status: StepStatus
+    status: timeline.StepStatus
     text: str
     tool: str = ""
     counts: str = ""
@@ -62,7 +50,7 @@ class Step:
 class _Call:
     tool: str
     round: int
-    result: ToolResult | None = None
+    result: timeline.ToolResult | None = None
 
 
 @dataclass(slots=True)
@@ -72,7 +60,7 @@ class _Row:
     text: str
     plan_id: str = ""
     number: int = 0
-    status: StepStatus = "pending"
+    status: timeline.StepStatus = "pending"
     calls: dict[str, _Call] = field(default_factory=dict[str, _Call])
     model: str = ""
     model_ms: float | None = None
@@ -83,7 +71,7 @@ class Steps:
 
     def __init__(self) -> None:
         self._rows: list[_Row] = []
-        self._plan: PlanSnapshot | None = None
+        self._plan: timeline.PlanSnapshot | None = None
         self._calls: dict[str, _Row] = {}
         self._round_started: datetime | None = None
         self._model = ""
@@ -96,22 +84,22 @@ class Steps:
         match event:
             case Delta():
                 self._take_delta(event)
-            case Block(body=RoundStart(), ts=ts):
+            case timeline.Block(body=timeline.RoundStart(), ts=ts):
                 self._round_started = ts
                 self._is_running = True
                 self._preview = ""
-            case Block(body=Decision(model=model)):
+            case timeline.Block(body=timeline.Decision(model=model)):
                 self._model = model
-            case Block(body=Plan(snapshot=snapshot), ts=ts):
+            case timeline.Block(body=timeline.Plan(snapshot=snapshot), ts=ts):
                 self._take_plan(snapshot, ts)
-            case Block(body=ToolCalled() as call, round=number):
+            case timeline.Block(body=timeline.ToolCalled() as call, round=number):
                 self._begin_call(call, number)
-            case Block(body=ToolResult() as result):
+            case timeline.Block(body=timeline.ToolResult() as result):
                 self._end_call(result)
-            case Block(body=Exit()):
+            case timeline.Block(body=timeline.Exit()):
                 self._is_running = False
                 self._preview = ""
-            case Block():
+            case timeline.Block():
                 pass
 
     @property
@@ -136,7 +124,7 @@ class Steps:
             case Delta():
                 pass
 
-    def _take_plan(self, snapshot: PlanSnapshot, ts: datetime) -> None:
+    def _take_plan(self, snapshot: timeline.PlanSnapshot, ts: datetime) -> None:
         """Update the steps of a plan; remove the pending steps of a plan that was closed or superseded."""
         if snapshot.current or self._plan is None or self._plan.plan_id == snapshot.plan_id:
             self._plan = snapshot
@@ -150,7 +138,7 @@ class Steps:
         if snapshot.status in ("closed", "superseded"):
             self._rows = [row for row in self._rows if not _is_abandoned(row, snapshot)]
 
-    def _begin_call(self, call: ToolCalled, number: int) -> None:
+    def _begin_call(self, call: timeline.ToolCalled, number: int) -> None:
         self.progress = ""
         if call.tool == PLAN_TOOL:
             return  # the plan itself is shown instead of the call
@@ -161,7 +149,7 @@ class Steps:
         row.calls[call.call_id] = _Call(call.tool, number)
         self._calls[call.call_id] = row
 
-    def _end_call(self, result: ToolResult) -> None:
+    def _end_call(self, result: timeline.ToolResult) -> None:
         self.progress = ""
         row = self._calls.get(result.call_id)
         if row is not None:
@@ -190,7 +178,7 @@ class Steps:
         return next(started, None) or next(waiting, None)
 
 
-def _is_abandoned(row: _Row, snapshot: PlanSnapshot) -> bool:
+def _is_abandoned(row: _Row, snapshot: timeline.PlanSnapshot) -> bool:
     return row.plan_id == snapshot.plan_id and row.status == "pending" and not row.calls
 
 
@@ -210,7 +198,7 @@ def _step(row: _Row, is_current: bool) -> Step:
     )
 
 
-def _status(calls: list[_Call], results: list[ToolResult]) -> StepStatus:
+def _status(calls: list[_Call], results: list[timeline.ToolResult]) -> timeline.StepStatus:
     if len(results) < len(calls):
         return "in_progress"
     return "done" if all(result.status == "ok" for result in results) else "failed"
@@ -224,7 +212,7 @@ def _tools(calls: list[_Call]) -> str:
     )
 
 
-def _result_counts(results: list[ToolResult]) -> str:
+def _result_counts(results: list[timeline.ToolResult]) -> str:
     counts: dict[str, int] = {}
     for result in results:
         if result.found is not None:
@@ -245,7 +233,7 @@ def _ms(calls: list[_Call]) -> float | None:
     return sum(rounds.values())
 
 
-def _problem(results: list[ToolResult]) -> str:
+def _problem(results: list[timeline.ToolResult]) -> str:
     failed = [result.text for result in results if result.status != "ok"]
     return _shorten(failed[0], ARGUMENTS_LENGTH) if failed else ""
 
@@ -265,7 +253,7 @@ PREVIEW_LINES = 6
 TEXT_COLUMN = 1
 DETAIL_COLUMNS = frozenset({3, 4})
 EVENT_LENGTH = 100
-MARK_STYLES: Mapping[StepStatus, str] = {
+MARK_STYLES: Mapping[timeline.StepStatus, str] = {
     "done": "green",
     "failed": "red",
     "in_progress": "yellow",
@@ -295,8 +283,8 @@ class TurnDisplay:
         for line in self._queue.take(event):
             self._screen.note(line)
         self._steps.take(event)
-        if isinstance(event, Block):
-            self.turn, self.has_ended = event.turn, isinstance(event.body, Exit)
+        if isinstance(event, timeline.Block):
+            self.turn, self.has_ended = event.turn, isinstance(event.body, timeline.Exit)
         if custom := custom_event_line(event):
             self._screen.note_step(custom)
         for line in self._files.take(event):
@@ -357,7 +345,7 @@ def _mark(step: Step, *, animated: bool) -> Cell:
     style = MARK_STYLES[step.status]
     if animated and step.status == "in_progress":
         return Spinner("dots", style=style)
-    return Text(MARKS[step.status], style=style)
+    return Text(timeline.MARKS[step.status], style=style)
 
 
 def _details(step: Step) -> tuple[str, str, str]:
@@ -368,7 +356,7 @@ def _details(step: Step) -> tuple[str, str, str]:
 
 def step_line(step: Step) -> Text:
     """Render a step on one line of any length."""
-    line = Text(f"{MARKS[step.status]} ", style=MARK_STYLES[step.status])
+    line = Text(f"{timeline.MARKS[step.status]} ", style=MARK_STYLES[step.status])
     line.append(escape(step.text), style="default")
     for detail in filter(None, _details(step)):
         line.append(f" · {detail}", style=QUIET)
@@ -377,8 +365,10 @@ def step_line(step: Step) -> Text:
 
 def custom_event_line(event: Event) -> Text | None:
     """Render an event that a tool or a workflow emitted on one line; None for every other event."""
-    custom = event.body if isinstance(event, Block) else event
-    if isinstance(custom, CustomEvent) or (isinstance(custom, Delta) and custom.type == "custom"):
+    custom = event.body if isinstance(event, timeline.Block) else event
+    if isinstance(custom, timeline.CustomEvent) or (
+        isinstance(custom, Delta) and custom.type == "custom"
+    ):
         data = "" if custom.data is None else dumps(custom.data)
         text = escape(f"{custom.name} {data}").strip()
         return Text(text if len(text) <= EVENT_LENGTH else f"{text[:EVENT_LENGTH]}…", style=QUIET)
@@ -401,10 +391,10 @@ class QueueLines:
             case Delta(type="progress", channel=channel, text=text) if channel == QUEUE_CHANNEL:
                 self._waits = True
                 yield Text(f"waiting: {escape(text)} · {self._hint}", style="yellow")
-            case Block(turn_id=turn_id) if self._waits:
+            case timeline.Block(turn_id=turn_id) if self._waits:
                 self._waits = False
                 yield Text(f"the wait is over: {turn_id} runs", style=QUIET)
-            case Delta() | Block():
+            case Delta() | timeline.Block():
                 pass
 
 

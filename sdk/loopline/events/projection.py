@@ -8,69 +8,40 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 
+from loopline import timeline
 from loopline.events import turn_events as turns
 from loopline.events.events import Delta, Event
 from loopline.models import JsonObject
-from loopline.timeline import (
-    BackgroundResult,
-    Block,
-    BodyUnion,
-    Completion,
-    CustomEvent,
-    Decision,
-    Draft,
-    Exit,
-    FileAdded,
-    InboxBody,
-    ModelSwitched,
-    Notes,
-    Plan,
-    ProxiedBody,
-    ProxiedCall,
-    ProxiedResult,
-    RangeSummary,
-    RoundStart,
-    RunChild,
-    Source,
-    SourceAdded,
-    Thinking,
-    ToolCalled,
-    ToolPending,
-    ToolQuestion,
-    ToolResult,
-    ToolsSelected,
-    Turn,
-    TurnHeader,
-    UserAnswer,
-    UserFollowup,
-    UserPrompt,
-    UserRecalled,
-    UserSteer,
-    citations,
-)
 
 StampedEvent = tuple[turns.EventMeta, turns.TurnEvent]
-CallBody = ToolCalled | RunChild | ToolQuestion | ToolPending | ToolResult | UserAnswer
-InputBody = InboxBody | UserRecalled | SourceAdded | ProxiedBody
+CallBody = (
+    timeline.ToolCalled
+    | timeline.RunChild
+    | timeline.ToolQuestion
+    | timeline.ToolPending
+    | timeline.ToolResult
+    | timeline.UserAnswer
+)
+InputBody = timeline.InboxBody | timeline.UserRecalled | timeline.SourceAdded | timeline.ProxiedBody
 """The bodies that later events use."""
 EventBody = (
-    TurnHeader
-    | RoundStart
-    | Decision
+    timeline.TurnHeader
+    | timeline.RoundStart
+    | timeline.Decision
     | CallBody
-    | Completion
-    | Exit
+    | timeline.Completion
+    | timeline.Exit
     | InputBody
-    | RangeSummary
-    | ToolsSelected
-    | ModelSwitched
-    | Draft
-    | CustomEvent
-    | FileAdded
-    | Plan
+    | timeline.RangeSummary
+    | timeline.ToolsSelected
+    | timeline.ModelSwitched
+    | timeline.Draft
+    | timeline.CustomEvent
+    | timeline.FileAdded
+    | timeline.Plan
 )
 """The bodies that have a turn event, or that a later turn event uses."""
-_EVENT_BODIES = BodyUnion[EventBody](EventBody)
+_EVENT_BODIES = timeline.BodyUnion[EventBody](EventBody)
 
 _START = turns.EventMeta(seq=0, turn=0, ts=datetime(1970, 1, 1, tzinfo=UTC))
 _CUT_OFF = ("interrupted", "stopped")
@@ -84,7 +55,7 @@ PROGRAM_CALL = "loopline.program_call"
 class TurnProjection:
     """The fold of one turn's blocks, with its calls by id and the start of each child run by conversation."""
 
-    turn: Turn
+    turn: timeline.Turn
     limit: int = 0
     has_started: bool = False
     calls: dict[str, turns.CallStarted] = field(default_factory=dict[str, turns.CallStarted])
@@ -118,7 +89,7 @@ class TurnProjection:
             stop_reason=self.stop_reason,
         )
 
-    def open_question(self, question: ToolQuestion) -> turns.QuestionOpened:
+    def open_question(self, question: timeline.ToolQuestion) -> turns.QuestionOpened:
         """Create the event for a question of a call that keeps running; without a form, the answer is yes or no."""
         request = turns.InputRequested(
             call=self.call(question.call_id),
@@ -138,10 +109,10 @@ class TurnProjection:
         if not self.has_started:
             self.has_started = True
             prompt = self.turn.prompt and self.turn.prompt.body
-            text = prompt.text if isinstance(prompt, UserPrompt) else ""
+            text = prompt.text if isinstance(prompt, timeline.UserPrompt) else ""
             yield turns.TurnStarted(prompt=text, bundle=bundle)
 
-    def start_call(self, called: ToolCalled) -> turns.CallStarted:
+    def start_call(self, called: timeline.ToolCalled) -> turns.CallStarted:
         """Store the call with its position in its decision, and return its event."""
         turn = self.turn
         call = self.calls[called.call_id] = turns.CallStarted(
@@ -154,7 +125,7 @@ class TurnProjection:
         )
         return call
 
-    def finish_call(self, result: ToolResult) -> turns.CallFinished:
+    def finish_call(self, result: timeline.ToolResult) -> turns.CallFinished:
         """Create the event for the result of a call; the turn has already taken the result."""
         call = self.call(result.call_id, result.tool)
         children = self.turn.children.values()
@@ -167,7 +138,7 @@ class TurnProjection:
         )
 
     def child_event(
-        self, child: RunChild, meta: turns.EventMeta
+        self, child: timeline.RunChild, meta: turns.EventMeta
     ) -> turns.ChildStarted | turns.ChildFinished:
         """Create the event for a child run: its end if the body has an exit reason, else its start."""
         call = self.call(child.call_id)
@@ -182,7 +153,7 @@ class TurnProjection:
             elapsed_ms=max(elapsed.total_seconds() * 1000, 0.0),
         )
 
-    def decision_event(self, decision: Decision) -> turns.DecisionMade:
+    def decision_event(self, decision: timeline.Decision) -> turns.DecisionMade:
         """Create the event for a decision, still without its notes and thinking, which later blocks have."""
         return turns.DecisionMade(
             iteration=self.turn.rounds if decision.purpose == "decision" else 0,
@@ -211,8 +182,8 @@ class TurnEventFold:
         self._newest = _START
         self._running = 0
         self._turns: dict[int, TurnProjection] = {}
-        self._inputs: dict[int, tuple[Block, InboxBody]] = {}
-        self._sources: dict[int, Source] = {}
+        self._inputs: dict[int, tuple[timeline.Block, timeline.InboxBody]] = {}
+        self._sources: dict[int, timeline.Source] = {}
         self._streamed_channels: set[str] = set()
         self._pending: _PendingDecision | None = None
         self._is_open = False
@@ -225,9 +196,9 @@ class TurnEventFold:
             case Delta():
                 meta = replace(self._newest, seq=0, turn=self._running)
                 return [(meta, turn_event) for turn_event in self._delta_events(event)]
-            case Block(seq=seq) if seq <= self._newest.seq:
+            case timeline.Block(seq=seq) if seq <= self._newest.seq:
                 return []
-            case Block():
+            case timeline.Block():
                 return [*self._complete_decision(event), *self._take_block(event)]
 
     def close(self) -> list[StampedEvent]:
@@ -239,33 +210,33 @@ class TurnEventFold:
         return [(meta, self._projection(self._running).pause())]
 
     def _projection(self, turn: int) -> TurnProjection:
-        return self._turns.setdefault(turn, TurnProjection(Turn(turn)))
+        return self._turns.setdefault(turn, TurnProjection(timeline.Turn(turn)))
 
-    def _complete_decision(self, block: Block) -> Iterator[StampedEvent]:
+    def _complete_decision(self, block: timeline.Block) -> Iterator[StampedEvent]:
         """Add thinking and notes to the pending decision, and yield its event at the first other block."""
         pending = self._pending
         body = block.body
         if pending is None:
             return
-        if isinstance(body, Thinking):
+        if isinstance(body, timeline.Thinking):
             pending.thinking = body.text
-        elif isinstance(body, Notes):
+        elif isinstance(body, timeline.Notes):
             pending.event = replace(pending.event, notes=body.text)
         else:
             self._pending = None
-            flag = body.flag if isinstance(body, Completion) else ""
+            flag = body.flag if isinstance(body, timeline.Completion) else ""
             thought = pending.event.notes or pending.thinking
             event = replace(pending.event, flag=flag, thought=thought, thinking=pending.thinking)
             yield pending.meta, event
 
-    def _take_block(self, block: Block) -> list[StampedEvent]:
+    def _take_block(self, block: timeline.Block) -> list[StampedEvent]:
         meta = self._newest = turns.EventMeta(seq=block.seq, turn=block.turn, ts=block.ts)
         projection = self._projection(block.turn)
         projection.turn.take(block)
         body = block.body
         if projection.is_running:
             self._running = block.turn
-            self._is_open = self._is_open or not isinstance(body, UserAnswer)
+            self._is_open = self._is_open or not isinstance(body, timeline.UserAnswer)
         if not _EVENT_BODIES.has(body):
             return []
         events = list(self._events(block, body, projection, meta))
@@ -274,76 +245,84 @@ class TurnEventFold:
         return [(meta, event) for event in events]
 
     def _events(
-        self, block: Block, body: EventBody, projection: TurnProjection, meta: turns.EventMeta
+        self,
+        block: timeline.Block,
+        body: EventBody,
+        projection: TurnProjection,
+        meta: turns.EventMeta,
     ) -> Iterator[turns.TurnEvent]:
         """Yield the events of a block; its turn has already taken it."""
         match body:
-            case TurnHeader(bundle=bundle):
+            case timeline.TurnHeader(bundle=bundle):
                 yield from projection.start(bundle)
-            case RoundStart():
+            case timeline.RoundStart():
                 yield from self._start_round(body, projection)
-            case Decision():
+            case timeline.Decision():
                 self._pending = _PendingDecision(meta, projection.decision_event(body))
             case (
-                ToolCalled()
-                | RunChild()
-                | ToolQuestion()
-                | ToolPending()
-                | ToolResult()
-                | UserAnswer()
+                timeline.ToolCalled()
+                | timeline.RunChild()
+                | timeline.ToolQuestion()
+                | timeline.ToolPending()
+                | timeline.ToolResult()
+                | timeline.UserAnswer()
             ):
                 yield from self._update_call(body, projection, meta)
-            case Completion():
+            case timeline.Completion():
                 yield self._answer(body, projection)
-            case Exit():
+            case timeline.Exit():
                 yield self._finish(body, projection)
             case (
-                UserPrompt()
-                | UserFollowup()
-                | UserSteer()
-                | BackgroundResult()
-                | UserRecalled()
-                | SourceAdded()
-                | ProxiedCall()
-                | ProxiedResult()
+                timeline.UserPrompt()
+                | timeline.UserFollowup()
+                | timeline.UserSteer()
+                | timeline.BackgroundResult()
+                | timeline.UserRecalled()
+                | timeline.SourceAdded()
+                | timeline.ProxiedCall()
+                | timeline.ProxiedResult()
             ):
                 yield from self._take_input(block, body)
             case (
-                RangeSummary()
-                | ToolsSelected()
-                | ModelSwitched()
-                | Draft()
-                | CustomEvent()
-                | FileAdded()
-                | Plan()
+                timeline.RangeSummary()
+                | timeline.ToolsSelected()
+                | timeline.ModelSwitched()
+                | timeline.Draft()
+                | timeline.CustomEvent()
+                | timeline.FileAdded()
+                | timeline.Plan()
             ):
                 yield body
 
     def _take_input(
         self,
-        block: Block,
+        block: timeline.Block,
         body: InputBody,
     ) -> Iterator[turns.TurnEvent]:
         """Store inputs and sources for later events, and yield the event of an input or of a program's call."""
         match body:
-            case ProxiedCall() | ProxiedResult():
+            case timeline.ProxiedCall() | timeline.ProxiedResult():
                 yield _program_call_event(body)
-            case SourceAdded(sid=sid, source=source):
+            case timeline.SourceAdded(sid=sid, source=source):
                 self._sources[sid] = source
-            case UserRecalled(said=seq):
+            case timeline.UserRecalled(said=seq):
                 self._inputs.pop(seq, None)
-            case UserPrompt():
+            case timeline.UserPrompt():
                 self._inputs[block.seq] = block, body
-            case UserFollowup(text=text) | UserSteer(text=text) | BackgroundResult(text=text):
+            case (
+                timeline.UserFollowup(text=text)
+                | timeline.UserSteer(text=text)
+                | timeline.BackgroundResult(text=text)
+            ):
                 self._inputs[block.seq] = block, body
                 yield turns.InputAccepted(kind=_kind(body), text=text)
 
     def _start_round(
-        self, start: RoundStart, projection: TurnProjection
+        self, start: timeline.RoundStart, projection: TurnProjection
     ) -> Iterator[turns.TurnEvent]:
         inputs = [(seq, *self._inputs.pop(seq)) for seq in start.takes if seq in self._inputs]
         for seq, block, body in inputs:
-            if not isinstance(body, UserPrompt) or block.turn != projection.turn.number:
+            if not isinstance(body, timeline.UserPrompt) or block.turn != projection.turn.number:
                 yield turns.InputTaken(kind=_kind(body), text=body.text, input_seq=seq)
         projection.limit = start.limit
         if start.purpose == "answer":
@@ -358,34 +337,36 @@ class TurnEventFold:
         meta: turns.EventMeta,
     ) -> Iterator[turns.TurnEvent]:
         match body:
-            case ToolCalled():
+            case timeline.ToolCalled():
                 yield projection.start_call(body)
                 return
-            case RunChild():
+            case timeline.RunChild():
                 yield projection.child_event(body, meta)
                 return
-            case ToolQuestion():
+            case timeline.ToolQuestion():
                 yield _question_event(body)
                 yield projection.open_question(body)
                 return
-            case UserAnswer(call_id=call_id):
+            case timeline.UserAnswer(call_id=call_id):
                 # Another call waits behind the paused call, so that no block has ended the stream of the turn before.
                 if self._is_open and call_id in projection.turn.pending:
                     self._is_open = False
                     yield projection.pause((call_id, *projection.unanswered))
                 return
-            case ToolPending(call_id=call_id, kind=kind, question=question, digest=digest):
+            case timeline.ToolPending(call_id=call_id, kind=kind, question=question, digest=digest):
                 call = projection.call(call_id)
                 yield turns.InputRequested(call=call, kind=kind, question=question, digest=digest)
-            case ToolResult():
+            case timeline.ToolResult():
                 yield projection.finish_call(body)
         # An interrupted call usually means that the turn ends, not that it pauses for the other calls.
-        is_cut_off = isinstance(body, ToolResult) and body.status in _CUT_OFF
+        is_cut_off = isinstance(body, timeline.ToolResult) and body.status in _CUT_OFF
         if projection.is_paused and not is_cut_off:
             self._is_open = False
             yield projection.pause()
 
-    def _answer(self, completion: Completion, projection: TurnProjection) -> turns.AnswerGiven:
+    def _answer(
+        self, completion: timeline.Completion, projection: TurnProjection
+    ) -> turns.AnswerGiven:
         sids = completion.sources_used
         return turns.AnswerGiven(
             text=_resolve_citations(completion),
@@ -396,7 +377,7 @@ class TurnEventFold:
             usage=projection.turn.usage,
         )
 
-    def _finish(self, end: Exit, projection: TurnProjection) -> turns.TurnFinished:
+    def _finish(self, end: timeline.Exit, projection: TurnProjection) -> turns.TurnFinished:
         turn = projection.turn
         completion = turn.completion
         self._is_open = False
@@ -410,7 +391,9 @@ class TurnEventFold:
             usage=turn.usage,
             cost=turn.cost,
             answer=_resolve_citations(completion) if completion else "",
-            late_inputs=tuple(body.text for body in inputs if not isinstance(body, UserPrompt)),
+            late_inputs=tuple(
+                body.text for body in inputs if not isinstance(body, timeline.UserPrompt)
+            ),
             stop_reason=projection.stop_reason,
             truncated=turn.is_truncated,
         )
@@ -429,44 +412,50 @@ class TurnEventFold:
                     channel=delta.channel, text=delta.text, call_id=delta.call_id, total=delta.total
                 )
             case "custom":
-                yield CustomEvent(name=delta.name, data=delta.data, call_id=delta.call_id)
+                yield timeline.CustomEvent(name=delta.name, data=delta.data, call_id=delta.call_id)
             case "pending":
                 pass  # the block of the question had the event
             case "missed":
                 pass  # not an event of the turn
 
 
-def question_digest(question: ToolQuestion) -> str:
+def question_digest(question: timeline.ToolQuestion) -> str:
     """Return the SHA-256 of a running call's question, in hexadecimal; an approval of the call is signed over it."""
     text = json.dumps([question.call_id, question.question])
     return sha256(text.encode()).hexdigest()
 
 
-def _question_event(question: ToolQuestion) -> CustomEvent:
+def _question_event(question: timeline.ToolQuestion) -> timeline.CustomEvent:
     data: JsonObject = {
         "callId": question.call_id,
         "question": question.question,
         "form": question.form,
     }
-    return CustomEvent(name=OPEN_QUESTION, data=data, call_id=question.call_id)
+    return timeline.CustomEvent(name=OPEN_QUESTION, data=data, call_id=question.call_id)
 
 
-def _program_call_event(body: ProxiedBody) -> CustomEvent:
+def _program_call_event(body: timeline.ProxiedBody) -> timeline.CustomEvent:
     """Create the event for the start or the end of a program's call, without its result, which has a ref."""
     data: JsonObject = {"callId": body.call_id, "parent": body.parent, "tool": body.tool}
     match body:
-        case ProxiedCall(arguments=arguments):
+        case timeline.ProxiedCall(arguments=arguments):
             data |= {"status": "started", "arguments": arguments}
-        case ProxiedResult(status=status, elapsed_ms=elapsed):
+        case timeline.ProxiedResult(status=status, elapsed_ms=elapsed):
             data |= {"status": status, "elapsedMs": elapsed}
-    return CustomEvent(name=PROGRAM_CALL, data=data, call_id=body.parent)
+    return timeline.CustomEvent(name=PROGRAM_CALL, data=data, call_id=body.parent)
 
 
-def _kind(body: InboxBody) -> str:
-    return "background" if isinstance(body, BackgroundResult) else body.type.removeprefix("user.")
+def _kind(body: timeline.InboxBody) -> str:
+    return (
+        "background"
+        if isinstance(body, timeline.BackgroundResult)
+        else body.type.removeprefix("user.")
+    )
 
 
-def _resolve_citations(completion: Completion) -> str:
+def _resolve_citations(completion: timeline.Completion) -> str:
     """Return the answer with its citations as `[1]`, `[2]`, …; a range ends at the newest cited source."""
     used = completion.sources_used
-    return citations.resolve(completion.text, citations.Marks(used), newest=max(used, default=0))
+    return timeline.citations.resolve(
+        completion.text, timeline.citations.Marks(used), newest=max(used, default=0)
+    )

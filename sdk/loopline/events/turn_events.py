@@ -6,25 +6,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
+from loopline import timeline
 from loopline.models import Json, JsonObject, Usage
-from loopline.timeline import (
-    AnswerFlag,
-    CustomEvent,
-    Decision,
-    Draft,
-    ExitReason,
-    FileAdded,
-    ModelSwitched,
-    Plan,
-    RangeSummary,
-    RunChild,
-    Source,
-    ToolResult,
-    ToolsSelected,
-    turn_id,
-)
 
-UNANSWERED: frozenset[ExitReason] = frozenset({"error", "refused", "stopped", "interrupted"})
+UNANSWERED: frozenset[timeline.ExitReason] = frozenset(
+    {"error", "refused", "stopped", "interrupted"}
+)
 """The exit reasons of a run without an answer."""
 
 
@@ -42,7 +29,7 @@ class EventMeta:
     @property
     def turn_id(self) -> str:
         """The turn's id in refs, such as `turn_1`."""
-        return turn_id(self.turn)
+        return timeline.turn_id(self.turn)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +66,11 @@ class DecisionMade:
 
     iteration: int
     limit: int
-    decision: Decision
+    decision: timeline.Decision
     thought: str = ""
     notes: str = ""
     thinking: str = ""
-    flag: AnswerFlag = ""
+    flag: timeline.AnswerFlag = ""
 
     @property
     def is_unreadable(self) -> bool:
@@ -113,7 +100,7 @@ class CallFinished:
 
     call: CallStarted
     ran_with: JsonObject
-    result: ToolResult
+    result: timeline.ToolResult
     open_calls: tuple[str, ...]
     has_children: bool = False
 
@@ -146,7 +133,7 @@ class ChildFinished:
     """A child run ended; `elapsed_ms` is the time between the blocks of its start and its end."""
 
     call: CallStarted
-    child: RunChild
+    child: timeline.RunChild
     elapsed_ms: float
 
 
@@ -200,7 +187,7 @@ class CitedSource:
     """A source that an answer cites, with its number in the pool; `source` is None if its block was not received."""
 
     sid: int
-    source: Source | None
+    source: timeline.Source | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +195,7 @@ class AnswerGiven:
     """The turn has its answer. `text` has resolved citations; `usage` is the turn's usage until now."""
 
     text: str
-    flag: AnswerFlag
+    flag: timeline.AnswerFlag
     sources: tuple[CitedSource, ...]
     usage: Usage
 
@@ -249,7 +236,7 @@ class TurnFinished:
     `truncated` is True if the model's output limit cut the answer off.
     """
 
-    reason: ExitReason
+    reason: timeline.ExitReason
     error: str
     rounds: int
     elapsed_ms: float
@@ -280,12 +267,12 @@ TurnEvent = (
     | TurnPaused
     | QuestionOpened
     | TurnFinished
-    | ToolsSelected
-    | ModelSwitched
-    | RangeSummary
-    | Draft
-    | CustomEvent
-    | FileAdded
-    | Plan
+    | timeline.ToolsSelected
+    | timeline.ModelSwitched
+    | timeline.RangeSummary
+    | timeline.Draft
+    | timeline.CustomEvent
+    | timeline.FileAdded
+    | timeline.Plan
 )
 """An event of a turn; a body without more to say is its own event."""

@@ -15,55 +15,17 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypedDict, Unpack
 
 from typing_extensions import TypeForm, TypeVar
 
-from loopline.bundle import (
-    Bundle,
-    HostFile,
-    LoadedBundle,
-    McpTools,
-    OpenBundle,
-    Properties,
-    Services,
-    Setting,
-    SkillSearch,
-    bundle_agents,
-    call_load_hook,
-    check_restrictions,
-    descriptor_modules,
-    load,
-    load_skills,
-    load_tools,
-    loop_settings,
-    make_deps,
-    merged,
-)
+from loopline import bundle as bundles
+from loopline import conversations, timeline
 from loopline.clock import Clock, SystemClock
-from loopline.conversations import (
-    Attachments,
-    Conversation,
-    InputChecks,
-    LeftTurns,
-    Recoveries,
-    Recovery,
-    Turns,
-)
 from loopline.crew import Agents, LessonWriter, QualityChoice
 from loopline.errors import LooplineError
 from loopline.events import Observer
 from loopline.files import AttachmentCaps
+from loopline.harness import model_choice, spaces
 from loopline.harness.hosted_folder import HostedFolder
 from loopline.harness.inspections import make_redactor, make_scanner, redact_models
 from loopline.harness.mcp_servers import McpServers, mcp_servers_of
-from loopline.harness.model_choice import (
-    Cassette,
-    Metering,
-    ModelChoice,
-    ModelsInUse,
-    OpenCassette,
-    add_agent_models,
-    meter_models,
-    open_cassette,
-    resolve_models,
-)
 from loopline.harness.read_only_store import (
     MEMORY,
     open_log,
@@ -71,14 +33,6 @@ from loopline.harness.read_only_store import (
     parse_store_url,
 )
 from loopline.harness.sandboxes import open_background, open_executions
-from loopline.harness.spaces import (
-    Embedders,
-    finish_cut_off_forgetting,
-    knowledge_config,
-    knowledge_reader,
-    open_memory,
-    open_space,
-)
 from loopline.harness.store import ConversationHost
 from loopline.harness.web_ports import open_web
 from loopline.knowledge import KnowledgeSpace, KnowledgeState, Progress
@@ -91,16 +45,6 @@ from loopline.redaction.redacted_log import RedactedLog
 from loopline.redaction.redaction import Redactor
 from loopline.skills import SKILLS_FOLDER, Skill, SkillPlace, Skills
 from loopline.tasks import ThreadCache
-from loopline.timeline import (
-    ConversationKey,
-    ConversationLimits,
-    Entry,
-    Lesson,
-    Sender,
-    TimelineLog,
-    TurnResult,
-    warm_codec,
-)
 from loopline.timeline.log import DEFAULT_LIMITS
 from loopline.tools import Tool
 
@@ -110,7 +54,10 @@ if TYPE_CHECKING:
 
 
 def open_lessons(
-    services: Services, turns: Turns, log: TimelineLog, stack: AsyncExitStack
+    services: bundles.Services,
+    turns: conversations.Turns,
+    log: timeline.TimelineLog,
+    stack: AsyncExitStack,
 ) -> LessonWriter | None:
     """Start the writer of lessons after turns, until the stack closes it; None if the bundle does not write lessons."""
     reflexion = services.quality.reflexion
@@ -131,7 +78,11 @@ def open_lessons(
 
 
 async def record_lesson(
-    log: TimelineLog, conversation: ConversationKey, turn: int, lesson: Lesson, /
+    log: timeline.TimelineLog,
+    conversation: timeline.ConversationKey,
+    turn: int,
+    lesson: timeline.Lesson,
+    /,
 ) -> None:
     """Append a lesson to a turn that has ended, when the lease of the conversation is free.
 
@@ -143,7 +94,7 @@ async def record_lesson(
     async with log.lease(conversation) as term:
         summary = await log.find(conversation)
         head = 0 if summary is None else summary.head
-        entries, key = [Entry(body=lesson, turn=turn)], f"lesson:{lesson.lesson_id}"
+        entries, key = [timeline.Entry(body=lesson, turn=turn)], f"lesson:{lesson.lesson_id}"
         await log.append(conversation, entries, seen=head, term=term, key=key)
 
 
@@ -158,7 +109,7 @@ USER = "user"
 
 
 def skill_places(
-    search: SkillSearch, environment: Mapping[str, str], folder: Path
+    search: bundles.SkillSearch, environment: Mapping[str, str], folder: Path
 ) -> tuple[SkillPlace, ...]:
     """Return the folders that are searched for skills; of skills with the same name, the first is used."""
     places: list[SkillPlace] = []
@@ -185,14 +136,14 @@ def _user_folders(environment: Mapping[str, str]) -> Iterator[Path]:
 
 
 def skill_finder(
-    bundle: LoadedBundle, search: SkillSearch, environment: Mapping[str, str]
+    bundle: bundles.LoadedBundle, search: bundles.SkillSearch, environment: Mapping[str, str]
 ) -> Callable[[str], Skills]:
     """Make a cached function that loads the skills of a descriptor module, and logs warnings about skill folders."""
 
     @cache
     def find_skills(module: str) -> Skills:
         places = skill_places(search, environment, Path.cwd())
-        skills = load_skills(module, bundle, places=places)
+        skills = bundles.load_skills(module, bundle, places=places)
         if places:
             for warning in skills.warnings:
                 logger.warning("%s", warning)
@@ -273,15 +224,15 @@ B = TypeVar("B", default=Any)
 class _OpenHarness:
     """The parts of an open harness; `readable_skills` returns the skills that can be read outside a turn."""
 
-    loaded: LoadedBundle
-    services: Services
-    log: TimelineLog
-    turns: Turns
+    loaded: bundles.LoadedBundle
+    services: bundles.Services
+    log: timeline.TimelineLog
+    turns: conversations.Turns
     servers: McpServers
     lessons: LessonWriter | None
-    checks: InputChecks
+    checks: conversations.InputChecks
     readable_skills: Callable[[], Skills]
-    left_turns: LeftTurns = field(default_factory=LeftTurns)
+    left_turns: conversations.LeftTurns = field(default_factory=conversations.LeftTurns)
 
 
 class OpenOptions(TypedDict, total=False):
@@ -289,13 +240,13 @@ class OpenOptions(TypedDict, total=False):
 
     on_build: Progress | None
     telemetry: Telemetry
-    cassette: Cassette | None
+    cassette: model_choice.Cassette | None
     caps: AttachmentCaps | None
-    limits: ConversationLimits | None
+    limits: timeline.ConversationLimits | None
     deps: object
-    hosting: HostFile | None
+    hosting: bundles.HostFile | None
     redactor: Redactor | None
-    metering: Metering | None
+    metering: model_choice.Metering | None
     convert_error: Callable[[Exception], Exception] | None
 
 
@@ -304,11 +255,11 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
 
     def __init__(
         self,
-        bundle: str | Path | Bundle[T_co],
+        bundle: str | Path | bundles.Bundle[T_co],
         *,
-        store: str | TimelineLog | None,
-        model: ModelChoice,
-        properties: Mapping[str, Setting],
+        store: str | timeline.TimelineLog | None,
+        model: model_choice.ModelChoice,
+        properties: Mapping[str, bundles.Setting],
         clock: Clock | None,
         options: OpenOptions,
     ) -> None:
@@ -317,9 +268,11 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         self._source = bundle
         self._callers_log = None if isinstance(store, str | None) else store
         self._store_place = parse_store_url(store if isinstance(store, str | None) else MEMORY)
-        self._choose = resolve_models(model) if cassette is None else _raise_not_open
+        self._choose = model_choice.resolve_models(model) if cassette is None else _raise_not_open
         self._open_cassette = (
-            partial(open_cassette, cassette, model, clock) if cassette is not None else None
+            partial(model_choice.open_cassette, cassette, model, clock)
+            if cassette is not None
+            else None
         )
         self._overrides = properties
         self._clock = clock or SystemClock()
@@ -333,19 +286,19 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         self._limits = options.get("limits") or DEFAULT_LIMITS
         self._deps = options.get("deps")
         self._folder = HostedFolder()
-        self._host_file: HostFile = options.get("hosting") or self._folder.host_file
-        self._models = ModelsInUse()
+        self._host_file: bundles.HostFile = options.get("hosting") or self._folder.host_file
+        self._models = model_choice.ModelsInUse()
         self._opened: _OpenHarness | None = None
         self._closing = AsyncExitStack()
 
     @classmethod
     def open(
         cls,
-        bundle: str | Path | Bundle[B],
+        bundle: str | Path | bundles.Bundle[B],
         *,
-        store: str | TimelineLog | None = None,
-        model: ModelChoice = None,
-        properties: Mapping[str, Setting] | None = None,
+        store: str | timeline.TimelineLog | None = None,
+        model: model_choice.ModelChoice = None,
+        properties: Mapping[str, bundles.Setting] | None = None,
         clock: Clock | None = None,
         **options: Unpack[OpenOptions],
     ) -> Harness[B]:
@@ -372,7 +325,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             ModelError: the model string is invalid.
             LooplineError: `telemetry` is unknown, or `limits` are given together with a log, which has limits already.
         """
-        check_type(bundle, (str, Path, Bundle), "the bundle", "a path, a name or a Bundle")
+        check_type(bundle, (str, Path, bundles.Bundle), "the bundle", "a path, a name or a Bundle")
         check_type(properties or {}, Mapping, "properties", "a dict")
         if store is not None and not hasattr(store, "append"):
             check_type(store, str, "store", "a URL or a TimelineLog")
@@ -390,41 +343,45 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
             tape = await self._open_tape(stack)
-            await asyncio.to_thread(warm_codec)
+            await asyncio.to_thread(timeline.warm_codec)
             stack.push_async_callback(asyncio.to_thread, self._folder.close)
-            loaded = await asyncio.to_thread(load, self._source)
+            loaded = await asyncio.to_thread(bundles.load, self._source)
             properties = await asyncio.to_thread(self._properties, loaded)
             redactor = self._redactor or await asyncio.to_thread(make_redactor, properties)
             log = await self._open_log(stack, redactor, collects=tape is None)
             store_file = self._store_place.file if self._callers_log is None else None
-            embedders = Embedders(loaded.folder, os.environ)
+            embedders = spaces.Embedders(loaded.folder, os.environ)
             stack.push_async_callback(embedders.close)
-            memory = open_memory(log, store_file, self._clock, embedders.of_memory(properties))
+            memory = spaces.open_memory(
+                log, store_file, self._clock, embedders.of_memory(properties)
+            )
             stack.push_async_callback(memory.close)
-            await finish_cut_off_forgetting(log, memory, store_file)
+            await spaces.finish_cut_off_forgetting(log, memory, store_file)
             space = await self._space(loaded, properties, embedders, stack)
-            await call_load_hook(loaded)
-            deps = await make_deps(loaded, stack) if self._deps is None else self._deps
+            await bundles.call_load_hook(loaded)
+            deps = await bundles.make_deps(loaded, stack) if self._deps is None else self._deps
             servers = mcp_servers_of(loaded, properties, store_file, os.environ, self._clock)
             stack.push_async_callback(servers.close)
-            skills = skill_finder(loaded, loop_settings(properties).skills, os.environ)
+            skills = skill_finder(loaded, bundles.loop_settings(properties).skills, os.environ)
             tool_modules, skill_modules = await asyncio.to_thread(_find_modules, loaded)
-            services = Services(
-                source=loaded.bundle.id if isinstance(self._source, Bundle) else str(self._source),
+            services = bundles.Services(
+                source=loaded.bundle.id
+                if isinstance(self._source, bundles.Bundle)
+                else str(self._source),
                 bundle_id=loaded.bundle.id,
                 sender=await self._register(log, loaded, stack),
                 instructions=loaded.bundle.instructions,
                 output=output_type_of(loaded.bundle.output_type),
                 properties=properties,
-                settings=loop_settings(properties),
+                settings=bundles.loop_settings(properties),
                 environment=os.environ,
                 clock=self._clock,
                 knowledge=space,
                 memory=memory,
                 on_build=self._on_build,
-                read_knowledge=partial(knowledge_reader, space, self._past_repositories),
+                read_knowledge=partial(spaces.knowledge_reader, space, self._past_repositories),
                 models=self._make_models(redactor),
-                toolset=ThreadCache(partial(load_tools, bundle=loaded)),
+                toolset=ThreadCache(partial(bundles.load_tools, bundle=loaded)),
                 skills=ThreadCache(skills),
                 deps=deps,
                 mcp_tools=servers.tools,
@@ -441,8 +398,10 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 convert_error=self._convert_error,
             )
             await asyncio.gather(*map(servers.check_selections, tool_modules))
-            await check_restrictions(loaded, services, skill_modules)
-            turns = await self._open_turns(log, OpenBundle(loaded, services), redactor, stack)
+            await bundles.check_restrictions(loaded, services, skill_modules)
+            turns = await self._open_turns(
+                log, bundles.OpenBundle(loaded, services), redactor, stack
+            )
             self._opened = _OpenHarness(
                 loaded=loaded,
                 services=services,
@@ -450,7 +409,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 turns=turns,
                 servers=servers,
                 lessons=open_lessons(services, turns, log, stack),
-                checks=InputChecks(self._caps, self._scanner, redactor),
+                checks=conversations.InputChecks(self._caps, self._scanner, redactor),
                 readable_skills=cache(partial(_readable_skills, skill_modules, skills)),
             )
             if tape is not None:
@@ -458,7 +417,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             self._closing = stack.pop_all()
         return self
 
-    async def _open_tape(self, stack: AsyncExitStack) -> OpenCassette | None:
+    async def _open_tape(self, stack: AsyncExitStack) -> model_choice.OpenCassette | None:
         """Open the cassette if there is one, and use its models and clock; the stack closes the cassette."""
         tape = await self._open_cassette() if self._open_cassette is not None else None
         if tape is not None:
@@ -468,21 +427,23 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         return tape
 
     async def _register(
-        self, log: TimelineLog, loaded: LoadedBundle, stack: AsyncExitStack
-    ) -> Sender:
+        self, log: timeline.TimelineLog, loaded: bundles.LoadedBundle, stack: AsyncExitStack
+    ) -> timeline.Sender:
         """Register this harness in the log as a sender until the stack closes."""
         version = await asyncio.to_thread(loaded.version)
         return await stack.enter_async_context(log.present(loaded.bundle.id, version))
 
     def _make_models(
         self, redactor: Redactor | None
-    ) -> Callable[[ConversationKey], AbstractAsyncContextManager[ModelRegistry]]:
+    ) -> Callable[[timeline.ConversationKey], AbstractAsyncContextManager[ModelRegistry]]:
         """Return a function that opens the models of a run with metering and redaction."""
-        return redact_models(meter_models(self._models_of_run, self._metering), redactor)
+        return redact_models(
+            model_choice.meter_models(self._models_of_run, self._metering), redactor
+        )
 
     async def _open_log(
         self, stack: AsyncExitStack, redactor: Redactor | None, *, collects: bool
-    ) -> TimelineLog:
+    ) -> timeline.TimelineLog:
         """Return the log with redaction; open it if the caller passed a URL, and let the stack close it.
 
         With a cassette `collects` is false: the removal of unused blobs would read the recorded clock at other times.
@@ -496,18 +457,18 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
 
     async def _open_turns(
         self,
-        log: TimelineLog,
-        bundle: OpenBundle,
+        log: timeline.TimelineLog,
+        bundle: bundles.OpenBundle,
         redactor: Redactor | None,
         stack: AsyncExitStack,
-    ) -> Turns:
+    ) -> conversations.Turns:
         """Return the runner of turns; the stack closes it before the background calls, which can outlive turns."""
-        turns = Turns(log, self._clock, await self._observer(stack), bundle, redactor)
+        turns = conversations.Turns(log, self._clock, await self._observer(stack), bundle, redactor)
         stack.push_async_callback(turns.close)
         return turns
 
     def _models_of_run(
-        self, conversation: ConversationKey
+        self, conversation: timeline.ConversationKey
     ) -> AbstractAsyncContextManager[ModelRegistry]:
         """Open the models of a run until the context ends."""
         del conversation  # every conversation has the same models
@@ -520,14 +481,16 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             stack.push_async_callback(observer.close)
         return observer
 
-    def _properties(self, loaded: LoadedBundle) -> Properties:
+    def _properties(self, loaded: bundles.LoadedBundle) -> bundles.Properties:
         """Merge the defaults of the bundle, its files and the overrides of the caller."""
-        return merged(loaded.bundle.defaults, folder=loaded.folder, overrides=self._overrides)
+        return bundles.merged(
+            loaded.bundle.defaults, folder=loaded.folder, overrides=self._overrides
+        )
 
-    async def _agents(self, loaded: LoadedBundle) -> Agents:
+    async def _agents(self, loaded: bundles.LoadedBundle) -> Agents:
         """Load the agents of the bundle, and add the models that the environment names for them."""
-        agents = await asyncio.to_thread(bundle_agents, loaded)
-        self._choose = add_agent_models(self._choose, agents, os.environ)
+        agents = await asyncio.to_thread(bundles.bundle_agents, loaded)
+        self._choose = model_choice.add_agent_models(self._choose, agents, os.environ)
         return agents
 
     async def __aexit__(self, kind: object, error: object, traceback: object) -> None:
@@ -543,12 +506,12 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         return self._opened
 
     @property
-    def bundle(self) -> Bundle[T_co]:
+    def bundle(self) -> bundles.Bundle[T_co]:
         """The bundle that was opened."""
         return self._open_parts.loaded.bundle
 
     @property
-    def properties(self) -> Properties:
+    def properties(self) -> bundles.Properties:
         """The properties of the bundle, with the overrides of the caller."""
         return self._open_parts.services.properties
 
@@ -573,7 +536,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         """The search index over past turns of this store."""
         return self._open_parts.services.memory
 
-    async def server_tools(self) -> McpTools:
+    async def server_tools(self) -> bundles.McpTools:
         """Return the tools and the problems of the bundle's MCP servers; a server without a stored tool list is started."""
         opened = self._open_parts
         tools: dict[str, Tool] = {}
@@ -584,7 +547,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             tools |= {tool.spec.name: tool for tool in server_tools.tools}
             problems += server_tools.problems
             unknown += server_tools.unknown
-        return McpTools(
+        return bundles.McpTools(
             tuple(tools.values()),
             tuple(dict.fromkeys(problems)),
             unknown=tuple(dict.fromkeys(unknown)),
@@ -632,13 +595,15 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         return self._choose().default[0]
 
     @property
-    def log(self) -> TimelineLog:
+    def log(self) -> timeline.TimelineLog:
         """The log that stores the conversations."""
         return self._open_parts.log
 
-    def _conversation(self, conversation: ConversationKey) -> Conversation[T_co]:
+    def _conversation(
+        self, conversation: timeline.ConversationKey
+    ) -> conversations.Conversation[T_co]:
         opened = self._open_parts
-        return Conversation(
+        return conversations.Conversation(
             opened.log,
             conversation,
             turns=opened.turns,
@@ -650,9 +615,9 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         self,
         *,
         at_once: int = 4,
-        on_outcome: Callable[[Recovery], None] | None = None,
+        on_outcome: Callable[[conversations.Recovery], None] | None = None,
         unbegun_since: datetime | None = None,
-    ) -> list[Recovery]:
+    ) -> list[conversations.Recovery]:
         """Resume every turn of this bundle in the store that was cut off or never started.
 
         Call it at the start of a process, and again for turns of processes that have died. A turn that runs in
@@ -666,7 +631,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             LooplineError: `at_once` is below 1.
         """
         opened = self._open_parts
-        recoveries = Recoveries(
+        recoveries = conversations.Recoveries(
             log=opened.log,
             turns=opened.turns,
             left=opened.left_turns,
@@ -684,17 +649,17 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
 
     async def _space(
         self,
-        loaded: LoadedBundle,
-        properties: Properties,
-        embedders: Embedders,
+        loaded: bundles.LoadedBundle,
+        properties: bundles.Properties,
+        embedders: spaces.Embedders,
         stack: AsyncExitStack,
     ) -> KnowledgeSpace | None:
         """Open and build the knowledge space of the bundle; None without one. The stack closes it."""
-        config = knowledge_config(properties)
+        config = spaces.knowledge_config(properties)
         if config is None:
             return None
         space = await asyncio.to_thread(
-            lambda: open_space(
+            lambda: spaces.open_space(
                 config,
                 folder=loaded.folder,
                 store_file=self._store_place.file,
@@ -710,22 +675,24 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
     def _past_repositories(self) -> PastRepositories:
         return open_past_repositories(self._store_place.file)
 
-    async def _reader(self, conversation: ConversationKey) -> Reader:
+    async def _reader(self, conversation: timeline.ConversationKey) -> Reader:
         opened = self._open_parts
         view = await view_conversation(opened.log, conversation)
         return Reader(
             conversation=view,
             skills=await asyncio.to_thread(opened.readable_skills),
-            knowledge=knowledge_reader(
+            knowledge=spaces.knowledge_reader(
                 opened.services.knowledge, self._past_repositories, view.timeline, view.history
             ),
             lookup=conversation_lookup(opened.log, conversation),
         )
 
 
-def _find_modules(loaded: LoadedBundle) -> tuple[Sequence[str], Sequence[str]]:
+def _find_modules(loaded: bundles.LoadedBundle) -> tuple[Sequence[str], Sequence[str]]:
     """Return the descriptor modules of tools and of skills; each list is [""] if the bundle does not name a module."""
-    return descriptor_modules(loaded, "tools") or [""], descriptor_modules(loaded, "skills") or [""]
+    return bundles.descriptor_modules(loaded, "tools") or [""], bundles.descriptor_modules(
+        loaded, "skills"
+    ) or [""]
 
 
 def _readable_skills(modules: Sequence[str], skills: Callable[[str], Skills]) -> Skills:
@@ -748,45 +715,45 @@ CONVERSATION = "main"
 
 @overload
 def run_sync(
-    bundle: str | Path | Bundle[B],
+    bundle: str | Path | bundles.Bundle[B],
     text: str,
     *,
-    store: str | TimelineLog = "memory:",
-    model: ModelChoice = None,
-    properties: Mapping[str, Setting] | None = None,
+    store: str | timeline.TimelineLog = "memory:",
+    model: model_choice.ModelChoice = None,
+    properties: Mapping[str, bundles.Setting] | None = None,
     conversation: str = CONVERSATION,
-    attachments: Attachments = (),
+    attachments: conversations.Attachments = (),
     deps: object = None,
     output_type: None = None,
     **limits: Unpack[Limits],
-) -> TurnResult[B]: ...
+) -> timeline.TurnResult[B]: ...
 @overload
 def run_sync(
-    bundle: str | Path | Bundle[Any],
+    bundle: str | Path | bundles.Bundle[Any],
     text: str,
     *,
-    store: str | TimelineLog = "memory:",
-    model: ModelChoice = None,
-    properties: Mapping[str, Setting] | None = None,
+    store: str | timeline.TimelineLog = "memory:",
+    model: model_choice.ModelChoice = None,
+    properties: Mapping[str, bundles.Setting] | None = None,
     conversation: str = CONVERSATION,
-    attachments: Attachments = (),
+    attachments: conversations.Attachments = (),
     deps: object = None,
     output_type: TypeForm[Out],
     **limits: Unpack[Limits],
-) -> TurnResult[Out]: ...
+) -> timeline.TurnResult[Out]: ...
 def run_sync(
-    bundle: str | Path | Bundle[Any],
+    bundle: str | Path | bundles.Bundle[Any],
     text: str,
     *,
-    store: str | TimelineLog = "memory:",
-    model: ModelChoice = None,
-    properties: Mapping[str, Setting] | None = None,
+    store: str | timeline.TimelineLog = "memory:",
+    model: model_choice.ModelChoice = None,
+    properties: Mapping[str, bundles.Setting] | None = None,
     conversation: str = CONVERSATION,
-    attachments: Attachments = (),
+    attachments: conversations.Attachments = (),
     deps: object = None,
     output_type: Any = None,
     **limits: Unpack[Limits],
-) -> TurnResult[Any]:
+) -> timeline.TurnResult[Any]:
     """Open the bundle, send `text` to the conversation, and return the result of the turn.
 
     The arguments are those of `Harness.open` and `say`. The default store is in memory and ends with the call.
@@ -805,7 +772,7 @@ def run_sync(
             "use `async with Harness.open(…) as harness` and `await harness.conversation(…).say(…)`"
         )
 
-    async def run() -> TurnResult[Any]:
+    async def run() -> timeline.TurnResult[Any]:
         async with Harness.open(
             bundle, store=store, model=model, properties=properties, deps=deps
         ) as harness:

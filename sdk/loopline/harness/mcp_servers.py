@@ -13,16 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loopline.bundle import (
-    LoadedBundle,
-    McpSelection,
-    McpServerEntry,
-    McpTools,
-    Properties,
-    is_alias,
-    load_mcp_selections,
-    read_mcp_file,
-)
+from loopline import bundle as bundles
 from loopline.bundle.mcp_config import MCP_FILE, START_SECONDS
 from loopline.clock import Clock
 from loopline.errors import BundleError, ToolError
@@ -56,8 +47,8 @@ class McpSetup:
 
 
 def mcp_servers_of(
-    loaded: LoadedBundle,
-    properties: Properties,
+    loaded: bundles.LoadedBundle,
+    properties: bundles.Properties,
     store_file: Path | None,
     environment: Mapping[str, str],
     clock: Clock,
@@ -73,22 +64,22 @@ def mcp_servers_of(
         clock=clock,
         start_seconds=float(seconds) if isinstance(seconds, int | float) else START_SECONDS,
     )
-    return McpServers(setup, partial(load_mcp_selections, bundle=loaded))
+    return McpServers(setup, partial(bundles.load_mcp_selections, bundle=loaded))
 
 
 class McpServers:
     """The servers of a harness. A server starts with the first call of its tools, or if its tool list is not stored."""
 
     def __init__(
-        self, setup: McpSetup, selections: Callable[[str], tuple[McpSelection, ...] | None]
+        self, setup: McpSetup, selections: Callable[[str], tuple[bundles.McpSelection, ...] | None]
     ) -> None:
         self._setup = setup
         self._selections = ThreadCache(selections)
-        self._entries: dict[str, McpServerEntry] | None = None
+        self._entries: dict[str, bundles.McpServerEntry] | None = None
         self._servers: dict[str, _SharedServer] = {}
         self._reading = asyncio.Lock()
 
-    async def tools(self, module: str) -> McpTools:
+    async def tools(self, module: str) -> bundles.McpTools:
         """Return the tools that a descriptor module selects, or the tools of every server without a selection.
 
         Raises:
@@ -96,10 +87,10 @@ class McpServers:
         """
         selections = await self._selections(module)
         if selections == () or (selections is None and self._setup.file is None):
-            return McpTools()
+            return bundles.McpTools()
         entries = await self._read_entries()
         if selections is None and not entries:
-            return McpTools()
+            return bundles.McpTools()
         left_out: list[str] = []
         if selections is None:
             selections = tuple(self._all_selections(entries))
@@ -114,7 +105,7 @@ class McpServers:
             tools += chosen
             problems += [*missing.values(), *unusable]
             unknown += _unknown(selection, missing)
-        return McpTools(
+        return bundles.McpTools(
             tuple(tools),
             tuple(problem for problem in (*problems, *left_out) if problem),
             frozenset(each.alias for each in selections if each.server_id in down),
@@ -151,14 +142,14 @@ class McpServers:
         """
         await self._read_entries()
         location = "" if self._setup.file is None else str(self._setup.file)
-        server = self._server(McpSelection(server_id=name, alias=name, location=location))
+        server = self._server(bundles.McpSelection(server_id=name, alias=name, location=location))
         await server.sign_in(show)
 
     async def close(self) -> None:
         """Stop every server that runs."""
         await asyncio.gather(*(server.close() for server in self._servers.values()))
 
-    async def _read_entries(self) -> dict[str, McpServerEntry]:
+    async def _read_entries(self) -> dict[str, bundles.McpServerEntry]:
         """Return the servers that the file declares by name; the file is read once."""
         if self._entries is None:
             async with self._reading:
@@ -166,20 +157,22 @@ class McpServers:
                     self._entries = await asyncio.to_thread(self._read_file)
         return self._entries
 
-    def _read_file(self) -> dict[str, McpServerEntry]:
+    def _read_file(self) -> dict[str, bundles.McpServerEntry]:
         file = self._setup.file
-        return read_mcp_file(file) if file is not None and file.is_file() else {}
+        return bundles.read_mcp_file(file) if file is not None and file.is_file() else {}
 
-    def _all_selections(self, entries: Mapping[str, McpServerEntry]) -> Iterator[McpSelection]:
+    def _all_selections(
+        self, entries: Mapping[str, bundles.McpServerEntry]
+    ) -> Iterator[bundles.McpSelection]:
         for name in (name for name, entry in entries.items() if not entry.problem):
-            if not is_alias(name):
+            if not bundles.is_alias(name):
                 raise BundleError(
                     f"{self._setup.file}: the server {name!r} cannot be an alias of tools: rename it, or give it an "
                     "alias in MCP_TOOL_SPECS"
                 )
-            yield McpSelection(server_id=name, alias=name)
+            yield bundles.McpSelection(server_id=name, alias=name)
 
-    def _server(self, selection: McpSelection) -> _SharedServer:
+    def _server(self, selection: bundles.McpSelection) -> _SharedServer:
         name = selection.server_id
         entries = self._entries or {}
         if name not in entries:
@@ -199,13 +192,13 @@ class McpServers:
 class _SharedServer:
     """A server of the harness: its tool list, and its connection after the first use."""
 
-    def __init__(self, entry: McpServerEntry, setup: McpSetup) -> None:
+    def __init__(self, entry: bundles.McpServerEntry, setup: McpSetup) -> None:
         self._entry = entry
         self._setup = setup
         self._digest = entry.digest
         self._kept: CachedTools | None = None
         self._chosen: dict[
-            McpSelection, tuple[CachedTools, list[McpTool], Mapping[str, str], list[str]]
+            bundles.McpSelection, tuple[CachedTools, list[McpTool], Mapping[str, str], list[str]]
         ] = {}
         self._connection: McpConnection | None = None
         self._reading = asyncio.Lock()
@@ -231,7 +224,7 @@ class _SharedServer:
                 self._kept = await asyncio.to_thread(self._read)
 
     async def select(
-        self, selection: McpSelection
+        self, selection: bundles.McpSelection
     ) -> tuple[list[McpTool], Mapping[str, str], list[str]]:
         """Return the selected tools, a text for each pattern without a match, and a text about unusable tools."""
         kept = self._kept
@@ -312,7 +305,7 @@ class _SharedServer:
         )
 
     def _choose(
-        self, selection: McpSelection, kept: CachedTools
+        self, selection: bundles.McpSelection, kept: CachedTools
     ) -> tuple[list[McpTool], Mapping[str, str], list[str]]:
         def selects(name: str) -> bool:
             return any(fnmatchcase(name, pattern) for pattern in selection.tools)
@@ -353,7 +346,7 @@ class _SharedServer:
                 logger.warning("the tools of %s are not stored: %s", self._entry.name, error)
 
 
-def _unknown(selection: McpSelection, missing: Mapping[str, str]) -> Iterator[str]:
+def _unknown(selection: bundles.McpSelection, missing: Mapping[str, str]) -> Iterator[str]:
     """Yield the texts about missing tools that are named without wildcards, with the location of the selection."""
     for pattern, text in missing.items():
         if is_tool_name(pattern):

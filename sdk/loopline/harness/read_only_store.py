@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Generic, Self
 
 from typing_extensions import TypeVar
 
+from loopline import timeline as tl
 from loopline.clock import Clock, SystemClock
 from loopline.errors import KnowledgeError, LooplineError, StoreError
 from loopline.reader import (
@@ -25,19 +26,6 @@ from loopline.reader import (
     view_conversation,
 )
 from loopline.refs import KnowledgeRef, parse
-from loopline.timeline import (
-    DEFAULT_PROJECT,
-    DEFAULT_TENANT,
-    DEFAULT_USER,
-    ConversationKey,
-    ConversationLimits,
-    ConversationSummary,
-    History,
-    KnowledgeCommit,
-    MemoryLog,
-    Timeline,
-    TimelineLog,
-)
 from loopline.timeline.chain import Audit, Head
 from loopline.timeline.log import DEFAULT_LIMITS
 
@@ -56,26 +44,26 @@ class ConversationNames(ABC, Generic[Handle_co]):
 
     @property
     @abstractmethod
-    def log(self) -> TimelineLog:
+    def log(self) -> tl.TimelineLog:
         """The log that stores the conversations."""
 
     @abstractmethod
-    def _conversation(self, conversation: ConversationKey) -> Handle_co:
+    def _conversation(self, conversation: tl.ConversationKey) -> Handle_co:
         """Return the handle of the conversation."""
 
     def conversation(
         self,
         name: str,
         *,
-        user: str = DEFAULT_USER,
-        tenant: str = DEFAULT_TENANT,
-        project: str = DEFAULT_PROJECT,
+        user: str = tl.DEFAULT_USER,
+        tenant: str = tl.DEFAULT_TENANT,
+        project: str = tl.DEFAULT_PROJECT,
     ) -> Handle_co:
         """Return a handle of a conversation of a user; the conversation is created with its first message."""
         return self._conversation(conversation_key(name, user=user, tenant=tenant, project=project))
 
 
-def conversation_key(name: str, *, user: str, tenant: str, project: str) -> ConversationKey:
+def conversation_key(name: str, *, user: str, tenant: str, project: str) -> tl.ConversationKey:
     """Make the key of a conversation.
 
     Raises:
@@ -84,11 +72,11 @@ def conversation_key(name: str, *, user: str, tenant: str, project: str) -> Conv
     names = {"conversation": name, "user": user, "tenant": tenant, "project": project}
     for kind, text in names.items():
         check_name(kind, text)
-    return ConversationKey(name=name, user=user, tenant=tenant, project=project)
+    return tl.ConversationKey(name=name, user=user, tenant=tenant, project=project)
 
 
 def past_knowledge_reader(
-    repositories: PastRepositories, timeline: Timeline, past: History | None = None
+    repositories: PastRepositories, timeline: tl.Timeline, past: tl.History | None = None
 ) -> KnowledgeRead | None:
     """Make a reader of knowledge refs from the repositories of past turns; None if no turn had a knowledge space.
 
@@ -108,8 +96,8 @@ def past_knowledge_reader(
 
 
 async def find_commit(
-    ref: str, timeline: Timeline, past: History | None, *, newest: bool = False
-) -> KnowledgeCommit | None:
+    ref: str, timeline: tl.Timeline, past: tl.History | None, *, newest: bool = False
+) -> tl.KnowledgeCommit | None:
     """Find the commit of a pinned ref in the headers of turns; with `newest` an unpinned ref has the newest commit."""
     parsed = parse(ref)
     if not isinstance(parsed, KnowledgeRef) or (parsed.commit is None and not newest):
@@ -120,7 +108,7 @@ async def find_commit(
     return used
 
 
-def _commit_of_ref(timeline: Timeline, ref: KnowledgeRef) -> KnowledgeCommit | None:
+def _commit_of_ref(timeline: tl.Timeline, ref: KnowledgeRef) -> tl.KnowledgeCommit | None:
     """Return the newest commit of the ref's repository that matches the ref, or None."""
     name = ref.path.strip("/").partition("/")[0]
     return next(
@@ -202,10 +190,10 @@ async def open_log(
     where: StorePlace,
     clock: Clock,
     *,
-    limits: ConversationLimits = DEFAULT_LIMITS,
+    limits: tl.ConversationLimits = DEFAULT_LIMITS,
     read_only: bool = False,
     collects: bool = True,
-) -> TimelineLog:
+) -> tl.TimelineLog:
     """Open the log of a store, or make one in memory; with `collects` it removes unused blobs in the background.
 
     Raises:
@@ -214,7 +202,7 @@ async def open_log(
     if where.file is None:
         if read_only:
             raise StoreError("a store in memory is always empty: use a store in a file")
-        return MemoryLog(clock, limits)
+        return tl.MemoryLog(clock, limits)
     log, blobs = await asyncio.to_thread(import_disk_store)
     resolved = await asyncio.to_thread(where.file.resolve)
     if where.url == DEFAULT_STORE and not read_only:
@@ -253,14 +241,14 @@ class OpenedStore:
     """The log of a store while it is open, and the conversations in it."""
 
     def __init__(
-        self, url: str | None, *, read_only: bool, clock: Clock, limits: ConversationLimits
+        self, url: str | None, *, read_only: bool, clock: Clock, limits: tl.ConversationLimits
     ) -> None:
         """Parse the URL; None is the default store."""
         self._store_place = parse_store_url(url)
         self._read_only = read_only
         self._clock = clock
         self._limits = limits
-        self._log: TimelineLog | None = None
+        self._log: tl.TimelineLog | None = None
 
     async def __aenter__(self) -> Self:
         self._log = await open_log(
@@ -273,7 +261,7 @@ class OpenedStore:
         self._log = None
 
     @property
-    def log(self) -> TimelineLog:
+    def log(self) -> tl.TimelineLog:
         """The log that stores the conversations."""
         if self._log is None:
             raise LooplineError("the store is not open: async with Store.open(…) as store")
@@ -288,7 +276,7 @@ class OpenedStore:
         after: datetime | None = None,
         before: datetime | None = None,
         limit: int | None = None,
-    ) -> AsyncIterator[ConversationSummary]:
+    ) -> AsyncIterator[tl.ConversationSummary]:
         """Yield the conversations of a user, project and tenant, the last active first; None means all.
 
         `after` and `before` bound the time of the last activity; at most `limit` conversations are yielded. Conversations
@@ -315,8 +303,8 @@ class OpenedStore:
 
     async def audit(
         self,
-        heads: Mapping[ConversationKey, Head] | None = None,
-        only: ConversationKey | None = None,
+        heads: Mapping[tl.ConversationKey, Head] | None = None,
+        only: tl.ConversationKey | None = None,
     ) -> Sequence[Audit]:
         """Compare every conversation, or `only` one, with its chain of digests, and with heads that were saved earlier.
 
@@ -329,7 +317,7 @@ class OpenedStore:
             raise StoreError("a store in memory cannot be audited: use a store in a file")
         return await log.audit(heads or {}, only)
 
-    async def _reader(self, conversation: ConversationKey) -> Reader:
+    async def _reader(self, conversation: tl.ConversationKey) -> Reader:
         log = self.log
         view = await view_conversation(log, conversation)
         knowledge = None
@@ -354,5 +342,5 @@ class ReadOnlyStore(OpenedStore, ConversationNames[ConversationReader]):
         """
         super().__init__(url, read_only=True, clock=SystemClock(), limits=DEFAULT_LIMITS)
 
-    def _conversation(self, conversation: ConversationKey) -> ConversationReader:
+    def _conversation(self, conversation: tl.ConversationKey) -> ConversationReader:
         return ConversationReader(self.log, conversation, self._reader)

@@ -11,16 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
 
-from loopline.bundle import (
-    BACKENDS,
-    EXECUTION,
-    PROGRAMS_TOOLS,
-    LoadedBundle,
-    Properties,
-    load_runtimes,
-    no_programs,
-    tool_properties,
-)
+from loopline import bundle as bundles
 from loopline.clock import Clock
 from loopline.conversations import BackgroundCalls
 from loopline.errors import PropertyError
@@ -36,7 +27,7 @@ if TYPE_CHECKING:
     from loopline.sandbox.docker_daemon import DockerSettings
 
 
-_DEFAULT_RUNTIME = cast("JsonObject", EXECUTION["runtime"])
+_DEFAULT_RUNTIME = cast("JsonObject", bundles.EXECUTION["runtime"])
 _NEEDED = {
     "cluster": "the ARN of the ECS cluster",
     "task_definition": "the name of its task definition",
@@ -60,7 +51,7 @@ async def execution_features() -> Mapping[str, Sequence[Feature]]:
         await docker.close()
 
 
-def choose_runtime(properties: Properties, mode: str = "") -> Mapping[str, Json]:
+def choose_runtime(properties: bundles.Properties, mode: str = "") -> Mapping[str, Json]:
     """Return the settings of `execution.runtime` with the values of a profile, in the backend `mode` if it is not empty.
 
     The profile is the first that exists: the profile named like `mode`, `default_profile`, the profile named like the
@@ -106,7 +97,7 @@ def _profiles(section: Json, runtime: Mapping[str, Json]) -> Mapping[str, JsonOb
     return profiles
 
 
-async def open_sandbox(properties: Properties, runtime: Mapping[str, Json]) -> Sandbox:
+async def open_sandbox(properties: bundles.Properties, runtime: Mapping[str, Json]) -> Sandbox:
     """Open the backend of the runtime's mode; without a mode, docker if it is reachable, otherwise `process`.
 
     Raises:
@@ -116,9 +107,9 @@ async def open_sandbox(properties: Properties, runtime: Mapping[str, Json]) -> S
 
     mode = str(runtime["mode"])
     python = str(properties.at("execution.python") or "")
-    if mode not in ("", *BACKENDS):
+    if mode not in ("", *bundles.BACKENDS):
         raise PropertyError(
-            f"execution.runtime.mode is {mode!r}, {nearest_hint(mode, BACKENDS)}: write one of {', '.join(BACKENDS)}"
+            f"execution.runtime.mode is {mode!r}, {nearest_hint(mode, bundles.BACKENDS)}: write one of {', '.join(bundles.BACKENDS)}"
         )
     if mode in ("", "docker"):
         docker = _docker(_docker_settings(runtime, python))
@@ -206,17 +197,17 @@ class ProgramTools:
 
     def __init__(
         self,
-        properties: Properties,
+        properties: bundles.Properties,
         runtime: Mapping[str, Json],
         settings: ExecutionSettings,
-        loaded: LoadedBundle,
+        loaded: bundles.LoadedBundle,
         stack: AsyncExitStack,
     ) -> None:
         self._properties = properties
         self._runtime = runtime
         self._settings = settings
         self._stack = stack
-        self._runtimes = ThreadCache(partial(load_runtimes, bundle=loaded))
+        self._runtimes = ThreadCache(partial(bundles.load_runtimes, bundle=loaded))
         self._tools: dict[tuple[str, Language], ExecutionTool] = {}
         self._sandboxes: dict[str, Sandbox] = {}
         self._opening = asyncio.Lock()
@@ -262,12 +253,12 @@ class ProgramTools:
         return self._sandboxes[mode]
 
 
-def _reject_backends(loaded: LoadedBundle) -> Callable[[str], Awaitable[Sequence[Tool]]]:
+def _reject_backends(loaded: bundles.LoadedBundle) -> Callable[[str], Awaitable[Sequence[Tool]]]:
     """Make a function that returns no tools, for a bundle without the section `execution`.
 
     The function raises a PropertyError if a descriptor module names a backend for programs.
     """
-    load_backends = ThreadCache(partial(load_runtimes, bundle=loaded))
+    load_backends = ThreadCache(partial(bundles.load_runtimes, bundle=loaded))
 
     async def find_tools(module: str) -> Sequence[Tool]:
         if module and (runtimes := await load_backends(module)):
@@ -281,7 +272,7 @@ def _reject_backends(loaded: LoadedBundle) -> Callable[[str], Awaitable[Sequence
 
 
 async def open_executions(
-    properties: Properties, loaded: LoadedBundle, stack: AsyncExitStack
+    properties: bundles.Properties, loaded: bundles.LoadedBundle, stack: AsyncExitStack
 ) -> Callable[[str], Awaitable[Sequence[Tool]]]:
     """Return a function that makes the tools that run programs for a descriptor module.
 
@@ -294,7 +285,7 @@ async def open_executions(
     if "execution" not in properties.written:
         return _reject_backends(loaded)
     if runtime["enabled"] is not True:
-        return no_programs
+        return bundles.no_programs
     settings = ExecutionSettings(
         limits=_limits(properties),
         effect=_effect(properties),
@@ -308,7 +299,7 @@ async def open_executions(
     return programs
 
 
-def _bundle_root(loaded: LoadedBundle) -> str:
+def _bundle_root(loaded: bundles.LoadedBundle) -> str:
     """Return the folder that programs may read: that of the package, empty for a bundle in one file.
 
     The folder of a single file may be that of a user, with other files, such as keys.
@@ -317,7 +308,7 @@ def _bundle_root(loaded: LoadedBundle) -> str:
 
 
 def open_background(
-    properties: Properties, log: TimelineLog, clock: Clock, stack: AsyncExitStack
+    properties: bundles.Properties, log: TimelineLog, clock: Clock, stack: AsyncExitStack
 ) -> Background:
     """Return the background of calls if programs can run, which `stack` closes; otherwise one without calls."""
     if "execution" not in properties.written:
@@ -327,7 +318,7 @@ def open_background(
     return background
 
 
-def _limits(properties: Properties) -> ExecutionLimits:
+def _limits(properties: bundles.Properties) -> ExecutionLimits:
     """Return the limits of `execution.limits`, with defaults for missing limits.
 
     Raises:
@@ -344,7 +335,7 @@ def _limits(properties: Properties) -> ExecutionLimits:
     return ExecutionLimits(**cast("dict[str, int]", values))
 
 
-def _effect(properties: Properties) -> Effect:
+def _effect(properties: bundles.Properties) -> Effect:
     effect = properties.at("execution.effect", "exclusive")
     effects: Sequence[Effect] = get_args(Effect)
     chosen = next((name for name in effects if name == effect and name != "meta"), None)
@@ -353,14 +344,14 @@ def _effect(properties: Properties) -> Effect:
     return chosen
 
 
-def _number(properties: Properties, name: str) -> float:
-    value = properties.at(f"execution.{name}", EXECUTION[name])
+def _number(properties: bundles.Properties, name: str) -> float:
+    value = properties.at(f"execution.{name}", bundles.EXECUTION[name])
     if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
         raise PropertyError(f"execution.{name} must be 0 or more, not {value!r}")
     return float(value)
 
 
-def _patterns(properties: Properties) -> tuple[str, ...]:
-    tools = tool_properties(properties, PROGRAMS_TOOLS)
-    is_unset = properties.at(PROGRAMS_TOOLS) is None
+def _patterns(properties: bundles.Properties) -> tuple[str, ...]:
+    tools = bundles.tool_properties(properties, bundles.PROGRAMS_TOOLS)
+    is_unset = properties.at(bundles.PROGRAMS_TOOLS) is None
     return ("*",) if is_unset else tuple(tool.pattern for tool in tools)

@@ -13,6 +13,7 @@ from secrets import token_hex
 from typing import Literal
 
 import loopline
+from loopline import models, timeline
 from loopline.conversations import Conversation
 from loopline.errors import LooplineError
 from loopline.events import Delta
@@ -26,34 +27,11 @@ from loopline.mcp.served import (
     ServedResource,
     ServedResult,
 )
-from loopline.models import (
-    OFFLINE,
-    Capabilities,
-    Json,
-    JsonObject,
-    Prompt,
-    Reply,
-    TextDelta,
-    ToolCall,
-    dumps,
-    is_loopback,
-)
+from loopline.models import Json, JsonObject
 from loopline.react import Limits
 from loopline.refs import ConversationRef, KnowledgeRef, parse
 from loopline.skills import Skill
 from loopline.tasks import finish
-from loopline.timeline import (
-    DEFAULT_USER,
-    Block,
-    Exit,
-    FileAdded,
-    ToolCalled,
-    ToolPending,
-    ToolQuestion,
-    ToolResult,
-    TurnResult,
-    workspace,
-)
 from loopline.tools import Tool
 
 DRAIN_SECONDS = 1.0
@@ -66,7 +44,7 @@ class ServedTurn:
     def __init__(
         self,
         talk: Conversation[object],
-        run: Callable[[], Awaitable[TurnResult[object]]],
+        run: Callable[[], Awaitable[timeline.TurnResult[object]]],
         caller: ServedCaller,
     ) -> None:
         self._talk = talk
@@ -94,7 +72,7 @@ class ServedTurn:
             self._questions.pop(call_id, None)
             self._talk.answer(call_id, value)
 
-    async def wait(self, caller: ServedCaller) -> TurnResult[object] | None:
+    async def wait(self, caller: ServedCaller) -> timeline.TurnResult[object] | None:
         """Wait for the result of the turn, or return None when a call asks a question. Cancellation stops the turn."""
         self._caller = caller
         self._asks.clear()
@@ -124,11 +102,11 @@ class ServedTurn:
                     self._caller.on_progress(event.text)
                 elif event.type == "pending":
                     self._ask(event)
-            elif isinstance(event.body, ToolCalled):
+            elif isinstance(event.body, timeline.ToolCalled):
                 self._caller.on_progress(event.body.tool)
-            elif isinstance(event.body, ToolQuestion):
+            elif isinstance(event.body, timeline.ToolQuestion):
                 self._kinds[event.body.call_id] = event.body.kind
-            elif isinstance(event.body, Exit):
+            elif isinstance(event.body, timeline.Exit):
                 return
 
     def _ask(self, event: Delta) -> None:
@@ -143,7 +121,7 @@ class ServedTurn:
         )
         self._asks.set()
 
-    def _end(self, running: asyncio.Future[TurnResult[object]]) -> None:
+    def _end(self, running: asyncio.Future[timeline.TurnResult[object]]) -> None:
         """Clear the questions when the turn has ended; its error is in the log, so it is only marked as retrieved."""
         if not running.cancelled():
             running.exception()
@@ -174,19 +152,19 @@ class _RequestedCall:
     """A model for a turn with one call: its first reply is the call, and its second reply ends the turn."""
 
     name = "requested-call"
-    capabilities = Capabilities(window=1_000_000)
+    capabilities = models.Capabilities(window=1_000_000)
 
-    def __init__(self, call: ToolCall | None) -> None:
-        self._call: ToolCall | None = call
+    def __init__(self, call: models.ToolCall | None) -> None:
+        self._call: models.ToolCall | None = call
 
-    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+    async def stream(self, prompt: models.Prompt) -> AsyncIterator[models.TextDelta | models.Reply]:
         """Reply with the call; reply to the next prompt with a text that ends the turn."""
         del prompt
         call, self._call = self._call, None
         if call is None:
-            yield Reply(text="The call was made.")
+            yield models.Reply(text="The call was made.")
         else:
-            yield Reply(calls=(call,), stop_reason="tool_use")
+            yield models.Reply(calls=(call,), stop_reason="tool_use")
 
 
 _requested: ContextVar[_RequestedCall | None] = ContextVar("_requested", default=None)
@@ -194,7 +172,7 @@ _requested: ContextVar[_RequestedCall | None] = ContextVar("_requested", default
 
 def model_or_call(model: ModelChoice) -> ModelMaker:
     """Wrap a choice of models to use the requested call instead, if one is set in the context."""
-    default = model if model is not None else os.environ.get("LOOPLINE_MODEL") or OFFLINE
+    default = model if model is not None else os.environ.get("LOOPLINE_MODEL") or models.OFFLINE
 
     def choose() -> Models:
         requested = _requested.get()
@@ -211,7 +189,7 @@ class ServedBundle:
     def __init__(
         self,
         harness: Harness,
-        user: str = DEFAULT_USER,
+        user: str = timeline.DEFAULT_USER,
         command: Callable[[str, Sequence[str]], str] | None = None,
     ) -> None:
         """Serve for a user; `command` returns the command that answers calls of a conversation, for the result of a paused call."""
@@ -242,8 +220,8 @@ class ServedBundle:
         names = [tool.spec.name for tool in await self.tools()]
         ending = [full for full in names if full.endswith(f".{name}")]
         full = ending[0] if name not in names and len(ending) == 1 else name
-        text = f"Call {full} {dumps(arguments)}"
-        with _requesting(ToolCall(name=full, arguments=arguments)):
+        text = f"Call {full} {models.dumps(arguments)}"
+        with _requesting(models.ToolCall(name=full, arguments=arguments)):
             turn = ServedTurn(talk, lambda: talk.say(text, **_ONE_CALL), caller)
         return await self._result(turn, talk, caller)
 
@@ -320,7 +298,7 @@ class ServedBundle:
             talk = self._conversation(name)
             if not await talk.blocks():
                 raise LooplineError(f"there is no conversation {name!r}")
-            document = dumps(await talk.export())
+            document = models.dumps(await talk.export())
             return ServedFile(uri=uri, mime="application/json", data=document.encode())
         match parse(uri):
             case ConversationRef(conversation=name, ref=ref):
@@ -347,7 +325,7 @@ class ServedBundle:
 
 
 @contextmanager
-def _requesting(call: ToolCall | None) -> Generator[None]:
+def _requesting(call: models.ToolCall | None) -> Generator[None]:
     """Use a model that replies with this call for turns in the context; None continues after a call that was made."""
     token = _requested.set(_RequestedCall(call))
     try:
@@ -356,11 +334,13 @@ def _requesting(call: ToolCall | None) -> Generator[None]:
         _requested.reset(token)
 
 
-async def _call_result(talk: Conversation[object], turn: TurnResult[object]) -> ServedResult:
+async def _call_result(
+    talk: Conversation[object], turn: timeline.TurnResult[object]
+) -> ServedResult:
     """Return the result of the only call of a turn, with the files that it made."""
     name = talk.conversation.name
     blocks = await talk.blocks()
-    results = [block.body for block in blocks if isinstance(block.body, ToolResult)]
+    results = [block.body for block in blocks if isinstance(block.body, timeline.ToolResult)]
     if not results:
         text = turn.error or "the bundle did not make the call"
         return ServedResult(text=text, ok=False)
@@ -368,16 +348,20 @@ async def _call_result(talk: Conversation[object], turn: TurnResult[object]) -> 
         ServedFile(
             uri=f"cv:{name}/{block.ref}",
             mime=block.body.mime,
-            data=workspace.file_bytes(block.body),
+            data=timeline.workspace.file_bytes(block.body),
         )
         for block in blocks
-        if isinstance(block.body, FileAdded)
+        if isinstance(block.body, timeline.FileAdded)
     )
     return ServedResult(text=results[-1].text, ok=results[-1].status == "ok", files=files)
 
 
 def _waiting(
-    name: str, turn: TurnResult[object], blocks: Sequence[Block], lead: str, command: str
+    name: str,
+    turn: timeline.TurnResult[object],
+    blocks: Sequence[timeline.Block],
+    lead: str,
+    command: str,
 ) -> ServedResult:
     """Return the questions of a paused turn; they cannot be answered by the caller if a call waits for approval.
 
@@ -388,7 +372,7 @@ def _waiting(
     )
     hint = f"A person answers it with: {command}" if command else ""
     text = "\n".join([lead, *(question.text for question in questions), hint]).strip()
-    pending = [block.body for block in blocks if isinstance(block.body, ToolPending)]
+    pending = [block.body for block in blocks if isinstance(block.body, timeline.ToolPending)]
     if any(body.kind == "approval" for body in pending):
         questions = ()
     return ServedResult(text=text, ok=False, conversation=name, questions=questions)
@@ -403,7 +387,7 @@ def http_address(
         LooplineError: the key is missing and the host is not local, or the key is too short.
     """
     key = environment.get(KEY_VARIABLE, "")
-    if not key and not is_loopback(host):
+    if not key and not models.is_loopback(host):
         raise LooplineError(
             f"other machines can reach {host}: set {KEY_VARIABLE} to a key that callers must send"
         )

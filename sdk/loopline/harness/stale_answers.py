@@ -8,19 +8,10 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher, unified_diff
 from typing import TYPE_CHECKING
 
+from loopline import timeline as tl
 from loopline.errors import KnowledgeError, LooplineError, RefError
 from loopline.harness.read_only_store import OpenedStore, find_commit
 from loopline.refs import KnowledgeRef, parse
-from loopline.timeline import (
-    Block,
-    BodyUnion,
-    Completion,
-    ConversationKey,
-    KnowledgeCommit,
-    Source,
-    Timeline,
-    UserPrompt,
-)
 
 if TYPE_CHECKING:
     from loopline.harness.past_repositories import PastRepositories
@@ -64,8 +55,8 @@ def _lines_in_place(before: Sequence[str], now: Sequence[str]) -> Sequence[str]:
 
 
 NOW = "HEAD"
-_PROMPTS = BodyUnion[UserPrompt](UserPrompt)
-_ANSWERS = BodyUnion[Completion](Completion)
+_PROMPTS = tl.BodyUnion[tl.UserPrompt](tl.UserPrompt)
+_ANSWERS = tl.BodyUnion[tl.Completion](tl.Completion)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +72,8 @@ class ChangedSource:
 class StaleAnswer:
     """An answer that cites lines that have changed or cannot be compared."""
 
-    conversation: ConversationKey
-    answer: Block
+    conversation: tl.ConversationKey
+    answer: tl.Block
     question: str
     sources: tuple[ChangedSource, ...]
 
@@ -104,7 +95,7 @@ async def find_stale_answers(
     for summary in await log.conversations(user=user, project=project, tenant=tenant):
         key = summary.conversation
         if await log.read(key, types=["source.added"], limit=1):
-            timeline = Timeline(await log.read(key))
+            timeline = tl.Timeline(await log.read(key))
             questions = {block.turn: prompt.text for block, prompt in _PROMPTS.among(timeline)}
             for answer, completion in _ANSWERS.among(timeline):
                 changed = [
@@ -120,7 +111,7 @@ async def find_stale_answers(
 
 
 async def _check_source(
-    source: Source, timeline: Timeline, since: str, repositories: PastRepositories
+    source: tl.Source, timeline: tl.Timeline, since: str, repositories: PastRepositories
 ) -> ChangedSource | None:
     """Compare the lines of a source with `HEAD`; None if they are unchanged or not from a repository."""
     try:
@@ -139,9 +130,9 @@ async def _check_source(
 
 
 def _compare(
-    source: Source,
+    source: tl.Source,
     path: str,
-    used: KnowledgeCommit,
+    used: tl.KnowledgeCommit,
     since: str,
     repositories: PastRepositories,
 ) -> ChangedSource | None:
@@ -153,7 +144,9 @@ def _compare(
     return ChangedSource(source.url, diff=tuple(diff)) if diff else None
 
 
-def _text_at(repositories: PastRepositories, used: KnowledgeCommit, path: str, commit: str) -> str:
+def _text_at(
+    repositories: PastRepositories, used: tl.KnowledgeCommit, path: str, commit: str
+) -> str:
     """Return the text of a file at a commit, empty if the commit does not have the file.
 
     Raises:

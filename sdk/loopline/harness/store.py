@@ -14,6 +14,7 @@ from typing import Generic, Self
 from msgspec import structs
 from typing_extensions import TypeVar
 
+from loopline import timeline
 from loopline.clock import Clock, SystemClock
 from loopline.conversations import Conversation, Turns
 from loopline.errors import ConflictError, LooplineError, StoreError
@@ -34,21 +35,6 @@ from loopline.reader import (
     import_mark,
     read_document,
 )
-from loopline.timeline import (
-    DEFAULT_PROJECT,
-    DEFAULT_TENANT,
-    DEFAULT_USER,
-    Block,
-    ConversationKey,
-    ConversationLimits,
-    ConversationSummary,
-    ImportedAction,
-    TimelineLog,
-    child_action,
-    iso_time,
-    parent_name,
-    unknown_names,
-)
 from loopline.timeline.log import DEFAULT_LIMITS
 
 T_co = TypeVar("T_co", covariant=True, default=None)
@@ -65,9 +51,9 @@ class ConversationHost(ConversationNames[Conversation[T_co]], AsyncContext, Gene
         *,
         name: str = "",
         confirm: Sequence[str] = (),
-        user: str = DEFAULT_USER,
-        tenant: str = DEFAULT_TENANT,
-        project: str = DEFAULT_PROJECT,
+        user: str = timeline.DEFAULT_USER,
+        tenant: str = timeline.DEFAULT_TENANT,
+        project: str = timeline.DEFAULT_PROJECT,
     ) -> Conversation[T_co]:
         """Import an exported conversation block by block, under its own name if `name` is empty.
 
@@ -82,7 +68,7 @@ class ConversationHost(ConversationNames[Conversation[T_co]], AsyncContext, Gene
         own_name = name or _own_name(document)
         talk = self.conversation(own_name, user=user, tenant=tenant, project=project)
 
-        def read() -> list[Block]:
+        def read() -> list[timeline.Block]:
             blocks = read_document(document)
             _check_confirmed(confirm, import_actions(blocks, own_name), own_name)
             return [*blocks, import_mark(blocks, confirm, self._clock.now())]
@@ -103,18 +89,21 @@ def _own_name(document: JsonObject) -> str:
 
 
 def _check_confirmed(
-    confirm: Sequence[str], actions: Sequence[ImportedAction], own_name: str
+    confirm: Sequence[str], actions: Sequence[timeline.ImportedAction], own_name: str
 ) -> None:
-    unknown = unknown_names(confirm, actions)
+    unknown = timeline.unknown_names(confirm, actions)
     if unknown:
         names = ", ".join(action.name for action in actions) or "none"
         raise LooplineError(
             f"{unknown[0]!r} cannot be confirmed: the actions of this document are {names}"
         )
-    if parent_name(own_name) is not None and child_action(own_name) not in confirm:
+    if (
+        timeline.parent_name(own_name) is not None
+        and timeline.child_action(own_name) not in confirm
+    ):
         raise LooplineError(
             f"{own_name!r} is the name of a child run, and a parent would use its answer: import it under "
-            f"another name, or confirm {child_action(own_name)}"
+            f"another name, or confirm {timeline.child_action(own_name)}"
         )
 
 
@@ -128,19 +117,22 @@ _UNFINISHED_INDEX = f"{INDEX}.part"
 class ForgottenConversations:
     """The forgotten conversations, and the conversations that remain because later forks show parts of them."""
 
-    forgotten: Sequence[ConversationKey] = ()
-    shown_by_forks: Sequence[ConversationKey] = ()
+    forgotten: Sequence[timeline.ConversationKey] = ()
+    shown_by_forks: Sequence[timeline.ConversationKey] = ()
 
 
 async def forget_conversations(
-    log: TimelineLog, summaries: Sequence[ConversationSummary], *, cascade: bool = False
+    log: timeline.TimelineLog,
+    summaries: Sequence[timeline.ConversationSummary],
+    *,
+    cascade: bool = False,
 ) -> ForgottenConversations:
     """Forget conversations with their child runs; without `cascade`, keep those that remaining forks show."""
-    forgotten: list[ConversationKey] = []
+    forgotten: list[timeline.ConversationKey] = []
     waiting = [each.conversation for each in summaries]
     has_progress = True
     while has_progress and waiting:
-        shown: list[ConversationKey] = []
+        shown: list[timeline.ConversationKey] = []
         for conversation in waiting:
             try:
                 await log.forget(conversation, cascade=cascade)
@@ -154,7 +146,7 @@ async def forget_conversations(
 
 
 async def forget_inactive(
-    log: TimelineLog,
+    log: timeline.TimelineLog,
     before: datetime,
     *,
     tenant: str | None = None,
@@ -171,8 +163,8 @@ async def forget_inactive(
 
 
 async def export_conversations(
-    handle: Callable[[ConversationKey], ConversationReader],
-    summaries: Sequence[ConversationSummary],
+    handle: Callable[[timeline.ConversationKey], ConversationReader],
+    summaries: Sequence[timeline.ConversationSummary],
     folder: Path,
 ) -> int:
     """Write each conversation and child run as a numbered document, and a list of them as `index.json`.
@@ -222,12 +214,12 @@ def _begin_folder(folder: Path) -> None:
             (folder / name).unlink()
 
 
-def _heading(summary: ConversationSummary) -> JsonObject:
+def _heading(summary: timeline.ConversationSummary) -> JsonObject:
     return {
         **structs.asdict(summary.conversation),
         "turns": summary.turns,
-        "started_at": iso_time(summary.started_at),
-        "last_activity_at": iso_time(summary.last_activity_at),
+        "started_at": timeline.iso_time(summary.started_at),
+        "last_activity_at": timeline.iso_time(summary.last_activity_at),
     }
 
 
@@ -247,7 +239,7 @@ class Store(OpenedStore, ConversationHost):
         *,
         read_only: bool = False,
         clock: Clock | None = None,
-        limits: ConversationLimits = DEFAULT_LIMITS,
+        limits: timeline.ConversationLimits = DEFAULT_LIMITS,
     ) -> Store:
         """Return a store, to be entered with `async with`; None is the default store.
 
@@ -265,7 +257,7 @@ class Store(OpenedStore, ConversationHost):
                 await finish_cut_off_forgetting(self.log, memory, self._store_place.file)
         return self
 
-    def _conversation(self, conversation: ConversationKey) -> Conversation:
+    def _conversation(self, conversation: timeline.ConversationKey) -> Conversation:
         """Return a handle that can read, rate and stop a conversation, but not run turns."""
         log = self.log
         return Conversation(
@@ -280,9 +272,9 @@ class Store(OpenedStore, ConversationHost):
         name: str,
         *,
         cascade: bool = False,
-        user: str = DEFAULT_USER,
-        tenant: str = DEFAULT_TENANT,
-        project: str = DEFAULT_PROJECT,
+        user: str = timeline.DEFAULT_USER,
+        tenant: str = timeline.DEFAULT_TENANT,
+        project: str = timeline.DEFAULT_PROJECT,
     ) -> None:
         """Remove a conversation and its child runs permanently, also from the index of past turns.
 
@@ -296,8 +288,8 @@ class Store(OpenedStore, ConversationHost):
         await self._finish_forgetting()
 
     async def forget_user(
-        self, user: str, *, tenant: str = DEFAULT_TENANT, project: str | None = None
-    ) -> Sequence[ConversationKey]:
+        self, user: str, *, tenant: str = timeline.DEFAULT_TENANT, project: str | None = None
+    ) -> Sequence[timeline.ConversationKey]:
         """Remove all conversations of a user permanently, in one project or in all projects; return their keys.
 
         This also removes the facts about the user, which are stored in these conversations. The names of the user and
@@ -324,7 +316,7 @@ class Store(OpenedStore, ConversationHost):
         user: str,
         folder: str | Path,
         *,
-        tenant: str = DEFAULT_TENANT,
+        tenant: str = timeline.DEFAULT_TENANT,
         project: str | None = None,
     ) -> int:
         """Write all conversations of a user, in one project or in all projects, to a new folder, or again after a cut.

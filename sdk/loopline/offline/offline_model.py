@@ -7,19 +7,8 @@ import re
 from collections.abc import AsyncIterator
 from typing import TypeAlias
 
+from loopline import models
 from loopline.errors import ModelError
-from loopline.models import (
-    OFFLINE,
-    Capabilities,
-    Json,
-    Price,
-    Prompt,
-    Reply,
-    StopReason,
-    TextDelta,
-    ToolCall,
-    Usage,
-)
 from loopline.offline.answers import decline_answer, join_lines, quote_answer
 from loopline.offline.evidence import Candidate, Question, find_candidates, is_about, parse_question
 from loopline.offline.prompt_turn import answer_from_trace, rank_passages, read_turn
@@ -38,7 +27,7 @@ LINES_AROUND = 12
 TITLE_WORDS = 8
 CHARACTERS_PER_TOKEN = 4
 FAILURE_CHARACTERS = 200
-Step: TypeAlias = tuple[str, tuple[ToolCall, ...]]
+Step: TypeAlias = tuple[str, tuple[models.ToolCall, ...]]
 """The text and the calls of a step."""
 _BUNDLE = re.compile(r"^Bundle: (.+)$", re.MULTILINE)
 _LINES = re.compile(r"#L(\d+)-L(\d+)$")
@@ -47,14 +36,14 @@ _LINES = re.compile(r"#L(\d+)-L(\d+)$")
 class OfflineModel:
     """A deterministic reader, not a language model: the same prompt always gets the same reply."""
 
-    name: str = OFFLINE
-    capabilities: Capabilities = Capabilities(
+    name: str = models.OFFLINE
+    capabilities: models.Capabilities = models.Capabilities(
         write_decisions=False,
         window=1_000_000,
-        price=Price(input=0.0, output=0.0, cache_read=0.0, cache_write=0.0),
+        price=models.Price(input=0.0, output=0.0, cache_read=0.0, cache_write=0.0),
     )
 
-    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+    async def stream(self, prompt: models.Prompt) -> AsyncIterator[models.TextDelta | models.Reply]:
         """Yield the text of the reply line by line, then the reply.
 
         Raises:
@@ -64,17 +53,17 @@ class OfflineModel:
             raise ModelError("the model offline makes native tool calls: set no protocol for it")
         text, calls = await asyncio.to_thread(_next_step, prompt)
         for line in text.splitlines(keepends=True):
-            yield TextDelta(text=line)
+            yield models.TextDelta(text=line)
         written = len(text) + sum(len(str(call)) for call in calls)
-        usage = Usage(
+        usage = models.Usage(
             input_tokens=len(str(prompt)) // CHARACTERS_PER_TOKEN,
             output_tokens=written // CHARACTERS_PER_TOKEN,
         )
-        reason: StopReason = "tool_use" if calls else "stop"
-        yield Reply(text=text, calls=calls, stop_reason=reason, usage=usage)
+        reason: models.StopReason = "tool_use" if calls else "stop"
+        yield models.Reply(text=text, calls=calls, stop_reason=reason, usage=usage)
 
 
-def _next_step(prompt: Prompt) -> Step:
+def _next_step(prompt: models.Prompt) -> Step:
     """Return the text and the calls of the next step of the turn that the prompt shows."""
     match prompt.purpose:
         case "title":
@@ -92,7 +81,7 @@ def _next_step(prompt: Prompt) -> Step:
 class _TurnReader:
     """The next step of a turn, as a function of the prompt."""
 
-    def __init__(self, prompt: Prompt) -> None:
+    def __init__(self, prompt: models.Prompt) -> None:
         turn = read_turn(prompt)
         self._prompt = prompt
         self._calls = turn.calls
@@ -146,7 +135,7 @@ class _TurnReader:
 
     def _plan(self) -> Step:
         words = [word for question in self._found for word in question.weights][:KEY_WORDS]
-        steps: list[Json] = [
+        steps: list[models.Json] = [
             f"search the knowledge space for {' '.join(words) or 'the question'}",
             "read the best passages",
             "answer in quoted sentences with their sources",
@@ -174,7 +163,7 @@ class _TurnReader:
             refs = dict.fromkeys(candidate.passage.ref for candidate in self._found[question])
             paths |= dict.fromkeys(_LINES.sub(_widen, ref) for ref in [*refs][:PASSAGES_READ])
         ticks = self._tick(f"✓ [1] {self._count}", "… [2] reading")
-        return ticks, (_call(READ, paths=list[Json](paths)),)
+        return ticks, (_call(READ, paths=list[models.Json](paths)),)
 
     def _answer(self) -> Step:
         searched = self._count if any(self._found.values()) else ""
@@ -203,8 +192,8 @@ class _TurnReader:
         return "\n".join(lines) if plans else ""
 
 
-def _call(tool: str, **arguments: Json) -> ToolCall:
-    return ToolCall(name=tool, arguments=arguments)
+def _call(tool: str, **arguments: models.Json) -> models.ToolCall:
+    return models.ToolCall(name=tool, arguments=arguments)
 
 
 def _widen(lines: re.Match[str]) -> str:

@@ -7,32 +7,19 @@ from functools import lru_cache
 
 from msgspec import structs
 
+from loopline import timeline as tl
 from loopline.errors import LooplineError
 from loopline.models import JsonObject, dumps, well_formed
 from loopline.names import check_type
 from loopline.reader.conversation_documents import block_row, document_heading, timeline_document
 from loopline.reader.items import Reading
 from loopline.reader.reader import Reader
-from loopline.timeline import (
-    Block,
-    BodyUnion,
-    ConversationKey,
-    ConversationSummary,
-    RunChild,
-    Satisfaction,
-    Timeline,
-    TimelineLog,
-    feedback,
-    is_known_type,
-    turn_number,
-    type_hint,
-)
 from loopline.timeline.chain import START, digests
 
 KEPT_NAMES = 256
 """The number of cached names that were checked: most conversations have the same tenant, project and user."""
 _PAGE_BLOCKS = 1_000
-_CHILDREN = BodyUnion[RunChild](RunChild)
+_CHILDREN = tl.BodyUnion[tl.RunChild](tl.RunChild)
 
 
 class ConversationReader:
@@ -40,18 +27,18 @@ class ConversationReader:
 
     def __init__(
         self,
-        log: TimelineLog,
-        conversation: ConversationKey,
-        reader: Callable[[ConversationKey], Awaitable[Reader]],
+        log: tl.TimelineLog,
+        conversation: tl.ConversationKey,
+        reader: Callable[[tl.ConversationKey], Awaitable[Reader]],
     ) -> None:
         self._log = log
         self._reader = reader
         self.conversation = conversation
 
-    async def satisfaction(self) -> Satisfaction:
+    async def satisfaction(self) -> tl.Satisfaction:
         """Return the counts of the user's reactions and the share of "ok"."""
         blocks = await self._log.read(self.conversation, types=["turn.feedback"])
-        return feedback.fold(blocks).satisfaction
+        return tl.feedback.fold(blocks).satisfaction
 
     async def read(self, refs: str | Sequence[str]) -> Reading:
         """Read one ref or several, each to one item; a ref that cannot be read gives an item with a message."""
@@ -65,7 +52,7 @@ class ConversationReader:
         limit: int | None = None,
         types: str | Sequence[str] = (),
         turn: str | None = None,
-    ) -> Sequence[Block]:
+    ) -> Sequence[tl.Block]:
         """Return the blocks whose seq is greater than `after`, at most `limit` of them.
 
         `types`, such as `user.prompt` or `react.tool`, selects blocks of these types and of the types below them; `turn`,
@@ -79,7 +66,7 @@ class ConversationReader:
         kinds_wanted = [types] if isinstance(types, str) else types
         for kind in kinds_wanted:
             await self._check_type(kind)
-        number = None if turn is None else turn_number(turn)
+        number = None if turn is None else tl.turn_number(turn)
         if number == 0:
             raise LooplineError(f"{turn!r} is not a turn: turns are turn_1, turn_2, …")
         return await self._log.read(
@@ -92,14 +79,14 @@ class ConversationReader:
         Raises:
             LooplineError: the type is refused.
         """
-        if is_known_type(kind):
+        if tl.is_known_type(kind):
             return
         if well_formed(kind) != kind or not await self._log.read(
             self.conversation, types=[kind], limit=1
         ):
-            raise LooplineError(f"there is no block of the type {kind!r}: {type_hint(kind)}")
+            raise LooplineError(f"there is no block of the type {kind!r}: {tl.type_hint(kind)}")
 
-    async def children(self) -> Sequence[ConversationSummary]:
+    async def children(self) -> Sequence[tl.ConversationSummary]:
         """Return the child runs that calls of this conversation started, in order, without forgotten child runs."""
         blocks = await self._log.read(self.conversation, types=["run.child"])
         names = dict.fromkeys(child.conversation for _, child in _CHILDREN.among(blocks))
@@ -110,7 +97,7 @@ class ConversationReader:
 
     async def export(self) -> JsonObject:
         """Return the full conversation as the document `artifact:conv.timeline.v1`."""
-        timeline = Timeline(await self._log.read(self.conversation))
+        timeline = tl.Timeline(await self._log.read(self.conversation))
         return timeline_document(timeline, await self._log.find(self.conversation))
 
     async def export_text(self) -> AsyncIterator[str]:

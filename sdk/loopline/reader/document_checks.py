@@ -10,56 +10,37 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import pairwise
 
+from loopline import timeline
 from loopline.errors import LooplineError
 from loopline.models import Json
 from loopline.refs import FileRef, parse
-from loopline.timeline import (
-    ArtifactKept,
-    Block,
-    BodyUnion,
-    Checkpoint,
-    Completion,
-    FileAdded,
-    FileBody,
-    FileRemoved,
-    FilesPulled,
-    Projection,
-    ProxiedBody,
-    ProxiedCall,
-    ProxiedResult,
-    RangeSummary,
-    RoundStart,
-    RunChild,
-    SourceAdded,
-    ToolCalled,
-    ToolResult,
-    ToolStarted,
-    TurnHeader,
-    Unknown,
-    UserAttachment,
-    UserFollowup,
-    UserPrompt,
-    UserRecalled,
-    UserSteer,
-    attachments,
-    encode_full,
-    input_seq_of,
-    is_child_of,
-    workspace,
-)
 from loopline.timeline.chain import digests
 from loopline.timeline.workspace_paths import parse_path
 
 LARGEST_NUMBER = 2**53
-CalledBody = ToolCalled | ToolStarted | ToolResult | RunChild | ProxiedBody
-_CALLED = BodyUnion[CalledBody](CalledBody)
-_FILES = BodyUnion[UserAttachment](UserAttachment)
-_TREE = BodyUnion[FileBody](FileBody)
-_HEADERS = BodyUnion[TurnHeader](TurnHeader)
-CountedBody = SourceAdded | Completion | ArtifactKept | FileAdded
-NumberedBody = UserRecalled | RoundStart | RangeSummary | Checkpoint | CountedBody
+CalledBody = (
+    timeline.ToolCalled
+    | timeline.ToolStarted
+    | timeline.ToolResult
+    | timeline.RunChild
+    | timeline.ProxiedBody
+)
+_CALLED = timeline.BodyUnion[CalledBody](CalledBody)
+_FILES = timeline.BodyUnion[timeline.UserAttachment](timeline.UserAttachment)
+_TREE = timeline.BodyUnion[timeline.FileBody](timeline.FileBody)
+_HEADERS = timeline.BodyUnion[timeline.TurnHeader](timeline.TurnHeader)
+CountedBody = (
+    timeline.SourceAdded | timeline.Completion | timeline.ArtifactKept | timeline.FileAdded
+)
+NumberedBody = (
+    timeline.UserRecalled
+    | timeline.RoundStart
+    | timeline.RangeSummary
+    | timeline.Checkpoint
+    | CountedBody
+)
 """The bodies with numbers that refer to blocks, turns, sources or versions."""
-_NUMBERED = BodyUnion[NumberedBody](NumberedBody)
+_NUMBERED = timeline.BodyUnion[NumberedBody](NumberedBody)
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 _FREE_FIELDS = {"arguments", "ran_with", "value", "parts", "limits"}
 """Fields with values from tools, bundles and providers, whose numbers are not checked."""
@@ -69,11 +50,11 @@ class DocumentError(LooplineError):
     """A document cannot be imported; the message has the path in the document, such as `blocks[3].body`."""
 
 
-def _at(block: Block) -> str:
+def _at(block: timeline.Block) -> str:
     return f"blocks[{block.seq - 1}]"
 
 
-def check_turns(blocks: Sequence[Block]) -> None:
+def check_turns(blocks: Sequence[timeline.Block]) -> None:
     """Check that turns start one after the other, each with a prompt."""
     newest = 0
     prompted = set[int]()
@@ -81,14 +62,14 @@ def check_turns(blocks: Sequence[Block]) -> None:
         if block.turn > newest + 1:
             raise DocumentError(f"{_at(block)}: {block.turn_id} begins after turn_{newest}")
         newest = max(newest, block.turn)
-        if isinstance(block.body, UserPrompt):
+        if isinstance(block.body, timeline.UserPrompt):
             prompted.add(block.turn)
-        elif block.turn not in prompted and not isinstance(block.body, Unknown):
+        elif block.turn not in prompted and not isinstance(block.body, timeline.Unknown):
             # A block of an unknown type, from a newer version of Loopline, may start a turn.
             raise DocumentError(f"{_at(block)}: {block.turn_id} begins without a user.prompt")
 
 
-def check_order(blocks: Sequence[Block]) -> None:
+def check_order(blocks: Sequence[timeline.Block]) -> None:
     """Check that `n` of each block numbers it by type and turn, and that terms never decrease."""
     counts = Counter[tuple[int, str]]()
     newest = 0
@@ -101,7 +82,7 @@ def check_order(blocks: Sequence[Block]) -> None:
         newest = max(newest, block.term)
 
 
-def check_calls(blocks: Sequence[Block]) -> None:
+def check_calls(blocks: Sequence[timeline.Block]) -> None:
     """Check that starts, child runs and results follow their calls, with at most one start and one result for each call.
 
     A program's call must follow the call that runs the program and precede the result of that call.
@@ -113,57 +94,59 @@ def check_calls(blocks: Sequence[Block]) -> None:
         call_id = body.call_id
         is_valid = turns.get(call_id) == block.turn
         match body:
-            case ToolCalled():
+            case timeline.ToolCalled():
                 is_valid = call_id not in turns
                 turns.setdefault(call_id, block.turn)
-            case ToolStarted():
+            case timeline.ToolStarted():
                 is_valid = is_valid and call_id not in started | finished
                 started.add(call_id)
-            case ToolResult():
+            case timeline.ToolResult():
                 is_valid = is_valid and call_id not in finished
                 finished.add(call_id)
-            case ProxiedCall(parent=parent):
+            case timeline.ProxiedCall(parent=parent):
                 is_open = turns.get(parent) == block.turn and parent not in finished
                 is_valid = call_id not in turns and is_open
                 turns.setdefault(call_id, block.turn)
-            case ProxiedResult():
+            case timeline.ProxiedResult():
                 is_valid = is_valid and call_id not in finished
                 finished.add(call_id)
-            case RunChild(conversation=name):
-                is_valid = is_valid and is_child_of(name, call_id)
+            case timeline.RunChild(conversation=name):
+                is_valid = is_valid and timeline.is_child_of(name, call_id)
         if not is_valid:
             raise DocumentError(f"{_at(block)}: {body.type} of {call_id!r} is out of place")
 
 
-def check_attachments(blocks: Sequence[Block]) -> None:
+def check_attachments(blocks: Sequence[timeline.Block]) -> None:
     """Check that every attached file belongs to an input of its turn, and that its content has its digest."""
     for block, file in _FILES.among(blocks):
-        seq = input_seq_of(block)
+        seq = timeline.input_seq_of(block)
         message = blocks[seq - 1] if 1 <= seq <= len(blocks) else block
-        is_input = isinstance(message.body, UserPrompt | UserFollowup | UserSteer)
+        is_input = isinstance(
+            message.body, timeline.UserPrompt | timeline.UserFollowup | timeline.UserSteer
+        )
         if message.turn != block.turn or not is_input:
             raise DocumentError(f"{_at(block)}: {file.name!r} does not belong to an input")
         try:
-            digest = sha256(attachments.content(file)).hexdigest()
+            digest = sha256(timeline.attachments.content(file)).hexdigest()
         except ValueError:
             digest = ""
         if digest != file.sha256:
             raise DocumentError(f"{_at(block)}: {file.name!r} does not match its sha256")
 
 
-def check_files(blocks: Sequence[Block]) -> None:
+def check_files(blocks: Sequence[timeline.Block]) -> None:
     """Check that every file has a valid path of a workspace, and that its content has its size and digest."""
     for block, body in _TREE.among(blocks):
         match body:
-            case FileRemoved(area=area, path=path):
+            case timeline.FileRemoved(area=area, path=path):
                 _check_path(block, f"{area}/{path}")
-            case FilesPulled(refs=refs):
+            case timeline.FilesPulled(refs=refs):
                 for ref in refs:
                     _check_pulled(block, ref)
-            case FileAdded(area=area, path=path, size=size, sha256=digest):
+            case timeline.FileAdded(area=area, path=path, size=size, sha256=digest):
                 _check_path(block, f"{area}/{path}")
                 try:
-                    content = workspace.file_bytes(body)
+                    content = timeline.workspace.file_bytes(body)
                 except ValueError:
                     content = b""
                 if (len(content), sha256(content).hexdigest()) != (size, digest):
@@ -172,14 +155,14 @@ def check_files(blocks: Sequence[Block]) -> None:
                     )
 
 
-def _check_path(block: Block, path: str) -> None:
+def _check_path(block: timeline.Block, path: str) -> None:
     try:
         parse_path(path)
     except LooplineError as error:
         raise DocumentError(f"{_at(block)}.body.path: {error}") from error
 
 
-def _check_pulled(block: Block, text: str) -> None:
+def _check_pulled(block: timeline.Block, text: str) -> None:
     try:
         ref = parse(text)
     except LooplineError as error:
@@ -188,7 +171,7 @@ def _check_pulled(block: Block, text: str) -> None:
         raise DocumentError(f"{_at(block)}.body.refs: {text!r} is not the ref of a file")
 
 
-def check_refs(blocks: Sequence[tuple[Block, Json]]) -> None:
+def check_refs(blocks: Sequence[tuple[timeline.Block, Json]]) -> None:
     """Check that each block has the ref that follows from its position and body."""
     for block, ref in blocks:
         try:
@@ -200,7 +183,7 @@ def check_refs(blocks: Sequence[tuple[Block, Json]]) -> None:
             raise DocumentError(f"{_at(block)}: its ref is {actual}, and should be {expected!r}")
 
 
-def check_digests(blocks: Sequence[Block], rows: Sequence[Json]) -> None:
+def check_digests(blocks: Sequence[timeline.Block], rows: Sequence[Json]) -> None:
     """Check the digests of the rows that have one."""
     for index, (digest, row) in enumerate(zip(digests(blocks), rows, strict=True)):
         match row:
@@ -213,7 +196,7 @@ def check_digests(blocks: Sequence[Block], rows: Sequence[Json]) -> None:
                 pass
 
 
-def check_commits(blocks: Sequence[Block]) -> None:
+def check_commits(blocks: Sequence[timeline.Block]) -> None:
     """Check that every commit is a hexadecimal digest, so that a command cannot read it as an option."""
     for block, header in _HEADERS.among(blocks):
         for used in header.knowledge_commits:
@@ -233,13 +216,15 @@ class _Counts:
     files: dict[tuple[int, str, str], int] = field(default_factory=dict[tuple[int, str, str], int])
 
 
-def check_numbers(blocks: Sequence[Block]) -> None:
+def check_numbers(blocks: Sequence[timeline.Block]) -> None:
     """Check that numbers in bodies are not negative or huge, and refer to blocks, turns and sources that exist."""
     counts = _Counts()
     for block in blocks:
         body = block.body
         counts.turn = max(counts.turn, block.turn)
-        fields: Json = None if isinstance(body, Unknown) else json.loads(encode_full(body))
+        fields: Json = (
+            None if isinstance(body, timeline.Unknown) else json.loads(timeline.encode_full(body))
+        )
         for path, number in _numbers(fields, f"{_at(block)}.body"):
             if not 0 <= number <= LARGEST_NUMBER:
                 raise DocumentError(f"{path}: {number} is not from 0 to {LARGEST_NUMBER}")
@@ -264,31 +249,38 @@ def _numbers(value: Json, path: str) -> Iterator[tuple[str, int | float]]:
             pass
 
 
-def _find_faults(block: Block, body: NumberedBody, counts: _Counts) -> Iterator[str]:
+def _find_faults(block: timeline.Block, body: NumberedBody, counts: _Counts) -> Iterator[str]:
     """Yield a message for each number that refers to a block, turn, source or version that does not exist."""
     before = block.seq - 1
     match body:
-        case UserRecalled(said=seq):
+        case timeline.UserRecalled(said=seq):
             yield from _find_out_of_range("said", [seq], 1, before)
-        case RoundStart(saw=saw, takes=takes, window=projection):
+        case timeline.RoundStart(saw=saw, takes=takes, window=projection):
             yield from _find_out_of_range("saw", [saw], 0, before)
             yield from _find_out_of_range("takes", takes, 1, before)
             if projection is not None:
                 yield from _find_projection_faults(projection, counts.turn, before)
-        case RangeSummary(covers=covers, first_turn=first, last_turn=last):
+        case timeline.RangeSummary(covers=covers, first_turn=first, last_turn=last):
             yield from _find_out_of_range("covers", [covers], 1, before)
             yield from _find_out_of_range("first_turn", [first], 1, counts.turn)
             yield from _find_out_of_range("last_turn", [last], first, counts.turn)
-        case Checkpoint(covers=covers, carries=carries):
+        case timeline.Checkpoint(covers=covers, carries=carries):
             yield from _find_out_of_range("covers", [covers], 1, before)
             yield from _find_out_of_range("carries", carries, 1, covers)
             if any(seq >= following for seq, following in pairwise(carries)):
                 yield "body.carries: the numbers are not in order"
-        case SourceAdded() | Completion() | ArtifactKept() | FileAdded():
+        case (
+            timeline.SourceAdded()
+            | timeline.Completion()
+            | timeline.ArtifactKept()
+            | timeline.FileAdded()
+        ):
             yield from _find_count_faults(body, block.turn, counts)
 
 
-def _find_projection_faults(projection: Projection, turn: int, before: int) -> Iterator[str]:
+def _find_projection_faults(
+    projection: timeline.Projection, turn: int, before: int
+) -> Iterator[str]:
     seqs = {
         "summary": projection.summary,
         "start": projection.start,
@@ -308,18 +300,18 @@ def _find_projection_faults(projection: Projection, turn: int, before: int) -> I
 
 def _find_count_faults(body: CountedBody, turn: int, counts: _Counts) -> Iterator[str]:
     match body:
-        case SourceAdded(sid=sid):
+        case timeline.SourceAdded(sid=sid):
             yield from _find_out_of_range("sid", [sid], 1, len(counts.sids) + 1)
             counts.sids.add(sid)
-        case Completion(sources_used=used):
+        case timeline.Completion(sources_used=used):
             for sid in used:
                 if sid not in counts.sids:
                     yield f"body.sources_used: there is no source {sid}"
-        case ArtifactKept(name=name, version=version):
+        case timeline.ArtifactKept(name=name, version=version):
             expected = counts.versions.get((turn, name), 0) + 1
             yield from _find_out_of_range("version", [version], expected, expected)
             counts.versions[turn, name] = version
-        case FileAdded(area=area, path=path, version=version):
+        case timeline.FileAdded(area=area, path=path, version=version):
             expected = counts.files.get((turn, area, path), 0) + 1
             yield from _find_out_of_range("version", [version], expected, expected)
             counts.files[turn, area, path] = version

@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from hashlib import sha256
 
+from loopline import timeline as tl
 from loopline.errors import LooplineError
 from loopline.models import Json, JsonObject, dumps, well_formed
 from loopline.reader.conversation_documents import VERSION
@@ -25,22 +26,6 @@ from loopline.reader.document_checks import (
     check_order,
     check_refs,
     check_turns,
-)
-from loopline.timeline import (
-    Block,
-    Body,
-    ConversationKey,
-    Imported,
-    ImportedAction,
-    Timeline,
-    Turn,
-    Unknown,
-    child_action,
-    encode_full,
-    parent_name,
-    repository_action,
-    turn_id,
-    turn_number,
 )
 from loopline.timeline.chain import START, Audit, Fault, Head, Link, audit, block_link
 from loopline.timeline.codec import body_version, decode_full, is_known_version
@@ -58,7 +43,7 @@ _DOCUMENT_FIELDS = {
 _ACTION_CHARACTERS = 200
 
 
-def read_document(document: JsonObject) -> list[Block]:
+def read_document(document: JsonObject) -> list[tl.Block]:
     """Check a document and return its blocks.
 
     Raises:
@@ -81,9 +66,9 @@ def read_document(document: JsonObject) -> list[Block]:
     return blocks
 
 
-def _check_turn_ids(document: JsonObject, blocks: Sequence[Block]) -> None:
+def _check_turn_ids(document: JsonObject, blocks: Sequence[tl.Block]) -> None:
     """Check that the field `turn_ids`, if the document has it, names the turns of the blocks."""
-    turns: list[Json] = [turn_id(number) for number in sorted({block.turn for block in blocks})]
+    turns: list[Json] = [tl.turn_id(number) for number in sorted({block.turn for block in blocks})]
     match document:
         case {"turn_ids": named} if named != turns:
             raise DocumentError(f"turn_ids: the turns of the blocks are {turns[0]} to {turns[-1]}")
@@ -113,7 +98,7 @@ def rows_of(document: JsonObject) -> list[Json]:
             raise DocumentError("blocks: the document has none")
 
 
-def block_at(row: Json, expected_seq: int) -> tuple[Block, Json]:
+def block_at(row: Json, expected_seq: int) -> tuple[tl.Block, Json]:
     """Parse a block object with that seq; return the block and the value of its field `ref`, which is not checked.
 
     Raises:
@@ -144,7 +129,7 @@ def block_at(row: Json, expected_seq: int) -> tuple[Block, Json]:
             f"{at}: seq {seq} is at position {expected_seq}: a block is missing or repeated"
         )
     try:
-        block = Block(
+        block = tl.Block(
             seq=seq,
             turn=_turn(turn, at),
             round=round_,
@@ -157,14 +142,14 @@ def block_at(row: Json, expected_seq: int) -> tuple[Block, Json]:
     except (ValueError, TypeError, RecursionError) as error:
         problem = " ".join(str(error).split())
         raise DocumentError(f"{at}: it is not a valid {kind}: {problem}") from error
-    allowed = {"stored", "digest"} if isinstance(block.body, Unknown) else {"digest"}
+    allowed = {"stored", "digest"} if isinstance(block.body, tl.Unknown) else {"digest"}
     for name in sorted({str(name) for name in optional} - allowed):
         raise DocumentError(f"{at}.{name}: a {kind} does not have this field")
     return block, ref
 
 
 def _turn(text: str, at: str) -> int:
-    number = turn_number(text)
+    number = tl.turn_number(text)
     if not number:
         raise DocumentError(f"{at}: {text!r} is not a turn")
     return number
@@ -177,7 +162,7 @@ def _time(text: str, at: str) -> datetime:
     return time
 
 
-def _body(kind: str, version: int, body: Json, row: Json) -> Body:
+def _body(kind: str, version: int, body: Json, row: Json) -> tl.Body:
     """Parse a body; a body of an unknown type becomes an `Unknown` with its stored text.
 
     Raises:
@@ -195,13 +180,13 @@ def _body(kind: str, version: int, body: Json, row: Json) -> Body:
             exact = dumps(body)
     if well_formed(f"{kind}{exact}") != f"{kind}{exact}":
         raise ValueError("it has characters that are not valid Unicode")
-    return Unknown(stored_type=kind, version=version, stored=exact)
+    return tl.Unknown(stored_type=kind, version=version, stored=exact)
 
 
-def _check_fields(body: Body, written: Json, at: str) -> None:
+def _check_fields(body: tl.Body, written: Json, at: str) -> None:
     """Check that the written body has only fields of its type."""
-    if not isinstance(body, Unknown):
-        path = _unknown_field(written, json.loads(encode_full(body)), f"{at}.body")
+    if not isinstance(body, tl.Unknown):
+        path = _unknown_field(written, json.loads(tl.encode_full(body)), f"{at}.body")
         if path:
             raise DocumentError(f"{path}: a {body.type} does not have this field")
 
@@ -222,46 +207,46 @@ def _unknown_field(written: Json, fields: Json, path: str) -> str:
     return next(filter(None, [*unknown, *inner]), "")
 
 
-def import_actions(blocks: Sequence[Block], name: str) -> list[ImportedAction]:
+def import_actions(blocks: Sequence[tl.Block], name: str) -> list[tl.ImportedAction]:
     """Return the actions that require confirmation when the blocks are imported under that name."""
-    timeline = Timeline(blocks)
-    actions = list[ImportedAction]()
-    parent = parent_name(name)
+    timeline = tl.Timeline(blocks)
+    actions = list[tl.ImportedAction]()
+    parent = tl.parent_name(name)
     if parent is not None:
         text = f"its answer becomes the result of a call of {parent!r}"
-        actions.append(ImportedAction(name=child_action(name), text=text))
+        actions.append(tl.ImportedAction(name=tl.child_action(name), text=text))
     actions += map(_turn_action, timeline.open_turns)
     for repository in dict.fromkeys(commit.repository for commit in timeline.knowledge):
         text = "refs of this document are read from the repository"
-        actions.append(ImportedAction(name=repository_action(repository), text=text))
+        actions.append(tl.ImportedAction(name=tl.repository_action(repository), text=text))
     return actions
 
 
-def import_mark(blocks: Sequence[Block], confirmed: Sequence[str], now: datetime) -> Block:
+def import_mark(blocks: Sequence[tl.Block], confirmed: Sequence[str], now: datetime) -> tl.Block:
     """Return the block that marks the end of imported blocks and names their confirmed actions."""
     turn = max(block.turn for block in blocks)
-    n = sum(block.turn == turn and isinstance(block.body, Imported) for block in blocks) + 1
-    return Block(
+    n = sum(block.turn == turn and isinstance(block.body, tl.Imported) for block in blocks) + 1
+    return tl.Block(
         seq=len(blocks) + 1,
         turn=turn,
         round=0,
         n=n,
         ts=now,
         term=max(block.term for block in blocks),
-        body=Imported(confirmed=tuple(dict.fromkeys(confirmed))),
+        body=tl.Imported(confirmed=tuple(dict.fromkeys(confirmed))),
     )
 
 
-def _turn_action(turn: Turn) -> ImportedAction:
-    name = turn_id(turn.number)
+def _turn_action(turn: tl.Turn) -> tl.ImportedAction:
+    name = tl.turn_id(turn.number)
     if turn.header is None:
-        return ImportedAction(name=name, text="its prompt is answered before the next prompt")
-    return ImportedAction(
+        return tl.ImportedAction(name=name, text="its prompt is answered before the next prompt")
+    return tl.ImportedAction(
         name=name, text="; ".join(["it is continued", *_describe_open_calls(turn)])
     )
 
 
-def _describe_open_calls(turn: Turn) -> Iterator[str]:
+def _describe_open_calls(turn: tl.Turn) -> Iterator[str]:
     for call_id, call in turn.open_calls.items():
         answer = turn.answers.get(call_id)
         answer_text = f" with the answer {_shorten(dumps(answer.value))}" if answer else ""
@@ -280,7 +265,7 @@ class HeadsError(LooplineError):
     """A text with saved heads cannot be used; the message says why."""
 
 
-def heads_text(heads: Mapping[ConversationKey, Head], key: bytes = b"") -> str:
+def heads_text(heads: Mapping[tl.ConversationKey, Head], key: bytes = b"") -> str:
     """Return the heads as JSON text; with a `key` the text has their HMAC-SHA256."""
     rows: list[Json] = [_row(conversation, head) for conversation, head in heads.items()]
     signature: JsonObject = {"hmac_sha256": _signature(rows, key)} if key else {}
@@ -288,7 +273,7 @@ def heads_text(heads: Mapping[ConversationKey, Head], key: bytes = b"") -> str:
     return json.dumps(content, ensure_ascii=False, indent=1)
 
 
-def read_heads(text: str, key: bytes = b"") -> dict[ConversationKey, Head]:
+def read_heads(text: str, key: bytes = b"") -> dict[tl.ConversationKey, Head]:
     """Parse heads that `heads_text` wrote; with a `key` check their signature.
 
     Raises:
@@ -317,7 +302,7 @@ def _signature(rows: list[Json], key: bytes) -> str:
     return hmac.new(key, dumps(rows).encode(), sha256).hexdigest()
 
 
-def _row(conversation: ConversationKey, head: Head) -> JsonObject:
+def _row(conversation: tl.ConversationKey, head: Head) -> JsonObject:
     return {
         "conversation": conversation.name,
         "user": conversation.user,
@@ -328,7 +313,7 @@ def _row(conversation: ConversationKey, head: Head) -> JsonObject:
     }
 
 
-def _head(row: Json) -> tuple[ConversationKey, Head]:
+def _head(row: Json) -> tuple[tl.ConversationKey, Head]:
     match row:
         case {
             "conversation": str(name),
@@ -347,12 +332,12 @@ def _head(row: Json) -> tuple[ConversationKey, Head]:
         digest = b""
     if len(digest) != len(START) or seq < 1:
         raise HeadsError(f"the head of {name!r} is not valid: a digest has 64 hexadecimal digits")
-    key = ConversationKey(name=name, user=user, project=project, tenant=tenant)
+    key = tl.ConversationKey(name=name, user=user, project=project, tenant=tenant)
     return key, Head(seq=seq, digest=digest)
 
 
 def audit_document(
-    document: JsonObject, heads: Mapping[ConversationKey, Head], key: ConversationKey
+    document: JsonObject, heads: Mapping[tl.ConversationKey, Head], key: tl.ConversationKey
 ) -> Audit:
     """Audit a document against its digests, and against the saved head of the conversation `key`, if `heads` has it.
 

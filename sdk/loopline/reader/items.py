@@ -10,54 +10,11 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from msgspec import structs
 
+from loopline import refs
+from loopline import timeline as tl
 from loopline.errors import RefError
 from loopline.models import Json, JsonObject, dumps
 from loopline.models.prompt import estimate
-from loopline.refs import (
-    Characters,
-    KnowledgeRef,
-    Lines,
-    Span,
-    SpannedRef,
-    parse,
-    replace_span,
-    split_lines,
-)
-from loopline.timeline import (
-    ArtifactKept,
-    BackgroundResult,
-    Block,
-    BodyUnion,
-    Completion,
-    Draft,
-    Feedback,
-    FileAdded,
-    Lesson,
-    Notes,
-    Notice,
-    Plan,
-    PlanHistory,
-    ProxiedCall,
-    ProxiedResult,
-    RangeSummary,
-    RoundStart,
-    Source,
-    SystemMessage,
-    TextKept,
-    Thinking,
-    Timeline,
-    ToolCalled,
-    ToolResult,
-    UserAttachment,
-    UserFollowup,
-    UserPrompt,
-    UserSteer,
-    attachments,
-    encode,
-    encode_full,
-    summary_text,
-    workspace,
-)
 
 if TYPE_CHECKING:
     from loopline.knowledge import Passage
@@ -85,10 +42,10 @@ class Item:
     mime: str = "text/plain"
     title: str = ""
     message: str = ""
-    source: Source | None = None
+    source: tl.Source | None = None
     keep: bool = False
-    kept: TextKept | None = field(default=None, repr=False)
-    cites: Mapping[int, Source] = field(default_factory=dict[int, Source], repr=False)
+    kept: tl.TextKept | None = field(default=None, repr=False)
+    cites: Mapping[int, tl.Source] = field(default_factory=dict[int, tl.Source], repr=False)
     data: bytes = field(default=b"", repr=False)
 
     @property
@@ -146,89 +103,90 @@ class Reading:
 
 
 TextBody = (
-    UserAttachment
-    | FileAdded
-    | UserPrompt
-    | UserFollowup
-    | UserSteer
-    | Completion
-    | Draft
-    | Notes
-    | Thinking
-    | TextKept
-    | ArtifactKept
-    | ToolCalled
-    | ProxiedCall
-    | RangeSummary
-    | ToolResult
-    | ProxiedResult
-    | BackgroundResult
-    | Notice
-    | PlanHistory
-    | SystemMessage
-    | Lesson
-    | Feedback
-    | Plan
+    tl.UserAttachment
+    | tl.FileAdded
+    | tl.UserPrompt
+    | tl.UserFollowup
+    | tl.UserSteer
+    | tl.Completion
+    | tl.Draft
+    | tl.Notes
+    | tl.Thinking
+    | tl.TextKept
+    | tl.ArtifactKept
+    | tl.ToolCalled
+    | tl.ProxiedCall
+    | tl.RangeSummary
+    | tl.ToolResult
+    | tl.ProxiedResult
+    | tl.BackgroundResult
+    | tl.Notice
+    | tl.PlanHistory
+    | tl.SystemMessage
+    | tl.Lesson
+    | tl.Feedback
+    | tl.Plan
 )
 """The bodies that are not read as their JSON."""
-_TEXTS = BodyUnion[TextBody](TextBody)
+_TEXTS = tl.BodyUnion[TextBody](TextBody)
 
 
-def text_of(block: Block) -> tuple[str, str]:
+def text_of(block: tl.Block) -> tuple[str, str]:
     """Return the text of a block and its MIME type; of most body types the text is the JSON of the body."""
     body = block.body
     if not _TEXTS.has(body):
         # Version 2 of a RoundStart is stored without the names of fields, so version 1 is shown.
-        named = structs.replace(body, version=1) if isinstance(body, RoundStart) else body
-        return encode(named)[2], JSON
+        named = structs.replace(body, version=1) if isinstance(body, tl.RoundStart) else body
+        return tl.encode(named)[2], JSON
     match body:
-        case UserAttachment() | FileAdded():
+        case tl.UserAttachment() | tl.FileAdded():
             return _text_of_file(body)
         case (
-            UserPrompt(text=text)
-            | UserFollowup(text=text)
-            | UserSteer(text=text)
-            | Completion(text=text)
-            | Draft(text=text)
-            | Notes(text=text)
-            | Thinking(text=text)
+            tl.UserPrompt(text=text)
+            | tl.UserFollowup(text=text)
+            | tl.UserSteer(text=text)
+            | tl.Completion(text=text)
+            | tl.Draft(text=text)
+            | tl.Notes(text=text)
+            | tl.Thinking(text=text)
         ):
             return text, MARKDOWN
-        case TextKept(text=text, mime=mime) | ArtifactKept(text=text, mime=mime):
+        case tl.TextKept(text=text, mime=mime) | tl.ArtifactKept(text=text, mime=mime):
             return text, mime
         case (
-            ToolCalled(tool=tool, arguments=arguments) | ProxiedCall(tool=tool, arguments=arguments)
+            tl.ToolCalled(tool=tool, arguments=arguments)
+            | tl.ProxiedCall(tool=tool, arguments=arguments)
         ):
             return dumps({"tool": tool, "arguments": arguments}), JSON
-        case RangeSummary():
-            return summary_text(body), MARKDOWN
+        case tl.RangeSummary():
+            return tl.summary_text(body), MARKDOWN
         case (
-            ToolResult(text=text)
-            | ProxiedResult(text=text)
-            | BackgroundResult(text=text)
-            | Notice(text=text)
-            | PlanHistory(text=text)
-            | SystemMessage(text=text)
-            | Lesson(text=text)
+            tl.ToolResult(text=text)
+            | tl.ProxiedResult(text=text)
+            | tl.BackgroundResult(text=text)
+            | tl.Notice(text=text)
+            | tl.PlanHistory(text=text)
+            | tl.SystemMessage(text=text)
+            | tl.Lesson(text=text)
         ):
             return text, "text/plain"
-        case Feedback(reaction=reaction, text=text):
+        case tl.Feedback(reaction=reaction, text=text):
             return f"{reaction or 'taken back'}\n{text}".strip(), "text/plain"
-        case Plan(snapshot=snapshot):
-            fields = cast("dict[str, JsonObject]", json.loads(encode_full(body)))
+        case tl.Plan(snapshot=snapshot):
+            fields = cast("dict[str, JsonObject]", json.loads(tl.encode_full(body)))
             return dumps({"snapshot": {**fields["snapshot"], "status": snapshot.status}}), JSON
 
 
-def _text_of_file(file: UserAttachment | FileAdded) -> tuple[str, str]:
+def _text_of_file(file: tl.UserAttachment | tl.FileAdded) -> tuple[str, str]:
     """Return the text and MIME type of a file; a line that describes it if it has bytes and no text."""
     match file:
-        case UserAttachment(text=text, mime=mime):
-            return text or attachments.describe(file), mime
-        case FileAdded(text=text, mime=mime, size=size):
-            return text if text or not size else workspace.describe_file(file), mime
+        case tl.UserAttachment(text=text, mime=mime):
+            return text or tl.attachments.describe(file), mime
+        case tl.FileAdded(text=text, mime=mime, size=size):
+            return text if text or not size else tl.workspace.describe_file(file), mime
 
 
-def text_in(text: str, span: Span | None) -> str:
+def text_in(text: str, span: refs.Span | None) -> str:
     """Return the lines or characters of a text in the span; a span may end after the text.
 
     Raises:
@@ -237,18 +195,18 @@ def text_in(text: str, span: Span | None) -> str:
     match span:
         case None:
             return text
-        case Lines(first=first, last=last):
-            lines = split_lines(text)
+        case refs.Lines(first=first, last=last):
+            lines = refs.split_lines(text)
             if first > len(lines):
                 raise RefError(f"there are {len(lines)} lines, so not {span}")
             return "".join(lines[first - 1 : last])
-        case Characters(first=first, last=last):
+        case refs.Characters(first=first, last=last):
             if first > len(text):
                 raise RefError(f"there are {len(text)} characters, so not {span}")
             return text[first - 1 : last]
 
 
-def fit_item(ref: SpannedRef, requested: str, text: str, mime: str, room: int) -> Item:
+def fit_item(ref: refs.SpannedRef, requested: str, text: str, mime: str, room: int) -> Item:
     """Return an item with the part of a text that `ref` names, truncated to `room` characters.
 
     A truncated part ends with a full line if at least one line fits. Its ref names the shown part, and its message has
@@ -265,40 +223,40 @@ def fit_item(ref: SpannedRef, requested: str, text: str, mime: str, room: int) -
         return Item(ref=str(ref), requested=requested, status="ok", text=part, mime=mime)
     first_line, first_character = _start(text, ref.span)
     shown = part[: part.rfind("\n", 0, room) + 1]
-    if shown and not isinstance(ref.span, Characters):
+    if shown and not isinstance(ref.span, refs.Characters):
         next_line = first_line + shown.count("\n")
-        span: Span = Lines(first_line, next_line - 1)
-        remaining: Span = Lines(next_line, first_line + len(split_lines(part)) - 1)
+        span: refs.Span = refs.Lines(first_line, next_line - 1)
+        remaining: refs.Span = refs.Lines(next_line, first_line + len(refs.split_lines(part)) - 1)
     else:
         shown = part[:room]
         next_character = first_character + len(shown)
-        span = Characters(first_character, max(next_character - 1, first_character))
-        remaining = Characters(next_character, first_character + len(part) - 1)
+        span = refs.Characters(first_character, max(next_character - 1, first_character))
+        remaining = refs.Characters(next_character, first_character + len(part) - 1)
     return Item(
-        ref=str(replace_span(ref, span)),
+        ref=str(refs.replace_span(ref, span)),
         requested=requested,
         status="cut",
         text=shown,
         mime=mime,
         message=f"cut: {len(part) - len(shown)} of {len(part)} characters; "
-        f"the rest is {replace_span(ref, remaining)}",
+        f"the rest is {refs.replace_span(ref, remaining)}",
     )
 
 
-def _start(text: str, span: Span | None) -> tuple[int, int]:
+def _start(text: str, span: refs.Span | None) -> tuple[int, int]:
     """Return the line and the character at which a span starts, both from 1."""
     match span:
-        case Lines(first=first):
-            return first, sum(map(len, split_lines(text)[: first - 1])) + 1
-        case Characters(first=first):
+        case refs.Lines(first=first):
+            return first, sum(map(len, refs.split_lines(text)[: first - 1])) + 1
+        case refs.Characters(first=first):
             return text.count("\n", 0, first - 1) + 1, first
         case None:
             return 1, 1
 
 
-def passage_source(passage: Passage) -> Source:
+def passage_source(passage: Passage) -> tl.Source:
     """Return the source for citations of a passage."""
-    return Source(
+    return tl.Source(
         url=passage.ref,
         title=passage.title,
         source_type="file",
@@ -314,23 +272,23 @@ def passage_item(passage: Passage, requested: str, text: str, room: int) -> Item
     `text` is the text of the passage if it fits, else the text of its full file, whose lines the new ref counts.
     """
     mime = MARKDOWN if passage.path.endswith((".md", ".markdown")) else "text/plain"
-    ref = parse(passage.ref)
-    if len(passage.text) <= room or not isinstance(ref, KnowledgeRef):
+    ref = refs.parse(passage.ref)
+    if len(passage.text) <= room or not isinstance(ref, refs.KnowledgeRef):
         shown = passage.text[:room]
         item = Item(ref=passage.ref, requested=requested, status="ok", text=shown, mime=mime)
         if len(passage.text) > room:
             item = replace(item, status="cut", message=f"cut: the full text is {passage.ref}")
     else:
         item = fit_item(ref, requested, text, mime, room)
-    shown_ref = parse(item.ref)
+    shown_ref = refs.parse(item.ref)
     lines = passage.lines
-    if isinstance(shown_ref, KnowledgeRef) and isinstance(shown_ref.span, Lines):
+    if isinstance(shown_ref, refs.KnowledgeRef) and isinstance(shown_ref.span, refs.Lines):
         lines = (shown_ref.span.first, shown_ref.span.last)
     source = passage_source(replace(passage, ref=item.ref, lines=lines))
     return replace(item, title=passage.title, source=source, keep=bool(item.text))
 
 
-def find_kept_passage(timeline: Timeline, ref: KnowledgeRef, room: int) -> Item | None:
+def find_kept_passage(timeline: tl.Timeline, ref: refs.KnowledgeRef, room: int) -> Item | None:
     """Return an item with a stored passage that has the requested ref or contains its lines; None without one."""
     if ref.commit is None:
         return None
@@ -348,7 +306,7 @@ def find_kept_passage(timeline: Timeline, ref: KnowledgeRef, room: int) -> Item 
     return None
 
 
-def _make_kept_item(timeline: Timeline, requested: str, name: str, text: str, room: int) -> Item:
+def _make_kept_item(timeline: tl.Timeline, requested: str, name: str, text: str, room: int) -> Item:
     title = timeline.kept_texts[name].title
     item = Item(ref=requested, requested=requested, status="ok", text=text, title=title)
     if len(text) > room:
@@ -357,18 +315,22 @@ def _make_kept_item(timeline: Timeline, requested: str, name: str, text: str, ro
     return replace(item, source=timeline.pool.find(name))
 
 
-def _select_lines(name: str, text: str, ref: KnowledgeRef) -> str | None:
+def _select_lines(name: str, text: str, ref: refs.KnowledgeRef) -> str | None:
     """Return the lines of `ref` from the text stored under `name`, or None if it does not have them."""
-    if not name.startswith("ks:") or not isinstance(ref.span, Lines):
+    if not name.startswith("ks:") or not isinstance(ref.span, refs.Lines):
         return None
-    kept_ref = parse(name)
-    if not isinstance(kept_ref, KnowledgeRef) or (kept_ref.path, kept_ref.commit) != (
+    kept_ref = refs.parse(name)
+    if not isinstance(kept_ref, refs.KnowledgeRef) or (kept_ref.path, kept_ref.commit) != (
         ref.path,
         ref.commit,
     ):
         return None
-    span = kept_ref.span if isinstance(kept_ref.span, Lines) else Lines(1, len(split_lines(text)))
+    span = (
+        kept_ref.span
+        if isinstance(kept_ref.span, refs.Lines)
+        else refs.Lines(1, len(refs.split_lines(text)))
+    )
     if not span.first <= ref.span.first <= ref.span.last <= span.last:
         return None
     first = ref.span.first - span.first + 1
-    return text_in(text, Lines(first, ref.span.last - span.first + 1))
+    return text_in(text, refs.Lines(first, ref.span.last - span.first + 1))

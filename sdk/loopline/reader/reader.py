@@ -12,16 +12,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, structs
 
+from loopline import timeline as tl
 from loopline.errors import KnowledgeError, LooplineError, RefError
 from loopline.models import Json, dumps, well_formed
-from loopline.reader.conversation_documents import (
-    feedback_list,
-    note_list,
-    plan_list,
-    pool_document,
-    source_row,
-    timeline_document,
-)
+from loopline.reader import conversation_documents as documents
 from loopline.reader.items import (
     JSON,
     Item,
@@ -50,23 +44,6 @@ from loopline.refs import (
     parse,
     replace_span,
 )
-from loopline.timeline import (
-    Block,
-    BodyUnion,
-    ConversationKey,
-    ConversationSummary,
-    FileAdded,
-    History,
-    Source,
-    Timeline,
-    TimelineLog,
-    UserAttachment,
-    attachments,
-    open_timeline,
-    plan,
-    turn_number,
-    workspace,
-)
 
 if TYPE_CHECKING:
     from loopline.knowledge import Passage
@@ -74,7 +51,7 @@ if TYPE_CHECKING:
 
 KnowledgeRead = Callable[[str], "Awaitable[Passage]"]
 UNLIMITED = 1 << 62
-_VERSIONS = BodyUnion[FileAdded](FileAdded)
+_VERSIONS = tl.BodyUnion[tl.FileAdded](tl.FileAdded)
 BlockRefs = BlockRef | CallRef | ArtifactRef | SummaryRef | FileRef
 """The refs of blocks."""
 
@@ -85,20 +62,20 @@ class ConversationView(Struct, frozen=True):
     `forgotten` is the time when it was forgotten, None for other conversations.
     """
 
-    timeline: Timeline
-    summary: ConversationSummary | None = None
+    timeline: tl.Timeline
+    summary: tl.ConversationSummary | None = None
     forgotten: datetime | None = None
-    history: History | None = None
+    history: tl.History | None = None
 
-    async def containing(self, ref: Ref) -> Timeline:
+    async def containing(self, ref: Ref) -> tl.Timeline:
         """Return a timeline whose `find` gives the same result for the ref as the full timeline."""
         return self.timeline if self.history is None else await self.history.containing(ref)
 
-    async def full(self) -> Timeline:
+    async def full(self) -> tl.Timeline:
         """Return the timeline of all blocks."""
         return self.timeline if self.history is None else await self.history.full()
 
-    async def read_type(self, kind: str) -> Sequence[Block]:
+    async def read_type(self, kind: str) -> Sequence[tl.Block]:
         """Return every block of a stored type, oldest first."""
         if self.history is None:
             return [block for block in self.timeline if block.type == kind]
@@ -108,21 +85,25 @@ class ConversationView(Struct, frozen=True):
 ConversationLookup = Callable[[str], Awaitable[ConversationView | None]]
 
 
-async def view_conversation(log: TimelineLog, conversation: ConversationKey) -> ConversationView:
+async def view_conversation(
+    log: tl.TimelineLog, conversation: tl.ConversationKey
+) -> ConversationView:
     """Open the conversation from its newest checkpoint, for a reader; the view is empty if it does not exist."""
-    timeline = await open_timeline(log, conversation)
+    timeline = await tl.open_timeline(log, conversation)
     summary = await log.find(conversation)
     forgotten = None if summary else await log.forgotten(conversation)
-    return ConversationView(timeline, summary, forgotten, History(log, conversation, timeline))
+    return ConversationView(timeline, summary, forgotten, tl.History(log, conversation, timeline))
 
 
-def conversation_lookup(log: TimelineLog, conversation: ConversationKey) -> ConversationLookup:
+def conversation_lookup(
+    log: tl.TimelineLog, conversation: tl.ConversationKey
+) -> ConversationLookup:
     """Return a function that opens another conversation of the same user by name, or returns None."""
     return partial(_find_conversation, log, conversation)
 
 
 async def _find_conversation(
-    log: TimelineLog, conversation: ConversationKey, name: str
+    log: tl.TimelineLog, conversation: tl.ConversationKey, name: str
 ) -> ConversationView | None:
     view = await view_conversation(log, structs.replace(conversation, name=name))
     return view if view.summary or view.forgotten else None
@@ -193,7 +174,7 @@ class Reader(Struct, frozen=True, kw_only=True):
         timeline = self.conversation.timeline
         return await asyncio.to_thread(skill_item, timeline, self.skills, ref, requested, room)
 
-    async def find(self, ref: Ref) -> Block | None:
+    async def find(self, ref: Ref) -> tl.Block | None:
         """Return the block that a ref names, ignoring its span, or None."""
         return (await self.conversation.containing(ref)).find(ref)
 
@@ -203,18 +184,18 @@ class Reader(Struct, frozen=True, kw_only=True):
             raise RefError(_explain_missing_block(await self.conversation.full(), ref))
         text, mime = text_of(block)
         item = fit_item(_pin(block, ref), requested, text, mime, room)
-        if isinstance(block.body, FileAdded):
-            return replace(item, data=workspace.file_bytes(block.body))
-        if not isinstance(block.body, UserAttachment):
+        if isinstance(block.body, tl.FileAdded):
+            return replace(item, data=tl.workspace.file_bytes(block.body))
+        if not isinstance(block.body, tl.UserAttachment):
             return item
         file = block.body
-        source = Source(url=block.ref, title=file.name, source_type="attachment")
-        return replace(item, title=file.name, data=attachments.content(file), source=source)
+        source = tl.Source(url=block.ref, title=file.name, source_type="attachment")
+        return replace(item, title=file.name, data=tl.attachments.content(file), source=source)
 
     async def _plan(self, ref: PlanRef, requested: str, room: int) -> Item:
         block = await self.find(ref)
         if block is None:
-            plan_ids = list(self.conversation.timeline.plans.latest)[-plan.NAMED_LIMIT :]
+            plan_ids = list(self.conversation.timeline.plans.latest)[-tl.plan.NAMED_LIMIT :]
             raise RefError(f"no plan {ref.plan_id!r}: plans here are {plan_ids or 'none'}")
         text, mime = text_of(block)
         pinned = BlockRef(turn_id=block.turn_id, type=block.type, n=block.n)
@@ -225,7 +206,9 @@ class Reader(Struct, frozen=True, kw_only=True):
         available = f"so:sources_pool[1-{pool.newest}]" if pool.newest else "no sources"
         sids = [sid for a, b in ref.ranges for sid in range(a, min(b, pool.newest) + 1)]
         rows: list[Json] = [
-            source_row(sid, self.conversation.timeline) for sid in sids if sid in pool.sources
+            documents.source_row(sid, self.conversation.timeline)
+            for sid in sids
+            if sid in pool.sources
         ]
         if not rows:
             raise RefError(f"there is no such source: the pool has {available}")
@@ -239,15 +222,15 @@ class Reader(Struct, frozen=True, kw_only=True):
         view = self.conversation
         match name:
             case "conv.timeline.v1":
-                return dumps(timeline_document(await view.full(), view.summary)), JSON
+                return dumps(documents.timeline_document(await view.full(), view.summary)), JSON
             case "conv:sources_pool":
-                return dumps(pool_document(await view.full(), view.summary)), JSON
+                return dumps(documents.pool_document(await view.full(), view.summary)), JSON
             case "conv:plans":
-                return plan_list(await view.read_type("react.plan")), "text/plain"
+                return documents.plan_list(await view.read_type("react.plan")), "text/plain"
             case "conv:notes":
-                return note_list(await view.read_type("react.notes")), "text/plain"
+                return documents.note_list(await view.read_type("react.notes")), "text/plain"
             case "conv:feedback":
-                return feedback_list(await view.read_type("turn.feedback")), "text/plain"
+                return documents.feedback_list(await view.read_type("turn.feedback")), "text/plain"
 
     async def _knowledge(self, ref: KnowledgeRef, requested: str, room: int) -> Item:
         stored = None if ref.heading else find_kept_passage(self.conversation.timeline, ref, room)
@@ -283,7 +266,7 @@ class Reader(Struct, frozen=True, kw_only=True):
         return replace(item, ref=str(qualified(ref=parse(item.ref))), source=source)
 
 
-def _explain_missing_block(timeline: Timeline, ref: BlockRefs) -> str:
+def _explain_missing_block(timeline: tl.Timeline, ref: BlockRefs) -> str:
     """Return the error message for a ref without a block, with similar refs."""
     turns = [f"turn_{number}" for number in timeline.turns]
     if ref.turn_id not in turns:
@@ -298,9 +281,9 @@ def _explain_missing_block(timeline: Timeline, ref: BlockRefs) -> str:
     return f"there is no {str(ref)!r} here; similar refs: {', '.join(nearest) or 'none'}"
 
 
-def _explain_missing_file(timeline: Timeline, ref: FileRef) -> str:
+def _explain_missing_file(timeline: tl.Timeline, ref: FileRef) -> str:
     """Return the error message for the ref of a missing file, with similar versions or files."""
-    number = turn_number(ref.turn_id)
+    number = tl.turn_number(ref.turn_id)
     tree = timeline.files_at(number)
     blocks = [*tree.files.values(), *tree.outputs_of(number).values()]
     versions = [
@@ -314,7 +297,7 @@ def _explain_missing_file(timeline: Timeline, ref: FileRef) -> str:
     return f"no file {str(ref)!r}: {hint}"
 
 
-def _pin(block: Block, ref: BlockRefs) -> SpannedRef:
+def _pin(block: tl.Block, ref: BlockRefs) -> SpannedRef:
     match block.name, ref:
         case (BlockRef() | CallRef() | ArtifactRef() | SummaryRef() | FileRef()) as name, _:
             return replace_span(name, ref.span)

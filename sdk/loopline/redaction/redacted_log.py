@@ -14,6 +14,7 @@ from typing import cast
 from msgspec import Struct, structs
 from typing_extensions import TypeVar
 
+from loopline import timeline
 from loopline.models import Json
 from loopline.redaction.redaction import (
     Redactor,
@@ -22,50 +23,24 @@ from loopline.redaction.redaction import (
     redact_parts,
     redact_text,
 )
-from loopline.timeline import (
-    BackgroundResult,
-    Block,
-    Body,
-    BodyUnion,
-    Checkpoint,
-    ConversationKey,
-    ConversationSummary,
-    CustomEvent,
-    Decision,
-    Entry,
-    FileAdded,
-    Imported,
-    ProxiedResult,
-    RoundStart,
-    Sender,
-    Source,
-    SourceSpan,
-    TimelineLog,
-    ToolResult,
-    ToolsSelected,
-    TurnHeader,
-    Unknown,
-    UserAnswer,
-    UserAttachment,
-)
 
 
 class ForwardingLog:
     """Forwards every method to another log; derived classes override some of them."""
 
-    def __init__(self, log: TimelineLog) -> None:
+    def __init__(self, log: timeline.TimelineLog) -> None:
         self._log = log
 
     async def append(
         self,
-        conversation: ConversationKey,
-        entries: Sequence[Entry],
+        conversation: timeline.ConversationKey,
+        entries: Sequence[timeline.Entry],
         *,
         seen: int,
         term: int | None = None,
         key: str = "",
         at_head: bool = False,
-    ) -> Sequence[Block]:
+    ) -> Sequence[timeline.Block]:
         """Append the entries, and return every block after `seen`."""
         return await self._log.append(
             conversation, entries, seen=seen, term=term, key=key, at_head=at_head
@@ -73,7 +48,7 @@ class ForwardingLog:
 
     async def read(
         self,
-        conversation: ConversationKey,
+        conversation: timeline.ConversationKey,
         *,
         after: int = 0,
         limit: int | None = None,
@@ -81,19 +56,21 @@ class ForwardingLog:
         turn: int | None = None,
         last: int | None = None,
         also: Sequence[int] = (),
-    ) -> Sequence[Block]:
+    ) -> Sequence[timeline.Block]:
         """Return the blocks after `after` that match."""
         return await self._log.read(
             conversation, after=after, limit=limit, types=types, turn=turn, last=last, also=also
         )
 
     def lease(
-        self, conversation: ConversationKey, *, wait: bool = True
+        self, conversation: timeline.ConversationKey, *, wait: bool = True
     ) -> AbstractAsyncContextManager[int]:
         """Hold the lease of the conversation while the context lasts; it gives the term."""
         return self._log.lease(conversation, wait=wait)
 
-    async def find(self, conversation: ConversationKey) -> ConversationSummary | None:
+    async def find(
+        self, conversation: timeline.ConversationKey
+    ) -> timeline.ConversationSummary | None:
         """Return the summary of the conversation, or None if it has no blocks."""
         return await self._log.find(conversation)
 
@@ -106,25 +83,25 @@ class ForwardingLog:
         after: datetime | None = None,
         before: datetime | None = None,
         limit: int | None = None,
-    ) -> Sequence[ConversationSummary]:
+    ) -> Sequence[timeline.ConversationSummary]:
         """Return the conversations of the user, project and tenant, the most recently active first."""
         return await self._log.conversations(
             user=user, project=project, tenant=tenant, after=after, before=before, limit=limit
         )
 
-    async def unfinished(self) -> Sequence[ConversationSummary]:
+    async def unfinished(self) -> Sequence[timeline.ConversationSummary]:
         """Return the conversations that may have an unfinished turn."""
         return await self._log.unfinished()
 
-    async def holds(self, conversation: ConversationKey, term: int) -> bool:
+    async def holds(self, conversation: timeline.ConversationKey, term: int) -> bool:
         """Return whether the lease with this term is valid."""
         return await self._log.holds(conversation, term)
 
-    def present(self, bundle: str, version: str) -> AbstractAsyncContextManager[Sender]:
+    def present(self, bundle: str, version: str) -> AbstractAsyncContextManager[timeline.Sender]:
         """Register a version of a bundle, and count a harness with it as present until the context is left."""
         return self._log.present(bundle, version)
 
-    async def is_present(self, sender: Sender) -> bool:
+    async def is_present(self, sender: timeline.Sender) -> bool:
         """Return whether the harness of that sender is present."""
         return await self._log.is_present(sender)
 
@@ -132,31 +109,37 @@ class ForwardingLog:
         """Return the versions of the bundle that were registered in this store, oldest first."""
         return await self._log.versions(bundle)
 
-    async def restore(self, conversation: ConversationKey, blocks: Sequence[Block]) -> None:
+    async def restore(
+        self, conversation: timeline.ConversationKey, blocks: Sequence[timeline.Block]
+    ) -> None:
         """Start a conversation with unchanged blocks of another store."""
         await self._log.restore(conversation, blocks)
 
-    async def fork(self, conversation: ConversationKey, fork: ConversationKey, seq: int) -> None:
+    async def fork(
+        self, conversation: timeline.ConversationKey, fork: timeline.ConversationKey, seq: int
+    ) -> None:
         """Start another conversation with the blocks up to `seq`."""
         await self._log.fork(conversation, fork, seq)
 
-    async def forget(self, conversation: ConversationKey, *, cascade: bool = False) -> None:
+    async def forget(
+        self, conversation: timeline.ConversationKey, *, cascade: bool = False
+    ) -> None:
         """Remove a conversation and its child runs for good."""
         await self._log.forget(conversation, cascade=cascade)
 
-    async def forgetting(self) -> Sequence[ConversationKey]:
+    async def forgetting(self) -> Sequence[timeline.ConversationKey]:
         """Return the forgotten conversations that may still have files or index entries."""
         return await self._log.forgetting()
 
-    async def finish_forgetting(self, conversations: Sequence[ConversationKey]) -> None:
+    async def finish_forgetting(self, conversations: Sequence[timeline.ConversationKey]) -> None:
         """Record that all data of these forgotten conversations is removed."""
         await self._log.finish_forgetting(conversations)
 
-    async def forgotten(self, conversation: ConversationKey) -> datetime | None:
+    async def forgotten(self, conversation: timeline.ConversationKey) -> datetime | None:
         """Return the time when the conversation was forgotten, or None."""
         return await self._log.forgotten(conversation)
 
-    async def appended(self, conversation: ConversationKey, key: str) -> int | None:
+    async def appended(self, conversation: timeline.ConversationKey, key: str) -> int | None:
         """Return the seq of the last block of the append with this key, or None if there was none."""
         return await self._log.appended(conversation, key)
 
@@ -170,11 +153,18 @@ class ForwardingLog:
 
 
 S = TypeVar("S", bound=Struct)
-_Exact = RoundStart | Checkpoint | TurnHeader | ToolsSelected | Imported | Unknown
-_EXACT = BodyUnion[_Exact](_Exact)
+_Exact = (
+    timeline.RoundStart
+    | timeline.Checkpoint
+    | timeline.TurnHeader
+    | timeline.ToolsSelected
+    | timeline.Imported
+    | timeline.Unknown
+)
+_EXACT = timeline.BodyUnion[_Exact](_Exact)
 """Bodies without text of a user, a tool or a model: configuration, digests and positions."""
-_WithSpans = ToolResult | ProxiedResult | BackgroundResult
-_WITH_SPANS = BodyUnion[_WithSpans](_WithSpans)
+_WithSpans = timeline.ToolResult | timeline.ProxiedResult | timeline.BackgroundResult
+_WITH_SPANS = timeline.BodyUnion[_WithSpans](_WithSpans)
 _NAMES = frozenset(
     {
         *("agent", "agent_digest", "artifact", "call_id", "conversation", "data", "fact_id", "id"),
@@ -193,20 +183,20 @@ class RedactedLog(ForwardingLog):
     Blocks that are restored from a document are not redacted, because the document exists already.
     """
 
-    def __init__(self, log: TimelineLog, redactor: Redactor) -> None:
+    def __init__(self, log: timeline.TimelineLog, redactor: Redactor) -> None:
         super().__init__(log)
         self._redactor = redactor
 
     async def append(
         self,
-        conversation: ConversationKey,
-        entries: Sequence[Entry],
+        conversation: timeline.ConversationKey,
+        entries: Sequence[timeline.Entry],
         *,
         seen: int,
         term: int | None = None,
         key: str = "",
         at_head: bool = False,
-    ) -> Sequence[Block]:
+    ) -> Sequence[timeline.Block]:
         """Redact and append the entries, and return every block after `seen`."""
         if sum(_size(entry.body) for entry in entries) > LARGE_CHARACTERS:
             entries = await asyncio.to_thread(self._redact, entries)
@@ -216,26 +206,26 @@ class RedactedLog(ForwardingLog):
             conversation, entries, seen=seen, term=term, key=key, at_head=at_head
         )
 
-    def _redact(self, entries: Sequence[Entry]) -> Sequence[Entry]:
+    def _redact(self, entries: Sequence[timeline.Entry]) -> Sequence[timeline.Entry]:
         return [
             structs.replace(entry, body=redact_body(self._redactor, entry.body))
             for entry in entries
         ]
 
 
-def redact_body(redactor: Redactor, body: Body) -> Body:
+def redact_body(redactor: Redactor, body: timeline.Body) -> timeline.Body:
     """Return the body with all texts of users, tools and models redacted."""
     if _EXACT.has(body):
         return body
-    if isinstance(body, UserAttachment):
+    if isinstance(body, timeline.UserAttachment):
         return _redact_file(redactor, body)
-    if isinstance(body, FileAdded):
+    if isinstance(body, timeline.FileAdded):
         return _redact_file(redactor, body)
-    if isinstance(body, CustomEvent):
+    if isinstance(body, timeline.CustomEvent):
         return structs.replace(body, data=redact_json(redactor, body.data))
-    if isinstance(body, UserAnswer):
+    if isinstance(body, timeline.UserAnswer):
         return structs.replace(body, value=redact_json(redactor, body.value))
-    if isinstance(body, Decision):
+    if isinstance(body, timeline.Decision):
         redacted = _redact_struct(redactor, structs.replace(body, echo=None))
         return structs.replace(redacted, echo=redact_echo(redactor, body.echo))
     if _WITH_SPANS.has(body) and body.source_spans:
@@ -246,13 +236,13 @@ def redact_body(redactor: Redactor, body: Body) -> Body:
 
 
 def _move_spans(
-    redactor: Redactor, text: str, spans: Sequence[SourceSpan], redacted: str
-) -> tuple[SourceSpan, ...]:
+    redactor: Redactor, text: str, spans: Sequence[timeline.SourceSpan], redacted: str
+) -> tuple[timeline.SourceSpan, ...]:
     """Return the spans with their positions in the redacted text, without spans that it no longer contains."""
     parts = redact_parts(redactor, text)
     starts = list(accumulate((len(part) for part, _ in parts), initial=0))
     new_starts = list(accumulate((len(new) for _, new in parts), initial=0))
-    moved: list[SourceSpan] = []
+    moved: list[timeline.SourceSpan] = []
     for span in spans:
         number = min(bisect_right(starts, span.start), len(parts)) - 1
         before = parts[number][0][: span.start - starts[number]]
@@ -263,7 +253,7 @@ def _move_spans(
     return tuple(moved)
 
 
-F = TypeVar("F", UserAttachment, FileAdded)
+F = TypeVar("F", timeline.UserAttachment, timeline.FileAdded)
 
 
 def _redact_file(redactor: Redactor, file: F) -> F:
@@ -281,7 +271,7 @@ def _redact_struct(redactor: Redactor, struct: S) -> S:
         for name in struct.__struct_fields__
         if name not in _NAMES and (value := getattr(struct, name))
     }
-    if isinstance(struct, Source) and not struct.url.startswith("http"):
+    if isinstance(struct, timeline.Source) and not struct.url.startswith("http"):
         changes["url"] = struct.url  # a pinned ref
     return structs.replace(struct, **changes)
 
@@ -301,7 +291,7 @@ def _redact(redactor: Redactor, value: object) -> object:
             return value
 
 
-def _size(body: Body) -> int:
+def _size(body: timeline.Body) -> int:
     """Return the approximate number of characters of a body."""
     fields = (getattr(body, name) for name in body.__struct_fields__)
     return sum(

@@ -12,18 +12,8 @@ from typing import Protocol
 
 from msgspec import structs
 
-from loopline.models import (
-    Capabilities,
-    Channel,
-    Json,
-    JsonObject,
-    Model,
-    Prompt,
-    ReasoningReplay,
-    Reply,
-    TextDelta,
-    ToolCall,
-)
+from loopline import models
+from loopline.models import Json, JsonObject
 
 KEY_CHARACTERS = 16_384
 """The maximum length of a PEM block; a longer one is redacted line by line."""
@@ -147,7 +137,9 @@ def redact_object(redactor: Redactor, value: JsonObject) -> JsonObject:
     return {redact_text(redactor, key): redact_json(redactor, item) for key, item in value.items()}
 
 
-def redact_echo(redactor: Redactor, echo: ReasoningReplay | None) -> ReasoningReplay | None:
+def redact_echo(
+    redactor: Redactor, echo: models.ReasoningReplay | None
+) -> models.ReasoningReplay | None:
     """Return the replay of a reply, or None if it has a text to redact, because providers sign the original."""
     if echo is None or all(redact_object(redactor, part) == part for part in echo.parts):
         return echo
@@ -158,7 +150,7 @@ def redact_echo(redactor: Redactor, echo: ReasoningReplay | None) -> ReasoningRe
 class RedactingModel:
     """A model with redacted replies: deltas and replies are redacted before they are returned."""
 
-    model: Model
+    model: models.Model
     redactor: Redactor
 
     @property
@@ -167,17 +159,17 @@ class RedactingModel:
         return self.model.name
 
     @property
-    def capabilities(self) -> Capabilities:
+    def capabilities(self) -> models.Capabilities:
         """The capabilities of the model."""
         return self.model.capabilities
 
-    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+    async def stream(self, prompt: models.Prompt) -> AsyncIterator[models.TextDelta | models.Reply]:
         """Yield redacted deltas line by line, then the redacted reply.
 
         Raises:
             ModelError: the model cannot be reached, or the reply is incomplete.
         """
-        streams: dict[Channel, RedactedStream] = {
+        streams: dict[models.Channel, RedactedStream] = {
             "thinking": RedactedStream(self.redactor),
             "answer": RedactedStream(self.redactor),
         }
@@ -185,21 +177,21 @@ class RedactingModel:
         try:
             async for part in parts:
                 match part:
-                    case TextDelta():
+                    case models.TextDelta():
                         text = streams[part.channel].feed(part.text)
                         if text:
-                            yield TextDelta(text=text, channel=part.channel)
-                    case Reply():
+                            yield models.TextDelta(text=text, channel=part.channel)
+                    case models.Reply():
                         for channel, stream in streams.items():
                             rest = stream.close()
                             if rest:
-                                yield TextDelta(text=rest, channel=channel)
+                                yield models.TextDelta(text=rest, channel=channel)
                         yield self._redact(part)
         finally:
             if isinstance(parts, AsyncGenerator):  # closing the iterator must also end the request
                 await parts.aclose()
 
-    def _redact(self, reply: Reply) -> Reply:
+    def _redact(self, reply: models.Reply) -> models.Reply:
         return structs.replace(
             reply,
             text=redact_text(self.redactor, reply.text),
@@ -210,8 +202,8 @@ class RedactingModel:
             echo=redact_echo(self.redactor, reply.echo),
         )
 
-    def _redact_call(self, call: ToolCall) -> ToolCall:
-        return ToolCall(
+    def _redact_call(self, call: models.ToolCall) -> models.ToolCall:
+        return models.ToolCall(
             name=call.name,
             arguments=redact_object(self.redactor, call.arguments),
             call_id=call.call_id,

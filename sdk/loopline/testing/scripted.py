@@ -7,23 +7,9 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypedDict, Unpack, cast
 
+from loopline import models
 from loopline.clock import Clock, SystemClock
 from loopline.errors import LooplineError, ModelError
-from loopline.models import (
-    AttachmentLimits,
-    BrokenJson,
-    Capabilities,
-    JsonObject,
-    Price,
-    Prompt,
-    Purpose,
-    Reply,
-    TailKind,
-    TextDelta,
-    ToolCall,
-    Usage,
-    parse_object,
-)
 from loopline.prompt import DecisionProtocol, protocol
 from loopline.react import ANSWER_TOOL
 
@@ -32,10 +18,10 @@ class ScriptError(LooplineError):
     """The script was not read to its end, or was read beyond it."""
 
 
-def Call(name: str, /, **arguments: object) -> ToolCall:
+def Call(name: str, /, **arguments: object) -> models.ToolCall:
     """Return a call of a tool with these arguments; alone it is a reply that consists of this call."""
-    as_sent = cast("JsonObject", json.loads(json.dumps(arguments)))  # JSON values only
-    return ToolCall(name=name, arguments=as_sent)
+    as_sent = cast("models.JsonObject", json.loads(json.dumps(arguments)))  # JSON values only
+    return models.ToolCall(name=name, arguments=as_sent)
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -46,17 +32,22 @@ class Say:
     """
 
     text: str
-    calls: tuple[ToolCall, ...]
+    calls: tuple[models.ToolCall, ...]
     thinking: str
-    usage: Usage
+    usage: models.Usage
 
     def __init__(
-        self, text: str = "", /, *calls: ToolCall, thinking: str = "", usage: Usage | None = None
+        self,
+        text: str = "",
+        /,
+        *calls: models.ToolCall,
+        thinking: str = "",
+        usage: models.Usage | None = None,
     ) -> None:
         object.__setattr__(self, "text", text)
         object.__setattr__(self, "calls", calls)
         object.__setattr__(self, "thinking", thinking)
-        object.__setattr__(self, "usage", usage or Usage())
+        object.__setattr__(self, "usage", usage or models.Usage())
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +61,7 @@ class Raw:
 class Refuse:
     """A reply in which the model refuses to answer."""
 
-    usage: Usage = field(default_factory=Usage)
+    usage: models.Usage = field(default_factory=models.Usage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +79,8 @@ class Wait:
     seconds: float
 
 
-Line = Say | ToolCall | Raw | Refuse | Fail | Wait | str
-Entry = Line | Callable[[Prompt], Line]
+Line = Say | models.ToolCall | Raw | Refuse | Fail | Wait | str
+Entry = Line | Callable[[models.Prompt], Line]
 
 
 class CapabilityChoices(TypedDict, total=False):
@@ -103,11 +94,11 @@ class CapabilityChoices(TypedDict, total=False):
     vision: bool
     pdf: bool
     thinking: bool
-    tail: TailKind
+    tail: models.TailKind
     window: int
     output_limit: int
-    price: Price
-    attachments: AttachmentLimits
+    price: models.Price
+    attachments: models.AttachmentLimits
 
 
 WINDOW = 1_000_000
@@ -120,22 +111,24 @@ class ScriptedModel:
         self,
         script: Sequence[Entry],
         *,
-        aux: Mapping[Purpose, Sequence[Entry]] | None = None,
+        aux: Mapping[models.Purpose, Sequence[Entry]] | None = None,
         strict: bool = True,
         clock: Clock | None = None,
         name: str = "scripted",
         **capabilities: Unpack[CapabilityChoices],
     ) -> None:
         self.name: str = name
-        self.capabilities: Capabilities = replace(Capabilities(window=WINDOW), **capabilities)
-        self.requests: list[Prompt] = []
+        self.capabilities: models.Capabilities = replace(
+            models.Capabilities(window=WINDOW), **capabilities
+        )
+        self.requests: list[models.Prompt] = []
         self._script = list(script)
         self._aux = {purpose: list(entries) for purpose, entries in (aux or {}).items()}
         self._strict = strict
         self._clock = clock
         self._overrun = ""
 
-    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+    async def stream(self, prompt: models.Prompt) -> AsyncIterator[models.TextDelta | models.Reply]:
         """Yield the next entry of the script, in the protocol in force.
 
         Raises:
@@ -147,17 +140,17 @@ class ScriptedModel:
         match line:
             case Fail(error=error, after=after):
                 if after:
-                    yield TextDelta(text=after)
+                    yield models.TextDelta(text=after)
                 raise error if isinstance(error, Exception) else ModelError(error)
             case Refuse(usage=usage):
-                yield Reply(stop_reason="refusal", usage=usage)
+                yield models.Reply(stop_reason="refusal", usage=usage)
             case Raw(text=text):
-                yield TextDelta(text=text)
-                yield Reply(text=text)
+                yield models.TextDelta(text=text)
+                yield models.Reply(text=text)
             case Say() as say:
                 reply = _reply(_by_tool(say, prompt), protocol(prompt.options.protocol))
                 if reply.text:
-                    yield TextDelta(text=reply.text)
+                    yield models.TextDelta(text=reply.text)
                 yield reply
 
     def use_clock(self, clock: Clock) -> None:
@@ -176,20 +169,20 @@ class ScriptedModel:
         if self._script and self._strict and not failed:
             raise ScriptError(f"{len(self._script)} entries of the script were not read")
 
-    async def _next(self, prompt: Prompt) -> Say | Raw | Refuse | Fail:
+    async def _next(self, prompt: models.Prompt) -> Say | Raw | Refuse | Fail:
         while True:
             line = self._entry(prompt)
             match line:
                 case str():
                     return Say(line)
-                case ToolCall():
+                case models.ToolCall():
                     return Say("", line)
                 case Wait(seconds=seconds):
                     await (self._clock or SystemClock()).sleep(seconds)
                 case _:
                     return line
 
-    def _entry(self, prompt: Prompt) -> Line:
+    def _entry(self, prompt: models.Prompt) -> Line:
         script = self._script
         if prompt.purpose in ("summary", "selection", "title", "search", "lesson"):
             script = self._aux.get(prompt.purpose, [])
@@ -205,23 +198,23 @@ class ScriptedModel:
         return entry(prompt) if callable(entry) else entry
 
 
-def _by_tool(say: Say, prompt: Prompt) -> Say:
+def _by_tool(say: Say, prompt: models.Prompt) -> Say:
     """Return the reply, with its text as a call of the answer tool if there is one and the text is a JSON object."""
     if say.calls or not any(tool.name == ANSWER_TOOL for tool in prompt.tools):
         return say
-    arguments = parse_object(say.text)
-    if isinstance(arguments, BrokenJson) or not say.text.strip():
+    arguments = models.parse_object(say.text)
+    if isinstance(arguments, models.BrokenJson) or not say.text.strip():
         return say
-    call = ToolCall(name=ANSWER_TOOL, arguments=arguments)
+    call = models.ToolCall(name=ANSWER_TOOL, arguments=arguments)
     return Say("", call, thinking=say.thinking, usage=say.usage)
 
 
-def _reply(say: Say, decision_protocol: DecisionProtocol) -> Reply:
+def _reply(say: Say, decision_protocol: DecisionProtocol) -> models.Reply:
     if say.calls:
         message = decision_protocol.render_calls(say.text, say.calls)
     else:
         message = decision_protocol.render_answer(say.text)
-    return Reply(
+    return models.Reply(
         text=message.text,
         calls=message.calls,
         thinking=say.thinking,

@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from loopline.events import turn_events as turns
-from loopline.events.dialects.client_run import (
-    ClientRun,
-    FollowedRun,
-    NamedChange,
-    draft_with_type,
-    file_data,
-    notice_of,
-    plan_data,
-)
+from loopline.events.dialects import client_run
 from loopline.events.dialects.encoder import RecordDraft
 from loopline.events.dialects.streamed_text import create_stored_part
 from loopline.models import Json, JsonObject, dumps
@@ -91,13 +83,13 @@ class AgUiThread:
         match event:
             case Plan() as plan:
                 plan_id = plan.snapshot.plan_id
-                self._plans[plan_id] = plan_data(plan)
+                self._plans[plan_id] = client_run.plan_data(plan)
                 pointer = plan_id.replace("~", "~0").replace("/", "~1")
                 return [_add_operation(f"/plans/{pointer}", self._plans[plan_id])]
             case FileAdded(visibility="internal"):
                 return []
             case FileAdded() as file:
-                entry = file_data(file)
+                entry = client_run.file_data(file)
                 self._files.append(entry)
                 return [_add_operation("/files/-", entry)]
             case turns.AnswerGiven(sources=cited):
@@ -127,10 +119,12 @@ _KINDS = {"start": "START", "delta": "CONTENT", "end": "END"}
 _REASONS = {"approval": "tool_call", "question": "input_required"}
 
 
-class AgUi(FollowedRun):
+class AgUi(client_run.FollowedRun):
     """The dialect of AG-UI. A turn is a run, and so is each time that it is resumed."""
 
-    def __init__(self, conversation: ConversationKey, run: ClientRun | None = None) -> None:
+    def __init__(
+        self, conversation: ConversationKey, run: client_run.ClientRun | None = None
+    ) -> None:
         super().__init__(run)
         self._thread_id = conversation.name
         self._thread = AgUiThread()
@@ -145,10 +139,10 @@ class AgUi(FollowedRun):
         run = self._find_run(meta)
         if isinstance(event, turns.TurnStarted):
             self._add_prompt(meta, event.prompt)
-        yield draft_with_type(
+        yield client_run.draft_with_type(
             "RUN_STARTED", {"threadId": self._thread_id, "runId": self._run_id(meta)}
         )
-        yield draft_with_type("STATE_SNAPSHOT", {"snapshot": self._thread.state})
+        yield client_run.draft_with_type("STATE_SNAPSHOT", {"snapshot": self._thread.state})
         if run is not None and not self._thread.is_known(run.roles):
             yield from self._replace_messages(meta, durable=True)
         elif run is None and isinstance(event, turns.TurnStarted):
@@ -180,13 +174,15 @@ class AgUi(FollowedRun):
             messages.append(_reasoning(f"{meta.turn_id}.reasoning.1"))
         first: list[Json] = [_reasoning("dropped")] if has_reasoning else []
         for snapshot in (first, messages):
-            yield draft_with_type("MESSAGES_SNAPSHOT", {"messages": snapshot}, durable=durable)
+            yield client_run.draft_with_type(
+                "MESSAGES_SNAPSHOT", {"messages": snapshot}, durable=durable
+            )
 
     def _run_id(self, meta: turns.EventMeta) -> str:
         run = self._find_run(meta)
         return run.run_id if run and run.run_id else meta.turn_id
 
-    def _part(self, named: NamedChange) -> RecordDraft:
+    def _part(self, named: client_run.NamedChange) -> RecordDraft:
         return _text_draft(named)
 
     def _event_drafts(self, meta: turns.EventMeta, event: turns.TurnEvent) -> Iterator[RecordDraft]:
@@ -207,10 +203,10 @@ class AgUi(FollowedRun):
             case turns.TurnPaused() | turns.TurnFinished():
                 yield from self._end(meta, event)
             case _:
-                notice = notice_of(event)
+                notice = client_run.notice_of(event)
                 if notice is not None:
                     custom: JsonObject = {"name": notice.name, "value": notice.value}
-                    yield draft_with_type("CUSTOM", custom, durable=notice.durable)
+                    yield client_run.draft_with_type("CUSTOM", custom, durable=notice.durable)
 
     def _add_texts(
         self, meta: turns.EventMeta, event: turns.DecisionMade | turns.AnswerGiven
@@ -227,14 +223,14 @@ class AgUi(FollowedRun):
 
     def _next_step(self, name: str) -> Iterator[RecordDraft]:
         if self._step:
-            yield draft_with_type("STEP_FINISHED", {"stepName": self._step})
+            yield client_run.draft_with_type("STEP_FINISHED", {"stepName": self._step})
         self._step = name
         if name:
-            yield draft_with_type("STEP_STARTED", {"stepName": name})
+            yield client_run.draft_with_type("STEP_STARTED", {"stepName": name})
 
     def _change_state(self, event: turns.AnswerGiven | Plan | FileAdded) -> Iterator[RecordDraft]:
         if delta := self._thread.change(event):
-            yield draft_with_type("STATE_DELTA", {"delta": delta})
+            yield client_run.draft_with_type("STATE_DELTA", {"delta": delta})
 
     def _call(
         self,
@@ -247,9 +243,13 @@ class AgUi(FollowedRun):
                 text = dumps(arguments)
                 self._thread.add_call(parent, call_id, tool, text)
                 started: JsonObject = {"toolCallId": call_id, "toolCallName": tool}
-                yield draft_with_type("TOOL_CALL_START", {**started, "parentMessageId": parent})
-                yield draft_with_type("TOOL_CALL_ARGS", {"toolCallId": call_id, "delta": text})
-                yield draft_with_type("TOOL_CALL_END", {"toolCallId": call_id})
+                yield client_run.draft_with_type(
+                    "TOOL_CALL_START", {**started, "parentMessageId": parent}
+                )
+                yield client_run.draft_with_type(
+                    "TOOL_CALL_ARGS", {"toolCallId": call_id, "delta": text}
+                )
+                yield client_run.draft_with_type("TOOL_CALL_END", {"toolCallId": call_id})
             case turns.CallFinished(call=call, result=result):
                 self._interrupts.pop(call.call_id, None)
                 result_id = f"{call.call_id}.result"
@@ -260,7 +260,7 @@ class AgUi(FollowedRun):
                 if error:
                     self._has_error = True
                     answer |= {"metadata": {"error": error}}
-                yield draft_with_type("TOOL_CALL_RESULT", answer)
+                yield client_run.draft_with_type("TOOL_CALL_RESULT", answer)
             case turns.InputRequested(call=call, kind=kind, question=question, form=form):
                 self._interrupts[call.call_id] = {
                     "id": self._request_id(event),
@@ -278,27 +278,27 @@ class AgUi(FollowedRun):
             yield from self._replace_messages(meta)
         elif self._has_error and self._find_run(meta):  # the event of a result has no field for it
             snapshot: JsonObject = {"messages": self._thread.messages}
-            yield draft_with_type("MESSAGES_SNAPSHOT", snapshot)
+            yield client_run.draft_with_type("MESSAGES_SNAPSHOT", snapshot)
         if event.reason in turns.UNANSWERED:
             error = event.error if isinstance(event, turns.TurnFinished) else ""
             code: JsonObject = {"message": error or event.reason, "code": event.reason}
-            yield draft_with_type("RUN_ERROR", code)
+            yield client_run.draft_with_type("RUN_ERROR", code)
             return
         finished: JsonObject = {"threadId": self._thread_id, "runId": self._run_id(meta)}
         match event:
             case turns.TurnPaused(calls=calls):
                 waiting = list[Json](self._interrupts[call] for call in calls)
                 outcome: JsonObject = {"type": "interrupt", "interrupts": waiting}
-                yield draft_with_type("RUN_FINISHED", {**finished, "outcome": outcome})
+                yield client_run.draft_with_type("RUN_FINISHED", {**finished, "outcome": outcome})
             case turns.TurnFinished():
                 result: JsonObject = {"answer": event.answer, "exitReason": event.reason}
                 if event.truncated:
                     result["truncated"] = True
                 success: JsonObject = {"result": result, "outcome": {"type": "success"}}
-                yield draft_with_type("RUN_FINISHED", {**finished, **success})
+                yield client_run.draft_with_type("RUN_FINISHED", {**finished, **success})
 
 
-def _text_draft(named: NamedChange) -> RecordDraft:
+def _text_draft(named: client_run.NamedChange) -> RecordDraft:
     change = named.change
     kind = f"{'REASONING' if named.is_reasoning else 'TEXT'}_MESSAGE_{_KINDS[change.kind]}"
     data: JsonObject = {"type": kind, "messageId": change.part_id}
@@ -314,7 +314,7 @@ def _text_draft(named: NamedChange) -> RecordDraft:
 
 def _user_text(message_id: str, text: str) -> Iterator[RecordDraft]:
     for change in create_stored_part(message_id, text):
-        draft = _text_draft(NamedChange(is_reasoning=False, change=change))
+        draft = _text_draft(client_run.NamedChange(is_reasoning=False, change=change))
         if change.kind == "start":
             draft = RecordDraft(draft.event, {**draft.data, "role": "user"})
         yield draft

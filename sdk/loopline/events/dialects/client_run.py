@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from loopline import timeline
 from loopline.events import turn_events as turns
 from loopline.events.dialects.encoder import (
     DialectEncoder,
@@ -14,17 +15,8 @@ from loopline.events.dialects.encoder import (
 )
 from loopline.events.dialects.streamed_text import PartChange, StreamedPart
 from loopline.models import Json, JsonObject
-from loopline.timeline import (
-    CustomEvent,
-    Draft,
-    FileAdded,
-    ModelSwitched,
-    Plan,
-    RangeSummary,
-    ToolsSelected,
-)
 
-FileUrl = Callable[[str, FileAdded], str]
+FileUrl = Callable[[str, timeline.FileAdded], str]
 """Returns the URL of an output file, from the id of its turn and its body."""
 
 
@@ -147,7 +139,7 @@ class NoticeOfRun:
 def notice_of(event: turns.TurnEvent) -> NoticeOfRun | None:
     """Return the notice for an event, or None for the other events."""
     match event:
-        case CustomEvent(name=name, data=data):
+        case timeline.CustomEvent(name=name, data=data):
             return NoticeOfRun(name, data)
         case turns.ProgressReported(channel=channel, text=text, call_id=call_id, total=total):
             progress: JsonObject = {"channel": channel, "text": text}
@@ -159,15 +151,15 @@ def notice_of(event: turns.TurnEvent) -> NoticeOfRun | None:
         case turns.ChildFinished(call=call, child=run):
             ended: JsonObject = {"callId": call.call_id, "conversation": run.conversation}
             return NoticeOfRun("loopline.child.finished", {**ended, "exitReason": run.reason})
-        case RangeSummary() as summary:
+        case timeline.RangeSummary() as summary:
             return NoticeOfRun("loopline.compaction", compaction_data(summary))
-        case ModelSwitched() | ToolsSelected() | Draft():
+        case timeline.ModelSwitched() | timeline.ToolsSelected() | timeline.Draft():
             return NoticeOfRun(f"loopline.{event.type.removeprefix('react.')}", None)
         case _:
             return None
 
 
-def plan_data(plan: Plan) -> JsonObject:
+def plan_data(plan: timeline.Plan) -> JsonObject:
     """Return the fields of a plan: its steps with their statuses, its own status, and whether it is current."""
     snapshot = plan.snapshot
     steps: list[Json] = [
@@ -177,7 +169,7 @@ def plan_data(plan: Plan) -> JsonObject:
     return {"steps": steps, "status": snapshot.status, "current": snapshot.current}
 
 
-def file_data(file: FileAdded) -> JsonObject:
+def file_data(file: timeline.FileAdded) -> JsonObject:
     """Return the fields of a file: path, version, MIME type, and size in bytes."""
     return {
         "path": f"{file.area}/{file.path}",

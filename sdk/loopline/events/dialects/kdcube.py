@@ -6,21 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+from loopline import timeline
 from loopline.events import turn_events as turns
 from loopline.events.dialects.client_run import FileUrl
 from loopline.events.dialects.encoder import RecordDraft
 from loopline.models import Json, JsonObject, Usage
-from loopline.timeline import (
-    ConversationKey,
-    CustomEvent,
-    Decision,
-    FileAdded,
-    RangeSummary,
-    ResultStatus,
-    hosted_name,
-    is_hosted,
-    iso_time,
-)
 
 Route = Literal[
     "chat_start",
@@ -42,7 +32,7 @@ _MARKERS: dict[str, Marker] = {
     "tool": "tool",
 }
 _CUSTOM_ROUTES: dict[str, Route] = {"chat_delta": "chat_delta", "chat_service": "chat_service"}
-_STATUSES: dict[ResultStatus, StepStatus] = {
+_STATUSES: dict[timeline.ResultStatus, StepStatus] = {
     "ok": "completed",
     "denied": "skipped",
     "error": "error",
@@ -69,7 +59,9 @@ class KdCubeEvent:
 class KdCube:
     """The dialect of KDCube. The agent of every event is the bundle."""
 
-    def __init__(self, conversation: ConversationKey, file_url: FileUrl | None = None) -> None:
+    def __init__(
+        self, conversation: timeline.ConversationKey, file_url: FileUrl | None = None
+    ) -> None:
         self._conversation = conversation
         self._file_url = file_url
         self._agent = ""
@@ -84,7 +76,7 @@ class KdCube:
             yield self._draft(meta, ending, durable=False)
         for kdcube_event in (*_events(event), *self._text(event)):
             yield self._draft(meta, kdcube_event)
-        if isinstance(event, FileAdded) and is_hosted(event):
+        if isinstance(event, timeline.FileAdded) and timeline.is_hosted(event):
             yield self._draft(meta, self._file(meta, event))
 
     def _draft(
@@ -94,7 +86,7 @@ class KdCube:
         owner = self._conversation
         envelope: JsonObject = {
             "type": event.type,
-            "timestamp": iso_time(meta.ts),
+            "timestamp": timeline.iso_time(meta.ts),
             "ts": round(meta.ts.timestamp() * 1000),
             "service": {
                 "request_id": f"{owner.name}:{meta.turn_id}",
@@ -122,7 +114,7 @@ class KdCube:
         }
         return RecordDraft(name, envelope, durable)
 
-    def _file(self, meta: turns.EventMeta, file: FileAdded) -> KdCubeEvent:
+    def _file(self, meta: turns.EventMeta, file: timeline.FileAdded) -> KdCubeEvent:
         """Create the event for an output file, with its resource name and, if there is a `file_url`, its URL."""
         name = file.path.rpartition("/")[2]
         item: JsonObject = {
@@ -133,7 +125,7 @@ class KdCube:
             "size_bytes": file.size,
             "visibility": file.visibility,
             "tool_call_id": file.call_id,
-            "rn": str(hosted_name(self._conversation, meta.turn_id, file)),
+            "rn": str(timeline.hosted_name(self._conversation, meta.turn_id, file)),
         }
         if self._file_url is not None:
             item["url"] = self._file_url(meta.turn_id, file)
@@ -148,7 +140,7 @@ class KdCube:
 
     def _endings(self, event: turns.TurnEvent) -> list[KdCubeEvent]:
         match event:
-            case turns.DecisionMade(decision=Decision(purpose="decision")):
+            case turns.DecisionMade(decision=timeline.Decision(purpose="decision")):
                 return self._deltas.end(keep="answer")
             case turns.AnswerGiven() | turns.TurnPaused() | turns.TurnFinished():
                 return self._deltas.end()
@@ -240,7 +232,7 @@ def _events(event: turns.TurnEvent) -> Iterator[KdCubeEvent]:
         case turns.RoundStarted(iteration=iteration, limit=limit):
             data: JsonObject = {"iteration": iteration, "max_iterations": limit}
             yield _step("react.round", "started", f"Round {iteration}", data)
-        case turns.DecisionMade(decision=Decision(purpose="decision")):
+        case turns.DecisionMade(decision=timeline.Decision(purpose="decision")):
             yield _decision(event)
         case (
             turns.CallStarted()
@@ -395,14 +387,14 @@ def _usage(usage: Usage) -> JsonObject:
 
 def _input_or_progress(event: turns.TurnEvent) -> Iterator[KdCubeEvent]:
     match event:
-        case CustomEvent():
+        case timeline.CustomEvent():
             yield _custom(event)
         case turns.InputAccepted(kind=kind, text=text):
             accepted: JsonObject = {"status": f"{kind}_accepted", "kind": kind, "text": text}
             yield _service("queue.continuation.accepted", "continuation", "completed", accepted)
         case turns.InputTaken(kind=kind, text=text, input_seq=seq):
             yield _step(kind, "completed", "", {"text": text, "said": seq})
-        case RangeSummary(messages_before=before, messages_after=after):
+        case timeline.RangeSummary(messages_before=before, messages_after=after):
             sizes: JsonObject = {"messages_before": before, "messages_after": after}
             yield _step("context.compaction", "completed", "", sizes)
         case turns.ProgressReported(channel="tools", total=total) if total:
@@ -414,7 +406,7 @@ def _input_or_progress(event: turns.TurnEvent) -> Iterator[KdCubeEvent]:
             pass
 
 
-def _custom(event: CustomEvent) -> KdCubeEvent:
+def _custom(event: timeline.CustomEvent) -> KdCubeEvent:
     """Create the event that a `ChatCommunicator` sent, or for other custom events a step with the event's name.
 
     Its route is only `chat_step`, `chat_delta` or `chat_service`, so that a custom event cannot end a turn.

@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from loopline.events import turn_events as turns
-from loopline.events.dialects.client_run import (
-    FollowedRun,
-    NamedChange,
-    draft_with_type,
-    file_data,
-    notice_of,
-    plan_data,
-)
+from loopline.events.dialects import client_run
 from loopline.events.dialects.encoder import RecordDraft
 from loopline.models import JsonObject
 from loopline.timeline import ExitReason, FileAdded, Plan, is_hosted
@@ -28,7 +21,7 @@ _FINISH: dict[ExitReason, str] = {
 _ABORTED = frozenset({"stopped", "interrupted"})
 
 
-class Vercel(FollowedRun):
+class Vercel(client_run.FollowedRun):
     """The dialect of the UI message stream. A turn is a message of the assistant, and each round is one of its steps."""
 
     _has_step: bool = False
@@ -37,9 +30,9 @@ class Vercel(FollowedRun):
         del event
         self._has_step = False
         branch = self._run.branch if self._run else ""
-        yield draft_with_type("start", {"messageId": f"{branch}{meta.turn_id}"})
+        yield client_run.draft_with_type("start", {"messageId": f"{branch}{meta.turn_id}"})
 
-    def _part(self, named: NamedChange) -> RecordDraft:
+    def _part(self, named: client_run.NamedChange) -> RecordDraft:
         change = named.change
         kind = f"{'reasoning' if named.is_reasoning else 'text'}-{change.kind}"
         data: JsonObject = {"type": kind, "id": change.part_id}
@@ -71,48 +64,50 @@ class Vercel(FollowedRun):
 
     def _next_step(self, *, has_step: bool) -> Iterator[RecordDraft]:
         if self._has_step:
-            yield draft_with_type("finish-step", {})
+            yield client_run.draft_with_type("finish-step", {})
         self._has_step = has_step
         if has_step:
-            yield draft_with_type("start-step", {})
+            yield client_run.draft_with_type("start-step", {})
 
 
 def _file(file: FileAdded, url: str = "") -> RecordDraft:
-    data = file_data(file)
+    data = client_run.file_data(file)
     if url:
         data["url"] = url
-    return draft_with_type("data-file", {"data": data})
+    return client_run.draft_with_type("data-file", {"data": data})
 
 
 def _call(event: turns.CallStarted | turns.CallFinished) -> Iterator[RecordDraft]:
     match event:
         case turns.CallStarted(call_id=call_id, tool=tool, arguments=arguments):
             started: JsonObject = {"toolCallId": call_id, "toolName": tool, "dynamic": True}
-            yield draft_with_type("tool-input-start", started)
-            yield draft_with_type("tool-input-available", {**started, "input": arguments})
+            yield client_run.draft_with_type("tool-input-start", started)
+            yield client_run.draft_with_type(
+                "tool-input-available", {**started, "input": arguments}
+            )
         case turns.CallFinished(call=call, result=result):
             output: JsonObject = {"toolCallId": call.call_id}
             match result.status:
                 case "ok":
                     shown: JsonObject = {"output": result.text, "dynamic": True}
-                    yield draft_with_type("tool-output-available", {**output, **shown})
+                    yield client_run.draft_with_type("tool-output-available", {**output, **shown})
                 case "denied":
-                    yield draft_with_type("tool-output-denied", output)
+                    yield client_run.draft_with_type("tool-output-denied", output)
                 case "error" | "interrupted" | "stopped":
                     failure: JsonObject = {"errorText": result.text, "dynamic": True}
-                    yield draft_with_type("tool-output-error", {**output, **failure})
+                    yield client_run.draft_with_type("tool-output-error", {**output, **failure})
 
 
 def _request(event: turns.InputRequested, request_id: str) -> RecordDraft:
     call_id = event.call.call_id
     if event.kind == "approval":
-        return draft_with_type(
+        return client_run.draft_with_type(
             "tool-approval-request", {"approvalId": request_id, "toolCallId": call_id}
         )
     data: JsonObject = {"toolCallId": call_id, "question": event.question}
     if event.form is not None:
         data["form"] = event.form
-    return draft_with_type("data-question", {"id": request_id, "data": data})
+    return client_run.draft_with_type("data-question", {"id": request_id, "data": data})
 
 
 def _source(cited: turns.CitedSource) -> RecordDraft:
@@ -120,40 +115,42 @@ def _source(cited: turns.CitedSource) -> RecordDraft:
     assert source is not None
     row: JsonObject = {"sourceId": f"{cited.sid}", "title": source.title or source.url}
     if source.url.startswith(("https://", "http://")):
-        return draft_with_type("source-url", {**row, "url": source.url})
+        return client_run.draft_with_type("source-url", {**row, "url": source.url})
     document: JsonObject = {"mediaType": "text/plain", "filename": source.url}
-    return draft_with_type("source-document", {**row, **document})
+    return client_run.draft_with_type("source-document", {**row, **document})
 
 
 def _data(event: turns.TurnEvent) -> Iterator[RecordDraft]:
     """Yield a data part for an event that the protocol does not define; a later part with the same id replaces it."""
     match event:
         case Plan() as plan:
-            yield draft_with_type(
-                "data-plan", {"id": plan.snapshot.plan_id, "data": plan_data(plan)}
+            yield client_run.draft_with_type(
+                "data-plan", {"id": plan.snapshot.plan_id, "data": client_run.plan_data(plan)}
             )
         case FileAdded(visibility="external") as file:
             yield _file(file)
         case turns.InputTaken(kind=kind, text=text):
-            yield draft_with_type("data-input", {"data": {"kind": kind, "text": text}})
+            yield client_run.draft_with_type("data-input", {"data": {"kind": kind, "text": text}})
         case _:
-            notice = notice_of(event)
+            notice = client_run.notice_of(event)
             if notice is not None:
                 transient: JsonObject = {} if notice.durable else {"transient": True}
                 data: JsonObject = {"data": notice.value, **transient}
-                yield draft_with_type(f"data-{notice.name}", data, durable=notice.durable)
+                yield client_run.draft_with_type(
+                    f"data-{notice.name}", data, durable=notice.durable
+                )
 
 
 def _end(event: turns.TurnPaused | turns.TurnFinished) -> Iterator[RecordDraft]:
     if event.reason in _ABORTED:
-        yield draft_with_type("abort", {"reason": event.reason})
+        yield client_run.draft_with_type("abort", {"reason": event.reason})
         return
     match event:
         case turns.TurnPaused():
-            yield draft_with_type("finish", {"finishReason": "tool-calls"})
+            yield client_run.draft_with_type("finish", {"finishReason": "tool-calls"})
         case turns.TurnFinished(reason=reason):
             if reason == "error":
-                yield draft_with_type("error", {"errorText": event.error or reason})
+                yield client_run.draft_with_type("error", {"errorText": event.error or reason})
             usage: JsonObject = {
                 "inputTokens": event.usage.input_tokens,
                 "outputTokens": event.usage.output_tokens,
@@ -161,4 +158,4 @@ def _end(event: turns.TurnPaused | turns.TurnFinished) -> Iterator[RecordDraft]:
             metadata: JsonObject = {"exitReason": reason, "usage": usage}
             finish_reason = "length" if event.truncated else _FINISH.get(reason, "other")
             finish: JsonObject = {"finishReason": finish_reason}
-            yield draft_with_type("finish", {**finish, "messageMetadata": metadata})
+            yield client_run.draft_with_type("finish", {**finish, "messageMetadata": metadata})
