@@ -9,6 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from hashlib import sha256
+from typing import Annotated, Any, Literal, cast
+
+from msgspec import Meta, Struct, ValidationError, convert, to_builtins
 
 from loopline import timeline as tl
 from loopline.errors import LooplineError
@@ -27,7 +30,7 @@ from loopline.reader.document_checks import (
     check_refs,
     check_turns,
 )
-from loopline.timeline.chain import START, Audit, Fault, Head, Link, audit, block_link
+from loopline.timeline.chain import Audit, Fault, Head, Link, audit, block_link
 from loopline.timeline.codec import body_version, decode_full, is_known_version
 
 _DOCUMENT_FIELDS = {
@@ -98,6 +101,28 @@ def rows_of(document: JsonObject) -> list[Json]:
             raise DocumentError("blocks: the document has none")
 
 
+_Number = Annotated[int, Meta(ge=0, le=LARGEST_NUMBER)]
+
+
+class _Row(Struct):
+    """The fields of a block object. Only a block of an unknown type has `stored`, its body as an exact text."""
+
+    seq: _Number
+    type: str
+    version: _Number
+    turn_id: str
+    round: _Number
+    n: _Number
+    ts: str
+    term: _Number
+    body: Any
+    ref: Any
+    stored: str | None = None
+
+
+_OWN_FIELDS = frozenset(_Row.__struct_fields__) | {"digest"}
+
+
 def block_at(row: Json, expected_seq: int) -> tuple[tl.Block, Json]:
     """Parse a block object with that seq; return the block and the value of its field `ref`, which is not checked.
 
@@ -105,47 +130,34 @@ def block_at(row: Json, expected_seq: int) -> tuple[tl.Block, Json]:
         DocumentError: it is not a valid block, or has another seq.
     """
     at = f"blocks[{expected_seq - 1}]"
-    match row:
-        case {
-            "seq": int(seq),
-            "type": str(kind),
-            "version": int(version),
-            "turn_id": str(turn),
-            "round": int(round_),
-            "n": int(n),
-            "ts": str(ts),
-            "term": int(term),
-            "body": body,
-            "ref": ref,
-            **optional,
-        } if not any(isinstance(number, bool) for number in (seq, version, round_, n, term)):
-            pass
-        case _:
-            raise DocumentError(f"{at}: a field of the block is missing or has the wrong type")
-    if not all(0 <= number <= LARGEST_NUMBER for number in (seq, version, round_, n, term)):
-        raise DocumentError(f"{at}: seq, version, round, n and term are from 0 to {LARGEST_NUMBER}")
-    if seq != expected_seq:
+    try:
+        fields = convert(row, _Row)
+    except ValidationError as error:
+        raise DocumentError(f"{at}: {error}") from error
+    if fields.seq != expected_seq:
         raise DocumentError(
-            f"{at}: seq {seq} is at position {expected_seq}: a block is missing or repeated"
+            f"{at}: seq {fields.seq} is at position {expected_seq}: a block is missing or repeated"
         )
     try:
         block = tl.Block(
-            seq=seq,
-            turn=_turn(turn, at),
-            round=round_,
-            n=n,
-            ts=_time(ts, at),
-            term=term,
-            body=_body(kind, version, body, row),
+            seq=fields.seq,
+            turn=_turn(fields.turn_id, at),
+            round=fields.round,
+            n=fields.n,
+            ts=_time(fields.ts, at),
+            term=fields.term,
+            body=_body(fields),
         )
-        _check_fields(block.body, body, at)
+        _check_fields(block.body, fields.body, at)
     except (ValueError, TypeError, RecursionError) as error:
         problem = " ".join(str(error).split())
-        raise DocumentError(f"{at}: it is not a valid {kind}: {problem}") from error
-    allowed = {"stored", "digest"} if isinstance(block.body, tl.Unknown) else {"digest"}
-    for name in sorted({str(name) for name in optional} - allowed):
-        raise DocumentError(f"{at}.{name}: a {kind} does not have this field")
-    return block, ref
+        raise DocumentError(f"{at}: it is not a valid {fields.type}: {problem}") from error
+    unknown = set(cast("JsonObject", row)) - _OWN_FIELDS
+    if fields.stored is not None and not isinstance(block.body, tl.Unknown):
+        unknown.add("stored")
+    for name in sorted(unknown):
+        raise DocumentError(f"{at}.{name}: a {fields.type} does not have this field")
+    return block, fields.ref
 
 
 def _turn(text: str, at: str) -> int:
@@ -162,25 +174,21 @@ def _time(text: str, at: str) -> datetime:
     return time
 
 
-def _body(kind: str, version: int, body: Json, row: Json) -> tl.Body:
-    """Parse a body; a body of an unknown type becomes an `Unknown` with its stored text.
+def _body(row: _Row) -> tl.Body:
+    """Parse the body of a block; a body of an unknown type becomes an `Unknown` with its stored text.
 
     Raises:
-        ValueError: it is not a body of that type and version.
+        ValueError: it is not a body of its type and version.
     """
-    if is_known_version(kind, version):
-        read = decode_full(kind, dumps(body))
-        if body_version(read) != max(version, 1):
-            raise ValueError(f"its body is of version {body_version(read)}, not {version}")
+    if is_known_version(row.type, row.version):
+        read = decode_full(row.type, dumps(row.body))
+        if body_version(read) != max(row.version, 1):
+            raise ValueError(f"its body is of version {body_version(read)}, not {row.version}")
         return read
-    match row:
-        case {"stored": str(exact)}:
-            pass
-        case _:
-            exact = dumps(body)
-    if well_formed(f"{kind}{exact}") != f"{kind}{exact}":
+    exact = dumps(row.body) if row.stored is None else row.stored
+    if well_formed(f"{row.type}{exact}") != f"{row.type}{exact}":
         raise ValueError("it has characters that are not valid Unicode")
-    return tl.Unknown(stored_type=kind, version=version, stored=exact)
+    return tl.Unknown(stored_type=row.type, version=row.version, stored=exact)
 
 
 def _check_fields(body: tl.Body, written: Json, at: str) -> None:
@@ -257,7 +265,6 @@ def _shorten(text: str) -> str:
     return text if len(text) <= _ACTION_CHARACTERS else f"{text[: _ACTION_CHARACTERS - 1]}…"
 
 
-HEADS_VERSION = 1
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -265,12 +272,31 @@ class HeadsError(LooplineError):
     """A text with saved heads cannot be used; the message says why."""
 
 
+class _SavedHead(Struct):
+    """The head of a conversation as it is saved and signed."""
+
+    conversation: str
+    user: str
+    project: str
+    tenant: str
+    seq: Annotated[int, Meta(ge=1)]
+    digest: Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+
+
+class _SavedHeads(Struct, omit_defaults=True):
+    version: Literal[1]
+    heads: list[_SavedHead]
+    hmac_sha256: str = ""
+
+
 def heads_text(heads: Mapping[tl.ConversationKey, Head], key: bytes = b"") -> str:
     """Return the heads as JSON text; with a `key` the text has their HMAC-SHA256."""
-    rows: list[Json] = [_row(conversation, head) for conversation, head in heads.items()]
-    signature: JsonObject = {"hmac_sha256": _signature(rows, key)} if key else {}
-    content = {"version": HEADS_VERSION, "heads": rows, **signature}
-    return json.dumps(content, ensure_ascii=False, indent=1)
+    rows = [
+        _SavedHead(c.name, c.user, c.project, c.tenant, head.seq, head.digest.hex())
+        for c, head in heads.items()
+    ]
+    saved = _SavedHeads(1, rows, _signature(rows, key) if key else "")
+    return json.dumps(to_builtins(saved), ensure_ascii=False, indent=1)
 
 
 def read_heads(text: str, key: bytes = b"") -> dict[tl.ConversationKey, Head]:
@@ -280,60 +306,26 @@ def read_heads(text: str, key: bytes = b"") -> dict[tl.ConversationKey, Head]:
         HeadsError: the text is not valid, or was not signed with the key.
     """
     try:
-        content: Json = json.loads(text)
+        saved = convert(json.loads(text), _SavedHeads)
     except (ValueError, RecursionError) as error:
-        raise HeadsError(f"the heads are not valid JSON: {error}") from error
-    match content:
-        case {"version": 1, "heads": [*rows], "hmac_sha256": str(signature)}:
-            pass
-        case {"version": 1, "heads": [*rows]}:
-            signature = ""
-        case _:
-            raise HeadsError("the text was not written by loopline audit --save, version 1")
+        raise HeadsError(
+            f"the heads were not written by loopline audit --save, version 1: {error}"
+        ) from error
     # compare_digest accepts only ASCII texts, so bytes are compared; the text may have lone surrogates.
     if key and not hmac.compare_digest(
-        signature.encode(errors="surrogatepass"), _signature(rows, key).encode()
+        saved.hmac_sha256.encode(errors="surrogatepass"), _signature(saved.heads, key).encode()
     ):
         raise HeadsError("the heads were not signed with this key, or were changed after signing")
-    return dict(map(_head, rows))
-
-
-def _signature(rows: list[Json], key: bytes) -> str:
-    return hmac.new(key, dumps(rows).encode(), sha256).hexdigest()
-
-
-def _row(conversation: tl.ConversationKey, head: Head) -> JsonObject:
     return {
-        "conversation": conversation.name,
-        "user": conversation.user,
-        "project": conversation.project,
-        "tenant": conversation.tenant,
-        "seq": head.seq,
-        "digest": head.digest.hex(),
+        tl.ConversationKey(
+            name=row.conversation, user=row.user, project=row.project, tenant=row.tenant
+        ): Head(seq=row.seq, digest=bytes.fromhex(row.digest))
+        for row in saved.heads
     }
 
 
-def _head(row: Json) -> tuple[tl.ConversationKey, Head]:
-    match row:
-        case {
-            "conversation": str(name),
-            "user": str(user),
-            "project": str(project),
-            "tenant": str(tenant),
-            "seq": int(seq),
-            "digest": str(written),
-        }:
-            pass
-        case _:
-            raise HeadsError("a field of a head is missing or has the wrong type")
-    try:
-        digest = bytes.fromhex(written)
-    except ValueError:
-        digest = b""
-    if len(digest) != len(START) or seq < 1:
-        raise HeadsError(f"the head of {name!r} is not valid: a digest has 64 hexadecimal digits")
-    key = tl.ConversationKey(name=name, user=user, project=project, tenant=tenant)
-    return key, Head(seq=seq, digest=digest)
+def _signature(rows: list[_SavedHead], key: bytes) -> str:
+    return hmac.new(key, dumps(to_builtins(rows)).encode(), sha256).hexdigest()
 
 
 def audit_document(
