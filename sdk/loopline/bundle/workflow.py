@@ -196,13 +196,11 @@ class BaseWorkflow(Generic[toolbox.Deps]):
             # A ValueError counts as raised by the bundle, so the error of the turn names the line of the call.
             raise ValueError(str(error)) from None
         loop_checks.check_attributes(self, _OWN_ATTRIBUTES)
+        search = knowledge_space_fn and as_async(knowledge_space_fn)
         loop = LoopSpec(
             tools_module=tools_module,
             skills_module=skills_module,
-            search=cast(
-                "toolbox.KnowledgeSearch | None",
-                knowledge_space_fn and as_async(knowledge_space_fn),
-            ),
+            search=cast("toolbox.KnowledgeSearch | None", search),
             read=knowledge_read_fn and as_async(knowledge_read_fn),
             instructions=instructions,
             models=self._run.models.chain(model),
@@ -211,10 +209,9 @@ class BaseWorkflow(Generic[toolbox.Deps]):
             limits={**limits, **configured.limits},
             output=self._run.output_of(output_type_of(output_type)),
         )
-        loop = self._apply_leader(loop)
         hooks = loop_checks.make_extensions(self.round_hooks, self.middleware)
-        loop_scratchpad = self.scratchpad if scratchpad is None else scratchpad
-        return await self._react(self._run, loop, loop_scratchpad, hooks)
+        shared = self.scratchpad if scratchpad is None else scratchpad
+        return await self._react(self._run, self._apply_leader(loop), shared, hooks)
 
     async def _react(
         self,

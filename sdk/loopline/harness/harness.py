@@ -266,8 +266,10 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         """Store the arguments; use `open` instead of this constructor."""
         cassette = options.get("cassette")
         self._source = bundle
+        self._source_name = bundle.id if isinstance(bundle, bundles.Bundle) else str(bundle)
         self._callers_log = None if isinstance(store, str | None) else store
         self._store_place = parse_store_url(store if isinstance(store, str | None) else MEMORY)
+        self._store_file = self._store_place.file
         self._choose = model_choice.resolve_models(model) if cassette is None else _raise_not_open
         self._open_cassette = (
             partial(model_choice.open_cassette, cassette, model, clock)
@@ -281,7 +283,8 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         self._caps = options.get("caps") or AttachmentCaps.with_environment(os.environ)
         self._scanner = make_scanner(os.environ)
         self._redactor = options.get("redactor")
-        self._metering = options.get("metering")
+        metering = options.get("metering")
+        self._open_models = model_choice.meter_models(self._models_of_run, metering)
         self._convert_error = options.get("convert_error") or _keep_error
         self._limits = options.get("limits") or DEFAULT_LIMITS
         self._deps = options.get("deps")
@@ -349,38 +352,35 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             properties = await asyncio.to_thread(self._properties, loaded)
             redactor = self._redactor or await asyncio.to_thread(make_redactor, properties)
             log = await self._open_log(stack, redactor, collects=tape is None)
-            store_file = self._store_place.file if self._callers_log is None else None
             embedders = spaces.Embedders(loaded.folder, os.environ)
             stack.push_async_callback(embedders.close)
-            memory = spaces.open_memory(
-                log, store_file, self._clock, embedders.of_memory(properties)
-            )
+            embedder = embedders.of_memory(properties)
+            memory = spaces.open_memory(log, self._store_file, self._clock, embedder)
             stack.push_async_callback(memory.close)
-            await spaces.finish_cut_off_forgetting(log, memory, store_file)
+            await spaces.finish_cut_off_forgetting(log, memory, self._store_file)
             space = await self._space(loaded, properties, embedders, stack)
             await bundles.call_load_hook(loaded)
             deps = await bundles.make_deps(loaded, stack) if self._deps is None else self._deps
-            servers = mcp_servers_of(loaded, properties, store_file, os.environ, self._clock)
+            servers = mcp_servers_of(loaded, properties, self._store_file, os.environ, self._clock)
             stack.push_async_callback(servers.close)
-            skills = skill_finder(loaded, bundles.loop_settings(properties).skills, os.environ)
+            settings = bundles.loop_settings(properties)
+            skills = skill_finder(loaded, settings.skills, os.environ)
             tool_modules, skill_modules = await asyncio.to_thread(_find_modules, loaded)
             services = bundles.Services(
-                source=loaded.bundle.id
-                if isinstance(self._source, bundles.Bundle)
-                else str(self._source),
+                source=self._source_name,
                 bundle_id=loaded.bundle.id,
                 sender=await self._register(log, loaded, stack),
                 instructions=loaded.bundle.instructions,
                 output=output_type_of(loaded.bundle.output_type),
                 properties=properties,
-                settings=bundles.loop_settings(properties),
+                settings=settings,
                 environment=os.environ,
                 clock=self._clock,
                 knowledge=space,
                 memory=memory,
                 on_build=self._on_build,
                 read_knowledge=partial(spaces.knowledge_reader, space, self._past_repositories),
-                models=self._make_models(redactor),
+                models=redact_models(self._open_models, redactor),
                 toolset=ThreadCache(partial(bundles.load_tools, bundle=loaded)),
                 skills=ThreadCache(skills),
                 deps=deps,
@@ -388,9 +388,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 execution_tools=await open_executions(properties, loaded, stack),
                 web=await open_web(properties, os.environ, self._clock, stack),
                 agents=await self._agents(loaded),
-                quality=QualityChoice.of(
-                    loaded.bundle.quality, os.environ, self._clock, embedders.of_memory(properties)
-                ),
+                quality=QualityChoice.of(loaded.bundle.quality, os.environ, self._clock, embedder),
                 graph=loaded.bundle.graph,
                 background=open_background(properties, log, self._clock, stack),
                 host_file=self._host_file,
@@ -399,9 +397,8 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             )
             await asyncio.gather(*map(servers.check_selections, tool_modules))
             await bundles.check_restrictions(loaded, services, skill_modules)
-            turns = await self._open_turns(
-                log, bundles.OpenBundle(loaded, services), redactor, stack
-            )
+            bundle = bundles.OpenBundle(loaded, services)
+            turns = await self._open_turns(log, bundle, redactor, stack)
             self._opened = _OpenHarness(
                 loaded=loaded,
                 services=services,
@@ -432,14 +429,6 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         """Register this harness in the log as a sender until the stack closes."""
         version = await asyncio.to_thread(loaded.version)
         return await stack.enter_async_context(log.present(loaded.bundle.id, version))
-
-    def _make_models(
-        self, redactor: Redactor | None
-    ) -> Callable[[timeline.ConversationKey], AbstractAsyncContextManager[ModelRegistry]]:
-        """Return a function that opens the models of a run with metering and redaction."""
-        return redact_models(
-            model_choice.meter_models(self._models_of_run, self._metering), redactor
-        )
 
     async def _open_log(
         self, stack: AsyncExitStack, redactor: Redactor | None, *, collects: bool
@@ -662,7 +651,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             lambda: spaces.open_space(
                 config,
                 folder=loaded.folder,
-                store_file=self._store_place.file,
+                store_file=self._store_file,
                 clock=self._clock,
                 embedders=embedders,
             )
@@ -673,7 +662,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
 
     @cached_property
     def _past_repositories(self) -> PastRepositories:
-        return open_past_repositories(self._store_place.file)
+        return open_past_repositories(self._store_file)
 
     async def _reader(self, conversation: timeline.ConversationKey) -> Reader:
         opened = self._open_parts
