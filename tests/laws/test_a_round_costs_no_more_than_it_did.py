@@ -19,8 +19,7 @@ import pytest
 import loopline
 from loopline.events import Delta
 from loopline.models import Prompt, Reply, TextDelta
-from loopline.prompt.render_state import RenderState
-from loopline.prompt.rendering import Rendering
+from loopline.prompt.rendering import Rendering, RenderState
 from loopline.react.context import Context
 from loopline.refs import call_ref
 from loopline.timeline import MemoryLog, encode, encode_checked
@@ -39,7 +38,7 @@ COUNTED: dict[CodeType, str] = {
     Timeline.extend.__code__: "extensions of the timeline",
     RenderState.take.__code__: "blocks folded into the render state",
     Rendering.take.__code__: "blocks rendered",
-    Context.prompt.__code__: "prompts made",
+    Context.make_prompt.__code__: "prompts made",
     Delta.__init__.__code__: "deltas made",
     MemoryLog.append.__code__: "appends",
     MemoryLog.read.__code__: "reads",

@@ -10,7 +10,7 @@ from types import CodeType, FrameType
 
 from loopline.models import Prompt
 from loopline.prompt import Rendering
-from loopline.prompt.render_state import RenderState
+from loopline.prompt.rendering import RenderState
 from loopline.react.guards import CallChecker
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Line

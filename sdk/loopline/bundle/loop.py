@@ -241,8 +241,8 @@ def system_text(
     parts = [instructions.strip(), f"Bundle: {source}", _RULES]
     if "react.search_knowledge" in tools:
         parts.append("Look things up with react.search_knowledge before you answer.")
-    gallery = skills.gallery(tools)
-    if gallery:
+    if skills.skills:
+        gallery = skills.gallery(tools)
         parts.append(f"Skills, whose bodies react.read reads by their sk: ref:\n{gallery}")
     parts += map(str, pages)
     return "\n\n".join(part for part in parts if part)

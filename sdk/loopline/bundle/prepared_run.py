@@ -19,7 +19,7 @@ from loopline.errors import LooplineError
 from loopline.events import EventSink
 from loopline.knowledge import KnowledgeSpace, Progress
 from loopline.memory import ConversationMemory, FactsOfTurn, PastTurns, Target
-from loopline.models import Chain, ModelRegistry, OutputType
+from loopline.models import Chain, ModelRegistry, OutputType, output_type_of
 from loopline.reader import ConversationLookup, ConversationView, KnowledgeRead, Reader
 from loopline.refs import FileRef, HostedRef, parse
 from loopline.skills import Skills
@@ -197,7 +197,7 @@ class Services:
         deps: the dependencies.
         mcp_tools: returns the tools of the MCP servers that a descriptor module lists.
         web: the web search and the fetcher.
-        agents: the agents that a loop may run.
+        agents: the agents that a loop may run; None if the bundle has none.
         quality: the hooks around the runs of agents, by preset.
         execution_tools: returns the tools that run programs, in the backends that a descriptor module names.
         graph: the options of the tool `crew.graph`, if it is offered.
@@ -226,7 +226,7 @@ class Services:
     deps: object = field(repr=False)
     mcp_tools: Callable[[str], Awaitable[McpTools]]
     web: WebPorts
-    agents: Agents
+    agents: Agents | None
     quality: QualityChoice
     execution_tools: Callable[[str], Awaitable[Sequence[toolbox.Tool]]]
     graph: GraphOptions | None
@@ -325,12 +325,12 @@ class PreparedRun(Struct, frozen=True, kw_only=True):
             version=self.services.sender.version,
         )
 
-    def output_of(self, of_loop: OutputType[Any] | None) -> OutputType[Any] | None:
-        """Return the type of the answer: that of the turn, otherwise `of_loop`, otherwise that of the bundle.
+    def output_of(self, of_loop: object) -> OutputType[Any] | None:
+        """Return the type of the answer: that of the turn, otherwise the type `of_loop`, otherwise that of the bundle.
 
         A resumed turn without any of these uses the schema in its header.
         """
-        default = of_loop or self.services.output
+        default = self.services.output if of_loop is None else output_type_of(of_loop)
         requested = self.recorder.output
         if requested is not None:
             is_same = default is not None and default.sha256 == requested.sha256

@@ -53,7 +53,7 @@ async def check_restrictions(
     if not settings.names_tool_modules:
         known_names |= ANY_TOOL
     skills = [skill for module in skill_modules for skill in await services.skills(module)]
-    agents = services.agents if settings.names_skill_modules else Agents()
+    agents = (settings.names_skill_modules and services.agents) or Agents()
     problems = [
         *settings.problems,
         *known_names.problems(settings.tools),
@@ -66,7 +66,7 @@ async def check_restrictions(
 def _read_settings(loaded: LoadedBundle, services: Services) -> _Settings:
     attributes = misspelt_attributes(loaded.bundle.workflow)
     return _Settings(
-        tools=list(tool_settings(loaded, services.properties, services.agents)),
+        tools=list(tool_settings(loaded, services.properties, services.agents or Agents())),
         problems=[
             *build_call_problems(loaded),
             *(text for text, near in attributes if near in RESTRICTING),

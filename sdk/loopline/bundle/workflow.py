@@ -46,7 +46,7 @@ from loopline.errors import LooplineError
 from loopline.events import Delta, EventSink
 from loopline.files import file_bodies
 from loopline.knowledge import KnowledgeSpace, Passage
-from loopline.models import FAST, Json, Model, dumps, output_type_of, well_formed, well_formed_json
+from loopline.models import FAST, Json, Model, dumps, well_formed, well_formed_json
 from loopline.names import author_error, caller_location
 from loopline.react import result
 from loopline.reader import KnowledgeRead, Reader
@@ -207,7 +207,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
             allowed=_allowed_tools(tools, configured.tools),
             preset=react.named_preset(configured.preset) if configured.preset else own_preset,
             limits={**limits, **configured.limits},
-            output=self._run.output_of(output_type_of(output_type)),
+            output=self._run.output_of(output_type),
         )
         hooks = loop_checks.make_extensions(self.round_hooks, self.middleware)
         shared = self.scratchpad if scratchpad is None else scratchpad
@@ -227,7 +227,9 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         space = services.knowledge
         skills = loop.visible_skills(await services.skills(loop.skills_module))
         search = loop.search or (space.search if space else None)
-        read = loop.read or services.read_knowledge(recorder.timeline, recorder.history)
+        read = loop.read
+        if read is None and (space or recorder.timeline.knowledge):
+            read = services.read_knowledge(recorder.timeline, recorder.history)
         options = loop.options(run)
         self._record_task_files(recorder, child)
         quota = child.quota if child else react.Quota()
@@ -340,7 +342,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
 
         The function returns None if the leading agent has not changed. Without leading agents the result is None.
         """
-        if not leading_agents(run.services.agents):
+        if not self._leaders:
             return None
 
         async def successor() -> react.React[Any] | None:
@@ -352,11 +354,17 @@ class BaseWorkflow(Generic[toolbox.Deps]):
 
         return successor
 
+    @property
+    def _leaders(self) -> Agents | None:
+        """The agents that may lead the conversation; None or empty if there are none."""
+        agents = self._run.services.agents
+        return agents and leading_agents(agents)
+
     def _apply_leader(self, loop: LoopSpec) -> LoopSpec:
         """Return the loop of the agent that leads the conversation, or the bundle's own loop if none leads."""
         services = self._run.services
         recorder = self._run.recorder
-        leaders = leading_agents(services.agents)
+        leaders = self._leaders
         if not leaders or tl.child_depth(recorder.conversation.name):
             return loop
         agent = leaders.get(leader(recorder.timeline))
@@ -379,7 +387,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         if quality is None:
             return extensions
         hooks = own_turn_hooks(quality, self._run.payload.text)
-        return replace(extensions, round_hooks=(*extensions.round_hooks, *hooks))
+        return structs.replace(extensions, round_hooks=(*extensions.round_hooks, *hooks))
 
     async def _toolset(
         self,
@@ -460,8 +468,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
             tools += crew.tools(loop.offers)
         if depth:
             return tools
-        leaders = leading_agents(services.agents)
-        if leaders:
+        if leaders := self._leaders:
             tools.append(HandOverTool(leaders, loop.agent))
         quality = self._own_turn_quality(loop)
         if quality is not None:

@@ -481,7 +481,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         output_type: object,
     ) -> Message:
         """Check the files of a message and the type of its answer, and return the message."""
-        output = output_type_of(output_type)
+        output = None if output_type is None else output_type_of(output_type)
         files = await self._checks.attachments(text, attachments)
         return Message(text=text, files=files, when_busy=when_busy, limits=limits, output=output)
 

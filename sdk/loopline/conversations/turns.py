@@ -776,7 +776,7 @@ def _payload(recorder: Recorder) -> tuple[TurnPayload, Limits, OutputSchema | No
     payload = TurnPayload(
         text=prompt.text,
         conversation=key.name,
-        turn_id=turn_id(recorder.number),
+        turn_id=f"turn_{recorder.number}",
         ts=block.ts,
         tenant=key.tenant,
         project=key.project,

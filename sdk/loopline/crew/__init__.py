@@ -23,7 +23,6 @@ from loopline.crew.handoff import leading_agents as leading_agents
 from loopline.crew.handoff import parse_handoff as parse_handoff
 from loopline.crew.hyde import ExpandedSearch as ExpandedSearch
 from loopline.crew.hyde import Hyde as Hyde
-from loopline.crew.lesson_writer import LessonWriter as LessonWriter
 from loopline.crew.own_turn import own_turn_hooks as own_turn_hooks
 from loopline.crew.own_turn import own_turn_tools as own_turn_tools
 from loopline.crew.pipeline import HookedRun as HookedRun
@@ -39,6 +38,7 @@ from loopline.crew.quality import Quality as Quality
 from loopline.crew.quality import QualityChoice as QualityChoice
 from loopline.crew.quality import QualityInForce as QualityInForce
 from loopline.crew.quality import with_environment as with_environment
+from loopline.crew.reflexion import LessonWriter as LessonWriter
 from loopline.crew.reflexion import Reflexion as Reflexion
 from loopline.crew.reflexion import reflection_due as reflection_due
 from loopline.crew.verify import Refine as Refine

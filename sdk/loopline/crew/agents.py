@@ -9,7 +9,9 @@ from difflib import get_close_matches
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+
+from msgspec import ValidationError, convert
 
 from loopline.errors import BundleError, LooplineError, ToolError
 from loopline.models import Json, JsonObject, YamlDocument, YamlError, dumps, read_yaml
@@ -23,10 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-T = TypeVar("T")
 AGENTS_FOLDER = "agents"
 """The folder of a bundle that has a `.md` file for each agent."""
-KEYS = ("name", "description", "tools", "skills", "model", "effort", "limits", "files", "leads")
 FilesMode = Literal["own", "read", "write"]
 FILES_MODES: tuple[FilesMode, ...] = get_args(FilesMode)
 DIGEST = 12
@@ -223,6 +223,17 @@ def read_agent(path: Path) -> Agent:
     return _AgentFile(path, document).agent(text[front.end() :].strip())
 
 
+_FORMS: Mapping[str, tuple[object, str]] = {
+    **dict.fromkeys(("name", "description", "model"), (str | None, "a text")),
+    **dict.fromkeys(("tools", "skills"), (str | list[str] | None, "a list of names or patterns")),
+    "effort": (Literal["", Effort] | None, f"one of {', '.join(EFFORTS)}"),
+    "limits": (dict[str, LimitValue] | None, "a mapping"),
+    "files": (Literal["", FilesMode] | None, f"one of {', '.join(FILES_MODES)}"),
+    "leads": (bool | None, "true or false"),
+}
+"""The keys of the front matter of an agent's file, with the type of each value and its description for errors."""
+
+
 @dataclass(frozen=True, slots=True)
 class _AgentFile:
     """The front matter of an agent's file."""
@@ -235,83 +246,37 @@ class _AgentFile:
         if not isinstance(fields, dict):
             raise self._error("", "the front matter is a mapping such as name: researcher")
         for key in fields:
-            if key not in KEYS:
-                near = get_close_matches(key, KEYS, 1, 0.0)[0]
+            if key not in _FORMS:
+                near = get_close_matches(key, _FORMS, 1, 0.0)[0]
                 raise self._error(key, f"unknown key {key!r}, the nearest is {near!r}")
-        # Absent keys are null, so that the readers below need not look for them.
-        unset: JsonObject = dict.fromkeys(KEYS, None)
-        fields = {**unset, **fields}
+        values = {key: self._read(key, value) for key, value in fields.items()}
+        given = {key: value for key, value in values.items() if value not in (None, "")}
+        location = f"{self.path}:{self.document.line('name')}"
+        defaults = {"name": self.path.stem, "description": "", "location": location}
         try:
-            return Agent(
-                name=self._text(fields, "name") or self.path.stem,
-                description=self._text(fields, "description"),
-                instructions=instructions,
-                tools=self._names(fields, "tools"),
-                skills=self._names(fields, "skills"),
-                model=self._text(fields, "model"),
-                effort=self._choice(fields, "effort", EFFORTS),
-                limits=self._limits(fields),
-                files=self._choice(fields, "files", FILES_MODES) or "own",
-                leads=self._flag(fields, "leads"),
-                location=f"{self.path}:{self.document.line('name')}",
-            )
+            return Agent(**cast("dict[str, Any]", {**defaults, **given}), instructions=instructions)
         except BundleError:
             raise
         except LooplineError as error:
             key = str(error).partition(":")[0]
             raise self._error(key, str(error)) from error
 
-    def _text(self, fields: JsonObject, key: str) -> str:
-        match fields[key]:
-            case None:
-                return ""
-            case str() as text:
-                return text.strip()
-            case value:
-                raise self._error(key, f"{key}: a text, not {dumps(value)}")
-
-    def _names(self, fields: JsonObject, key: str) -> tuple[str, ...] | None:
-        match fields[key]:
-            case None:
-                return None
-            case str() as text:
-                return tuple(name.strip() for name in text.split(",") if name.strip())
-            case list() as items if all(isinstance(item, str) for item in items):
-                return tuple(map(str, items))
-            case value:
-                raise self._error(key, f"{key}: a list of names or patterns, not {dumps(value)}")
-
-    def _choice(self, fields: JsonObject, key: str, choices: Sequence[T]) -> T | None:
-        text = self._text(fields, key)
-        if not text:
-            return None
-        for choice in choices:
-            if choice == text:
-                return choice
-        raise self._error(key, f"{key}: one of {', '.join(map(str, choices))}, not {text!r}")
-
-    def _flag(self, fields: JsonObject, key: str) -> bool:
-        match fields[key]:
-            case None:
-                return False
-            case bool() as flag:
-                return flag
-            case value:
-                raise self._error(key, f"{key}: true or false, not {dumps(value)}")
-
-    def _limits(self, fields: JsonObject) -> Mapping[str, LimitValue]:
-        match fields["limits"]:
-            case None:
-                return {}
-            case dict() as limits:
-                return {name: self._limit(name, value) for name, value in limits.items()}
-            case value:
-                raise self._error("limits", f"limits: a mapping, not {dumps(value)}")
-
-    def _limit(self, name: str, value: Json) -> LimitValue:
-        if isinstance(value, dict | list):
-            raise self._error("limits", f"limits: {name} is one value, not {dumps(value)}", name)
-        return value
+    def _read(self, key: str, value: Json) -> object:
+        """Return a value of the front matter in the form that `Agent` takes; a text of names is split at its commas."""
+        kind, expected = _FORMS[key]
+        value = value.strip() if isinstance(value, str) else value
+        if isinstance(value, dict) and key == "limits":
+            for name, limit in value.items():
+                if isinstance(limit, dict | list):
+                    problem = f"limits: {name} is one value, not {dumps(limit)}"
+                    raise self._error("limits", problem, name)
+        try:
+            value = convert(value, kind)
+        except ValidationError as error:
+            raise self._error(key, f"{key}: {expected}, not {dumps(value)}") from error
+        if isinstance(value, str) and key in ("tools", "skills"):
+            return tuple(name.strip() for name in value.split(",") if name.strip())
+        return tuple(value) if isinstance(value, list) else value
 
     def _error(self, key: str, problem: str, *inside: str) -> BundleError:
         return BundleError(f"{self.path}:{self.document.line(key, *inside)}: {problem}")

@@ -278,4 +278,4 @@ class HandOverTool(RerunnableTool):
 
 def leading_agents(agents: Agents) -> Agents:
     """Return the agents that may lead a conversation."""
-    return Agents(agent for agent in agents.values() if agent.leads) if agents else agents
+    return Agents(agent for agent in agents.values() if agent.leads)

@@ -283,8 +283,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         self._caps = options.get("caps") or AttachmentCaps.with_environment(os.environ)
         self._scanner = make_scanner(os.environ)
         self._redactor = options.get("redactor")
-        metering = options.get("metering")
-        self._open_models = model_choice.meter_models(self._models_of_run, metering)
+        self._metering = options.get("metering")
         self._convert_error = options.get("convert_error") or _keep_error
         self._limits = options.get("limits") or DEFAULT_LIMITS
         self._deps = options.get("deps")
@@ -380,14 +379,14 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 memory=memory,
                 on_build=self._on_build,
                 read_knowledge=partial(spaces.knowledge_reader, space, self._past_repositories),
-                models=redact_models(self._open_models, redactor),
+                agents=await self._agents(loaded),  # before `models`, which it extends
+                models=self._make_models(redactor),
                 toolset=ThreadCache(partial(bundles.load_tools, bundle=loaded)),
                 skills=ThreadCache(skills),
                 deps=deps,
                 mcp_tools=servers.tools,
                 execution_tools=await open_executions(properties, loaded, stack),
                 web=await open_web(properties, os.environ, self._clock, stack),
-                agents=await self._agents(loaded),
                 quality=QualityChoice.of(loaded.bundle.quality, os.environ, self._clock, embedder),
                 graph=loaded.bundle.graph,
                 background=open_background(properties, log, self._clock, stack),
@@ -456,12 +455,12 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         stack.push_async_callback(turns.close)
         return turns
 
-    def _models_of_run(
-        self, conversation: timeline.ConversationKey
-    ) -> AbstractAsyncContextManager[ModelRegistry]:
-        """Open the models of a run until the context ends."""
-        del conversation  # every conversation has the same models
-        return self._models.open_run(self._choose, self._clock)
+    def _make_models(
+        self, redactor: Redactor | None
+    ) -> Callable[[timeline.ConversationKey], AbstractAsyncContextManager[ModelRegistry]]:
+        """Return a function that opens the models of a run with metering and redaction."""
+        open_run = partial(self._models.open_run, self._choose, self._clock)
+        return redact_models(model_choice.meter_models(open_run, self._metering), redactor)
 
     async def _observer(self, stack: AsyncExitStack) -> Observer | None:
         """Open the observer of every turn if there is one; the stack closes it."""
@@ -476,11 +475,11 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             loaded.bundle.defaults, folder=loaded.folder, overrides=self._overrides
         )
 
-    async def _agents(self, loaded: bundles.LoadedBundle) -> Agents:
-        """Load the agents of the bundle, and add the models that the environment names for them."""
+    async def _agents(self, loaded: bundles.LoadedBundle) -> Agents | None:
+        """Load the agents of the bundle, None if it has none, and add the models that the environment names for them."""
         agents = await asyncio.to_thread(bundles.bundle_agents, loaded)
         self._choose = model_choice.add_agent_models(self._choose, agents, os.environ)
-        return agents
+        return agents or None
 
     async def __aexit__(self, kind: object, error: object, traceback: object) -> None:
         async with AsyncExitStack() as stack:  # the last pushed, the turns, is closed first

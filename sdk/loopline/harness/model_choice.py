@@ -254,8 +254,11 @@ class ModelsInUse:
         self._runs: dict[int, int] = {}
         self._idle: dict[int, None] = {}
 
-    def open_run(self, choose: Callable[[], ModelRegistry], clock: Clock) -> ModelsOfRun:
+    def open_run(
+        self, choose: Callable[[], ModelRegistry], clock: Clock, conversation: ConversationKey
+    ) -> ModelsOfRun:
         """Return a context that chooses the models of a run, and keeps them open until the context ends."""
+        del conversation  # every conversation has the same models
         return ModelsOfRun(self, choose, clock)
 
     async def acquire(self, models: Sequence[Model]) -> None:

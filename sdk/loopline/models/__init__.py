@@ -32,6 +32,7 @@ from loopline.models.model import LongPrice as LongPrice
 from loopline.models.model import Model as Model
 from loopline.models.model import ModelRegistry as ModelRegistry
 from loopline.models.model import Price as Price
+from loopline.models.model import WrappedModel as WrappedModel
 from loopline.models.model_catalog import FAMILIES as FAMILIES
 from loopline.models.model_catalog import UNKNOWN as UNKNOWN
 from loopline.models.model_catalog import Api as Api

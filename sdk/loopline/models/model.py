@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+from msgspec import Struct
 from typing_extensions import TypeIs
 
 from loopline.clock import Clock
@@ -118,6 +119,22 @@ class Model(Protocol):
             ModelError: the model cannot be reached, or the reply is incomplete.
         """
         ...
+
+
+class WrappedModel(Struct, frozen=True):
+    """A model that changes the requests or replies of another model, with the name and capabilities of that model."""
+
+    model: Model
+
+    @property
+    def name(self) -> str:
+        """The model string."""
+        return self.model.name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The capabilities of the model."""
+        return self.model.capabilities
 
 
 @runtime_checkable

@@ -47,6 +47,9 @@ class FileLoad:
         )
 
 
+NO_FILES = FileLoad()
+
+
 def is_image_or_pdf(file: UserAttachment) -> bool:
     """Return whether the file is an image or a PDF, which some models accept."""
     return attachments.is_image(file) or file.pages > 0

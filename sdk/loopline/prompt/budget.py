@@ -1,4 +1,4 @@
-"""The token budget of a prompt, and the window under which the prompt fits it."""
+"""The token budget of a prompt, the window under which the prompt fits it, and the cache points of its request."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
-from loopline.prompt.rendering import CutPoint, Rendering, View
-from loopline.timeline import Projection
+from loopline.prompt.rendering import CutPoint, InputMessages, Rendering, View, parts_of_message
+from loopline.timeline import CachePoint, Projection
 
 TRIGGER = 0.9
 """The share of the budget above which the context is compacted."""
@@ -174,3 +174,80 @@ def choose_cut_point(
         ):
             return cut
     return cuts[first]
+
+
+MIN_ROUNDS = 2
+"""The number of rounds from which a request has the cache point `pre_tail`."""
+OFFSET_ROUNDS = 4
+"""The number of rounds between the point `pre_tail` and the tail."""
+REACH = 18
+"""The parts before the tail in which every provider finds the last written point."""
+
+Name = Literal["prev_turn", "pre_tail", "tail"]
+
+
+class CachePolicy(Struct, frozen=True, kw_only=True):
+    """The settings for placing the cache points of a request.
+
+    `fixed` are the tokens of system text and tools; `factor` corrects estimates for the model. With `opens_epoch`, earlier
+    cache points are ignored. `kept_messages` is the number of messages before the first one that the turn has hidden.
+    """
+
+    fixed: int = 0
+    factor: float = 1.0
+    opens_epoch: bool = False
+    kept_messages: int = 0
+    min_rounds: int = MIN_ROUNDS
+    offset_rounds: int = OFFSET_ROUNDS
+
+
+def cache_points(
+    rendering: Rendering, turn: int, inputs: InputMessages, policy: CachePolicy
+) -> tuple[CachePoint, ...]:
+    """Return the cache points for a request of a new round in `turn`, with the rendered messages and then `inputs`.
+
+    They are `prev_turn`, the end of the previous turn; `pre_tail`, some rounds before the tail; and `tail`, the end of the
+    stable messages. If the last written point is too far before the tail to be found there, it replaces `pre_tail`. If the
+    turn has hidden a message, `prev_turn` moves to the end of the unchanged messages.
+    """
+    messages = len(rendering.messages)
+    tail = messages + len(inputs.messages)
+    parts = rendering.part_count(messages) + sum(map(parts_of_message, inputs.messages))
+    pre_tail = _pre_tail(rendering, policy)
+    last = 0 if policy.opens_epoch else rendering.last_tail
+    if last and parts > rendering.part_count(last) + REACH:
+        pre_tail = last
+    turn_start = rendering.turn_start if turn == rendering.turn else messages
+    names: dict[int, Name] = {
+        max(turn_start, policy.kept_messages): "prev_turn",
+        pre_tail: "pre_tail",
+        tail: "tail",
+    }
+    return tuple(
+        [
+            CachePoint(
+                name=names[at],
+                messages=at,
+                tokens=ceil((policy.fixed + rendering.cost(at, inputs)) * policy.factor),
+            )
+            for at in sorted(names)
+            if at
+        ]
+    )
+
+
+def message_counts(points: Sequence[CachePoint], messages: int) -> tuple[int, ...]:
+    """Return the number of messages before each cache point, at most `messages`.
+
+    A point may have more than `messages`, if input was recalled just when the round started.
+    """
+    return tuple(dict.fromkeys([min(point.messages, messages) for point in points]))
+
+
+def _pre_tail(rendering: Rendering, policy: CachePolicy) -> int:
+    """Return the number of messages before the point `pre_tail`; 0 if there are too few rounds."""
+    cuts = rendering.cuts
+    if len(cuts) < policy.min_rounds:
+        return 0
+    following = max(len(cuts) - policy.offset_rounds, 1)
+    return cuts[following].messages if following < len(cuts) else len(rendering.messages)

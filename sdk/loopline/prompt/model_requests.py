@@ -17,14 +17,13 @@ from loopline.models import (
     AttachmentSupport,
     Message,
     ReasoningReplay,
-    ToolSpec,
     UserMessage,
-    dumps,
 )
 from loopline.models.prompt import cost, estimate
 from loopline.prompt import attached_files
 from loopline.prompt.announce import announce, unseen_sources, workspace_line
-from loopline.prompt.caching import Part, PartKind, SentRequest, message_counts
+from loopline.prompt.budget import message_counts
+from loopline.prompt.caching import Part, PartKind, SentRequest
 from loopline.prompt.protocols import NATIVE, protocol_named
 from loopline.prompt.rendering import RENDERER, View, digest_text, opens_epoch
 from loopline.prompt.truncation import escape_frame, short_arguments
@@ -103,7 +102,7 @@ def trace(blocks: Iterable[Block], window: Projection) -> list[Message]:
     """
     calls: dict[str, ToolCalled] = {}
     messages: list[Message] = []
-    load = attached_files.FileLoad()
+    load = attached_files.NO_FILES
     for block, body in _TRACE.among(blocks):
         match body:
             case UserPrompt(text=text) | UserFollowup(text=text) | UserSteer(text=text):
@@ -246,16 +245,6 @@ def request_of_round(timeline: Timeline, turn: int, number: int | None) -> Model
         rounds = f"{first}" if first == last else f"{first} to {last}"
         raise LooplineError(f"turn_{turn} has no round {chosen}: it has {rounds}")
     return by_number[chosen]
-
-
-def tools_text(specs: Sequence[ToolSpec]) -> str:
-    """Return the tools as JSON, in the form that is stored and digested."""
-    return dumps(
-        [
-            {"name": spec.name, "description": spec.description, "parameters": spec.parameters}
-            for spec in specs
-        ]
-    )
 
 
 def _request(timeline: Timeline, block: Block, start: RoundStart, view: View) -> ModelRequest:

@@ -14,20 +14,18 @@ from typing import Any, Literal
 from msgspec import structs
 
 from loopline.errors import ModelAccessError, ModelError, ModelOverflow, ModelRequestError
-from loopline.models import Model, OutputType, Reply, Usage, well_formed
+from loopline.models import Model, OutputType, Reply, Usage, well_formed, well_formed_object
 from loopline.prompt import NATIVE, Answer, DecodedReply, Malformed, protocol
+from loopline.react import replies
 from loopline.react.context import Context, Iteration, RoundPurpose
 from loopline.react.interrupter import Interrupted, Interrupter
-from loopline.react.model_requests import RequestSkipped, RetryPolicy, request_reply
-from loopline.react.quota import OutOfBudget, check_prices
-from loopline.react.replies import (
-    EMPTY_REPLY,
-    ChannelTexts,
-    ReplyFormat,
-    ReplyStream,
-    cut_off_text,
-    decision_text,
-    resolve_texts,
+from loopline.react.model_requests import (
+    OutOfBudget,
+    Quota,
+    RequestSkipped,
+    RetryPolicy,
+    check_prices,
+    request_reply,
 )
 from loopline.react.state import decision_limit
 from loopline.react.tool_runtime import ToolRuntime
@@ -37,6 +35,7 @@ from loopline.timeline import (
     AnswerFlag,
     Body,
     Completion,
+    Decision,
     Draft,
     ExitReason,
     ModelSwitched,
@@ -65,6 +64,37 @@ def thinking_bodies(reply: Reply) -> list[Thinking]:
 def notice_bodies(code: str, text: str) -> list[Notice]:
     """Return a notice with this text for the model; an empty list for an empty text."""
     return [Notice(code=code, text=well_formed(text))] if text else []
+
+
+def decision_of(
+    reply: Reply,
+    model: Model,
+    quota: Quota,
+    *,
+    calls: int = 0,
+    raw: str = "",
+    purpose: RoundPurpose = "decision",
+) -> Decision:
+    """Return the body that records a reply, with its cost and the estimated usage of abandoned attempts.
+
+    The estimated usage is taken from the quota, so the body must be recorded.
+    """
+    estimated, estimated_cost = quota.take_unrecorded()
+    cost = model.capabilities.cost(reply.usage)
+    echo = reply.echo
+    return Decision(
+        model=model.name,
+        stop_reason=reply.stop_reason,
+        calls=calls,
+        raw=raw,
+        usage=reply.usage,
+        cost=None if cost is None else cost + estimated_cost,
+        purpose=purpose,
+        attempt=reply.attempt,
+        discarded=reply.discarded,
+        echo=echo and structs.replace(echo, parts=tuple(map(well_formed_object, echo.parts))),
+        estimated=estimated,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +207,7 @@ class Journal:
 
     runtime: ToolRuntime
     context: Context
-    texts: ChannelTexts
+    texts: replies.ChannelTexts
 
     async def record(self, *bodies: Body) -> None:
         """Record bodies, a completion last, after subscribers have received their texts.
@@ -194,7 +224,7 @@ class Journal:
     async def _settle(self, bodies: Sequence[Body], size: int) -> None:
         recorder = self.runtime.recorder
         if recorder.is_heard:
-            resolve = partial(resolve_texts, bodies, recorder.timeline.pool)
+            resolve = partial(replies.resolve_texts, bodies, recorder.timeline.pool)
             self.texts.settle(await compute(resolve, characters=size))
         else:
             self.texts.clear()
@@ -211,7 +241,8 @@ class Journal:
     ) -> None:
         """Record a reply as a decision with its thinking, notes and plan acknowledgements, then the bodies."""
         acknowledgements = await self._acknowledgements(notes) if acknowledges else []
-        decision = self.context.decision(reply, calls=calls, purpose=purpose)
+        model = self.context.model
+        decision = decision_of(reply, model, self.runtime.quota, calls=calls, purpose=purpose)
         noted = [Notes(text=notes)] if notes else []
         await self.record(decision, *thinking_bodies(reply), *noted, *acknowledgements, *bodies)
 
@@ -226,14 +257,16 @@ class Journal:
     ) -> None:
         """Record a reply that could not be read, and the notice that says why."""
         acknowledgements = await self._acknowledgements(notes)
-        raw = raw if raw.strip() else EMPTY_REPLY
-        decision = self.context.decision(reply, raw=raw, purpose=purpose)
+        raw = raw if raw.strip() else replies.EMPTY_REPLY
+        model = self.context.model
+        decision = decision_of(reply, model, self.runtime.quota, raw=raw, purpose=purpose)
         notice = Notice(code="malformed_reply", text=problem)
         await self.record(decision, *thinking_bodies(reply), *acknowledgements, notice)
 
     async def record_cut_off(self, reply: Reply) -> None:
         """Record a reply that was cut off, and a notice that tells the model to continue it."""
-        decision = self.context.decision(reply, raw=well_formed(reply.text))
+        quota = self.runtime.quota
+        decision = decision_of(reply, self.context.model, quota, raw=well_formed(reply.text))
         notice = Notice(code="reply_cut_off", text=CONTINUE)
         thinking = thinking_bodies(reply)
         for block in thinking:
@@ -320,14 +353,14 @@ class ModelChain:
         runtime: ToolRuntime,
         models: Sequence[Model],
         context: Context,
-        texts: ChannelTexts,
+        texts: replies.ChannelTexts,
     ) -> None:
         self._runtime = runtime
         self._recorder = runtime.recorder
         self._models = models if runtime.options.chain == "next" else models[:1]
         self._context = context
         self._texts = texts
-        self._reading: ReplyFormat | None = None
+        self._reading: replies.ReplyFormat | None = None
         check_prices(runtime.options, context.list_models(self._models))
 
     async def request(self, purpose: RoundPurpose, *, traces: bool = False) -> Reply:
@@ -394,15 +427,15 @@ class ModelChain:
             place=position,
             text=well_formed(text),
             usage=usage,
-            cost=self._context.cost(usage),
+            cost=self._context.model.capabilities.cost(usage),
         )
         await self._recorder.record(switched)
 
     async def _stream(self, purpose: RoundPurpose, *, traces: bool, has_fallback: bool) -> Reply:
         """Request the reply, and send its pieces to subscribers as they arrive."""
-        prompt = self._context.prompt(purpose, longer=self._recorder.turn.cut_off)
+        prompt = self._context.make_prompt(purpose, longer=self._recorder.turn.cut_off)
         self._reading = reading = self._format(traces=traces)
-        stream = ReplyStream(self._texts, reading)
+        stream = replies.ReplyStream(self._texts, reading)
         retries = RetryPolicy(
             clock=self._runtime.clock,
             retries=self._runtime.options.model_retries,
@@ -414,17 +447,17 @@ class ModelChain:
         stream.close()
         return reply
 
-    def _format(self, *, traces: bool) -> ReplyFormat:
+    def _format(self, *, traces: bool) -> replies.ReplyFormat:
         """Return the format in which the reply is decoded; an answer from the trace does not continue an earlier reply."""
         timeline = self._recorder.timeline
         synthesizes = self._runtime.options.synthesizes
         current = timeline.plans.current
-        return ReplyFormat(
+        return replies.ReplyFormat(
             protocol=protocol(NATIVE) if traces else self._context.protocol,
             pool=timeline.pool,
             in_prose=traces,
             steps=0 if current is None or (traces and synthesizes) else len(current.steps),
-            before="" if traces else cut_off_text(self._recorder.turn),
+            before="" if traces else replies.cut_off_text(self._recorder.turn),
             is_draft=synthesizes and not traces,
             answer=self._context.answer(traces=traces),
         )
@@ -481,7 +514,7 @@ class AnswerWriter:
         Returns None if a decision must follow because the user has added input.
         """
         if flag == "unparsed":
-            text = cut_off_text(self.runtime.recorder.turn) + text
+            text = replies.cut_off_text(self.runtime.recorder.turn) + text
         if not self.runtime.options.synthesizes:
             completion = await self.journal.completion(text, flag, "complete")
             return await self.journal.close(reply, completion, notes)
@@ -580,7 +613,7 @@ class AnswerWriter:
         if reply.stop_reason == "refusal":
             return await self.end_refused(reply, purpose="answer")
         reply, decided, marks = await self.chain.read(reply, traces=traces)
-        text = decision_text(decided)
+        text = replies.decision_text(decided)
         if not text.strip() or (marks and isinstance(decided, Malformed)):
             completion = await self.journal.fallback(reason)
         else:

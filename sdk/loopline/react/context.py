@@ -13,58 +13,30 @@ from zoneinfo import ZoneInfo
 
 from msgspec import Struct, structs
 
+from loopline import prompt
 from loopline.errors import ModelError, ModelOverflow
 from loopline.models import (
     Message,
     Model,
     Options,
     Prompt,
-    Reply,
-    Usage,
-    well_formed_object,
 )
 from loopline.models.prompt import cost, cost_of_files, estimate
-from loopline.prompt import (
-    FEW_LEFT,
-    NATIVE,
-    RENDERER,
-    TRACE_TAIL,
-    TRIGGER,
-    Budget,
-    CachePolicy,
-    DecisionProtocol,
-    InputMessages,
-    Rendering,
-    RenderState,
-    View,
-    announce,
-    cache_points,
-    message_counts,
-    messages_digest,
-    protocol,
-    tail_limit,
-    trace,
-    trace_window,
-    traced_blocks,
-    unseen_sources,
-    workspace_line,
-)
 from loopline.react.loop_options import choose_protocol
 from loopline.react.model_requests import (
     MeteredModel,
     RequestLimits,
     learn_overflow,
+    recount,
     request_limits,
 )
 from loopline.react.offered_tools import OfferedTools, ToolOffering
 from loopline.react.projections import ProjectionPlanner
-from loopline.react.quota import Quota, recount
 from loopline.react.replies import ANSWER_TOOL, TypedAnswer, answer_record
 from loopline.react.tool_runtime import ToolRuntime
 from loopline.tasks import compute
 from loopline.timeline import (
     Body,
-    Decision,
     Projection,
     RoundStart,
     checkpoint,
@@ -96,46 +68,15 @@ class Iteration(Struct, frozen=True, kw_only=True):
     @property
     def has_few_left(self) -> bool:
         """Whether so few decisions remain that a kept tail must state their number."""
-        return bool(self.limit) and self.limit - self.number <= FEW_LEFT
+        return bool(self.limit) and self.limit - self.number <= prompt.FEW_LEFT
 
 
 class _Additions(Struct, frozen=True):
     """The additions of a request to the earlier messages: the tail and the user inputs; `tokens` is the cost of both."""
 
     tail: str
-    inputs: InputMessages
+    inputs: prompt.InputMessages
     tokens: int
-
-
-def decision_of(
-    reply: Reply,
-    model: Model,
-    quota: Quota,
-    *,
-    calls: int = 0,
-    raw: str = "",
-    purpose: RoundPurpose = "decision",
-) -> Decision:
-    """Return the body that records a reply, with its cost and the estimated usage of abandoned attempts.
-
-    The estimated usage is taken from the quota, so the body must be recorded.
-    """
-    estimated, estimated_cost = quota.take_unrecorded()
-    cost = model.capabilities.cost(reply.usage)
-    echo = reply.echo
-    return Decision(
-        model=model.name,
-        stop_reason=reply.stop_reason,
-        calls=calls,
-        raw=raw,
-        usage=reply.usage,
-        cost=None if cost is None else cost + estimated_cost,
-        purpose=purpose,
-        attempt=reply.attempt,
-        discarded=reply.discarded,
-        echo=echo and structs.replace(echo, parts=tuple(map(well_formed_object, echo.parts))),
-        estimated=estimated,
-    )
 
 
 class Context:
@@ -176,27 +117,27 @@ class Context:
         timeline = self._recorder.timeline
         self.model: Model = model
         self._limits_of_models: dict[int, RequestLimits] = {}
-        self.protocol: DecisionProtocol = choose_protocol(self._options, model)
+        self.protocol: prompt.DecisionProtocol = choose_protocol(self._options, model)
         self._decision_options: Options | None = None
         self._offered: tuple[object, object, object] = None, None, None
         if DELEGATE in self._all_tools:
-            self.protocol = protocol(self.protocol.name, delegate=DELEGATE)
+            self.protocol = prompt.protocol(self.protocol.name, delegate=DELEGATE)
         self._typed_answer: TypedAnswer | None = None
         output = self._runtime.output
         if output is not None and not self._options.synthesizes:
             name = self.protocol.name
             self._typed_answer = TypedAnswer.for_decisions(output, model.capabilities, name)
             delegate = DELEGATE if DELEGATE in self._all_tools else ""
-            self.protocol = protocol(name, values=True, delegate=delegate)
-        encodes = protocol(self.protocol.name)
+            self.protocol = prompt.protocol(name, values=True, delegate=delegate)
+        encodes = prompt.protocol(self.protocol.name)
         self._offered_tools = OfferedTools(
             self._recorder, self._all_tools, self._instructions, self.protocol, self._typed_answer
         )
         self._offering = self._offered_tools.current
-        self.view: View = timeline.fold(
-            View,
+        self.view: prompt.View = timeline.fold(
+            prompt.View,
             f"view.{self.protocol.name}",
-            lambda: View(encodes, learned=timeline.base.learned),
+            lambda: prompt.View(encodes, learned=timeline.base.learned),
         )
 
     def answer(self, *, traces: bool) -> TypedAnswer | None:
@@ -244,26 +185,11 @@ class Context:
     def can_afford_answer(self) -> bool:
         """Whether the remaining budget is large enough for an answer from the trace of the turn."""
         room = self._quota.room(self.model)
-        return room is None or room > self._trace_offering.fixed + estimate(TRACE_TAIL)
+        return room is None or room > self._trace_offering.fixed + estimate(prompt.TRACE_TAIL)
 
     @property
     def _trace_offering(self) -> ToolOffering:
         return ToolOffering.for_trace(self.answer(traces=True))
-
-    def cost(self, usage: Usage) -> float | None:
-        """Return the cost of `usage` in US dollars, or None if the price is unknown."""
-        return self.model.capabilities.cost(usage)
-
-    def decision(
-        self,
-        reply: Reply,
-        *,
-        calls: int = 0,
-        raw: str = "",
-        purpose: RoundPurpose = "decision",
-    ) -> Decision:
-        """Return the body that records a reply, with the usage of the reply and of abandoned attempts before it."""
-        return decision_of(reply, self.model, self._quota, calls=calls, raw=raw, purpose=purpose)
 
     async def begin(self, iteration: Iteration) -> bool:
         """Open a round and record it; return False if the user has recalled the prompt of the turn.
@@ -293,8 +219,8 @@ class Context:
                 open_round = recorder.turn.open_round
                 reuses = open_round is not None and self._reuses_round(open_round, iteration)
                 is_open = reuses or await self._open_round(iteration)
-        prompt = recorder.turn.prompt
-        return prompt is None or prompt.seq not in recorder.timeline.recalled
+        block = recorder.turn.prompt
+        return block is None or block.seq not in recorder.timeline.recalled
 
     def _reuses_round(self, open_round: RoundStart, iteration: Iteration) -> bool:
         """Use a round that a crash left open, if it would be opened in the same way now; return whether it is used."""
@@ -338,14 +264,14 @@ class Context:
         """Record a round that requests an answer from the trace; return False if other blocks were appended before it."""
         timeline = self._recorder.timeline
         takes = tuple(block.seq for block in timeline.inputs_for(self._recorder.number))
-        blocks = traced_blocks(timeline.blocks, self._recorder.number, takes)
+        blocks = prompt.traced_blocks(timeline.blocks, self._recorder.number, takes)
         factor = self.view.state.factor_of(self.model.name)
-        fixed = self._offering.fixed + estimate(TRACE_TAIL)
+        fixed = self._offering.fixed + estimate(prompt.TRACE_TAIL)
         affordable = self._quota.room(self.model)
         limit = self._limits.room if affordable is None else min(self._limits.room, affordable)
         room = int(limit / factor) - fixed
-        window = trace_window(blocks, room, self.model.capabilities.attachment_support)
-        self._trace = trace(blocks, window)
+        window = prompt.trace_window(blocks, room, self.model.capabilities.attachment_support)
+        self._trace = prompt.trace(blocks, window)
         tokens = sum(map(cost, self._trace)) + fixed
         self.tokens = ceil(tokens * factor)
         start = structs.replace(
@@ -353,8 +279,8 @@ class Context:
             saw=timeline.seq,
             takes=takes,
             epoch=timeline.last_round.epoch if timeline.last_round else 1,
-            stable_sha256=messages_digest(self._trace),
-            tail=TRACE_TAIL,
+            stable_sha256=prompt.messages_digest(self._trace),
+            tail=prompt.TRACE_TAIL,
             shows="trace",
             file_tokens=sum(map(cost_of_files, self._trace)),
             window=window,
@@ -363,7 +289,7 @@ class Context:
         self._extend()
         return is_opened
 
-    def prompt(self, purpose: RoundPurpose, *, longer: int = 0) -> Prompt:
+    def make_prompt(self, purpose: RoundPurpose, *, longer: int = 0) -> Prompt:
         """Return the prompt of the open round; its output limit is doubled `longer` times.
 
         Raises:
@@ -382,7 +308,9 @@ class Context:
             tail_kind=open_round.tail_kind if open_round else "dropped",
             options=self._model_options(calls=purpose == "decision", output_limit=self._output),
             purpose=purpose,
-            cache_points=message_counts(open_round.points if open_round else (), len(stable)),
+            cache_points=prompt.message_counts(
+                open_round.points if open_round else (), len(stable)
+            ),
             cache_key=self._cache_key,
         )
 
@@ -399,7 +327,7 @@ class Context:
     def _new_options(self, *, calls: bool, output_limit: int) -> Options:
         capabilities = self.model.capabilities
         # A trace is always answered in prose, so the protocol of the decisions does not apply to it.
-        protocol_name = self.protocol.name if self._trace is None else NATIVE
+        protocol_name = self.protocol.name if self._trace is None else prompt.NATIVE
         typed = self.answer(traces=self._trace is not None)
         by_tool = typed is not None and typed.way == "tool"
         return Options(
@@ -424,7 +352,7 @@ class Context:
             open_round,
             model=self.model.name,
             protocol=self.protocol.name,
-            renderer=RENDERER,
+            renderer=prompt.RENDERER,
             system_sha256=self._offering.system_sha256,
             tools_sha256=self._offering.tools_sha256,
             limit=iteration.limit,
@@ -439,18 +367,18 @@ class Context:
         inputs = timeline.inputs_for(self._recorder.number)
         room = self._limits.room
         factor = self.view.state.factor_of(self.model.name)
-        tail_room = tail_limit(room / factor)
+        tail_room = prompt.tail_limit(room / factor)
         # The tail depends on the rendering, and the budget asks for the cost of several renderings.
-        additions: dict[Rendering, _Additions] = {}
+        additions: dict[prompt.Rendering, _Additions] = {}
 
-        def add_to(now: Rendering) -> _Additions:
+        def add_to(now: prompt.Rendering) -> _Additions:
             if now not in additions:
                 tail = self._tail(iteration, tail_room, now)
                 own = now.inputs(inputs)
                 additions[now] = _Additions(tail, own, estimate(tail) + own.tokens)
             return additions[now]
 
-        budget = Budget(
+        budget = prompt.Budget(
             total=room,
             fixed=self._offering.fixed,
             extra=lambda now: add_to(now).tokens,
@@ -463,7 +391,7 @@ class Context:
             window, causes = await self._choose_window(planner)
         now = self.view.find_rendering(window)
         self.tokens = budget.cost(now)
-        if causes == ["prune"] or self.tokens > TRIGGER * room:
+        if causes == ["prune"] or self.tokens > prompt.TRIGGER * room:
             if await self._recorder.catch_up():  # so that a summary covers the newest blocks too
                 return False
             window, causes = await planner.make_room(window, causes, budget)
@@ -488,7 +416,7 @@ class Context:
             tail_kind=self.model.capabilities.tail,
             tail_room=tail_room,
             file_tokens=now.file_tokens + shown.inputs.file_tokens,
-            points=cache_points(
+            points=prompt.cache_points(
                 now, self._recorder.number, shown.inputs, self._cache_policy(causes, factor)
             ),
             window=window if changed else None,
@@ -520,12 +448,12 @@ class Context:
             answer=self._typed_answer,
         )
 
-    def _cache_policy(self, causes: Sequence[str], factor: float) -> CachePolicy:
+    def _cache_policy(self, causes: Sequence[str], factor: float) -> prompt.CachePolicy:
         """Return the rules for the cache points of a round; `causes` are those that open an epoch, empty if none does."""
         kept_messages = 0
         if not causes or causes == ["hide"]:
             kept_messages = self.view.state.count_unchanged_messages(self._recorder.number)
-        return CachePolicy(
+        return prompt.CachePolicy(
             fixed=self._offering.fixed,
             factor=factor,
             opens_epoch=bool(causes),
@@ -546,7 +474,7 @@ class Context:
             opened_by="",
             protocol=self.protocol.name,
             model=self.model.name,
-            renderer=RENDERER,
+            renderer=prompt.RENDERER,
             system_sha256=offering.system_sha256,
             tools_sha256=offering.tools_sha256,
             stable_sha256="",
@@ -566,13 +494,13 @@ class Context:
         timeline = self._recorder.timeline
         covers = checkpoint_seq(timeline, start)
         before = timeline.checkpoint
-        facts = RenderState(before.learned)
+        facts = prompt.RenderState(before.learned)
         for block in timeline.between(before.covers, covers):
             facts.take(block)
         body = checkpoint(timeline, covers, facts.learned) if covers else None
         return [body] if body else []
 
-    def _tail(self, iteration: Iteration, room: int, now: Rendering) -> str:
+    def _tail(self, iteration: Iteration, room: int, now: prompt.Rendering) -> str:
         """Return the part of the prompt that changes from round to round; empty if it repeats the last kept tail."""
         recorder = self._recorder
         timeline = recorder.timeline
@@ -582,7 +510,7 @@ class Context:
         tokens_left = None
         if self._options.max_iterations is None and not stays:  # then tokens limit the rounds
             tokens_left = self._quota.unspent.tokens
-        text = announce(
+        text = prompt.announce(
             iteration=0 if stays and not iteration.has_few_left else iteration.number,
             limit=iteration.limit,
             tokens=None if tokens_left is None else max(tokens_left, 0),
@@ -590,19 +518,19 @@ class Context:
             turn_id=f"turn_{recorder.number}{'' if stays else running}",
             plans=timeline.plans.open_plans,
             feedback=timeline.reactions.new_lines_since(now.window.feedback),
-            unseen=unseen_sources(timeline.pool.sources, now.named_sources),
+            unseen=prompt.unseen_sources(timeline.pool.sources, now.named_sources),
             waiting=timeline.prompts_after(recorder.number),
             room=room,
         )
         if self._options.workspace != "off":
-            text = f"{text}\n{workspace_line(timeline, recorder.number)}"
+            text = f"{text}\n{prompt.workspace_line(timeline, recorder.number)}"
         return "" if stays and text == now.kept_tail else text
 
     def _local_time(self, *, stays: bool) -> datetime:
         """Return the time in the user's time zone: now, or for a tail that `stays` the time of the turn's prompt."""
-        prompt = self._recorder.turn.prompt
+        block = self._recorder.turn.prompt
         zone = self._options.time_zone
-        now = prompt.ts if prompt and stays else self._clock.now()
+        now = block.ts if block and stays else self._clock.now()
         return now if zone is None else now.astimezone(ZoneInfo(zone))
 
     def _check_fits(self, room: int) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec import Struct, structs
 
+from loopline import tools
 from loopline.clock import elapsed_ms
 from loopline.errors import LooplineError, StoreError, ToolError
 from loopline.events import Delta
@@ -42,6 +43,7 @@ from loopline.timeline import (
     Block,
     Body,
     Effect,
+    FileBody,
     Moment,
     ResultStatus,
     Timeline,
@@ -51,19 +53,6 @@ from loopline.timeline import (
     ToolStarted,
     TurnResult,
     parent_name,
-)
-from loopline.tools import (
-    AskUser,
-    BackgroundCall,
-    ChildTask,
-    NoProxy,
-    Outcome,
-    RerunnableTool,
-    Tool,
-    ToolContext,
-    ToolInvocation,
-    ToolProxy,
-    Work,
 )
 from loopline.tools.parameters import copy_arguments
 
@@ -192,7 +181,7 @@ class ToolExecutor:
         """Return whether the call had started and may start again, because its tool only begins child runs."""
         tool = self._checker.parse(call).tool
         started = call.call_id in self._recorder.turn.started
-        return started and isinstance(tool, RerunnableTool) and tool.begins_children
+        return started and isinstance(tool, tools.RerunnableTool) and tool.begins_children
 
     async def _settle_started(self, call: ToolCalled, started: ToolStarted) -> None:
         """Record the result of a call that had started when its runner stopped, by asking the tool for its outcome."""
@@ -205,7 +194,7 @@ class ToolExecutor:
             children = Children(call.call_id, self._runtime, spawn=None)
             pulled = await self._read_pulled_files()
             invocation = self._make_invocation(
-                parsed, parsed.tool.effect, children, pulled, NoProxy
+                parsed, parsed.tool.effect, children, pulled, tools.NoProxy
             )
             check = partial(parsed.tool.reconcile, copy_arguments(arguments), invocation)
             outcome = await self._interrupter.run(lambda: children.run(check()), steerable=False)
@@ -213,7 +202,7 @@ class ToolExecutor:
             outcome = None
         except StoreError:
             raise
-        except AskUser as question:
+        except tools.AskUser as question:
             await self._record_pending(call, question)
             return
         except ToolError as error:
@@ -309,7 +298,7 @@ class ToolExecutor:
         running.entered = True
         try:
             if isinstance(parsed.verdict, Ask):  # the user sees all questions of a round at once
-                approval = AskUser(parsed.verdict.question, kind="approval")
+                approval = tools.AskUser(parsed.verdict.question, kind="approval")
                 await self._record_pending(parsed.call, approval)
                 return
             if before:
@@ -331,7 +320,7 @@ class ToolExecutor:
             await self._run(parsed, children)
         except StoreError:
             raise
-        except AskUser as question:
+        except tools.AskUser as question:
             await self._record_pending(call, question)
         except LooplineError as error:
             for note in getattr(error, "__notes__", ()):
@@ -428,7 +417,7 @@ class ToolExecutor:
             outcome = await self._checker.filter_result(parsed.guarded, outcome)
         await self._record_outcome(call, outcome, elapsed_ms(self._clock, start), ran_with)
 
-    async def _invoke_proxied(self, parsed: CheckedCall, children: Children) -> Outcome:
+    async def _invoke_proxied(self, parsed: CheckedCall, children: Children) -> tools.Outcome:
         """Run the tool of a program's call; its view is empty, since a program has not seen the conversation."""
         tool = parsed.tool
         if isinstance(tool, LooplineError):
@@ -438,22 +427,22 @@ class ToolExecutor:
             await wait_for_threads(self._recorder.uid, parsed.claim, self._clock, seconds)
             await self._recorder.check_lease()
         pulled = await self._read_pulled_files()
-        invocation = self._make_invocation(parsed, tool.effect, children, pulled, NoProxy)
+        invocation = self._make_invocation(parsed, tool.effect, children, pulled, tools.NoProxy)
         unseen = structs.replace(invocation, view=View(invocation.view.protocol))
         arguments = copy_arguments(parsed.arguments)
         return await children.run(self._run_within_timeout(tool, arguments, unseen))
 
     def _run_within_timeout(
-        self, tool: Tool, arguments: JsonObject, call: ToolInvocation
-    ) -> Coroutine[Any, Any, Outcome]:
+        self, tool: tools.Tool, arguments: JsonObject, call: tools.ToolInvocation
+    ) -> Coroutine[Any, Any, tools.Outcome]:
         """Return a coroutine that runs the tool, for at most `tool_timeout_seconds` if that is set."""
         seconds = self._runtime.options.tool_timeout_seconds
         step = tool.run(arguments, call)
         return step if seconds is None else self._limit_time(seconds, step, tool.effect)
 
     async def _limit_time(
-        self, seconds: float, step: Coroutine[Any, Any, Outcome], effect: Effect
-    ) -> Outcome:
+        self, seconds: float, step: Coroutine[Any, Any, tools.Outcome], effect: Effect
+    ) -> tools.Outcome:
         """Return the outcome of the step.
 
         Raises:
@@ -479,7 +468,7 @@ class ToolExecutor:
         finally:
             alarm.cancel()
 
-    async def _record_pending(self, call: ToolCalled, question: AskUser) -> None:
+    async def _record_pending(self, call: ToolCalled, question: tools.AskUser) -> None:
         """Record that the call waits for the user, and send the question to listeners."""
         pending = ToolPending(
             call_id=call.call_id,
@@ -507,7 +496,9 @@ class ToolExecutor:
     ) -> None:
         """Record an error as the result, with the text that the guards make of it."""
         if parsed.guarded is not None:
-            text = (await self._checker.filter_result(parsed.guarded, Outcome(text=text))).text
+            text = (
+                await self._checker.filter_result(parsed.guarded, tools.Outcome(text=text))
+            ).text
         await self._record_end(parsed.call, text, "error", elapsed_ms)
 
     async def _record_end(
@@ -528,7 +519,7 @@ class ToolExecutor:
     async def _record_outcome(
         self,
         call: ToolCalled,
-        outcome: Outcome,
+        outcome: tools.Outcome,
         elapsed_ms: float,
         ran_with: JsonObject | None = None,
     ) -> None:
@@ -543,7 +534,9 @@ class ToolExecutor:
 
         def bodies(timeline: Timeline) -> list[Body]:
             limits = outcome.file_limits or self._runtime.workspace_limits
-            files = file_bodies(timeline, turn, outcome.files, call.call_id, limits=limits)
+            files: list[FileBody] = []
+            if outcome.files:
+                files = file_bodies(timeline, turn, outcome.files, call.call_id, limits=limits)
             rendered = render_result(shown, timeline, turn, call.call_id, files)
             result = ToolResult(
                 call_id=call.call_id,
@@ -581,14 +574,14 @@ class ToolExecutor:
         effect: Effect,
         children: Children,
         pulled: Sequence[Block],
-        make_proxy: Callable[[], ToolProxy],
-    ) -> ToolInvocation:
+        make_proxy: Callable[[], tools.ToolProxy],
+    ) -> tools.ToolInvocation:
         recorder = self._recorder
         runtime = self._runtime
         call = parsed.call
         turn_id = f"turn_{recorder.number}"
 
-        def spawn(task: ChildTask) -> Awaitable[TurnResult]:
+        def spawn(task: tools.ChildTask) -> Awaitable[TurnResult]:
             if effect != "meta":
                 raise ToolError(
                     f"{call.tool} has the effect {effect!r}: only one with the effect 'meta' may begin "
@@ -602,8 +595,8 @@ class ToolExecutor:
             body = tool_question(call.call_id, question, schema)
             return await recorder.ask(body, lambda: runtime.listen(pending_event(body)))
 
-        def begin_later(work: Work, seconds: float) -> Outcome:
-            later = BackgroundCall(
+        def begin_later(work: tools.Work, seconds: float) -> tools.Outcome:
+            later = tools.BackgroundCall(
                 conversation=recorder.conversation,
                 turn=recorder.number,
                 call_id=call.call_id,
@@ -612,10 +605,10 @@ class ToolExecutor:
             )
             return runtime.background.begin(later, work)
 
-        def make_context() -> ToolContext[object]:
+        def make_context() -> tools.ToolContext[object]:
             number = recorder.number
             limits = runtime.workspace_limits
-            return ToolContext(
+            return tools.ToolContext(
                 call_id=call.call_id,
                 idempotency_key=f"{recorder.uid}:{call.call_id}",
                 conversation=recorder.conversation.name,
@@ -630,7 +623,7 @@ class ToolExecutor:
                 deps=runtime.deps,
             )
 
-        return ToolInvocation(
+        return tools.ToolInvocation(
             make_context=make_context,
             timeline=recorder.timeline,
             view=self._context.view,
@@ -643,7 +636,9 @@ class ToolExecutor:
         )
 
 
-async def _close_after(programs: Sequence[ProxiedCalls], step: Awaitable[Outcome]) -> Outcome:
+async def _close_after(
+    programs: Sequence[ProxiedCalls], step: Awaitable[tools.Outcome]
+) -> tools.Outcome:
     """Return the outcome of the step after the calls of its programs are closed."""
     try:
         return await step

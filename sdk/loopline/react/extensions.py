@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from typing import Any, Protocol, TypeVar
 
+from msgspec import Struct
 from typing_extensions import TypeIs
 
 from loopline.clock import Alarm, Clock
 from loopline.errors import LooplineError, StoreError
 from loopline.models import JsonObject
-from loopline.react.loop_options import LoopOptions
 from loopline.react.state import ReactStateV2, TurnPayload, repetitions
 from loopline.timeline import Batch, Effect, ExitReason, ToolResult, TurnResult
 
@@ -115,8 +115,7 @@ class Middleware(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extensions:
+class Extensions(Struct, frozen=True, kw_only=True):
     """The extensions of a bundle: hooks between rounds, and middleware around the whole run."""
 
     round_hooks: Sequence[RoundHook] = ()
@@ -418,20 +417,6 @@ CHECKLIST = """\
 
 ESCALATES_AT = 3
 """The number of rounds in a row with a failed call from which the reminder is firmer."""
-
-
-def make_hooks(options: LoopOptions) -> Iterator[RoundHook]:
-    """Yield the hooks that the options switch on, in the order in which they are called."""
-    if options.stagnation_rounds:
-        yield stagnation(options.stagnation_rounds)
-    if options.cycle_warning_rounds:
-        yield cycle_warning(options.cycle_warning_rounds)
-    if options.failure_reflection:
-        yield failure_reflection()
-    if options.self_check_rounds:
-        yield self_check(options.self_check_rounds)
-    if options.completion_check:
-        yield completion_check(CHECKLIST)
 
 
 def cycle_warning(after: int = 3) -> RoundHook:

@@ -8,38 +8,14 @@ from functools import partial
 
 from msgspec import Struct, structs
 
+from loopline import prompt
 from loopline.clock import elapsed_ms
 from loopline.errors import ModelError
 from loopline.events import Delta
 from loopline.models import Message, Model, Options, Prompt, well_formed
 from loopline.models.prompt import estimate
-from loopline.prompt import (
-    HISTORY_SHARE,
-    LEDGER_SHARE,
-    OPEN_PLANS_SHOWN,
-    RENDERER,
-    TARGET,
-    TRIGGER,
-    Answer,
-    Budget,
-    CutPoint,
-    DecisionProtocol,
-    Rendering,
-    SummaryRange,
-    SummaryReply,
-    View,
-    age,
-    choose_cut_point,
-    clear_results,
-    summarize,
-    summary_hint,
-    summary_instructions,
-    summary_tokens,
-    truncate,
-)
-from loopline.react.model_requests import MeteredModel, RetryPolicy, request_reply
+from loopline.react.model_requests import MeteredModel, OutOfBudget, RetryPolicy, request_reply
 from loopline.react.offered_tools import ToolOffering
-from loopline.react.quota import OutOfBudget
 from loopline.react.replies import TypedAnswer, answer_record
 from loopline.react.tool_runtime import ToolRuntime
 from loopline.tasks import compute
@@ -80,7 +56,7 @@ class _SummaryTask:
     """
 
     window: Projection
-    covered: SummaryRange
+    covered: prompt.SummaryRange
     hint: SummaryHint
     messages: Sequence[Message] | None
     shown: int
@@ -91,8 +67,8 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
 
     runtime: ToolRuntime
     model: Model
-    protocol: DecisionProtocol
-    view: View
+    protocol: prompt.DecisionProtocol
+    view: prompt.View
     offering: ToolOffering
     answer: TypedAnswer | None
 
@@ -131,13 +107,13 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
         return window, causes
 
     async def make_room(
-        self, window: Projection, causes: list[str], budget: Budget
+        self, window: Projection, causes: list[str], budget: prompt.Budget
     ) -> tuple[Projection, list[str]]:
         """Return a window under which the prompt fits, and its causes; a message about dropped content is recorded.
 
         This may request a summary from the model.
         """
-        if budget.over(self.view.find_rendering(window), TRIGGER):
+        if budget.over(self.view.find_rendering(window), prompt.TRIGGER):
             smaller = await self._compact(window, budget)
             if smaller != window:
                 window, causes = smaller, [*causes, "compaction"]
@@ -173,7 +149,7 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
         causes = {
             "model": before.model != self.model.name or files_differ,
             "protocol": before.protocol != self.protocol.name,
-            "renderer": before.renderer != RENDERER,
+            "renderer": before.renderer != prompt.RENDERER,
             "instructions": before.system_sha256 != self.offering.system_sha256,
             "tools": before.tools_sha256 != self.offering.tools_sha256,
             "output": (before.answer_by, before.schema_sha256) != answer_record(self.answer),
@@ -183,7 +159,7 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
     def _age(self, window: Projection) -> Projection:
         recorder = self.runtime.recorder
         options = self.runtime.options
-        return age(
+        return prompt.age(
             structs.replace(
                 window, result_limit=min(window.result_limit, options.result_characters)
             ),
@@ -215,7 +191,7 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
         smaller = self.view.render_under(pruned).tokens < self.view.rendering.tokens
         return smaller or pruned.feedback > self.view.window.feedback
 
-    async def _compact(self, current: Projection, budget: Budget) -> Projection:
+    async def _compact(self, current: Projection, budget: prompt.Budget) -> Projection:
         """Return a window under which the prompt fits, by the cheapest sufficient change, and record a message about it.
 
         First results are cleared, then old rounds are summarized, and at last texts are truncated.
@@ -235,13 +211,15 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
         shorter = await compute(partial(_shorten, view, summarized or window, budget))
         if summarized is None and shorter.window != current:
             await self._record([_describe(before, shorter.description, shorter.cost)])
-            return await compute(partial(truncate, view, shorter.window, budget))
+            return await compute(partial(prompt.truncate, view, shorter.window, budget))
         return shorter.window
 
-    def _clear_least(self, current: Projection, window: Projection, budget: Budget) -> _Reduction:
+    def _clear_least(
+        self, current: Projection, window: Projection, budget: prompt.Budget
+    ) -> _Reduction:
         """Return the window with as few cleared results as possible for the prompt to fit, or with all cleared."""
         view = self.view
-        smaller, enough = clear_results(view, window, budget)
+        smaller, enough = prompt.clear_results(view, window, budget)
         description = (
             "what older calls gave is now only named: each line says which ref restores it"
         )
@@ -256,7 +234,7 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
         )
 
     async def _summarize(
-        self, window: Projection, budget: Budget, before: int
+        self, window: Projection, budget: prompt.Budget, before: int
     ) -> Projection | None:
         """Have the model summarize all but the newest rounds, and return the window with the recorded summary.
 
@@ -267,9 +245,9 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
             return task
         covered = task.covered
         view = self.view
-        written = await self._write_summary(task.messages, summary_instructions(task.hint))
+        written = await self._write_summary(task.messages, prompt.summary_instructions(task.hint))
         make_summary = partial(
-            summarize, covered, written, task.hint, self.runtime.recorder.timeline
+            prompt.summarize, covered, written, task.hint, self.runtime.recorder.timeline
         )
         summary = structs.replace(
             await compute(make_summary),
@@ -284,11 +262,13 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
         seq = recorded[0].seq if recorded else 0
         return structs.replace(task.window, summary=seq, start=covered.cut.seq)
 
-    def _plan_summary(self, window: Projection, budget: Budget) -> _SummaryTask | Projection | None:
+    def _plan_summary(
+        self, window: Projection, budget: prompt.Budget
+    ) -> _SummaryTask | Projection | None:
         """Return the summary to be written, or the window with an unused summary if that is enough, or None."""
         view = self.view
         unused = view.find_unused_summary(window)
-        if unused is not None and not budget.over(view.render_under(unused), TARGET):
+        if unused is not None and not budget.over(view.render_under(unused), prompt.TARGET):
             return unused
         window = unused or window
         now = view.render_under(window)
@@ -296,12 +276,14 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
         if covered is None:
             return unused
         usual = "general" if covered.cut.opens_turn else "react_iteration"
-        hint = summary_hint(self.runtime.options.summary_hint or usual)
-        messages = self._summary_messages(window, covered.cut, summary_instructions(hint), budget)
+        hint = prompt.summary_hint(self.runtime.options.summary_hint or usual)
+        messages = self._summary_messages(
+            window, covered.cut, prompt.summary_instructions(hint), budget
+        )
         return _SummaryTask(window, covered, hint, messages, len(now.messages))
 
     def _summary_messages(
-        self, window: Projection, cut: CutPoint, request: str, budget: Budget
+        self, window: Projection, cut: prompt.CutPoint, request: str, budget: prompt.Budget
     ) -> Sequence[Message] | None:
         """Return the messages before a cut, with the reasoning that the provider has cached, or without it to fit.
 
@@ -316,7 +298,9 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
                     return shown.messages[: candidate.messages]
         return None
 
-    def _coverage(self, window: Projection, now: Rendering, budget: Budget) -> SummaryRange | None:
+    def _coverage(
+        self, window: Projection, now: prompt.Rendering, budget: prompt.Budget
+    ) -> prompt.SummaryRange | None:
         """Return the range that a summary must replace for the remaining messages to fit; None if such a range does not exist."""
         view = self.view
         room = budget.room(now)
@@ -324,10 +308,10 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
             return None
         earlier = view.state.summaries.get(window.summary)
         earlier_block, earlier_summary = earlier or (None, None)
-        cut = choose_cut_point(
+        cut = prompt.choose_cut_point(
             now,
             room,
-            summary_tokens(
+            prompt.summary_tokens(
                 view.list_rendered_blocks(window, now.cuts[-1].seq), earlier_summary, room
             ),
             after=now.cuts[0].messages,
@@ -335,31 +319,37 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
         if cut is None:
             return None
         plans = self.runtime.recorder.timeline.plans
-        return SummaryRange(
+        return prompt.SummaryRange(
             blocks=view.list_rendered_blocks(window, cut.seq),
             cut=cut,
             previous=earlier_summary,
             previous_ref=earlier_block.ref if earlier_block else "",
             later=[
                 *map(str, now.messages[cut.messages :]),
-                *(step for shown in plans.open_plans[-OPEN_PLANS_SHOWN:] for step in shown.steps),
+                *(
+                    step
+                    for shown in plans.open_plans[-prompt.OPEN_PLANS_SHOWN :]
+                    for step in shown.steps
+                ),
             ],
             room=room,
-            history=plan.history(plans, int(room * LEDGER_SHARE * HISTORY_SHARE)),
+            history=plan.history(plans, int(room * prompt.LEDGER_SHARE * prompt.HISTORY_SHARE)),
         )
 
     async def _write_summary(
         self, messages: Sequence[Message] | None, request: str
-    ) -> SummaryReply:
+    ) -> prompt.SummaryReply:
         """Request a summary of these messages from the model; if it fails, the reply has the reason in `why`.
 
         The messages are the beginning of the last request, so most of the prompt is read from the provider's cache.
         """
         if messages is None:
-            return SummaryReply(why="what is to be summed up is longer than the model's window")
+            return prompt.SummaryReply(
+                why="what is to be summed up is longer than the model's window"
+            )
         capabilities = self.model.capabilities
         longest = SUMMARY_OUTPUT_LIMIT + (THINKING_ROOM if capabilities.thinking else 0)
-        prompt = Prompt(
+        request_prompt = Prompt(
             system=self.offering.system,
             tools=self.offering.specs,
             messages=tuple(messages),
@@ -377,17 +367,17 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
         retries = RetryPolicy(clock=clock, retries=self.runtime.options.model_retries)
         factor = self.view.state.factor_of(self.model.name)
         metered = MeteredModel(self.model, self.runtime.quota, factor=factor)
-        written = SummaryReply(model=self.model.name)
+        written = prompt.SummaryReply(model=self.model.name)
         try:
-            reply = await request_reply(metered, prompt, lambda _: None, retries)
+            reply = await request_reply(metered, request_prompt, lambda _: None, retries)
         except OutOfBudget as error:
-            return SummaryReply(why=str(error))
+            return prompt.SummaryReply(why=str(error))
         except ModelError as error:
             return replace(written, elapsed_ms=elapsed_ms(clock, start), why=str(error))
         text = ""
         if reply.stop_reason != "refusal":  # a model may write the summary in its decision protocol
             decided = self.protocol.decode(reply)
-            text = decided.text if isinstance(decided, Answer) else reply.text
+            text = decided.text if isinstance(decided, prompt.Answer) else reply.text
         text = well_formed(text).strip()
         return replace(
             written,
@@ -403,11 +393,11 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
         self.view.extend(self.runtime.recorder.timeline.after(self.view.seq))
 
 
-def _shorten(view: View, window: Projection, budget: Budget) -> _Reduction:
+def _shorten(view: prompt.View, window: Projection, budget: prompt.Budget) -> _Reduction:
     """Return the window with all results cleared, and with truncated texts if that is not enough."""
-    if budget.over(view.render_under(window), TRIGGER):
-        window, _ = clear_results(view, window, budget)
-    smaller = truncate(view, window, budget)
+    if budget.over(view.render_under(window), prompt.TRIGGER):
+        window, _ = prompt.clear_results(view, window, budget)
+    smaller = prompt.truncate(view, window, budget)
     description = "what calls gave is now only named, and long texts are cut: refs restore them"
     return _Reduction(smaller, budget.cost(view.render_under(smaller)), description)
 

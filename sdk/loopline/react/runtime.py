@@ -6,7 +6,7 @@ Every step is recorded before the next begins, so an interrupted turn is resumed
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -30,12 +30,17 @@ from loopline.react.answers import (
 from loopline.react.context import Context
 from loopline.react.executor import ToolExecutor
 from loopline.react.extensions import (
+    CHECKLIST,
     Extensions,
     Hold,
     Reminder,
     RoundHook,
     Stop,
-    make_hooks,
+    completion_check,
+    cycle_warning,
+    failure_reflection,
+    self_check,
+    stagnation,
     wrap,
 )
 from loopline.react.interrupter import InterruptCause, Interrupted, Interrupter
@@ -211,6 +216,20 @@ def _may_repair(table: Table) -> bool:
     repairs = table.options.repairs
     may_repair = repairs is None or table.state.malformed < repairs
     return may_repair and not table.state.last
+
+
+def make_hooks(options: LoopOptions) -> Iterator[RoundHook]:
+    """Yield the hooks that the options switch on, in the order in which they are called."""
+    if options.stagnation_rounds:
+        yield stagnation(options.stagnation_rounds)
+    if options.cycle_warning_rounds:
+        yield cycle_warning(options.cycle_warning_rounds)
+    if options.failure_reflection:
+        yield failure_reflection()
+    if options.self_check_rounds:
+        yield self_check(options.self_check_rounds)
+    if options.completion_check:
+        yield completion_check(CHECKLIST)
 
 
 class React(Generic[T_co]):

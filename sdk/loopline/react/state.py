@@ -78,7 +78,7 @@ def result(
     used = completion.sources_used if completion else ()
     return TurnResult(
         answer=completion.text if completion else "",
-        turn_id=turn_id(number),
+        turn_id=f"turn_{number}",
         exit_reason=reason,
         ok=reason == "complete" and completion is not None,
         error=error,

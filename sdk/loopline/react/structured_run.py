@@ -32,17 +32,23 @@ from loopline.models.prompt import cost_of_prompt
 from loopline.prompt import NATIVE, messages_digest, tools_text
 from loopline.react.answers import (
     LoopEnd,
+    decision_of,
     find_end,
     make_completion,
     notice_bodies,
     render_fallback,
     thinking_bodies,
 )
-from loopline.react.context import decision_of
 from loopline.react.interrupter import InterruptCause, Interrupted, Interrupter
 from loopline.react.loop_options import LoopOptions
-from loopline.react.model_requests import MeteredModel, RetryPolicy, request_reply
-from loopline.react.quota import OutOfBudget, Quota, check_prices
+from loopline.react.model_requests import (
+    MeteredModel,
+    OutOfBudget,
+    Quota,
+    RetryPolicy,
+    check_prices,
+    request_reply,
+)
 from loopline.react.replies import EMPTY_REPLY
 from loopline.react.state import TurnPayload, result
 from loopline.timeline import (
@@ -127,6 +133,8 @@ class _Rounds:
     ) -> None:
         self._recorder = run.recorder
         self._model = model
+        self.name: str = model.name
+        self.capabilities: Capabilities = model.capabilities
         self._metered = MeteredModel(model, run.quota)
         self._quota = run.quota
         self._interrupter = interrupter
@@ -135,16 +143,6 @@ class _Rounds:
         )
         self._reply: Reply | None = None
         self._failure: ModelError | None = None
-
-    @property
-    def name(self) -> str:
-        """The model string."""
-        return self._model.name
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """The capabilities of the model."""
-        return self._model.capabilities
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
         """Yield the complete reply.

@@ -20,7 +20,7 @@ from loopline.files import WorkspaceLimits
 from loopline.models import Json, OutputType, well_formed
 from loopline.react.extensions import Guard
 from loopline.react.loop_options import Limits, LoopOptions, check_limits
-from loopline.react.quota import Quota
+from loopline.react.model_requests import Quota
 from loopline.react.state import ReactStateV2
 from loopline.reader import Reader
 from loopline.refs import BlockRef, ConversationRef, parse

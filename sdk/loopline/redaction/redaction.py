@@ -7,7 +7,6 @@ redacted stream equals the redacted text.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
-from dataclasses import dataclass
 from typing import Protocol
 
 from msgspec import structs
@@ -146,22 +145,10 @@ def redact_echo(
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class RedactingModel:
+class RedactingModel(models.WrappedModel, frozen=True):
     """A model with redacted replies: deltas and replies are redacted before they are returned."""
 
-    model: models.Model
     redactor: Redactor
-
-    @property
-    def name(self) -> str:
-        """The model string."""
-        return self.model.name
-
-    @property
-    def capabilities(self) -> models.Capabilities:
-        """The capabilities of the model."""
-        return self.model.capabilities
 
     async def stream(self, prompt: models.Prompt) -> AsyncIterator[models.TextDelta | models.Reply]:
         """Yield redacted deltas line by line, then the redacted reply.

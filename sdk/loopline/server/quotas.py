@@ -24,7 +24,7 @@ import msgspec
 from loopline import react, timeline
 from loopline.clock import Clock
 from loopline.errors import LooplineError
-from loopline.models import Capabilities, Model, ModelRegistry, Prompt, Reply, TextDelta, Usage
+from loopline.models import ModelRegistry, Prompt, Reply, TextDelta, Usage, WrappedModel
 from loopline.names import nearest_hint
 from loopline.server.problems import RequestProblem
 
@@ -337,23 +337,11 @@ class QuotaGate:
                 self._forget(key, ended)
 
 
-@dataclass(frozen=True, slots=True)
-class _DayMeteredModel:
+class _DayMeteredModel(WrappedModel, frozen=True):
     """A model whose requests reserve from the quotas of the day."""
 
-    model: Model
     gate: QuotaGate
     run: _MeteredRun
-
-    @property
-    def name(self) -> str:
-        """The model string."""
-        return self.model.name
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """The capabilities of the model."""
-        return self.model.capabilities
 
     def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
         """Stream the reply, with the output limited by the remaining quotas.

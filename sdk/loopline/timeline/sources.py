@@ -69,22 +69,18 @@ class SourcePool(Struct):
     """The sources of a conversation by number.
 
     A number keeps its first source: a repeated source, or a second source under a used number, changes nothing.
+    `newest` is the highest number so far, 0 without sources.
     """
 
     sources: dict[int, Source] = {}
     _sids: dict[tuple[str, ...], int] = {}
-    _newest: int = 0
+    newest: int = 0
 
     def take(self, added: SourceAdded) -> None:
         """Fold one more source."""
         self.sources.setdefault(added.sid, added.source)
         self._sids.setdefault(_name(added.source), added.sid)
-        self._newest = max(self._newest, added.sid)
-
-    @property
-    def newest(self) -> int:
-        """The highest number so far, 0 without sources."""
-        return self._newest
+        self.newest = max(self.newest, added.sid)
 
     def find(self, url: str) -> Source | None:
         """Return the source with that address, None if the pool does not have it."""

@@ -8,21 +8,7 @@ from typing import ClassVar, Literal, Protocol
 
 from msgspec import Struct
 
-from loopline.models import (
-    AssistantMessage,
-    Json,
-    JsonObject,
-    Message,
-    ProtocolName,
-    Reply,
-    ToolCall,
-    ToolMessage,
-    ToolSpec,
-    UserMessage,
-    dumps,
-    well_formed,
-    well_formed_object,
-)
+from loopline import models
 from loopline.prompt.truncation import escape_frame
 
 
@@ -34,7 +20,7 @@ class Calls(Struct, frozen=True):
     """
 
     notes: str
-    calls: tuple[ToolCall, ...]
+    calls: tuple[models.ToolCall, ...]
     thinking: str = ""
     discarded: str = ""
 
@@ -151,32 +137,32 @@ class DecisionProtocol(ABC):
     supports that.
     """
 
-    name: ClassVar[ProtocolName]
+    name: ClassVar[models.ProtocolName]
     stop: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def splitter(self) -> Splitter:
         """Create a splitter for one reply."""
 
-    def manual(self, tools: Sequence[ToolSpec]) -> str:
+    def manual(self, tools: Sequence[models.ToolSpec]) -> str:
         """Return the text about the protocol for the system text; by default "", if tools are sent in a field."""
         del tools
         return ""
 
     @abstractmethod
-    def render_calls(self, notes: str, calls: Sequence[ToolCall]) -> AssistantMessage:
+    def render_calls(self, notes: str, calls: Sequence[models.ToolCall]) -> models.AssistantMessage:
         """Render a past decision with calls in the form that `decode` reads."""
 
     @abstractmethod
-    def render_answer(self, text: str) -> AssistantMessage:
+    def render_answer(self, text: str) -> models.AssistantMessage:
         """Render a past answer in the form that `decode` reads."""
 
-    def render_result(self, message: ToolMessage) -> Message:
+    def render_result(self, message: models.ToolMessage) -> models.Message:
         """Render the result of a past call as a message; by default it is unchanged."""
         return message
 
     @abstractmethod
-    def decode(self, reply: Reply) -> DecodedReply:
+    def decode(self, reply: models.Reply) -> DecodedReply:
         """Decode the decision of a complete reply."""
 
 
@@ -189,10 +175,10 @@ class TextProtocol(DecisionProtocol):
     forms: ClassVar[str]
     before_result: ClassVar[str] = ""
 
-    def manual(self, tools: Sequence[ToolSpec]) -> str:
+    def manual(self, tools: Sequence[models.ToolSpec]) -> str:
         """Return the instructions for a reply, and every tool with its JSON Schema."""
         specs = [
-            f"- {spec.name}: {self.quote(spec.description)}\n  {escape_frame(dumps(spec.parameters))}"
+            f"- {spec.name}: {self.quote(spec.description)}\n  {escape_frame(models.dumps(spec.parameters))}"
             for spec in tools
         ]
         return "\n".join([self.forms, *(specs or ["(no tools)"])])
@@ -201,14 +187,14 @@ class TextProtocol(DecisionProtocol):
         """Return a text from outside in a form that looks like no other part of the prompt, and like no decision."""
         return self.escape(escape_frame(text))
 
-    def render_result(self, message: ToolMessage) -> Message:
+    def render_result(self, message: models.ToolMessage) -> models.Message:
         """Render the result as a message of the user.
 
         The first line of the text is ours. The other lines are escaped, because a result must not look like another part
         of the prompt, or like a decision.
         """
         head, line_end, text = message.text.partition("\n")
-        return UserMessage(
+        return models.UserMessage(
             text=f"{self.before_result}{head}{line_end}{self.quote(text)}",
             attachments=message.attachments,
         )
@@ -218,7 +204,17 @@ class TextProtocol(DecisionProtocol):
         """Return the text with a backslash at each place that `decode` would read as a decision."""
 
 
-def as_arguments(value: Json) -> JsonObject | None:
+def tools_text(specs: Sequence[models.ToolSpec]) -> str:
+    """Return the tools as JSON, in the form that is stored and digested."""
+    return models.dumps(
+        [
+            {"name": spec.name, "description": spec.description, "parameters": spec.parameters}
+            for spec in specs
+        ]
+    )
+
+
+def as_arguments(value: models.Json) -> models.JsonObject | None:
     """Return the arguments of a decoded call: {} for null, None if the value is not an object."""
     match value:
         case None:
@@ -237,25 +233,25 @@ def join_texts(parts: Iterable[str | None], joint: str = "\n") -> str:
 class Native(DecisionProtocol):
     """The provider's own tool calls."""
 
-    name: ClassVar[ProtocolName] = "native"
+    name: ClassVar[models.ProtocolName] = "native"
 
     def splitter(self) -> Splitter:
         """Create a splitter that assigns all text to the answer; if calls follow, the text becomes notes."""
         return PlainSplitter()
 
-    def render_calls(self, notes: str, calls: Sequence[ToolCall]) -> AssistantMessage:
+    def render_calls(self, notes: str, calls: Sequence[models.ToolCall]) -> models.AssistantMessage:
         """Return a message with the notes and the calls."""
-        return AssistantMessage(text=notes, calls=tuple(calls))
+        return models.AssistantMessage(text=notes, calls=tuple(calls))
 
-    def render_answer(self, text: str) -> AssistantMessage:
+    def render_answer(self, text: str) -> models.AssistantMessage:
         """Return a message with the text."""
-        return AssistantMessage(text=text)
+        return models.AssistantMessage(text=text)
 
-    def decode(self, reply: Reply) -> DecodedReply:
+    def decode(self, reply: models.Reply) -> DecodedReply:
         """Decode the calls if there are any, else the answer; a problem of the reply or an empty one is malformed."""
-        text = well_formed(reply.text)
+        text = models.well_formed(reply.text)
         if reply.problem:
-            return Malformed(text, well_formed(reply.problem))
+            return Malformed(text, models.well_formed(reply.problem))
         if reply.calls:
             return Calls(text.strip(), tuple(map(_clean_call, reply.calls)))
         if not text.strip():
@@ -275,10 +271,10 @@ class PlainSplitter(Splitter):
         return self._pieces.take()
 
 
-def _clean_call(call: ToolCall) -> ToolCall:
+def _clean_call(call: models.ToolCall) -> models.ToolCall:
     """Replace lone surrogates in a call, which UTF-8 cannot encode."""
-    return ToolCall(
-        name=well_formed(call.name),
-        arguments=well_formed_object(call.arguments),
-        provider_id=well_formed(call.provider_id),
+    return models.ToolCall(
+        name=models.well_formed(call.name),
+        arguments=models.well_formed_object(call.arguments),
+        provider_id=models.well_formed(call.provider_id),
     )

@@ -20,19 +20,7 @@ from loopline.models import (
     well_formed_object,
 )
 from loopline.models.output import JsonText
-from loopline.prompt.protocols.decision import (
-    Answer,
-    Calls,
-    Channel,
-    ChannelPieces,
-    DecodedReply,
-    Malformed,
-    Piece,
-    Splitter,
-    TextProtocol,
-    as_arguments,
-    join_texts,
-)
+from loopline.prompt.protocols import decision
 
 _MANUAL = """Reply with one JSON object and nothing else, in one of these forms:
 {"action": "call_tool", "notes": "...", "tool": "<tool name>", "arguments": {...}}
@@ -45,7 +33,7 @@ _FORMS = (
 _FIELD = re.compile(r'"(?:action|notes|tool|arguments|answer)"\s*:')
 _ACTION = re.compile(r'"(?=action"\s*+:\s*+"(?:call_tool|final_answer)")')
 _BETWEEN = re.compile(r"(?:[\s,]|```\w*)*+")
-_CHANNELS: dict[str, Channel] = {"notes": "notes", "answer": "answer"}
+_CHANNELS: dict[str, decision.Channel] = {"notes": "notes", "answer": "answer"}
 _ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\", "/": "/"}
 _SPECIAL = '"\\'
 _ESCAPED = re.compile(r'\\(["\\/bfnrt])')
@@ -54,7 +42,7 @@ _OUTSIDE = re.compile(r'[^{}\[\],:"]*+')
 _HEX = frozenset("0123456789abcdefABCDEF")
 
 
-class JsonAction(TextProtocol):
+class JsonAction(decision.TextProtocol):
     """The JSON protocol: a reply should be one object; if it has several, all of them are used.
 
     With `values` the answer may be any JSON value, and the text of the answer is its JSON.
@@ -66,7 +54,7 @@ class JsonAction(TextProtocol):
     def __init__(self, *, values: bool = False) -> None:
         self._values = values
 
-    def splitter(self) -> Splitter:
+    def splitter(self) -> decision.Splitter:
         """Create a splitter that reads `notes` and `answer` from an unfinished object."""
         return JsonSplitter(values=self._values)
 
@@ -87,12 +75,12 @@ class JsonAction(TextProtocol):
         """Return the text with a backslash before the quote of each field `action`."""
         return _ACTION.sub(r'\\"', text)
 
-    def decode(self, reply: Reply) -> DecodedReply:
+    def decode(self, reply: Reply) -> decision.DecodedReply:
         """Decode the JSON objects of the reply; if there are calls, an answer is discarded."""
         return decode_actions(well_formed(reply.text), values=self._values)
 
 
-def decode_actions(raw: str, *, values: bool = False) -> DecodedReply:
+def decode_actions(raw: str, *, values: bool = False) -> decision.DecodedReply:
     """Decode the JSON objects in a text as calls or an answer.
 
     If no object has an `action`, the first one with an `answer` is the answer. A broken object with a field of an action
@@ -101,7 +89,9 @@ def decode_actions(raw: str, *, values: bool = False) -> DecodedReply:
     scanned = scan_json(raw)
     for item in scanned:
         if isinstance(item, BrokenJson) and _FIELD.search(item.text):
-            return Malformed(raw, f"The JSON of the reply is broken: {item.problem}. {_FORMS}")
+            return decision.Malformed(
+                raw, f"The JSON of the reply is broken: {item.problem}. {_FORMS}"
+            )
     objects = [well_formed_object(item) for item in scanned if not isinstance(item, BrokenJson)]
     if values:
         objects = [
@@ -113,31 +103,31 @@ def decode_actions(raw: str, *, values: bool = False) -> DecodedReply:
         answers = [item for item in objects if isinstance(item.get("answer"), str)]
         actions = [{**item, "action": "final_answer"} for item in answers[:1]]
     if not actions:
-        return Malformed(raw, f"The reply has no JSON object with an action. {_FORMS}")
+        return decision.Malformed(raw, f"The reply has no JSON object with an action. {_FORMS}")
     return _decide(raw, actions, values=values)
 
 
-def _decide(raw: str, actions: Sequence[JsonObject], *, values: bool) -> DecodedReply:
-    notes = join_texts(str(action.get("notes") or "").strip() for action in actions)
+def _decide(raw: str, actions: Sequence[JsonObject], *, values: bool) -> decision.DecodedReply:
+    notes = decision.join_texts(str(action.get("notes") or "").strip() for action in actions)
     calls: list[ToolCall] = []
     answers: list[str] = []
     for action in actions:
         match action:
             case {"action": "call_tool", "tool": str(tool)}:
-                arguments = as_arguments(action.get("arguments"))
+                arguments = decision.as_arguments(action.get("arguments"))
                 if arguments is None:
-                    return Malformed(raw, "`arguments` must be a JSON object.")
+                    return decision.Malformed(raw, "`arguments` must be a JSON object.")
                 calls.append(ToolCall(name=tool, arguments=arguments))
             case {"answer": str(answer)} if answer.strip():
                 answers.append(answer.strip())
             case _:
-                return Malformed(raw, f"An object has none of the known forms. {_FORMS}")
+                return decision.Malformed(raw, f"An object has none of the known forms. {_FORMS}")
     discarded = "" if _covers_reply(raw, actions) and not (calls and answers) else raw
     if calls:
-        return Calls(notes, tuple(calls), discarded=discarded)
+        return decision.Calls(notes, tuple(calls), discarded=discarded)
     if values and len(answers) > 1:  # joined, they would not be JSON
-        return Malformed(raw, f"The reply gave {len(answers)} answers: give one.")
-    return Answer(notes, "\n\n".join(answers), discarded=discarded)
+        return decision.Malformed(raw, f"The reply gave {len(answers)} answers: give one.")
+    return decision.Answer(notes, "\n\n".join(answers), discarded=discarded)
 
 
 def _covers_reply(raw: str, actions: Sequence[JsonObject]) -> bool:
@@ -166,7 +156,7 @@ def _skip_between(raw: str, at: int) -> int:
     return gap.end() if gap else at
 
 
-class JsonSplitter(Splitter):
+class JsonSplitter(decision.Splitter):
     """Reads `notes` and `answer` from JSON objects while they are written.
 
     Only fields of an outermost object are read. An object that becomes invalid later is only noticed by `decode`. An
@@ -180,12 +170,12 @@ class JsonSplitter(Splitter):
         self._key = ""
         self._is_value = False
         self._text: list[str] = []
-        self._field: Channel | None = None
+        self._field: decision.Channel | None = None
         self._escape: str | None = None
         self._in_string = False
-        self._pieces = ChannelPieces({"notes": "\n", "answer": "\n\n"})
+        self._pieces = decision.ChannelPieces({"notes": "\n", "answer": "\n\n"})
 
-    def feed(self, text: str) -> list[Piece]:
+    def feed(self, text: str) -> list[decision.Piece]:
         """Take the next piece of the reply; return the texts that it adds to channels."""
         at = self._take_value(text, 0)
         while at < len(text):

@@ -9,20 +9,7 @@ from typing import ClassVar, TypeVar
 
 from msgspec import structs
 
-from loopline.models import (
-    AssistantMessage,
-    BrokenJson,
-    Json,
-    JsonObject,
-    ProtocolName,
-    Reply,
-    ToolCall,
-    dumps,
-    json_objects,
-    parse_object_at,
-    well_formed,
-    well_formed_object,
-)
+from loopline import models
 from loopline.prompt.protocols.decision import (
     Answer,
     Calls,
@@ -78,7 +65,7 @@ _ARGUMENTS = ("args", "arguments", "parameters", "input")
 class Tagged(TextProtocol):
     """The tagged protocol, for models without tool calls that follow instructions; its answer can be streamed."""
 
-    name: ClassVar[ProtocolName] = "tagged"
+    name: ClassVar[models.ProtocolName] = "tagged"
     forms = _MANUAL
 
     def __init__(self, *, delegate: str = "") -> None:
@@ -89,26 +76,26 @@ class Tagged(TextProtocol):
         """Create a splitter for answer, notes and thinking."""
         return TaggedSplitter()
 
-    def render_calls(self, notes: str, calls: Sequence[ToolCall]) -> AssistantMessage:
+    def render_calls(self, notes: str, calls: Sequence[models.ToolCall]) -> models.AssistantMessage:
         """Return a message with the notes, and a tag for each call."""
         lines = [escape_tags(notes)] if notes.strip() else []
-        return AssistantMessage(text="\n".join([*lines, *map(_call_tags, calls)]))
+        return models.AssistantMessage(text="\n".join([*lines, *map(_call_tags, calls)]))
 
-    def render_answer(self, text: str) -> AssistantMessage:
+    def render_answer(self, text: str) -> models.AssistantMessage:
         """Return a message with the answer channel."""
-        return AssistantMessage(text=f"<channel:answer>{escape_tags(text)}</channel:answer>")
+        return models.AssistantMessage(text=f"<channel:answer>{escape_tags(text)}</channel:answer>")
 
     def escape(self, text: str) -> str:
         """Return the text with a backslash in each tag."""
         return escape_tags(text)
 
-    def decode(self, reply: Reply) -> DecodedReply:
+    def decode(self, reply: models.Reply) -> DecodedReply:
         """Decode the calls, with the text outside of tags as notes, or if there are no calls the answer.
 
         A reply without tags is an answer; if it looks like a call in another form, it is malformed. A `decision` channel
         has objects of the `json` protocol. Channels with unknown names are part of the answer.
         """
-        return _TaggedDecoder(well_formed(reply.text), delegate=self._delegate).decode()
+        return _TaggedDecoder(models.well_formed(reply.text), delegate=self._delegate).decode()
 
 
 class _TaggedDecoder:
@@ -121,7 +108,7 @@ class _TaggedDecoder:
         self._notes: list[str] = []
         self._thoughts: list[str] = []
         self._answers: list[str] = []
-        self._calls: list[ToolCall] = []
+        self._calls: list[models.ToolCall] = []
         self._discarded: list[str] = []
         self._problem = ""
 
@@ -181,8 +168,8 @@ class _TaggedDecoder:
             )
         else:
             names = ("agent", "task", "context")
-            arguments: JsonObject = {name: fields[name] for name in names if name in fields}
-            self._calls.append(ToolCall(name=self._delegate, arguments=arguments))
+            arguments: models.JsonObject = {name: fields[name] for name in names if name in fields}
+            self._calls.append(models.ToolCall(name=self._delegate, arguments=arguments))
 
     def _take_code(self, element: Element) -> None:
         if not self._calls:
@@ -256,15 +243,15 @@ def _is_odd_call(text: str) -> bool:
     return bool(_ODD_CALL.search(text)) or any(
         isinstance(_first_field(candidate, _NAMES), str)
         and _first_field(candidate, _ARGUMENTS) is not None
-        for candidate in json_objects(text)
+        for candidate in models.json_objects(text)
     )
 
 
-def _first_field(written: JsonObject, names: Iterable[str]) -> Json:
+def _first_field(written: models.JsonObject, names: Iterable[str]) -> models.Json:
     return next((written[name] for name in names if name in written), None)
 
 
-def _call_tags(call: ToolCall) -> str:
+def _call_tags(call: models.ToolCall) -> str:
     """Render a call as tags; its argument `code` gets a channel if it can be decoded from there unchanged."""
     name = escape(call.name).replace("\\", "&#92;")
     arguments = dict(call.arguments)
@@ -279,7 +266,7 @@ def _call_tags(call: ToolCall) -> str:
             channel = ""
         else:
             del arguments["code"]
-    body = dumps(arguments).replace("</", "<\\/")
+    body = models.dumps(arguments).replace("</", "<\\/")
     return f'<tool_call name="{name}">{body}</tool_call>{channel}'
 
 
@@ -290,7 +277,7 @@ def _code(text: str) -> str:
     return fenced[1] if fenced else code
 
 
-def _tool_call(element: Element) -> ToolCall | str:
+def _tool_call(element: Element) -> models.ToolCall | str:
     """Decode the call of an element; return a sentence about the error if it is invalid."""
     attributes = _attributes(element)
     name = attributes.get("name", "").removeprefix("@")
@@ -302,16 +289,16 @@ def _tool_call(element: Element) -> ToolCall | str:
         return f"The arguments of tool_call {name!r} {arguments}."
     if not name:
         return _call_in_json(arguments)
-    return ToolCall(name=name, arguments=arguments)
+    return models.ToolCall(name=name, arguments=arguments)
 
 
-def _call_in_json(written: JsonObject) -> ToolCall | str:
+def _call_in_json(written: models.JsonObject) -> models.ToolCall | str:
     """Decode a call that has its name and its arguments in one JSON object; return an error if it lacks a name."""
     name = _first_of(written, "name", "tool")
     arguments = as_arguments(written.get("arguments", written.get("args")))
     if not isinstance(name, str) or arguments is None:
         return "A tool_call has no name."
-    return ToolCall(name=name, arguments=arguments)
+    return models.ToolCall(name=name, arguments=arguments)
 
 
 def _first_of(values: Mapping[str, V], *keys: str) -> V | None:
@@ -324,20 +311,20 @@ def _attributes(element: Element) -> dict[str, str]:
     return {match[1].lower(): unescape(match[2] or match[3] or match[4] or "") for match in matches}
 
 
-def _arguments(source: str) -> JsonObject | str:
+def _arguments(source: str) -> models.JsonObject | str:
     """Parse `source` as one JSON object; return the end of an error sentence if it is not one."""
     if source in ("", "null"):
         return {}
-    scanned = parse_object_at(source, 0)
-    if isinstance(scanned, BrokenJson) and '\\"' in source:
+    scanned = models.parse_object_at(source, 0)
+    if isinstance(scanned, models.BrokenJson) and '\\"' in source:
         source = source.replace('\\"', '"')
-        scanned = parse_object_at(source, 0)
-    if isinstance(scanned, BrokenJson):
+        scanned = models.parse_object_at(source, 0)
+    if isinstance(scanned, models.BrokenJson):
         return f"are not a complete JSON object: {scanned.problem}"
     arguments, end = scanned
     if source[end:].strip():
         return "have text after their JSON object"
-    return well_formed_object(arguments)
+    return models.well_formed_object(arguments)
 
 
 def _strip_fence(text: str) -> str:

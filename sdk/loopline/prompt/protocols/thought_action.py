@@ -6,30 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import ClassVar
 
-from loopline.models import (
-    AssistantMessage,
-    BrokenJson,
-    JsonObject,
-    ProtocolName,
-    Reply,
-    ToolCall,
-    dumps,
-    parse_object_at,
-    well_formed,
-    well_formed_object,
-)
-from loopline.prompt.protocols.decision import (
-    Answer,
-    Calls,
-    Channel,
-    ChannelPieces,
-    DecodedReply,
-    Malformed,
-    Piece,
-    Splitter,
-    TextProtocol,
-    join_texts,
-)
+from loopline import models
+from loopline.prompt.protocols import decision
 
 _MANUAL = """Reply with these lines, to call a tool:
 Thought: what you know, and what you do next
@@ -62,38 +40,38 @@ _BEFORE_INPUT = re.compile(r"\s*(?:```\w*\s*)?")
 _NO_INPUT = re.compile(r"(?:null|None)\b")
 
 
-class ThoughtAction(TextProtocol):
+class ThoughtAction(decision.TextProtocol):
     """The protocol of Thought, Action and Observation lines, for models that follow only this form."""
 
-    name: ClassVar[ProtocolName] = "thought_action"
+    name: ClassVar[models.ProtocolName] = "thought_action"
     stop: ClassVar[tuple[str, ...]] = ("\nObservation:",)
     forms = _MANUAL
     before_result = "Observation: "
 
-    def splitter(self) -> Splitter:
+    def splitter(self) -> decision.Splitter:
         """Create a splitter that separates the final answer from the thoughts before it."""
         return ThoughtSplitter()
 
-    def render_calls(self, notes: str, calls: Sequence[ToolCall]) -> AssistantMessage:
+    def render_calls(self, notes: str, calls: Sequence[models.ToolCall]) -> models.AssistantMessage:
         """Return a message with the lines of the thought, and of each action and its input."""
         escaped = _LATER_PLAIN.sub(r"\1\\\2", notes)
         lines = [f"Thought: {escaped}"] if notes.strip() else []
         for call in calls:
             lines.append(f"Action: {' '.join(call.name.split())}")
-            lines.append(f"Action Input: {dumps(call.arguments)}")
-        return AssistantMessage(text="\n".join(lines))
+            lines.append(f"Action Input: {models.dumps(call.arguments)}")
+        return models.AssistantMessage(text="\n".join(lines))
 
-    def render_answer(self, text: str) -> AssistantMessage:
+    def render_answer(self, text: str) -> models.AssistantMessage:
         """Return a message with the final answer."""
-        return AssistantMessage(text=f"Final Answer: {text}")
+        return models.AssistantMessage(text=f"Final Answer: {text}")
 
     def escape(self, text: str) -> str:
         """Return the text with a backslash before each line that starts like a mark."""
         return _PLAIN.sub(r"\1\\\2", text)
 
-    def decode(self, reply: Reply) -> DecodedReply:
+    def decode(self, reply: models.Reply) -> decision.DecodedReply:
         """Decode the actions before the first observation that the model invented; without an action, the final answer."""
-        return _LineDecoder(well_formed(reply.text)).decode()
+        return _LineDecoder(models.well_formed(reply.text)).decode()
 
 
 class _LineDecoder:
@@ -107,12 +85,12 @@ class _LineDecoder:
         self._at = 0
         self._thoughts: list[str] = []
         self._action: str | None = None
-        self._calls: list[ToolCall] = []
+        self._calls: list[models.ToolCall] = []
         self._answer: str | None = None
         self._discarded: list[str] = []
         self._problem = ""
 
-    def decode(self) -> DecodedReply:
+    def decode(self) -> decision.DecodedReply:
         mark = self._next(0)
         if mark is not None and (before := self._raw[: mark.start()].strip()):
             self._thoughts.append(before)
@@ -167,38 +145,44 @@ class _LineDecoder:
             return
         before = _BEFORE_INPUT.match(self._raw, at)
         start = before.end() if before else at
-        arguments: JsonObject = {}
+        arguments: models.JsonObject = {}
         if not _NO_INPUT.match(self._raw, start):
-            scanned = parse_object_at(self._raw, start)
-            if isinstance(scanned, BrokenJson):
+            scanned = models.parse_object_at(self._raw, start)
+            if isinstance(scanned, models.BrokenJson):
                 self._problem = (
                     f"The Action Input is not a complete JSON object: {scanned.problem}."
                 )
                 return
             arguments, self._at = scanned
-        self._calls.append(ToolCall(name=self._action, arguments=well_formed_object(arguments)))
+        self._calls.append(
+            models.ToolCall(name=self._action, arguments=models.well_formed_object(arguments))
+        )
         self._action = None
 
     def _check_complete(self) -> None:
         if self._action is not None and not self._problem:
             self._problem = f"The Action {self._action!r} has no Action Input."
 
-    def _decision(self) -> DecodedReply:
+    def _decision(self) -> decision.DecodedReply:
         if self._answer is None or self._calls:
             self._check_complete()
-        notes = join_texts(self._thoughts)
+        notes = decision.join_texts(self._thoughts)
         if self._problem:
-            return Malformed(self._raw, f"{self._problem} {_FORMS}")
+            return decision.Malformed(self._raw, f"{self._problem} {_FORMS}")
         if self._calls:
-            discarded = join_texts([*self._discarded, self._answer])
-            return Calls(notes, tuple(self._calls), discarded=discarded)
+            discarded = decision.join_texts([*self._discarded, self._answer])
+            return decision.Calls(notes, tuple(self._calls), discarded=discarded)
         if self._answer:
             action = f"Action: {self._action}" if self._action else ""
-            return Answer(notes, self._answer, discarded=join_texts([*self._discarded, action]))
-        return Malformed(self._raw, f"The reply has neither an Action nor a Final Answer. {_FORMS}")
+            return decision.Answer(
+                notes, self._answer, discarded=decision.join_texts([*self._discarded, action])
+            )
+        return decision.Malformed(
+            self._raw, f"The reply has neither an Action nor a Final Answer. {_FORMS}"
+        )
 
 
-class ThoughtSplitter(Splitter):
+class ThoughtSplitter(decision.Splitter):
     """Separates the final answer from the thoughts before it, line by line.
 
     Marks, lines of actions, and invented observations after an action are left out. A line is held back while it may
@@ -207,13 +191,13 @@ class ThoughtSplitter(Splitter):
 
     def __init__(self) -> None:
         self._line: str | None = ""
-        self._channel: Channel | None = "notes"
+        self._channel: decision.Channel | None = "notes"
         self._mark = ""
         self._has_action = False
         self._run: list[str] = []
-        self._pieces = ChannelPieces({"notes": "\n", "answer": ""})
+        self._pieces = decision.ChannelPieces({"notes": "\n", "answer": ""})
 
-    def feed(self, text: str) -> list[Piece]:
+    def feed(self, text: str) -> list[decision.Piece]:
         """Take the next piece of the reply; return the texts that it adds to channels."""
         at = 0
         while at < len(text):
@@ -227,7 +211,7 @@ class ThoughtSplitter(Splitter):
         self._flush()
         return self._pieces.take()
 
-    def close(self) -> list[Piece]:
+    def close(self) -> list[decision.Piece]:
         """Return the texts that were held back when the reply ends."""
         self._read_mark()
         self._flush()
@@ -276,7 +260,7 @@ class ThoughtSplitter(Splitter):
         self._run.clear()
 
 
-def _channel_after(mark: str, *, acted: bool) -> Channel | None:
+def _channel_after(mark: str, *, acted: bool) -> decision.Channel | None:
     """Return the channel of the text after a mark; None for an answer after an action, and for other marks."""
     match mark:
         case "Thought":
