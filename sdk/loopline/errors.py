@@ -1,32 +1,4 @@
-"""Every error that Loopline raises on purpose.
-
-* LooplineError
-  - RefError          the text is not a ref, or the ref names nothing
-  - ToolError         a tool refused a call; the model reads the message and may try again
-  - ModelError        the model could not be called, or did not answer
-      - ModelUnavailable  the model may answer later, or another model now: rate limits, overload, timeouts
-          - ModelRateLimited    too many requests; `retry_after` is the wait in seconds, if known
-          - ModelOverloaded     the server cannot take the request now
-          - ModelTimedOut       no data came for too long
-          - ModelUnreachable    no connection could be made
-          - ModelStreamBroken   the reply ended in the middle
-      - ModelOverflow     the request is longer than the model's window
-      - ModelReplyTooLarge the reply is longer than the limit
-      - ModelRequestError the request is wrong: the message names the part
-      - ModelAccessError  the key is missing or refused: the message names its variable
-  - AttachmentError   a file cannot be attached: the message names it, its size and the limit
-  - CassetteError     a cassette cannot be used, or lacks a reply to a request
-  - KnowledgeError    a knowledge space could not be built or read
-  - BundleError       a bundle is wrong: the message names the file and line
-  - PropertyError     a property or setting is unknown or has the wrong type
-  - StoreError        the store refused or failed
-      - StoreBusy     another process locked the store for too long, or too many files are open: try again
-      - StoreFull     the disk is full: free some space; nothing acknowledged is lost
-      - StoreFailed   the disk failed: the message says whether to try again or to open the store again once it works
-      - StoreVersion  the store was written by a newer version of Loopline
-      - ConflictError another writer came first, or the name is taken
-      - LeaseLost     another runner has taken over this conversation, or it was deleted
-"""
+"""Every error that Loopline raises on purpose."""
 
 from __future__ import annotations
 

@@ -39,9 +39,9 @@ from pydantic import TypeAdapter, ValidationError
 from loopline.bundle import McpConnectionSettings
 from loopline.clock import Clock
 from loopline.errors import LooplineError, ToolError
-from loopline.mcp.results import MAX_PAGES, AddedTool, call_result, list_added_tools
+from loopline.mcp.results import AddedTool, call_result, list_added_tools, list_pages
 from loopline.mcp.tool_cache import CachedTools
-from loopline.mcp.tool_lists import MAX_TOOLS, SCHEMA_BYTES, ToolLists
+from loopline.mcp.tool_lists import SCHEMA_BYTES, ToolLists
 from loopline.mcp.transports import HttpEndpoint, ServerProcess
 from loopline.models import Json, JsonObject, dumps, one_line
 from loopline.models.bounded_schema import UnusableSchema, check_schema
@@ -472,16 +472,11 @@ class McpConnection:
 
     async def _list_tools(self, client: Client) -> None:
         names = set[str]()
-        cursor = None
         self._lists.clear()
         self._lists.version = client.protocol_version
-        has_tools = client.server_capabilities.tools is not None
-        for _ in range(MAX_PAGES if has_tools else 0):
-            page = await client.list_tools(cursor=cursor)
-            names |= {tool.name for tool in page.tools}
-            cursor = page.next_cursor
-            if cursor is None or len(names) >= MAX_TOOLS:
-                break
+        if client.server_capabilities.tools is not None:
+            listed_tools = await list_pages(client.list_tools, lambda page: page.tools)
+            names = {tool.name for tool in listed_tools}
         listed = self._lists.usable
         specs = [spec for name, spec in listed.items() if name in names]
         ignored = {name: _WRONG_HEADERS for name in listed if name not in names}

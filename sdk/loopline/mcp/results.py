@@ -6,6 +6,7 @@ import json
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from mcp import Client, MCPError
 from mcp_types import (
@@ -15,6 +16,7 @@ from mcp_types import (
     ContentBlock,
     EmbeddedResource,
     ImageContent,
+    PaginatedResult,
     Prompt,
     PromptMessage,
     Resource,
@@ -28,6 +30,9 @@ from loopline.errors import ToolError
 from loopline.mcp.tool_lists import MAX_TOOLS
 from loopline.models import Json, JsonObject, dumps, one_line, well_formed, well_formed_json
 from loopline.tools import McpFile, McpResult, McpToolSpec
+
+P = TypeVar("P", bound=PaginatedResult, covariant=True)
+T = TypeVar("T")
 
 
 def call_result(result: CallToolResult) -> McpResult:
@@ -137,7 +142,7 @@ async def list_added_tools(client: Client, own_names: Collection[str]) -> dict[s
     if has.resources is not None and await _has_resources(client):
         tools += [_list_tool(), _read_tool()]
     if has.prompts is not None:
-        prompts = await _prompts(client)
+        prompts = await list_pages(client.list_prompts, lambda page: page.prompts)
         tools += [_prompt_tool(prompts)] if prompts else []
     return {tool.spec.name: tool for tool in tools if tool.spec.name not in own_names}
 
@@ -148,12 +153,25 @@ async def _has_resources(client: Client) -> bool:
     return bool(await _templates(client, pages=1))
 
 
-async def _resources(client: Client) -> list[Resource]:
-    listed = list[Resource]()
+class _Request(Protocol[P]):
+    """A request for one page of a list."""
+
+    async def __call__(self, *, cursor: str | None) -> P: ...
+
+
+async def list_pages(
+    request: _Request[P], items: Callable[[P], Sequence[T]], pages: int = MAX_PAGES
+) -> list[T]:
+    """Return the items of at most `pages` pages of a list, and of no further page after `MAX_TOOLS` items.
+
+    Raises:
+        MCPError: the server refuses a page.
+    """
+    listed = list[T]()
     cursor = None
-    for _ in range(MAX_PAGES):
-        page = await client.list_resources(cursor=cursor)
-        listed += page.resources
+    for _ in range(pages):
+        page = await request(cursor=cursor)
+        listed += items(page)
         cursor = page.next_cursor
         if cursor is None or len(listed) >= MAX_TOOLS:
             break
@@ -161,30 +179,11 @@ async def _resources(client: Client) -> list[Resource]:
 
 
 async def _templates(client: Client, pages: int = MAX_PAGES) -> list[ResourceTemplate]:
-    listed = list[ResourceTemplate]()
-    cursor = None
-    for _ in range(pages):
-        try:
-            page = await client.list_resource_templates(cursor=cursor)
-        except MCPError:  # the server has no templates
-            return listed
-        listed += page.resource_templates
-        cursor = page.next_cursor
-        if cursor is None:
-            break
-    return listed
-
-
-async def _prompts(client: Client) -> list[Prompt]:
-    listed = list[Prompt]()
-    cursor = None
-    for _ in range(MAX_PAGES):
-        page = await client.list_prompts(cursor=cursor)
-        listed += page.prompts
-        cursor = page.next_cursor
-        if cursor is None or len(listed) >= MAX_TOOLS:
-            break
-    return listed
+    try:
+        request = client.list_resource_templates
+        return await list_pages(request, lambda page: page.resource_templates, pages)
+    except MCPError:  # the server has no templates
+        return []
 
 
 def _list_tool() -> AddedTool:
@@ -197,8 +196,9 @@ def _list_tool() -> AddedTool:
 
 async def _list(client: Client, arguments: JsonObject) -> McpResult:
     search = str({"containing": "", **arguments}["containing"]).casefold()
+    resources = await list_pages(client.list_resources, lambda page: page.resources)
     lines = [
-        *(_line(str(each.uri), each) for each in await _resources(client)),
+        *(_line(str(each.uri), each) for each in resources),
         *(_line(f"template {each.uri_template}", each) for each in await _templates(client)),
     ]
     fitting = [line for line in lines if search in line.casefold()]

@@ -18,14 +18,13 @@ from typing import Any, NoReturn, Self, cast
 from loopline.errors import LooplineError
 from loopline.models import Json, JsonObject
 from loopline.sandbox.execution import Execution, ServedCall, Session, StopProgram
+from loopline.timeline.codec import nesting_depth
 
 LONGEST_NAME = 200
 DEEPEST = 32
 """The deepest nesting of objects and lists in a message."""
 MOST_DIGITS = 300
 """The number of digits in a row from which a message is refused."""
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
-"""A string or a bracket. A string without its closing quote reaches to the end of the text."""
 _DIGITS = re.compile(rf"[0-9]{{{MOST_DIGITS}}}")
 
 
@@ -91,7 +90,7 @@ def _parse_object(line: bytes, limit_bytes: int) -> JsonObject:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
         raise MessageError("the message is not UTF-8") from error
-    if _depth(text) > DEEPEST:
+    if nesting_depth(text) > DEEPEST:
         raise MessageError(f"the message is nested deeper than {DEEPEST}")
     if _DIGITS.search(text):
         raise MessageError(f"the message has a number of {MOST_DIGITS} digits or more")
@@ -102,21 +101,6 @@ def _parse_object(line: bytes, limit_bytes: int) -> JsonObject:
     if not isinstance(value, dict):
         raise MessageError("the message is not an object")
     return cast("JsonObject", value)
-
-
-def _depth(text: str) -> int:
-    """Return the greatest number of brackets outside of strings that are open at the same time."""
-    depth = deepest = 0
-    for token in _TOKEN.finditer(text):
-        match token[0]:
-            case "[" | "{":
-                depth += 1
-                deepest = max(deepest, depth)
-            case "]" | "}":
-                depth -= 1
-            case _:
-                pass  # a string
-    return deepest
 
 
 def _refuse(constant: str) -> NoReturn:

@@ -228,18 +228,15 @@ def _pairs(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
         yield ("--volume" if name == "-v" else name), value
 
 
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """The form of a value: its description for errors, and a function that converts it, or returns None if it is malformed."""
-
-    description: str
-    convert: Callable[[str], Json]
+_Form = tuple[str, Callable[[str], Json]]
+"""The description of a value for errors, and a function that converts it, or returns None if it is malformed."""
 
 
 def _parse(name: str, form: _Form, value: str) -> Json:
-    parsed = form.convert(value)
+    description, convert = form
+    parsed = convert(value)
     if parsed is None:
-        raise PropertyError(f"execution.runtime.{name} must be {form.description}, not {value!r}")
+        raise PropertyError(f"execution.runtime.{name} must be {description}, not {value!r}")
     return parsed
 
 
@@ -282,27 +279,24 @@ def _convert_volume(value: str) -> Json:
     return value if is_in_usr and target == f"{source}:ro" else None
 
 
-_CPUS = _Form("a number above 0", _convert_cpus)
-_SIZE = _Form("a size such as 2g", _convert_size)
-_COUNT = _Form("a number above 0", _convert_count)
+def _convert_cpu_set(value: str) -> Json:
+    return value if _CPUSET_PATTERN.fullmatch(value) else None
+
+
+_CPUS: _Form = ("a number above 0", _convert_cpus)
+_SIZE: _Form = ("a size such as 2g", _convert_size)
+_COUNT: _Form = ("a number above 0", _convert_count)
+_VOLUME = "/usr or a folder in it, read-only and at the same path: /usr:/usr:ro"
 _PERMITTED: Mapping[str, tuple[str, _Form]] = {
     "--cpu-shares": ("CpuShares", _COUNT),
-    "--cpuset-cpus": (
-        "CpusetCpus",
-        _Form("like 0-1", lambda value: value if _CPUSET_PATTERN.fullmatch(value) else None),
-    ),
-    "--label": ("Labels", _Form("like team=a", _convert_label)),
+    "--cpuset-cpus": ("CpusetCpus", ("like 0-1", _convert_cpu_set)),
+    "--label": ("Labels", ("like team=a", _convert_label)),
     "--memory-reservation": ("MemoryReservation", _SIZE),
     "--memory-swap": ("MemorySwap", _SIZE),
     "--pids-limit": ("PidsLimit", _COUNT),
     "--shm-size": ("ShmSize", _SIZE),
-    "--ulimit": ("Ulimits", _Form("like nofile=1024:1024", _convert_ulimit)),
-    "--volume": (
-        "Binds",
-        _Form(
-            "/usr or a folder in it, read-only and at the same path: /usr:/usr:ro", _convert_volume
-        ),
-    ),
+    "--ulimit": ("Ulimits", ("like nofile=1024:1024", _convert_ulimit)),
+    "--volume": ("Binds", (_VOLUME, _convert_volume)),
 }
 """The arguments of `docker run` that a bundle may add, with their keys. None of them weakens the isolation."""
 _LISTS = ("Binds", "Labels", "Ulimits")

@@ -147,10 +147,10 @@ class Capture:
     """The last `limit` bytes of a stream of a program; `is_over` is set when there were more."""
 
     limit: int
+    is_over: asyncio.Event
     on_text: Callable[[str], None] | None = None
     total: int = 0
     _parts: bytearray = field(default_factory=bytearray)
-    is_over: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def read(self, stream: asyncio.StreamReader) -> None:
         """Read the stream to its end; `on_text` receives each part until the limit is reached."""
@@ -190,8 +190,9 @@ class ProgramProcess:
             is_member=launch.is_member,
         )
         limit = execution.limits.output_bytes
-        self._out = Capture(limit, session.on_output)
-        self._err = Capture(limit)
+        self._is_over = asyncio.Event()
+        self._out = Capture(limit, self._is_over, session.on_output)
+        self._err = Capture(limit, self._is_over)
         self._cost = ProgramCost()
 
     async def run(self) -> ProgramEnd:
@@ -318,14 +319,7 @@ class ProgramProcess:
 
     async def _watch_output(self) -> Failure:
         """Return when stdout or stderr exceeds its limit."""
-        waits = [
-            asyncio.ensure_future(capture.is_over.wait()) for capture in (self._out, self._err)
-        ]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
+        await self._is_over.wait()
         limit = self._execution.limits.output_bytes
         size = max(self._out.total, self._err.total)
         text = f"it wrote {size:,} bytes of output, and may write {limit:,}"

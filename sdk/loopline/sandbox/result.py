@@ -93,24 +93,6 @@ class ExecutionResult:
                 "description": failure.message,
                 "managed": failure.managed,
             }
-        items: list[Json] = [
-            {
-                "filename": item.file.name,
-                "description": item.file.description,
-                "visibility": item.file.visibility,
-                "ok": item.data is not None,
-                "problem": item.problem,
-            }
-            for item in self.items
-        ]
-        others: list[Json] = [
-            {
-                "filename": shown_name(file.name),
-                "ok": file.data is not None,
-                "problem": file.problem,
-            }
-            for file in self.others
-        ]
         artifacts: list[Json] = [
             _artifact(item.file.name, item.data or b"", item.file.description, item.file.visibility)
             for item in self.made
@@ -120,7 +102,6 @@ class ExecutionResult:
             for file in self.others
             if file.data is not None
         ]
-        removed: list[Json] = [shown_name(name) for name in self.end.removed]
         return {
             "ok": self.ok,
             "artifacts": artifacts,
@@ -129,15 +110,31 @@ class ExecutionResult:
             "report_text": self.report_text,
             "user_out_tail": self.user_out_tail,
             "runtime_err_tail": self.runtime_err_tail,
-            "items": items,
+            "items": [
+                {
+                    "filename": item.file.name,
+                    "description": item.file.description,
+                    "visibility": item.file.visibility,
+                    "ok": item.data is not None,
+                    "problem": item.problem,
+                }
+                for item in self.items
+            ],
             "succeeded": [item.file.name for item in self.made],
             "errors": [
                 {"filename": item.file.name, "code": MISSING if item.is_missing else INVALID}
                 for item in self.items
                 if item.data is None
             ],
-            "others": others,
-            "removed": removed,
+            "others": [
+                {
+                    "filename": shown_name(file.name),
+                    "ok": file.data is not None,
+                    "problem": file.problem,
+                }
+                for file in self.others
+            ],
+            "removed": [shown_name(name) for name in self.end.removed],
             "result_filename": self.result_filename,
             "isolation": self.end.isolation,
             "seconds": self.end.seconds,

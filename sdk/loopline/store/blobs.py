@@ -114,15 +114,15 @@ class FileBlobs:
         except BaseException:
             unfinished.unlink(missing_ok=True)
             raise
-        _sync(path.parent)
+        sync_path(path.parent)
 
     def _make(self, folder: Path) -> None:
         """Create the folder and sync its parents, so that it survives a power loss."""
         if not folder.is_dir():
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             folder.mkdir(mode=0o700, exist_ok=True)
-            _sync(self._folder)
-            _sync(self._folder.parent)
+            sync_path(self._folder)
+            sync_path(self._folder.parent)
 
     @contextmanager
     def _lock(self, how: int) -> Generator[None, None, None]:
@@ -143,8 +143,9 @@ def _put_before(path: Path, moment: float) -> bool:
     return False
 
 
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def sync_path(path: Path) -> None:
+    """Sync a file, or the names in a folder, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

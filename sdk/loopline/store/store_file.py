@@ -9,7 +9,7 @@ from pathlib import Path
 
 from loopline.errors import StoreError, StoreVersion
 from loopline.store import statements
-from loopline.store.blobs import BlobStore
+from loopline.store.blobs import BlobStore, sync_path
 from loopline.store.rows import SCHEMA_VERSION, VERSION_KEY, read_version, schema_version
 from loopline.store.sqlite import (
     BEGIN_WRITING,
@@ -259,7 +259,7 @@ def back_up(path: Path, blobs: BlobStore | None, target: Path, copies: BlobStore
     try:
         make_private_folder(target.parent)
         referenced = _copy(path, blobs, unfinished, copies, copied)
-        _sync(unfinished)
+        sync_path(unfinished)
         os.link(unfinished, target)  # unlike a rename it does not replace a file
         copied -= referenced
     except OSError as error:
@@ -268,7 +268,7 @@ def back_up(path: Path, blobs: BlobStore | None, target: Path, copies: BlobStore
         unfinished.unlink(missing_ok=True)
         if copies is not None:
             copies.discard(copied)
-    _sync(target.parent)
+    sync_path(target.parent)
 
 
 def _copy(
@@ -323,11 +323,3 @@ def _read_referenced_blobs(path: Path) -> set[str]:
 def find_referenced_blobs(connection: Connection) -> set[str]:
     """Return the names of all blobs that rows of the store reference."""
     return {name for (name,) in execute(connection, statements.SELECT_REFERENCED_BLOBS)}
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

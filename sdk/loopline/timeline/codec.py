@@ -560,14 +560,22 @@ def _is_deep(stored: str) -> bool:
     """Return whether the JSON is nested deeper than `MAX_DEPTH`."""
     if len(stored) <= 2 * MAX_DEPTH or stored.count("[") + stored.count("{") <= MAX_DEPTH:
         return False
+    return nesting_depth(stored) > MAX_DEPTH
+
+
+def nesting_depth(text: str) -> int:
+    """Return the greatest number of brackets outside of strings that are open at the same time.
+
+    The text need not be JSON: a string without its closing quote reaches to the end of the text.
+    """
     depth = deepest = 0
-    for token in _BRACKET.finditer(stored):
+    for token in _BRACKET.finditer(text):
         if token[1]:
             depth += 1
             deepest = max(depth, deepest)
         elif not token[0].startswith('"'):
             depth -= 1
-    return deepest > MAX_DEPTH
+    return deepest
 
 
 def warm_codec() -> None:

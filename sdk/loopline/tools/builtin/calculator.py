@@ -251,24 +251,12 @@ def _round(value: Number, digits: Number = 0) -> Number:
     return round(value) if digits == 0 else round(value, digits)
 
 
-def _absolute(value: Number) -> Number:
-    return abs(value)
-
-
 def _least(value: Number, *values: Number) -> Number:
     return min((value, *values))
 
 
 def _greatest(value: Number, *values: Number) -> Number:
     return max((value, *values))
-
-
-def _floor(value: Number) -> Number:
-    return math.floor(value)
-
-
-def _ceiling(value: Number) -> Number:
-    return math.ceil(value)
 
 
 _OPERATORS: Mapping[str, tuple[str, Callable[[Number, Number], Number]]] = {
@@ -282,12 +270,12 @@ _OPERATORS: Mapping[str, tuple[str, Callable[[Number, Number], Number]]] = {
 }
 _FUNCTIONS: Mapping[str, Callable[..., Number]] = {
     "sqrt": _root,
-    "abs": _absolute,
+    "abs": abs,
     "round": _round,
     "min": _least,
     "max": _greatest,
-    "floor": _floor,
-    "ceil": _ceiling,
+    "floor": math.floor,
+    "ceil": math.ceil,
     "sin": math.sin,
     "cos": math.cos,
     "tan": math.tan,
