@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from loopline.clock import Clock, SystemClock
 from loopline.conversations.interrupts import InterruptQueue
 from loopline.errors import LooplineError
 from loopline.files import AttachmentCaps
@@ -123,6 +124,11 @@ class NoTurns:
     @property
     def sender(self) -> Sender | None:
         """Return None."""
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of this machine."""
+        return SystemClock()
 
     def steer(self, conversation: ConversationKey, seq: int) -> None:
         """Tell nobody."""

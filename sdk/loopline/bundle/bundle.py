@@ -15,6 +15,7 @@ from loopline import names
 from loopline.bundle.workflow import BaseWorkflow
 from loopline.crew import Agent, GraphOptions, Quality
 from loopline.models import Json, JsonObject
+from loopline.react import DEFAULT_APPROVALS, ApprovalLimits
 from loopline.tools import ToolFunction
 
 T_co = TypeVar("T_co", covariant=True, default=None)
@@ -29,8 +30,14 @@ _KINDS: Mapping[str, tuple[Any, str]] = {
     "configuration": (Mapping, "a dict"),
     "deps": (Callable, "a function without parameters"),
     "version": (str, "a str"),
+    "approvals": (ApprovalLimits, "ApprovalLimits"),
 }
-_LISTS = {"tools": "functions", "skills": "folders", "agents": "agents"}
+_LISTS = {
+    "tools": "functions",
+    "skills": "folders",
+    "agents": "agents",
+    "approve": "names or patterns of tools",
+}
 
 
 def _check_workflow(workflow: object) -> None:
@@ -69,6 +76,9 @@ class Bundle(Generic[T_co]):
             added to those of the workflow class and its descriptors.
         knowledge: the section `knowledge` of the configuration. With it the bundle has a knowledge space.
         agents: agents that the loop may run. The `.md` files in the folder `agents` are added.
+        approve: names or patterns of tools, such as `shop.*`, whose calls wait until the user has approved them. A tool
+            can also ask for approval itself, with `@tool(approve=True)`.
+        approvals: which rules users may grant when they approve a call.
         quality: the hooks around the runs of agents.
         graph: the options of graphs. With them the model may plan a goal and run it as a graph of steps.
         configuration: the nested default values of the properties.
@@ -93,6 +103,8 @@ class Bundle(Generic[T_co]):
     deps: Callable[[], object] | None = field(default=None, repr=False)
     output_type: TypeForm[T_co] = field(default=cast("TypeForm[T_co]", None))
     version: str = ""
+    approve: Sequence[str] = ()
+    approvals: ApprovalLimits = DEFAULT_APPROVALS
     module: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

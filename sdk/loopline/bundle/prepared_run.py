@@ -204,6 +204,8 @@ class Services:
         background: runs the background work of tool calls.
         host_file: makes URLs of files.
         tool_modules: the descriptor modules in the code of the bundle; a single empty name if there are none.
+        approve: patterns of the tools whose calls need approval.
+        rules: the rules by which calls run without a question.
         convert_error: converts an error that ends a turn, or keeps its knowledge old, to the error that users see.
     """
 
@@ -233,6 +235,8 @@ class Services:
     background: toolbox.Background
     host_file: HostFile
     tool_modules: Sequence[str]
+    approve: Sequence[str]
+    rules: react.RuleBook
     convert_error: Callable[[Exception], Exception]
 
     async def collect_tool_names(self, *, asks_servers: bool = True) -> toolbox.KnownTools:

@@ -254,7 +254,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
             ),
             properties=services.properties.flat(),
             scratchpad=scratchpad,
-            guards=tuple(self.guards),
+            guards=self._guards(),
             options=options,
             output=loop.output,
             spawn=partial(self._spawn, run, loop),
@@ -262,6 +262,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
             deps=services.deps,
             background=services.background,
             workspace_limits=services.settings.workspace,
+            rules=services.rules,
         )
         context = react.Context(
             runtime,
@@ -389,6 +390,11 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         hooks = own_turn_hooks(quality, self._run.payload.text)
         return structs.replace(extensions, round_hooks=(*extensions.round_hooks, *hooks))
 
+    def _guards(self) -> tuple[react.Guard, ...]:
+        """Return the guards of the workflow, and the one that asks about the tools of `Bundle(approve=…)`."""
+        patterns = self._run.services.approve
+        return (*self.guards, react.ask_before(patterns)) if patterns else tuple(self.guards)
+
     async def _toolset(
         self,
         loop: LoopSpec,
@@ -417,7 +423,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         if loop.child_tools is not None:
             who = f"the agent {loop.agent!r}" if loop.agent else "a child run"
             allowed.append(loop_checks.make_tool_patterns(who, loop.child_tools))
-        named = (*chain.from_iterable(allowed), *react.tool_patterns(tuple(self.guards)))
+        named = (*chain.from_iterable(allowed), *react.tool_patterns(self._guards()))
         await loop_checks.check_tools(services, named, bundle_tools, server_tools)
         for patterns in allowed:
             bundle_tools = bundle_tools.allow(tool.pattern for tool in patterns)

@@ -15,7 +15,7 @@ from collections.abc import (
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Generic, Unpack, overload
+from typing import Any, Generic, Unpack, get_args, overload
 
 from msgspec import structs
 from typing_extensions import TypeForm, TypeVar
@@ -43,17 +43,21 @@ from loopline.files import (
     read_attachments,
 )
 from loopline.models import Json, output_type_of, well_formed, well_formed_json
-from loopline.react import Limits, check_limits, stored_limits
+from loopline.react import DEFAULT_APPROVALS, ApprovalLimits, Limits, check_limits, stored_limits
 from loopline.reader import ConversationReader, Reader, check_name
 from loopline.redaction.redaction import Redactor, redact_text
 from loopline.tasks import finish
 from loopline.timeline import (
     NEW_TURN,
+    ApprovalMode,
+    ApprovalRules,
     Block,
     BodyUnion,
     ConversationKey,
     Entry,
     Feedback,
+    GrantedRule,
+    ModeChanged,
     Reaction,
     Timeline,
     TimelineLog,
@@ -84,11 +88,12 @@ async def free_fork_name(log: TimelineLog, conversation: ConversationKey) -> str
 
 @dataclass(frozen=True, slots=True)
 class InputChecks:
-    """The checks of a message: its limits, the scanner of its files, and the redactor of its texts."""
+    """The checks of an input: the limits, the scanner of files, the redactor of texts, and the limits of approvals."""
 
     caps: AttachmentCaps = field(default_factory=AttachmentCaps)
     scanner: AttachmentScanner | None = None
     redactor: Redactor | None = None
+    approvals: ApprovalLimits = DEFAULT_APPROVALS
 
     def storable_text(self, text: str) -> str:
         """Return the text in the form that is stored: redacted, if a redactor is set."""
@@ -157,7 +162,10 @@ class Conversation(ConversationReader, Generic[T_co]):
         self._checks = checks or InputChecks()
         self._turns = turns
         self._tasks: set[asyncio.Task[TurnResult[Any]]] = set()
-        self.interrupts: InterruptQueue = InterruptQueue(log, conversation, turns)
+        self._first_mode: ModeChanged | None = None
+        self.interrupts: InterruptQueue = InterruptQueue(
+            log, conversation, turns, self._checks.approvals
+        )
 
     @overload
     async def say(
@@ -304,8 +312,10 @@ class Conversation(ConversationReader, Generic[T_co]):
     ) -> TurnResult[Any]:
         """Continue the turn that was cut off or is paused, or start one that was never started.
 
-        `values` are the user's answers to waiting calls, by call id; True or False for an approval. The result is that
-        of the turn whose calls they answer. Without an `output_type` the answer keeps the type that the turn was started
+        `values` are the user's answers to waiting calls, by call id. For an approval it is True or False, or a dict: with
+        `approved` False a `reason` that the model reads; with `approved` True edited `arguments`, and a `rule`, such as
+        `{"scope": "conversation", "arguments": "any", "seconds": 3600}`, that lets later calls of the tool run without a
+        question. The result is that of the turn whose calls they answer. Without an `output_type` the answer keeps the type that the turn was started
         with. A turn that was sent through another bundle, or through a later version of this one, is refused. With
         `any_bundle` this bundle runs it.
 
@@ -446,6 +456,46 @@ class Conversation(ConversationReader, Generic[T_co]):
         return await self.interrupts.append(
             Feedback(reaction=reaction, text=well_formed(text), rated_at=ts and to_utc(ts)), number
         )
+
+    async def mode(self) -> ApprovalMode:
+        """Return what happens to calls that need approval."""
+        if self._first_mode is not None:
+            return self._first_mode.mode
+        return (await open_timeline(self._log, self.conversation)).mode
+
+    async def set_mode(self, mode: ApprovalMode) -> None:
+        """Change what happens to calls that need approval, from now on, also in the turn that runs.
+
+        "ask" asks the user, "accept_reads" does not ask about reads, and "deny" denies these calls. "plan" denies every call
+        that is not a read, except those of the loop itself. Calls that have started go on, as do child runs that have. In
+        a conversation that has not begun, the mode is stored with the first message that this object sends.
+
+        Raises:
+            LooplineError: the mode is unknown.
+        """
+        if mode not in get_args(ApprovalMode):
+            raise LooplineError(
+                f"no mode {mode!r}: it must be {' or '.join(get_args(ApprovalMode))}"
+            )
+        check_own(self.conversation)
+        summary = await self._log.find(self.conversation)
+        if summary is None:
+            self._first_mode = ModeChanged(mode=mode)
+        else:
+            await self.interrupts.append(ModeChanged(mode=mode), summary.turns)
+
+    async def rules(self) -> Sequence[GrantedRule]:
+        """Return the rules by which calls run without a question here, oldest first."""
+        return await ApprovalRules(self._log).of(self.conversation, self._turns.clock.now())
+
+    async def revoke_rule(self, rule_id: str) -> None:
+        """Revoke a rule, also one of the user's other conversations. Calls that have started go on.
+
+        Raises:
+            LooplineError: no such rule counts here.
+        """
+        rules = ApprovalRules(self._log)
+        await rules.revoke(self.conversation, rule_id, self._turns.clock.now())
 
     async def fork(self, *, seq: int, name: str = "") -> Conversation[T_co]:
         """Create a conversation of the same user that starts with the blocks up to `seq`.
@@ -603,8 +653,9 @@ class Conversation(ConversationReader, Generic[T_co]):
     async def _store(self, body: UserPrompt, message: Message) -> tuple[Receipt, Sequence[Block]]:
         """Store the message as the prompt of a new turn. Returns its receipt and all blocks that this process had not read."""
         receipt, blocks = await self.interrupts.append_input(
-            body, NEW_TURN, message.files, key=message.key
+            body, NEW_TURN, message.files, key=message.key, mode=self._first_mode
         )
+        self._first_mode = None
         if message.on_receipt is not None:
             message.on_receipt(receipt)
         return receipt, blocks

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
+from loopline.clock import Clock
 from loopline.errors import ConflictError, LooplineError
 from loopline.files import AttachmentCaps, check_values, with_unique_names
 from loopline.models import Json, well_formed, well_formed_json
 from loopline.prompt import escape_frame
-from loopline.react import Child, ChildAnswer, check_answer, stored_limits
+from loopline.react import (
+    DEFAULT_APPROVALS,
+    ApprovalLimits,
+    AskedCall,
+    Child,
+    ChildAnswer,
+    check_answer,
+    check_edited,
+    make_rule,
+    stored_limits,
+)
 from loopline.timeline import (
     Block,
     Body,
@@ -19,10 +30,13 @@ from loopline.timeline import (
     Entry,
     Feedback,
     HeadMoved,
+    ModeChanged,
+    ProxiedCall,
     RoundStart,
     Sender,
     Timeline,
     TimelineLog,
+    ToolCalled,
     ToolPending,
     ToolQuestion,
     Turn,
@@ -42,6 +56,7 @@ from loopline.timeline import (
 
 _SETTLING = BodyUnion[UserRecalled | RoundStart](UserRecalled | RoundStart)
 _FILES = BodyUnion[UserAttachment](UserAttachment)
+_CALLS = BodyUnion[ToolCalled | ProxiedCall](ToolCalled | ProxiedCall)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +84,11 @@ class LocalTurns(Protocol):
         """Wake the conversation's running turn for the steer that is stored at `seq`."""
         ...
 
+    @property
+    def clock(self) -> Clock:
+        """The clock of the turns."""
+        ...
+
     def last_seq(self, conversation: ConversationKey) -> int | None:
         """Return the last seq of the conversation that this process has read, None if it has read none."""
         ...
@@ -77,7 +97,15 @@ class LocalTurns(Protocol):
 class InterruptQueue:
     """Messages that wait in the log until a round takes them or the user recalls them."""
 
-    def __init__(self, log: TimelineLog, conversation: ConversationKey, turns: LocalTurns) -> None:
+    def __init__(
+        self,
+        log: TimelineLog,
+        conversation: ConversationKey,
+        turns: LocalTurns,
+        limits: ApprovalLimits = DEFAULT_APPROVALS,
+    ) -> None:
+        """`limits` are those of the bundle for rules that approvals grant."""
+        self._limits = limits
         self._log = log
         self._conversation = conversation
         self._turns = turns
@@ -123,7 +151,7 @@ class InterruptQueue:
 
         Raises:
             LooplineError: no such call waits for an answer, no process runs its turn, or the call awaits approval and the
-                value is neither yes nor no.
+                value is not an answer to that.
         """
         body = UserAnswer(call_id=call_id, value=well_formed_json(value), sender=self._turns.sender)
         encode_checked(body)
@@ -137,9 +165,10 @@ class InterruptQueue:
                 block, question = questions[call_id]
                 if asked in (0, block.seq):
                     asked = block.seq
-                    if value is not None:
-                        check_answer(question, value)
-                    return [Entry(body=body, turn=block.turn)]
+                    rule = (
+                        [] if value is None else self._rules(timeline, block.turn, question, value)
+                    )
+                    return [Entry(body=body, turn=block.turn), *rule]
             if asked:
                 return []
             call_ids = ", ".join(questions) or "none does"
@@ -181,17 +210,44 @@ class InterruptQueue:
             nonlocal number
             turn = _asking_turn(timeline, values)
             number = turn.number
+            rules = list[Entry]()
             if turn.stopped:
                 return []
             for call_id, value in values.items():
                 if call_id in turn.answers:
                     raise LooplineError(f"{call_id} has been answered already")
-                check_answer(turn.pending[call_id], value)
+                rules += self._rules(timeline, number, turn.pending[call_id], value)
             check_values(values, caps)
-            return [Entry(body=body, turn=number) for body in bodies.values()]
+            return [*(Entry(body=body, turn=number) for body in bodies.values()), *rules]
 
         await self._append_at_head(entries)
         return number
+
+    def _rules(
+        self, timeline: Timeline, turn: int, asked: ToolPending | ToolQuestion, value: Json
+    ) -> list[Entry]:
+        """Check the answer to a call, and return the rule that it grants, if it grants one.
+
+        Raises:
+            LooplineError: the call awaits approval, and the value is not an answer to that, its arguments are not valid, or
+                the bundle does not permit its rule.
+        """
+        answer = check_answer(asked, value)
+        if answer is None or (answer.arguments is None and answer.rule is None):
+            return []
+        call = _asked_call(timeline, turn, asked)
+        if answer.arguments is not None and call is not None:
+            check_edited(timeline, call.tool, answer.arguments)
+            call = replace(call, arguments=answer.arguments)
+        if answer.rule is None:
+            return []
+        if call is None:
+            raise LooplineError(
+                f"{asked.call_id} asks for a child run, for whose calls no rule can be granted: approve it without a rule"
+            )
+        now = self._turns.clock.now()
+        rule = make_rule(asked.call_id, call, answer.rule, self._limits, now)
+        return [Entry(body=rule, turn=turn)]
 
     async def _append_at_head(self, entries: Callable[[Timeline], Sequence[Entry]]) -> bool:
         """Append the entries that `entries` computes from all blocks before them. Returns whether there were any."""
@@ -261,11 +317,17 @@ class InterruptQueue:
         return receipt
 
     async def append_input(
-        self, body: Body, turn: int, files: Sequence[UserAttachment], *, key: str
+        self,
+        body: Body,
+        turn: int,
+        files: Sequence[UserAttachment],
+        *,
+        key: str,
+        mode: ModeChanged | None = None,
     ) -> tuple[Receipt, Sequence[Block]]:
         """Append as `append` does. Returns the receipt and all blocks after the last one that this process has read.
 
-        If the key was used before, the blocks are empty.
+        The `mode` is appended with the input. If the key was used before, the blocks are empty.
         """
         if not isinstance(body, Feedback):
             check_own(self._conversation)
@@ -273,7 +335,8 @@ class InterruptQueue:
         if last_seq is None:
             summary = await self._log.find(self._conversation)
             last_seq = summary.head if summary else 0
-        entries = [Entry(body=entry_body, turn=turn) for entry_body in (body, *files)]
+        bodies = (body, *files) if mode is None else (body, *files, mode)
+        entries = [Entry(body=entry_body, turn=turn) for entry_body in bodies]
         blocks = await self._log.append(self._conversation, entries, seen=last_seq, key=key)
         first = await self.receipt_of(key) if key else None
         if first is not None:
@@ -293,6 +356,19 @@ def questions_of(timeline: Timeline) -> list[tuple[Block, ToolQuestion]]:
     turns = {turn.number for turn in timeline.open_turns}
     questions = open_calls.find_unanswered(block for block in timeline if block.turn in turns)
     return list(questions.values())
+
+
+def _asked_call(
+    timeline: Timeline, turn: int, asked: ToolPending | ToolQuestion
+) -> AskedCall | None:
+    """Return the call that waits for approval, None if it is one of a child run."""
+    if isinstance(asked, ToolPending) and asked.child:
+        return None
+    for block, body in _CALLS.among(reversed(timeline.blocks)):
+        if block.turn == turn and body.call_id == asked.call_id:
+            header = timeline.turn(turn).header
+            return AskedCall(body.tool, body.arguments, header.bundle if header else "")
+    return None
 
 
 def _asking_turn(timeline: Timeline, call_ids: Iterable[str]) -> Turn:

@@ -58,6 +58,7 @@ from loopline.timeline import (
     ConversationSummary,
     Entry,
     ExitReason,
+    ModeChanged,
     Recorder,
     RoundStart,
     Sender,
@@ -171,6 +172,11 @@ class Turns:
         """The sender of this harness's inputs, None without a bundle."""
         return None if self._bundle is None else self._bundle.services.sender
 
+    @property
+    def clock(self) -> Clock:
+        """The clock of the turns."""
+        return self._clock
+
     def order(self) -> TurnOrder:
         """Return the order of turns for a request of this harness.
 
@@ -263,9 +269,12 @@ class Turns:
         async def choose(timeline: Timeline) -> int:
             body = child_input(timeline, child)
             if body is not None:
-                turn = CHILD_TURN if timeline.turns else NEW_TURN
-                entry = Entry(body=body, turn=turn)
-                timeline.extend(await self._log.append(conversation, [entry], seen=timeline.seq))
+                entries = [Entry(body=body, turn=CHILD_TURN if timeline.turns else NEW_TURN)]
+                runner = self._subscriptions.running.get(parent)
+                if not timeline.turns and runner is not None and runner.timeline.mode != "ask":
+                    mode = ModeChanged(mode=runner.timeline.mode)
+                    entries.append(Entry(body=mode, turn=NEW_TURN))
+                timeline.extend(await self._log.append(conversation, entries, seen=timeline.seq))
             return CHILD_TURN
 
         of_parent = ChildRun(models=models, model=child.task.model, loop=loop)

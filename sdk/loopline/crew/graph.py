@@ -23,6 +23,7 @@ from loopline.errors import LooplineError, ToolError
 from loopline.events import Delta, Event
 from loopline.models import Json, JsonObject, SchemaMismatch, ToolSpec, extract_json
 from loopline.names import check_choice, check_list, check_range
+from loopline.react import needs_approval
 from loopline.timeline import (
     Block,
     Body,
@@ -421,9 +422,11 @@ class CachedTool(RerunnableTool):
 
 
 def with_cache(tools: Iterable[Tool], cache: CallCache) -> list[Tool]:
-    """Return the tools, each one that the cache takes wrapped in a `CachedTool`."""
+    """Return the tools, each one that the cache takes, and that needs no approval, wrapped in a `CachedTool`."""
     return [
-        CachedTool(tool, cache) if cache.takes(tool.spec.name, tool.effect) else tool
+        CachedTool(tool, cache)
+        if cache.takes(tool.spec.name, tool.effect) and not needs_approval(tool)
+        else tool
         for tool in tools
     ]
 

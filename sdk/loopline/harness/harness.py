@@ -39,7 +39,7 @@ from loopline.knowledge import KnowledgeSpace, KnowledgeState, Progress
 from loopline.memory import ConversationMemory
 from loopline.models import Model, ModelRegistry, output_type_of
 from loopline.names import check_type
-from loopline.react import Limits
+from loopline.react import Limits, RuleBook
 from loopline.reader import Reader, conversation_lookup, view_conversation
 from loopline.redaction.redacted_log import RedactedLog
 from loopline.redaction.redaction import Redactor
@@ -392,6 +392,8 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 background=open_background(properties, log, self._clock, stack),
                 host_file=self._host_file,
                 tool_modules=tool_modules,
+                approve=loaded.bundle.approve,
+                rules=RuleBook(timeline.ApprovalRules(log), loaded.bundle.approvals, self._clock),
                 convert_error=self._convert_error,
             )
             await asyncio.gather(*map(servers.check_selections, tool_modules))
@@ -405,7 +407,9 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 turns=turns,
                 servers=servers,
                 lessons=open_lessons(services, turns, log, stack),
-                checks=conversations.InputChecks(self._caps, self._scanner, redactor),
+                checks=conversations.InputChecks(
+                    self._caps, self._scanner, redactor, loaded.bundle.approvals
+                ),
                 readable_skills=cache(partial(_readable_skills, skill_modules, skills)),
             )
             if tape is not None:

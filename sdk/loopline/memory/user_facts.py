@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -14,20 +13,17 @@ from loopline.timeline import (
     Block,
     BodyUnion,
     ConversationKey,
-    ConversationSummary,
     Entry,
     FactScope,
-    Imported,
     MemoryFact,
     TimelineLog,
+    UserBlocks,
 )
 
 FACT_CHARACTERS = 300
 MOST_FACTS: dict[FactScope, int] = {"user": 100, "conversation": 30}
 """The largest number of facts of each scope."""
 _FACTS = BodyUnion[MemoryFact](MemoryFact)
-_IMPORTS = BodyUnion[Imported](Imported)
-_TYPES = ("memory.fact", "conv.imported")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,19 +60,12 @@ def fact_text(text: str) -> str:
     return line
 
 
-@dataclass(slots=True)
-class _FoldedConversation:
-    uid: str
-    head: int
-    versions: list[Block]
-
-
 class UserFacts:
     """The facts about users in a log. A removed fact is not returned, but its text stays in the log of its conversation."""
 
     def __init__(self, log: TimelineLog) -> None:
         self._log = log
-        self._folded: dict[ConversationKey, _FoldedConversation] = {}
+        self._blocks = UserBlocks(log, [MemoryFact.type])
 
     async def facts(self, owner: Owner, conversation: str | None = None) -> list[UserFact]:
         """Return the facts about a user, oldest first.
@@ -145,43 +134,10 @@ class UserFacts:
 
     async def _versions(self, owner: Owner) -> list[tuple[str, Block, MemoryFact]]:
         """Return all versions of all facts of the owner: the name of the conversation, the block and its body."""
-        summaries = await self._log.conversations(
+        blocks = await self._blocks.of_user(
             user=owner.user, project=owner.project, tenant=owner.tenant
         )
-        return [
-            (summary.conversation.name, block, fact)
-            for summary in summaries
-            for block, fact in _FACTS.among(await self._fold(summary))
-        ]
-
-    async def _fold(self, summary: ConversationSummary) -> Sequence[Block]:
-        """Return the blocks with versions of facts in a conversation. Only blocks after those of the last call are read."""
-        key = summary.conversation
-        folded = self._folded.get(key)
-        if folded is None or folded.uid != summary.uid:
-            folded = _FoldedConversation(summary.uid, 0, [])
-        if folded.head < summary.head:
-            blocks = await self._log.read(key, after=folded.head, types=_TYPES)
-            folded = _FoldedConversation(
-                summary.uid,
-                max(summary.head, folded.head),
-                _drop_imported([*folded.versions, *blocks]),
-            )
-            if blocks:
-                folded.head = max(folded.head, blocks[-1].seq)
-        self._folded[key] = folded
-        return folded.versions
-
-
-def _drop_imported(blocks: Iterable[Block]) -> list[Block]:
-    """Return the blocks after the last import."""
-    own: list[Block] = []
-    for block in blocks:
-        if _IMPORTS.has(block.body):
-            own.clear()
-        else:
-            own.append(block)
-    return own
+        return [(key.name, block, block.body) for key, block in blocks if _FACTS.has(block.body)]
 
 
 def _fact_of(block: Block, fact: MemoryFact, conversation: str) -> UserFact:

@@ -1,6 +1,18 @@
 """The loop: it asks a model for decisions, runs the tools that they call, and records all of it until there is an answer."""
 
 from loopline.react.answers import make_completion as make_completion
+from loopline.react.approvals import DEFAULT_APPROVALS as DEFAULT_APPROVALS
+from loopline.react.approvals import ApprovalAnswer as ApprovalAnswer
+from loopline.react.approvals import ApprovalLimits as ApprovalLimits
+from loopline.react.approvals import AskedCall as AskedCall
+from loopline.react.approvals import RuleBook as RuleBook
+from loopline.react.approvals import RuleRequest as RuleRequest
+from loopline.react.approvals import check_answer as check_answer
+from loopline.react.approvals import check_edited as check_edited
+from loopline.react.approvals import make_rule as make_rule
+from loopline.react.approvals import parse_approval as parse_approval
+from loopline.react.approvals import read_approval as read_approval
+from loopline.react.approvals import root_of as root_of
 from loopline.react.context import Context as Context
 from loopline.react.extensions import Allow as Allow
 from loopline.react.extensions import Ask as Ask
@@ -20,10 +32,8 @@ from loopline.react.guards import Guards as Guards
 from loopline.react.guards import allow_only as allow_only
 from loopline.react.guards import ask_before as ask_before
 from loopline.react.guards import block_repeated_failures as block_repeated_failures
-from loopline.react.guards import check_answer as check_answer
-from loopline.react.guards import parse_approval as parse_approval
+from loopline.react.guards import needs_approval as needs_approval
 from loopline.react.guards import rate_limit as rate_limit
-from loopline.react.guards import read_approval as read_approval
 from loopline.react.guards import read_only as read_only
 from loopline.react.guards import tool_patterns as tool_patterns
 from loopline.react.loop_options import DEFAULT_OPTIONS as DEFAULT_OPTIONS

@@ -20,16 +20,14 @@ from loopline.events import Delta
 from loopline.files import Workspace, file_bodies
 from loopline.models import Json, JsonObject, dumps, well_formed
 from loopline.prompt import View
+from loopline.react.approvals import approval_digest, denial_text, is_approval
 from loopline.react.context import Context
 from loopline.react.extensions import Ask, Deny
 from loopline.react.guards import (
     CallChecker,
     CheckedCall,
     Claim,
-    approval_digest,
     claim_for_thread,
-    denial_text,
-    is_approval,
     wait_for_threads,
 )
 from loopline.react.interrupter import InterruptCause, Interrupted, Interrupter
@@ -228,7 +226,7 @@ class ToolExecutor:
             return
         judged = [self._checker.parse(call) for call in calls]
         # Judging may be interrupted, so it ends before the first call starts.
-        if self._runtime.guards:
+        if any(parsed.guarded is not None for parsed in judged):
             try:
                 judged = await self._interrupter.run(lambda: self._judge(judged))
             except Interrupted as interruption:  # none of them has started
@@ -385,7 +383,9 @@ class ToolExecutor:
             )
             if not is_started:
                 running = self._running[call.call_id]
-                started = ToolStarted(call_id=call.call_id, effect=effect, ran_with=ran_with)
+                started = ToolStarted(
+                    call_id=call.call_id, effect=effect, ran_with=ran_with, rule=parsed.rule
+                )
                 # The call may be interrupted while the recorder finishes earlier appends.
                 await self._recorder.record_from(lambda _: () if running.cause else (started,))
             await (
@@ -415,6 +415,8 @@ class ToolExecutor:
         outcome = await children.run(_close_after(programs, step))
         if parsed.guarded is not None:
             outcome = await self._checker.filter_result(parsed.guarded, outcome)
+        if parsed.note:
+            outcome = structs.replace(outcome, text=parsed.note + outcome.text)
         await self._record_outcome(call, outcome, elapsed_ms(self._clock, start), ran_with)
 
     async def _invoke_proxied(self, parsed: CheckedCall, children: Children) -> tools.Outcome:
@@ -499,7 +501,7 @@ class ToolExecutor:
             text = (
                 await self._checker.filter_result(parsed.guarded, tools.Outcome(text=text))
             ).text
-        await self._record_end(parsed.call, text, "error", elapsed_ms)
+        await self._record_end(parsed.call, parsed.note + text, "error", elapsed_ms)
 
     async def _record_end(
         self, call: ToolCalled, text: str, status: ResultStatus, elapsed_ms: float = 0.0

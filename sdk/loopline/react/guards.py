@@ -10,7 +10,6 @@ from concurrent.futures import Future
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from hashlib import sha256
 from itertools import dropwhile
 from string import Formatter
 
@@ -21,9 +20,18 @@ from loopline.clock import Clock, done_within
 from loopline.errors import LooplineError, ToolError, WrongBundle
 from loopline.models import Json, JsonObject, dumps
 from loopline.names import caller_location
+from loopline.react.approvals import (
+    EDITED,
+    QUESTION,
+    approval_digest,
+    approval_question,
+    edited_arguments,
+    is_approval,
+    question_of,
+)
 from loopline.react.extensions import Allow, Ask, Deny, Guard, GuardedCall, Verdict
 from loopline.react.tool_runtime import ToolRuntime
-from loopline.timeline import Effect, ToolCalled, ToolPending, ToolQuestion
+from loopline.timeline import Effect, ToolCalled
 from loopline.tools import (
     REQUEST_TOOLS,
     BoundTool,
@@ -46,10 +54,6 @@ OWN_TOOLS: frozenset[str] = frozenset(
     }
 )
 """Tools of the loop that access only the conversation and the sources that it may read."""
-
-QUESTION = "May {tool} run with {arguments}?"
-LONGEST_ARGUMENTS = 400
-"""Characters of the arguments that a question shows."""
 
 
 class _OfferedTool(Struct, frozen=True):
@@ -229,10 +233,7 @@ class _AskBefore(_UnchangedResult):
     async def before(self, call: GuardedCall) -> Verdict:
         if not _matches(call.tool, self.patterns):
             return Allow()
-        arguments = dumps(call.arguments)
-        if len(arguments) > LONGEST_ARGUMENTS:
-            arguments = f"{arguments[:LONGEST_ARGUMENTS]}…"
-        return Ask(self.question.format(tool=call.tool, arguments=arguments))
+        return Ask(approval_question(call, self.question))
 
 
 def tool_patterns(guards: Iterable[Guard]) -> Iterator[ToolPattern]:
@@ -301,7 +302,10 @@ ALLOWED = Allow()
 
 
 class CheckedCall(Struct, frozen=True):
-    """A call with its tool, or the error if it cannot run, and the verdict of the guards."""
+    """A call with its tool, or the error if it cannot run, the verdict on it, and the id of the rule that let it run.
+
+    `note` tells the model before the result that the user changed the arguments, else it is empty.
+    """
 
     call: ToolCalled
     tool: Tool | LooplineError
@@ -309,11 +313,18 @@ class CheckedCall(Struct, frozen=True):
     arguments: JsonObject
     guarded: GuardedCall | None = None
     verdict: Verdict = ALLOWED
+    rule: str = ""
+    note: str = ""
 
     @property
     def reads(self) -> bool:
         """Whether the call only reads; a call that cannot run counts as one."""
         return isinstance(self.tool, LooplineError) or self.tool.effect == "read"
+
+
+def needs_approval(tool: Tool) -> bool:
+    """Return whether calls of a tool need approval, or a function of its author decides about each."""
+    return isinstance(tool, BoundTool) and bool(tool.function.approve)
 
 
 class CallChecker:
@@ -326,6 +337,7 @@ class CallChecker:
         self._guards = Guards(tuple(runtime.guards))
         self._options = runtime.options
         self._deps = runtime.deps
+        self._rules = runtime.rules
 
     def parse(self, call: ToolCalled) -> CheckedCall:
         """Return the call with its tool, after a check of its arguments; a call that cannot run conflicts with no other."""
@@ -335,7 +347,20 @@ class CallChecker:
         except LooplineError as error:
             refused = self._find_requestable(call.tool) or error
             return CheckedCall(call, refused, Claim("read"), call.arguments)
-        guarded = self._make_guarded_call(call, tool.effect) if self._guards.guards else None
+        turn = self._recorder.turn
+        is_effect = tool.effect != "read" and call.tool not in OWN_TOOLS
+        if (
+            is_effect
+            and self._recorder.timeline.mode == "plan"
+            and call.call_id not in turn.started
+        ):
+            planned = Deny(
+                f"{call.tool} was not run: this conversation only plans, and nothing may change"
+            )
+            return CheckedCall(call, tool, Claim("read"), call.arguments, verdict=planned)
+        is_judged = self._guards.guards or call.call_id in turn.answers
+        is_judged = is_judged or needs_approval(tool)
+        guarded = self._make_guarded_call(call, tool.effect) if is_judged else None
         return CheckedCall(call, tool, self._claim(tool, call.arguments), call.arguments, guarded)
 
     def check_offers(self) -> None:
@@ -389,11 +414,12 @@ class CallChecker:
             return Claim("exclusive")
 
     async def check(
-        self, parsed: CheckedCall, guarded: GuardedCall, *, is_approved: bool = False
+        self, parsed: CheckedCall, guarded: GuardedCall, *, approval: Json = None
     ) -> CheckedCall:
-        """Return the call with the verdict of the guards, and with the arguments that they changed.
+        """Return the call with the verdict on it, and with the arguments that the user or the guards changed.
 
-        Guards do not ask about a call that the user has approved, or that has started.
+        `approval` is the user's answer about a call of a program. Nobody is asked about a call that the user has approved, that
+        a rule lets run, or that has started.
         """
         tool = parsed.tool
         call = parsed.call
@@ -402,12 +428,24 @@ class CallChecker:
         turn = self._recorder.turn
         answer = turn.answers.get(call.call_id)
         waiting = turn.pending.get(call.call_id)
-        is_same_call = waiting is not None and waiting.digest == approval_digest(call)
-        is_approved |= is_same_call and answer is not None and is_approval(answer.value)
-        is_approved |= call.call_id in turn.started  # then only its child runs are resumed
-        verdict = await (self._guards.granted if is_approved else self._guards.before)(guarded)
-        parsed = structs.replace(parsed, verdict=verdict)
-        changed = verdict.arguments if isinstance(verdict, Allow) else None
+        if answer is not None and waiting is not None and waiting.digest == approval_digest(call):
+            approval = answer.value
+        changed = edited_arguments(approval)
+        if changed is not None:
+            guarded = replace(guarded, arguments=changed)
+        rule = ""
+        if is_approval(approval) or call.call_id in turn.started:
+            verdict = await self._guards.granted(guarded)
+        else:
+            verdict = await self._guards.before(guarded)
+            if isinstance(verdict, Allow):
+                verdict = await self._ask_for_tool(tool, guarded, verdict)
+            if isinstance(verdict, Ask):
+                verdict, rule = await self._answer_by_rule(guarded, verdict)
+        note = "" if changed is None else EDITED.format(arguments=dumps(changed))
+        parsed = structs.replace(parsed, verdict=verdict, rule=rule, note=note)
+        if isinstance(verdict, Allow) and verdict.arguments is not None:
+            changed = verdict.arguments
         if changed is None:
             return parsed
         try:
@@ -415,6 +453,31 @@ class CallChecker:
         except LooplineError as error:
             return structs.replace(parsed, tool=error, claim=Claim("read"))
         return structs.replace(parsed, claim=self._claim(tool, changed), arguments=changed)
+
+    async def _ask_for_tool(self, tool: Tool, call: GuardedCall, allowed: Allow) -> Allow | Ask:
+        """Return the question of a tool that needs approval, or `allowed` if it needs none."""
+        if not isinstance(tool, BoundTool) or not tool.function.approve:
+            return allowed
+        arguments = call.arguments if allowed.arguments is None else allowed.arguments
+        seen = replace(call, arguments=deepcopy(arguments))
+        question = await question_of(tool.function.approve, approval_question(seen), seen)
+        return Ask(question) if question else allowed
+
+    async def _answer_by_rule(self, call: GuardedCall, question: Ask) -> tuple[Verdict, str]:
+        """Return the verdict without asking, if the mode of the conversation or a rule permits it, and the id of the rule."""
+        recorder = self._recorder
+        mode = recorder.timeline.mode
+        if mode == "deny":
+            return Deny(
+                f"{call.tool} needs approval, which this conversation denies to every call"
+            ), ""
+        if mode == "accept_reads" and call.effect == "read":
+            return await self._guards.granted(call), ""
+        bundle = recorder.header.bundle if recorder.header else ""
+        rule = self._rules and await self._rules.find(
+            recorder.conversation, bundle, call.tool, call.arguments
+        )
+        return (await self._guards.granted(call), rule.rule_id) if rule else (question, "")
 
     def _make_guarded_call(self, call: ToolCalled, effect: Effect) -> GuardedCall:
         recorder = self._recorder
@@ -454,67 +517,6 @@ class CallChecker:
             logger.exception("a guard broke over the result of %s", guarded.tool)
             return Outcome(text=GUARD_FAILED)
         return structs.replace(outcome, text=text, sections=tuple(sections))
-
-
-_YES = frozenset({"yes", "y", "true", "ok", "approve", "approved", "allow"})
-_NO = frozenset({"no", "n", "false", "deny", "denied", "reject", "rejected"})
-
-
-def approval_digest(call: ToolCalled) -> str:
-    """Return the sha256 of the call id, the tool and the arguments that the user approves."""
-    approved_text = dumps([call.call_id, call.tool, call.arguments])
-    return sha256(approved_text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def read_approval(value: Json) -> bool | None:
-    """Return whether an answer says yes, or None if it says neither yes nor no."""
-    match value:
-        case bool(approved) | {"approved": bool(approved)}:
-            return approved
-        case str():
-            word = value.strip().casefold()
-            return word in _YES if word in _YES | _NO else None
-        case _:
-            return None
-
-
-def is_approval(value: Json) -> bool:
-    """Return whether an answer approves a call: True, a text such as "yes", or `{"approved": true}`."""
-    return read_approval(value) is True
-
-
-def parse_approval(line: str) -> Json:
-    """Return the answer in a line that a person types at an approval; any text but yes or no is a no with this reason.
-
-    A line that begins with yes and has more words is returned as it is, which `check_answer` refuses.
-    """
-    first, *words = line.split() or [""]
-    match first.strip(",.:;!").casefold():
-        case "no" if words:
-            return {"approved": False, "reason": line.strip()}
-        case word if word in _YES or line.strip().casefold() in _NO:
-            return line
-        case _:
-            return {"approved": False, "reason": line.strip()}
-
-
-def denial_text(value: Json) -> str:
-    """Return the text for the model about a call that an answer does not approve, with the `reason` of `{"approved": false}`."""
-    match value:
-        case {"reason": str(reason)} if reason.strip():
-            return f"The user did not approve of this call. The user's reason: {reason.strip()}"
-        case _:
-            return "The user did not approve of this call."
-
-
-def check_answer(pending: ToolPending | ToolQuestion, value: Json) -> None:
-    """Check that an answer fits the question of a call.
-
-    Raises:
-        LooplineError: the call awaits approval, and the value is neither yes nor no.
-    """
-    if pending.kind == "approval" and read_approval(value) is None:
-        raise LooplineError(f"{pending.call_id} awaits approval: answer yes or no, not {value!r}")
 
 
 # A global, because a thread that outlives its call may also outlive its harness.

@@ -14,8 +14,9 @@ from loopline.errors import LooplineError, StoreError, ToolError
 from loopline.events import Delta
 from loopline.files import file_bodies
 from loopline.models import Json, JsonObject, well_formed, well_formed_json
+from loopline.react.approvals import denial_text, is_approval
 from loopline.react.extensions import Ask, Deny
-from loopline.react.guards import CallChecker, CheckedCall, denial_text, is_approval
+from loopline.react.guards import CallChecker, CheckedCall
 from loopline.react.result_text import RenderedResult, render_result, truncate_outcome
 from loopline.react.tool_runtime import Children, Outbox, ToolRuntime
 from loopline.timeline import (
@@ -241,7 +242,7 @@ class ProxiedCalls:
                 guarded,
                 Deny(denial_text(answer)),
             )
-        return await self._checker.check(parsed, guarded, is_approved=True)
+        return await self._checker.check(parsed, guarded, approval=answer)
 
     async def _ask_user(self, call_id: str, question: str, seconds: float) -> Json:
         """Ask the user to approve a call, and return the answer; None if the user does not answer in `seconds` seconds."""

@@ -18,6 +18,7 @@ from loopline.errors import LooplineError, StoreError, ToolError
 from loopline.events import Delta, Event, EventSink
 from loopline.files import WorkspaceLimits
 from loopline.models import Json, OutputType, well_formed
+from loopline.react.approvals import RuleBook
 from loopline.react.extensions import Guard
 from loopline.react.loop_options import Limits, LoopOptions, check_limits
 from loopline.react.model_requests import Quota
@@ -102,6 +103,7 @@ class ToolRuntime:
     deps: object = field(default=None, repr=False)
     background: Background = field(default_factory=NoBackground)
     workspace_limits: WorkspaceLimits = field(default_factory=WorkspaceLimits)
+    rules: RuleBook | None = None
 
     @property
     def state(self) -> ReactStateV2:

@@ -8,6 +8,8 @@ from loopline.timeline import memory_notes as memory_notes
 from loopline.timeline import open_calls as open_calls
 from loopline.timeline import plan as plan
 from loopline.timeline import workspace as workspace
+from loopline.timeline.approval_rules import ApprovalRules as ApprovalRules
+from loopline.timeline.approval_rules import GrantedRule as GrantedRule
 from loopline.timeline.attachments import UserAttachment as UserAttachment
 from loopline.timeline.blocks import NEW_TURN as NEW_TURN
 from loopline.timeline.blocks import Block as Block
@@ -20,6 +22,8 @@ from loopline.timeline.blocks import stored_type as stored_type
 from loopline.timeline.bodies import BACKGROUND_STARTED as BACKGROUND_STARTED
 from loopline.timeline.bodies import AgentSwitched as AgentSwitched
 from loopline.timeline.bodies import AnswerFlag as AnswerFlag
+from loopline.timeline.bodies import ApprovalMode as ApprovalMode
+from loopline.timeline.bodies import ApprovalRule as ApprovalRule
 from loopline.timeline.bodies import ArtifactKept as ArtifactKept
 from loopline.timeline.bodies import BackgroundResult as BackgroundResult
 from loopline.timeline.bodies import Body as Body
@@ -42,6 +46,7 @@ from loopline.timeline.bodies import Lesson as Lesson
 from loopline.timeline.bodies import LessonTrigger as LessonTrigger
 from loopline.timeline.bodies import LimitValue as LimitValue
 from loopline.timeline.bodies import MemoryFact as MemoryFact
+from loopline.timeline.bodies import ModeChanged as ModeChanged
 from loopline.timeline.bodies import Notes as Notes
 from loopline.timeline.bodies import Notice as Notice
 from loopline.timeline.bodies import ProxiedBody as ProxiedBody
@@ -50,6 +55,7 @@ from loopline.timeline.bodies import ProxiedResult as ProxiedResult
 from loopline.timeline.bodies import Reaction as Reaction
 from loopline.timeline.bodies import ReflectionDue as ReflectionDue
 from loopline.timeline.bodies import ResultStatus as ResultStatus
+from loopline.timeline.bodies import RuleScope as RuleScope
 from loopline.timeline.bodies import RunChild as RunChild
 from loopline.timeline.bodies import SearchExpanded as SearchExpanded
 from loopline.timeline.bodies import Sender as Sender
@@ -155,6 +161,7 @@ from loopline.timeline.turn_state import OverflowLessons as OverflowLessons
 from loopline.timeline.turn_state import PendingCall as PendingCall
 from loopline.timeline.turn_state import Turn as Turn
 from loopline.timeline.turn_state import TurnResult as TurnResult
+from loopline.timeline.user_blocks import UserBlocks as UserBlocks
 from loopline.timeline.verification import CitedSentence as CitedSentence
 from loopline.timeline.verification import Overlap as Overlap
 from loopline.timeline.verification import Support as Support

@@ -134,12 +134,46 @@ class UserStop(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class UserAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The user's answer to a call that asks or is pending: true or false for an approval, None to decline."""
+    """The user's answer to a call that asks or is pending; None declines.
+
+    For an approval it is true, false, or an object with `approved` and perhaps a `reason` or edited `arguments`.
+    """
 
     call_id: str
     value: Json
     sender: Sender | None = None
     type: ClassVar[Literal["user.answer"]] = "user.answer"
+
+
+ApprovalMode = Literal["ask", "accept_reads", "plan", "deny"]
+"""What happens to a call that needs approval: `ask` asks the user, `accept_reads` does not ask about reads, and `deny`
+denies it. `plan` also denies every call that is not a read."""
+RuleScope = Literal["conversation", "user"]
+
+
+class ModeChanged(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The approval mode of the conversation from this block on; without such a block it is `ask`."""
+
+    mode: ApprovalMode
+    type: ClassVar[Literal["approval.mode"]] = "approval.mode"
+
+
+class ApprovalRule(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The user lets later calls of a tool run without a question; with an empty `tool` the rule is revoked.
+
+    A rule with `arguments` is for calls with exactly these. A rule of the scope "user" counts in all conversations of the
+    user with the same bundle. It counts before the time `until`, None means always. `call_id` is the call at whose
+    approval the rule was granted.
+    """
+
+    rule_id: str
+    tool: str = ""
+    arguments: JsonObject | None = None
+    scope: RuleScope = "conversation"
+    bundle: str = ""
+    until: datetime | None = None
+    call_id: str = ""
+    type: ClassVar[Literal["approval.rule"]] = "approval.rule"
 
 
 class UserRecalled(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -204,12 +238,14 @@ class ToolCalled(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
 class ToolStarted(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A call that may have an effect is about to start; it never starts twice.
 
-    `ran_with` are the arguments that the tool receives, None if they are those of the call.
+    `ran_with` are the arguments that the tool receives, None if they are those of the call. `rule` is the id of the
+    approval rule that let it run without a question.
     """
 
     call_id: str
     effect: Effect
     ran_with: JsonObject | None = None
+    rule: str = ""
     type: ClassVar[Literal["react.tool.start"]] = "react.tool.start"
 
 
@@ -608,6 +644,8 @@ InputBody = InboxBody | UserStop | UserAttachment | UserAnswer | UserRecalled
 ProxiedBody = ProxiedCall | ProxiedResult
 Body = (
     InputBody
+    | ModeChanged
+    | ApprovalRule
     | TurnHeader
     | RoundStart
     | Decision

@@ -15,6 +15,7 @@ from loopline.timeline.bodies import (
     Feedback,
     Imported,
     InputBody,
+    ModeChanged,
     TextKept,
     ToolCalled,
     ToolResult,
@@ -48,6 +49,7 @@ CarriedBody = (
     | TurnHeader
     | FileBody
     | CustomEvent
+    | ModeChanged
     | TakenBody
 )
 """The bodies that decide what a checkpoint carries."""
@@ -146,6 +148,7 @@ class _CarriedBlocks:
         self._always: list[int] = []
         self._feedback: list[int] = []
         self._knowledge: list[int] = []
+        self._modes: list[int] = []
         self._background = BackgroundWork()
         self._pending: dict[int, Block] = {}
         self._files: FileTree[Block] = FileTree()
@@ -158,7 +161,8 @@ class _CarriedBlocks:
 
     def seqs(self) -> set[int]:
         """Return the seqs of the blocks that the checkpoint carries."""
-        latest = [self._feedback[-1:], self._knowledge[-1:], self._always]
+        newest = (self._feedback, self._knowledge, self._modes)
+        latest = [*(seqs[-1:] for seqs in newest), self._always]
         files = [block.seq for block in self._files.files.values()]
         background = [block.seq for block, _ in self._background.calls.values()]
         snapshots = map(self._snapshots.__getitem__, self.plans.latest)
@@ -195,16 +199,21 @@ class _CarriedBlocks:
                 | UserRecalled()
                 | RoundStart()
                 | CustomEvent()
+                | ModeChanged()
                 | ModelOverflowed()
                 | Decision()
             ):
                 self._take_waiting(block, body)
 
     def _take_waiting(
-        self, block: Block, body: TakenBody | CustomEvent | ModelOverflowed | Decision
+        self,
+        block: Block,
+        body: TakenBody | CustomEvent | ModeChanged | ModelOverflowed | Decision,
     ) -> None:
-        """Fold pending input, background calls without a result, and requests that were too long."""
+        """Fold pending input, the mode, background calls without a result, and requests that were too long."""
         match body:
+            case ModeChanged():
+                self._modes.append(block.seq)
             case ModelOverflowed() | Decision():
                 self._overflows.take(block, body)
             case CustomEvent():

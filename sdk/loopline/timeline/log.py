@@ -14,7 +14,16 @@ from msgspec import Struct, structs
 
 from loopline.errors import ConflictError, LeaseLost, LooplineError, StoreError
 from loopline.timeline.blocks import Block, BodyUnion, Entry
-from loopline.timeline.bodies import Feedback, InputBody, MemoryFact, Sender, UserInput, UserPrompt
+from loopline.timeline.bodies import (
+    ApprovalRule,
+    Feedback,
+    InputBody,
+    MemoryFact,
+    ModeChanged,
+    Sender,
+    UserInput,
+    UserPrompt,
+)
 from loopline.timeline.prompt_blocks import RoundStart
 
 logger: logging.Logger = logging.getLogger("loopline")
@@ -300,7 +309,8 @@ def check_forget(conversation: ConversationKey, forks: Sequence[str]) -> None:
 
 
 _BEGINS = BodyUnion[UserInput | RoundStart](UserInput | RoundStart)
-_BY_USERS = BodyUnion[InputBody | Feedback | MemoryFact](InputBody | Feedback | MemoryFact)
+UserBody = InputBody | Feedback | MemoryFact | ModeChanged | ApprovalRule
+_BY_USERS = BodyUnion[UserBody](UserBody)
 
 
 def check_head(*, seen: int, head: int) -> None:

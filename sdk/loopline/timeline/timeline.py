@@ -18,6 +18,7 @@ from loopline.refs import ArtifactRef, BlockRef, CallRef, FileRef, PlanRef, Ref,
 from loopline.timeline.attachments import UserAttachment
 from loopline.timeline.blocks import Block, BodyUnion, Fold, input_seq_of
 from loopline.timeline.bodies import (
+    ApprovalMode,
     ArtifactKept,
     BackgroundResult,
     Decision,
@@ -26,6 +27,7 @@ from loopline.timeline.bodies import (
     Imported,
     InboxBody,
     KnowledgeCommit,
+    ModeChanged,
     ProxiedBody,
     ProxiedCall,
     ProxiedResult,
@@ -60,6 +62,7 @@ CourseBody = TurnHeader | Exit | ToolCalled | Checkpoint | ModelOverflowed | Dec
 _COURSE = BodyUnion[CourseBody](CourseBody)
 TakenBody = InboxBody | UserRecalled | RoundStart
 _TAKEN = BodyUnion[TakenBody](TakenBody)
+_MODES = BodyUnion[ModeChanged](ModeChanged)
 HeldBody = ToolResult | Plan | SourceAdded | TextKept | ArtifactKept | Feedback | FileBody | Unknown
 _HELD = BodyUnion[HeldBody](HeldBody)
 _RESTORED = BodyUnion[UserPrompt | Exit](UserPrompt | Exit)
@@ -116,7 +119,7 @@ class Timeline:
 
     With a `base` the blocks are those that the checkpoint carries and all blocks after it. The folds are then the same
     as for the full conversation, but turns that ended before the checkpoint are missing. `seq` is the seq of the last
-    block, 0 without blocks. `pending` are the inputs that no round has taken, by seq. `unknown` is the first block of an
+    block, 0 without blocks. `mode` is the approval mode. `pending` are the inputs that no round has taken, by seq. `unknown` is the first block of an
     unknown type. `kept_texts` are texts by the ref under which they were stored, `shown_texts` digests of texts by the
     refs under which tools showed them. `artifacts` are the newest versions by turn and name. `system_texts` and
     `tool_texts` are the texts of prompts by digest, and `known_texts` all digests whose text the log has.
@@ -134,6 +137,7 @@ class Timeline:
         self.reactions: Reactions = Reactions()
         self.calls: int = self.base.calls
         self.last_round: RoundStart | None = None
+        self.mode: ApprovalMode = "ask"
         self.unknown: Block | None = None
         self.shown_texts: dict[str, str] = {}
         self.kept_texts: dict[str, TextKept] = {}
@@ -394,7 +398,11 @@ class Timeline:
         self.knowledge += [commit for commit in commits if newest.get(commit.name) != commit]
 
     def _make_inert(self, confirmed: Sequence[str]) -> None:
-        """Make imported turns inert and drop imported repositories, except those that are confirmed by their action's name."""
+        """Make imported turns inert and drop imported repositories, except those that are confirmed by their action's name.
+
+        An imported mode that asks less than the default is dropped too.
+        """
+        self.mode = "ask" if self.mode == "accept_reads" else self.mode
         for turn in [*self.unfinished, *self.queued]:
             turn.inert = turn.inert or turn_id(turn.number) not in confirmed
             if turn.inert and turn.header is None and turn.prompt is not None:
@@ -436,6 +444,9 @@ class Timeline:
             self.known_texts.add(start.tools_sha256)
             self.tool_texts[start.tools_sha256] = start.tools
 
+    def _fold_mode(self, _: Block, body: ModeChanged) -> None:
+        self.mode = body.mode
+
     def _fold_content(self, block: Block, body: HeldBody) -> None:
         match body:
             case ToolResult(shows=shows):
@@ -460,6 +471,7 @@ class Timeline:
 
     _folds: ClassVar[Mapping[object, Fold[Timeline]]] = {
         **_HELD.table(_fold_content),
+        **_MODES.table(_fold_mode),
         **_COURSE.table(_fold_course),
         **_TAKEN.table(_fold_input),
     }

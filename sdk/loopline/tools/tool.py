@@ -13,7 +13,7 @@ import string
 import time
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -151,7 +151,7 @@ class ToolFunction(Generic[P, R]):
     """A function that is a tool. It can be called like the function; `bind` makes the tool for the loop.
 
     `key` is a template for the key of a writing or meta call, such as `file:{path}`; without it, all calls of the tool
-    have the same key. `declared` says whether an effect was given. `reconcile` is a function with some of the same
+    have the same key. `approve` says whether calls need the user's approval. `declared` says whether an effect was given. `reconcile` is a function with some of the same
     parameters; it returns the result of a call that had started before a crash.
     """
 
@@ -162,6 +162,7 @@ class ToolFunction(Generic[P, R]):
         effect: Effect | None,
         key: str,
         reconcile: Callable[..., Any] | None = None,
+        approve: bool | Callable[..., Any] = False,
     ) -> None:
         update_wrapper(self, function)
         self.function = function
@@ -169,6 +170,7 @@ class ToolFunction(Generic[P, R]):
         self.declared: bool = effect is not None
         self.key = key
         self.reconcile = reconcile
+        self.approve = approve
         code = _source_function(function)
         self.name: str = code.__name__
         self.location: str = _find_location(code)
@@ -199,7 +201,11 @@ class ToolFunction(Generic[P, R]):
 def tool(function: Callable[P, R], /) -> ToolFunction[P, R]: ...
 @overload
 def tool(
-    *, effect: Effect | None = None, key: str = "", reconcile: Callable[..., Any] | None = None
+    *,
+    effect: Effect | None = None,
+    key: str = "",
+    reconcile: Callable[..., Any] | None = None,
+    approve: bool | Callable[..., bool | str | Awaitable[bool | str]] = False,
 ) -> Callable[[Callable[P, R]], ToolFunction[P, R]]: ...
 def tool(
     function: Callable[P, R] | None = None,
@@ -208,11 +214,16 @@ def tool(
     effect: Effect | None = None,
     key: str = "",
     reconcile: Callable[..., Any] | None = None,
+    approve: bool | Callable[..., bool | str | Awaitable[bool | str]] = False,
 ) -> ToolFunction[P, R] | Callable[[Callable[P, R]], ToolFunction[P, R]]:
     """Make a tool of a typed function with a docstring; the function can still be called directly.
 
     The default effect is "exclusive": no other call runs at the same time. `reconcile` is a function with some of the
     same parameters. After a crash it returns the result of a call that had started, or None if the result is unknown.
+
+    With `approve=True` each call waits until the user has approved it. A function, plain or async, gets the arguments of the
+    call as a dict, and a `GuardedCall` with its user and conversation; it returns whether the call needs approval, or the
+    question to ask. If it raises, the call needs approval.
 
     Raises:
         BundleError: the function cannot be a tool; the message has the reason, the file and the line.
@@ -224,13 +235,27 @@ def tool(
             _effect_problem(effect or "exclusive", key)
             or _function_problem(source)
             or _key_problem(key, inspect.signature(source))
+            or _approve_problem(approve)
         )
         if problem:
             raise BundleError(f"{_find_location(source)}: tool {source.__name__!r} {problem}")
         _check_reconcile(function, reconcile)
-        return ToolFunction(function, effect=effect, key=key, reconcile=reconcile)
+        return ToolFunction(function, effect=effect, key=key, reconcile=reconcile, approve=approve)
 
     return decorate if function is None else decorate(function)
+
+
+def _approve_problem(approve: object) -> str:
+    """Return what is wrong with the value of `approve`, empty if nothing is."""
+    if isinstance(approve, bool):
+        return ""
+    if not callable(approve):
+        return f"has approve={approve!r}: it must be True, False, or a function of the arguments and the call"
+    try:
+        inspect.signature(approve).bind({}, None)
+    except TypeError:
+        return "has a function for approve that does not take two arguments: those of the call, and the call"
+    return ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -81,7 +81,11 @@ class Member:
         name = self._random.choice([*self._own[-FORGET_ABOVE:], *SHARED])
         talk = self._harness.conversation(name)
         result = await talk.say(TASK)
-        self.tally.expect(result.ok, f"turn ended as {result.exit_reason}: {result.error}"[:120])
+        # So many messages of others may come into a shared conversation that they take all rounds of a turn.
+        is_flooded = name in SHARED and result.exit_reason == "max_iterations"
+        self.tally.expect(
+            result.ok or is_flooded, f"turn ended as {result.exit_reason}: {result.error}"[:120]
+        )
         self.acknowledge("turn", talk, turn=result.turn_id, answer=result.answer)
 
     async def interrupt(self) -> None:

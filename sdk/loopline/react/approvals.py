@@ -1,0 +1,301 @@
+"""Approvals: what a person answers to a call that waits for approval, the rules that answers grant, and their limits."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from fnmatch import fnmatchcase
+from hashlib import sha256
+from typing import Literal
+from uuid import uuid4
+
+import msgspec
+from msgspec import Struct
+
+from loopline.clock import Clock
+from loopline.errors import LooplineError
+from loopline.models import Json, JsonObject, dumps
+from loopline.react.extensions import GuardedCall
+from loopline.timeline import (
+    ApprovalRule,
+    ApprovalRules,
+    ConversationKey,
+    GrantedRule,
+    RuleScope,
+    Timeline,
+    ToolCalled,
+    ToolPending,
+    ToolQuestion,
+    parent_name,
+)
+
+logger: logging.Logger = logging.getLogger("loopline")
+
+QUESTION = "May {tool} run with {arguments}?"
+LONGEST_ARGUMENTS = 400
+"""Characters of the arguments that a question shows."""
+
+EDITED = "The user approved this call with changed arguments, and it ran with these: {arguments}\n"
+"""What the model reads before the result of a call whose arguments the user changed."""
+
+Approve = bool | Callable[[JsonObject, GuardedCall], bool | str | Awaitable[bool | str]]
+"""Whether a call needs approval: always, or what a function of its arguments and the call returns; a text is the question."""
+
+
+_SCOPES = ("none", "conversation", "user")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalLimits:
+    """What users may decide about later calls when they approve one.
+
+    `rules` is the widest scope of a rule that may be granted: none, the conversation, or all conversations of the user
+    with the bundle. Rules may be granted for `tools`, patterns such as `shop.*`, and for `seconds` at most. Granted rules
+    that are outside of the limits do not count.
+
+    Raises:
+        LooplineError: `rules` is unknown, or `seconds` is not above 0.
+    """
+
+    rules: Literal["none", "conversation", "user"] = "conversation"
+    tools: Sequence[str] = ("*",)
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.rules not in _SCOPES:
+            raise LooplineError(f"rules is {self.rules!r}: it must be {' or '.join(_SCOPES)}")
+        if self.seconds is not None and not self.seconds > 0:
+            raise LooplineError(f"seconds is {self.seconds!r}: it must be above 0")
+
+    def find_problem(self, tool: str, scope: RuleScope, seconds: float | None) -> str:
+        """Return why a rule may not be granted; empty if it may."""
+        if _SCOPES.index(scope) > _SCOPES.index(self.rules):
+            return f"no rule for the {scope} may be granted here"
+        if not any(fnmatchcase(tool, pattern) for pattern in self.tools):
+            return f"no rule for {tool} may be granted here, only for {', '.join(self.tools)}"
+        if self.seconds is not None and (seconds is None or seconds > self.seconds):
+            return f"a rule may be granted here for {self.seconds:g} seconds at most"
+        return ""
+
+
+DEFAULT_APPROVALS: ApprovalLimits = ApprovalLimits()
+
+
+class RuleRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """The rule that an approving answer asks for: also let later calls of the tool run, with the same or any arguments."""
+
+    scope: RuleScope = "conversation"
+    arguments: Literal["any", "same"] = "any"
+    seconds: float | None = None
+
+
+class ApprovalAnswer(Struct, frozen=True, forbid_unknown_fields=True):
+    """An answer to an approval in full: with edited `arguments` and a rule if it approves, or with the reason if not."""
+
+    approved: bool
+    reason: str = ""
+    arguments: JsonObject | None = None
+    rule: RuleRequest | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AskedCall:
+    """A call that waits for approval."""
+
+    tool: str
+    arguments: JsonObject
+    bundle: str
+
+
+_YES = frozenset({"yes", "y", "true", "ok", "approve", "approved", "allow"})
+_NO = frozenset({"no", "n", "false", "deny", "denied", "reject", "rejected"})
+
+
+def approval_digest(call: ToolCalled) -> str:
+    """Return the sha256 of the call id, the tool and the arguments that the user approves."""
+    approved_text = dumps([call.call_id, call.tool, call.arguments])
+    return sha256(approved_text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def read_approval(value: Json) -> bool | None:
+    """Return whether an answer says yes, or None if it says neither yes nor no."""
+    match value:
+        case bool(approved) | {"approved": bool(approved)}:
+            return approved
+        case str():
+            word = value.strip().casefold()
+            return word in _YES if word in _YES | _NO else None
+        case _:
+            return None
+
+
+def is_approval(value: Json) -> bool:
+    """Return whether an answer approves a call: True, a text such as "yes", or `{"approved": true}`."""
+    return read_approval(value) is True
+
+
+def parse_approval(line: str) -> Json:
+    """Return the answer in a line that a person types at an approval; any text but yes or no is a no with this reason.
+
+    A line that begins with yes and has more words is returned as it is, which `check_answer` refuses.
+    """
+    first, *words = line.split() or [""]
+    match first.strip(",.:;!").casefold():
+        case "no" if words:
+            return {"approved": False, "reason": line.strip()}
+        case word if word in _YES or line.strip().casefold() in _NO:
+            return line
+        case _:
+            return {"approved": False, "reason": line.strip()}
+
+
+def denial_text(value: Json) -> str:
+    """Return the text for the model about a call that an answer does not approve, with the `reason` of `{"approved": false}`."""
+    match value:
+        case {"reason": str(reason)} if reason.strip():
+            return f"The user did not approve of this call. The user's reason: {reason.strip()}"
+        case _:
+            return "The user did not approve of this call."
+
+
+def check_answer(pending: ToolPending | ToolQuestion, value: Json) -> ApprovalAnswer | None:
+    """Check that an answer fits the question of a call. Returns the answer in full if the call waits for approval.
+
+    Raises:
+        LooplineError: the call awaits approval, and the value is neither yes nor no, or has an unknown or unfit field.
+    """
+    if pending.kind != "approval":
+        return None
+    approved = read_approval(value)
+    if approved is None:
+        raise LooplineError(f"{pending.call_id} awaits approval: answer yes or no, not {value!r}")
+    if not isinstance(value, dict):
+        return ApprovalAnswer(approved)
+    try:
+        answer = msgspec.convert(value, ApprovalAnswer)
+    except msgspec.ValidationError as error:
+        raise LooplineError(
+            f"the answer to {pending.call_id} is not valid: {error}; an answer has approved, reason, arguments and "
+            "rule, and a rule has scope, arguments and seconds"
+        ) from error
+    if not approved and (answer.arguments is not None or answer.rule is not None):
+        raise LooplineError(
+            f"the answer to {pending.call_id} denies the call: it may have a reason, but no arguments and no rule"
+        )
+    return answer
+
+
+def edited_arguments(value: Json) -> JsonObject | None:
+    """Return the arguments that a person put in the place of those of the call; None if there are none."""
+    match value:
+        case {"approved": True, "arguments": dict(arguments)}:
+            return arguments
+        case _:
+            return None
+
+
+def check_edited(timeline: Timeline, tool: str, arguments: JsonObject) -> None:
+    """Check edited arguments by the schema that the model was offered last; without one the tool checks them later.
+
+    This may take a second for a schema of 100 KB.
+
+    Raises:
+        LooplineError: an argument is missing, unknown, or of another type.
+    """
+    from loopline.models.bounded_schema import check_schema, find_errors
+
+    last = timeline.last_round
+    offered: list[JsonObject] = json.loads(
+        timeline.tool_texts.get(last.tools_sha256, "[]") if last else "[]"
+    )
+    schema = next((spec.get("parameters") for spec in offered if spec.get("name") == tool), None)
+    if not isinstance(schema, dict):
+        return
+    check_schema(schema, skip_unreadable=True)
+    for error in find_errors(schema)(arguments, 1):
+        raise LooplineError(f"the arguments of {tool} are not valid: {error.message}")
+
+
+def make_rule(
+    call_id: str, call: AskedCall, request: RuleRequest, limits: ApprovalLimits, now: datetime
+) -> ApprovalRule:
+    """Return the rule that an answer grants.
+
+    Raises:
+        LooplineError: the limits of the bundle do not permit it, or its seconds are not above 0.
+    """
+    if request.seconds is not None and not request.seconds > 0:
+        raise LooplineError(
+            f"a rule of {request.seconds:g} seconds never counts: write more than 0"
+        )
+    seconds = request.seconds if request.seconds is not None else limits.seconds
+    if problem := limits.find_problem(call.tool, request.scope, seconds):
+        raise LooplineError(f"{problem}: approve the call without a rule")
+    return ApprovalRule(
+        rule_id=f"rule_{uuid4().hex[:12]}",
+        tool=call.tool,
+        arguments=call.arguments if request.arguments == "same" else None,
+        scope=request.scope,
+        bundle=call.bundle,
+        until=None if seconds is None else now + timedelta(seconds=seconds),
+        call_id=call_id,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RuleBook:
+    """The rules that count for the calls of a bundle, within the limits of its author."""
+
+    rules: ApprovalRules
+    limits: ApprovalLimits
+    clock: Clock
+
+    async def find(
+        self, conversation: ConversationKey, bundle: str, tool: str, arguments: JsonObject
+    ) -> GrantedRule | None:
+        """Return the oldest rule that lets a call run without a question, None if there is none.
+
+        The rules of a child run are those of the conversation that started it.
+        """
+        for rule in await self.rules.of(root_of(conversation), self.clock.now()):
+            seconds = None if rule.until is None else (rule.until - rule.ts).total_seconds()
+            is_permitted = not self.limits.find_problem(rule.tool, rule.scope, seconds)
+            if rule.bundle == bundle and is_permitted and rule.covers(tool, arguments):
+                return rule
+        return None
+
+
+def root_of(conversation: ConversationKey) -> ConversationKey:
+    """Return the conversation of the user that started a child run, or `conversation` if it is no child run."""
+    while (parent := parent_name(conversation.name)) is not None:
+        conversation = msgspec.structs.replace(conversation, name=parent)
+    return conversation
+
+
+def approval_question(call: GuardedCall, template: str = QUESTION) -> str:
+    """Return the question about a call, with the beginning of its arguments if these are long."""
+    arguments = dumps(call.arguments)
+    if len(arguments) > LONGEST_ARGUMENTS:
+        arguments = f"{arguments[:LONGEST_ARGUMENTS]}…"
+    return template.format(tool=call.tool, arguments=arguments)
+
+
+async def question_of(approve: Approve, question: str, call: GuardedCall) -> str:
+    """Return the question that a tool with `approve` asks about a call; empty if the call needs no approval.
+
+    If the function of the author fails, the error is logged, and the call needs approval.
+    """
+    if not callable(approve):
+        return question if approve else ""
+    try:
+        needed = approve(call.arguments, call)
+        if inspect.isawaitable(needed):
+            needed = await needed
+    except Exception:
+        logger.exception("what decides whether %s needs approval broke: it does", call.tool)
+        return question
+    return needed if isinstance(needed, str) else question if needed else ""

@@ -1,0 +1,110 @@
+"""The rules by which calls run without a question, computed from the blocks of all conversations of a user."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from loopline.errors import LooplineError
+from loopline.models import JsonObject
+from loopline.timeline.blocks import Block, BodyUnion, Entry
+from loopline.timeline.bodies import ApprovalRule, RuleScope
+from loopline.timeline.log import ConversationKey, TimelineLog
+from loopline.timeline.user_blocks import UserBlocks
+
+_RULES = BodyUnion[ApprovalRule](ApprovalRule)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrantedRule:
+    """A rule of the user, the name of the conversation that granted it, and the time and turn of the grant.
+
+    With `arguments` None it is for calls with any arguments.
+    """
+
+    rule_id: str
+    tool: str
+    arguments: JsonObject | None
+    scope: RuleScope
+    bundle: str
+    until: datetime | None
+    conversation: str
+    turn: int
+    ts: datetime
+
+    def covers(self, tool: str, arguments: JsonObject) -> bool:
+        """Return whether a call with these arguments is one of the rule."""
+        return self.tool == tool and self.arguments in (None, arguments)
+
+
+class ApprovalRules:
+    """The rules in a log. A revoked rule is not returned, but its block stays in the log of its conversation."""
+
+    def __init__(self, log: TimelineLog) -> None:
+        self._log = log
+        self._blocks = UserBlocks(log, [ApprovalRule.type])
+
+    async def of(self, conversation: ConversationKey, now: datetime) -> list[GrantedRule]:
+        """Return the rules that count in a conversation at a time, oldest first."""
+        newest: dict[str, tuple[ConversationKey, Block, ApprovalRule]] = {}
+        here = set[str]()
+        blocks = await self._blocks.of_user(
+            user=conversation.user, project=conversation.project, tenant=conversation.tenant
+        )
+        for key, block in blocks:
+            if not _RULES.has(block.body):
+                continue
+            rule_id = block.body.rule_id
+            if key == conversation:  # a fork has the rules of its past too
+                here.add(rule_id)
+            before = newest.get(rule_id)
+            if before is None or (before[1].ts, before[1].seq) <= (block.ts, block.seq):
+                newest[rule_id] = key, block, block.body
+        rules = [
+            _granted(key, block, rule)
+            for key, block, rule in newest.values()
+            if rule.tool
+            and (rule.scope == "user" or rule.rule_id in here)
+            and (rule.until is None or now < rule.until)
+        ]
+        return sorted(rules, key=lambda rule: (rule.ts, rule.rule_id))
+
+    async def revoke(self, conversation: ConversationKey, rule_id: str, now: datetime) -> None:
+        """Revoke a rule that counts in a conversation. A call that has started is not stopped.
+
+        Raises:
+            LooplineError: there is no such rule.
+        """
+        rules = await self.of(conversation, now)
+        for rule in rules:
+            if rule.rule_id == rule_id:
+                await self._append_revocation(conversation, rule)
+                return
+        rule_ids = ", ".join(rule.rule_id for rule in rules) or "none"
+        raise LooplineError(f"no rule {rule_id!r} counts here: there are {rule_ids}")
+
+    async def _append_revocation(self, conversation: ConversationKey, rule: GrantedRule) -> None:
+        home = ConversationKey(
+            name=rule.conversation,
+            user=conversation.user,
+            project=conversation.project,
+            tenant=conversation.tenant,
+        )
+        summary = await self._log.find(home)
+        head = 0 if summary is None else summary.head
+        revoked = ApprovalRule(rule_id=rule.rule_id)
+        await self._log.append(home, [Entry(body=revoked, turn=rule.turn)], seen=head)
+
+
+def _granted(key: ConversationKey, block: Block, rule: ApprovalRule) -> GrantedRule:
+    return GrantedRule(
+        rule_id=rule.rule_id,
+        tool=rule.tool,
+        arguments=rule.arguments,
+        scope=rule.scope,
+        bundle=rule.bundle,
+        until=rule.until,
+        conversation=key.name,
+        turn=block.turn,
+        ts=block.ts,
+    )

@@ -1,0 +1,284 @@
+"""A person approves a call, changes its arguments, denies it with a reason, or lets later calls run by a rule."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from loopline import Bundle, Harness, tool
+from loopline.clock import Clock
+from loopline.conversations import Conversation
+from loopline.errors import BundleError, LooplineError
+from loopline.models import Json, JsonObject
+from loopline.react import ApprovalLimits, GuardedCall
+from loopline.testing import Call, FakeClock, Say, ScriptedModel
+from loopline.testing.scripted import Entry
+from loopline.timeline import ApprovalMode, ToolResult, ToolStarted, UserAnswer
+
+PAID: list[int] = []
+
+
+@tool(effect="write", approve=True)
+def pay(amount: int) -> str:
+    """Pay an amount."""
+    PAID.append(amount)
+    return f"{amount} paid"
+
+
+def needs_approval(arguments: JsonObject, call: GuardedCall) -> bool | str:
+    match arguments["name"]:
+        case "broken":
+            raise RuntimeError("the list of names is not there")
+        case "public":
+            return False
+        case name:
+            return f"May {call.user} look at {name}?"
+
+
+@tool(effect="read", approve=needs_approval)
+def look(name: str) -> str:
+    """Look at something."""
+    return f"seen {name}"
+
+
+@tool(effect="write")
+def note(text: str) -> str:
+    """Write a note."""
+    return f"noted {text}"
+
+
+def desk(**fields: Any) -> Bundle:
+    return Bundle(id="desk", tools=[pay, look, note], **fields)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    PAID.clear()
+    return "memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/desk.db"
+
+
+@asynccontextmanager
+async def at_desk(
+    store: str, *script: Entry, bundle: Bundle | None = None, clock: Clock | None = None
+) -> AsyncGenerator[Conversation]:
+    model = ScriptedModel(list(script), strict=False)
+    async with Harness.open(bundle or desk(), store=store, model=model, clock=clock) as harness:
+        yield harness.conversation("c")
+
+
+async def results(talk: Conversation) -> list[tuple[str, str, JsonObject | None]]:
+    blocks = await talk.blocks(types="react.tool.result")
+    return [
+        (body.status, body.text, body.ran_with)
+        for body in (block.body for block in blocks)
+        if isinstance(body, ToolResult)
+    ]
+
+
+async def test_a_tool_and_a_bundle_ask_for_approval_without_a_workflow(store: str) -> None:
+    calls = (
+        Call("desk.pay", amount=3),
+        Call("desk.note", text="x"),
+        Call("desk.look", name="attic"),
+    )
+    async with at_desk(store, Say("", *calls), "Done.", bundle=desk(approve=["desk.note"])) as talk:
+        paused = await talk.say("go")
+        assert [call.question for call in paused.pending] == [
+            'May desk.pay run with {"amount":3}?',
+            'May desk.note run with {"text":"x"}?',
+            "May local look at attic?",
+        ]
+        assert PAID == []
+        done = await talk.resume({"c1": True, "c2": False, "c3": {"approved": True}})
+        assert (done.answer, PAID) == ("Done.", [3])
+        assert sorted(status for status, _, _ in await results(talk)) == ["denied", "ok", "ok"]
+
+
+async def test_a_function_lets_a_call_run_and_one_that_breaks_asks(store: str) -> None:
+    calls = (Call("desk.look", name="public"), Call("desk.look", name="broken"))
+    async with at_desk(store, Say("", *calls), "Done.") as talk:
+        paused = await talk.say("go")
+        assert [call.call_id for call in paused.pending] == ["c2"]
+        assert [text for _, text, _ in await results(talk)] == ["seen public"]
+
+
+async def test_a_call_runs_with_the_arguments_that_the_user_changed(store: str) -> None:
+    model = ScriptedModel([Say("", Call("desk.pay", amount=300)), "Done."])
+    async with Harness.open(desk(), store=store, model=model) as harness:
+        talk = harness.conversation("c")
+        await talk.say("go")
+        await talk.resume({"c1": {"approved": True, "arguments": {"amount": 30}}})
+        assert PAID == [30]
+        [(status, text, ran_with)] = await results(talk)
+        assert (status, ran_with) == ("ok", {"amount": 30})
+        assert text.splitlines() == [
+            'The user approved this call with changed arguments, and it ran with these: {"amount":30}',
+            "30 paid",
+        ]
+        [started] = await talk.blocks(types="react.tool.start")
+        assert isinstance(started.body, ToolStarted)
+        assert started.body.ran_with == {"amount": 30}
+        [answer] = await talk.blocks(types="user.answer")
+        assert isinstance(answer.body, UserAnswer)
+        assert answer.body.value == {"approved": True, "arguments": {"amount": 30}}
+        assert text in f"{model.requests[-1].messages[-1]}".replace("\\n", "\n")
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ({"approved": True, "arguments": {"amount": "many"}}, "arguments of desk.pay"),
+        ({"approved": True, "arguments": {}}, "arguments of desk.pay"),
+        ({"approved": True, "argument": {"amount": 3}}, "argument"),
+        ({"approved": True, "rule": {"scope": "world"}}, "world"),
+        ({"approved": True, "rule": {"seconds": 0}}, "more than 0"),
+        ({"approved": False, "rule": {}}, "no rule"),
+        ({"approved": False, "arguments": {"amount": 3}}, "no arguments"),
+        ({"approved": True, "rule": {"scope": "user"}}, "no rule for the user"),
+        ("perhaps", "yes or no"),
+    ],
+)
+async def test_an_answer_that_does_not_fit_is_refused_and_the_call_still_waits(
+    value: Json, why: str
+) -> None:
+    PAID.clear()
+    async with at_desk("memory:", Say("", Call("desk.pay", amount=3)), "Done.") as talk:
+        await talk.say("go")
+        with pytest.raises(LooplineError, match=why):
+            await talk.resume({"c1": value})
+        assert await talk.blocks(types=["user.answer", "approval.rule"]) == []
+        await talk.resume({"c1": True})
+        assert PAID == [3]
+
+
+PAY = Say("", Call("desk.pay", amount=3))
+OTHER = Say("", Call("desk.pay", amount=4))
+RULE: JsonObject = {"scope": "conversation", "arguments": "any"}
+
+
+def granting(**rule: Json) -> Json:
+    return {"approved": True, "rule": {**RULE, **rule}}
+
+
+@pytest.mark.parametrize(
+    ("rule", "asks"),
+    [
+        ({}, [False, False]),
+        ({"arguments": "same"}, [False, True]),
+        ({"seconds": 60}, [False, False]),
+    ],
+)
+async def test_a_rule_lets_later_calls_run_and_names_itself(
+    store: str, rule: JsonObject, asks: list[bool]
+) -> None:
+    async with at_desk(store, PAY, "One.", PAY, "Two.", OTHER, "Three.") as talk:
+        await talk.say("go")
+        await talk.resume({"c1": granting(**rule)})
+        [granted] = await talk.rules()
+        later = [await talk.say("again"), await talk.say("and again")]
+        assert [bool(result.pending) for result in later] == asks
+        starts = await talk.blocks(types="react.tool.start")
+        by_rule = [body.body.rule for body in starts if isinstance(body.body, ToolStarted)]
+        assert by_rule == ["", *([granted.rule_id] * asks.count(False))]
+
+
+async def test_a_rule_ends_at_its_time_and_when_it_is_revoked(store: str) -> None:
+    clock = FakeClock()
+    script: list[Entry] = [PAY, "One.", PAY, "Two.", PAY, "Three.", PAY]
+    async with at_desk(store, *script, clock=clock) as talk:
+        await talk.say("go")
+        await talk.resume({"c1": granting(seconds=60)})
+        clock.advance(61)
+        assert (await talk.say("again")).pending
+        assert await talk.rules() == []
+        await talk.resume({"c2": granting()})
+        assert not (await talk.say("again")).pending
+        [rule] = await talk.rules()
+        await talk.revoke_rule(rule.rule_id)
+        assert await talk.rules() == []
+        assert (await talk.say("again")).pending
+        with pytest.raises(LooplineError, match="no rule"):
+            await talk.revoke_rule(rule.rule_id)
+
+
+@pytest.mark.parametrize(("scope", "asks"), [("conversation", True), ("user", False)])
+async def test_a_rule_of_the_user_counts_in_other_conversations_of_the_user_alone(
+    store: str, scope: str, asks: bool
+) -> None:
+    bundle = desk(approvals=ApprovalLimits(rules="user"))
+    model = ScriptedModel([PAY, "One.", PAY, *([] if asks else ["Two."]), PAY], strict=False)
+    async with Harness.open(bundle, store=store, model=model) as harness:
+        talk = harness.conversation("c")
+        await talk.say("go")
+        await talk.resume({"c1": granting(scope=scope)})
+        assert bool((await harness.conversation("d").say("go")).pending) == asks
+        assert (await harness.conversation("c", user="bob").say("go")).pending
+
+
+async def test_rules_outlive_the_process_and_end_with_the_conversation_or_its_limits(
+    tmp_path: Path,
+) -> None:
+    store = f"sqlite:///{tmp_path}/desk.db"
+    async with at_desk(store, PAY, "One.") as talk:
+        await talk.say("go")
+        await talk.resume({"c1": granting()})
+    async with at_desk(store, PAY, "Two.") as talk:
+        assert not (await talk.say("again")).pending
+    strict = desk(approvals=ApprovalLimits(rules="none"))
+    async with at_desk(store, PAY, bundle=strict) as talk:
+        assert (await talk.say("again")).pending
+        fork = await talk.fork(seq=12)
+        assert len(await fork.rules()) == 1
+
+
+MODES: list[tuple[ApprovalMode, list[str], int]] = [
+    ("ask", ["ok"], 2),
+    ("accept_reads", ["ok", "ok"], 1),
+    ("deny", ["denied", "denied", "ok"], 0),
+    ("plan", ["denied", "denied"], 1),
+]
+
+
+@pytest.mark.parametrize(("mode", "statuses", "asked"), MODES)
+async def test_the_mode_of_a_conversation_decides_about_calls_that_need_approval(
+    store: str, mode: ApprovalMode, statuses: list[str], asked: int
+) -> None:
+    calls = (
+        Call("desk.pay", amount=3),
+        Call("desk.look", name="attic"),
+        Call("desk.note", text="x"),
+    )
+    async with at_desk(store, Say("", *calls), "Done.") as talk:
+        await talk.set_mode(mode)
+        result = await talk.say("go")
+        assert await talk.mode() == mode
+        assert len(result.pending) == asked
+        assert sorted(status for status, _, _ in await results(talk)) == sorted(statuses)
+        assert PAID == []
+
+
+async def test_a_mode_counts_from_the_next_call_on_and_in_the_next_process(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/desk.db"
+    write = Say("", Call("desk.note", text="x"))
+    async with at_desk(store, write, "One.", write, "Two.") as talk:
+        await talk.say("go")
+        await talk.set_mode("plan")
+        await talk.say("again")
+    async with at_desk(store, write, "Three.") as talk:
+        await talk.say("again")
+        assert [status for status, _, _ in await results(talk)] == ["ok", "denied", "denied"]
+        with pytest.raises(LooplineError, match="no mode"):
+            await talk.set_mode(cast("ApprovalMode", "yolo"))
+
+
+@pytest.mark.parametrize("approve", [3, "yes", lambda: True])
+def test_a_value_of_approve_that_cannot_decide_is_refused(approve: Any) -> None:
+    with pytest.raises(BundleError, match="approve"):
+
+        @tool(approve=approve)
+        def act() -> None:
+            """Act."""
