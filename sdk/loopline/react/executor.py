@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from msgspec import Struct, structs
@@ -79,6 +80,10 @@ class _RunningCall(Struct):
     children: Children
     entered: bool = False
     cause: InterruptCause | None = None
+
+
+_guarded_of = attrgetter("guarded")
+"""A function in C, since one of ours would be called for each call of each round."""
 
 
 class _CallOrder:
@@ -226,7 +231,7 @@ class ToolExecutor:
             return
         judged = [self._checker.parse(call) for call in calls]
         # Judging may be interrupted, so it ends before the first call starts.
-        if any(parsed.guarded is not None for parsed in judged):
+        if any(map(_guarded_of, judged)):
             try:
                 judged = await self._interrupter.run(lambda: self._judge(judged))
             except Interrupted as interruption:  # none of them has started

@@ -358,8 +358,8 @@ class CallChecker:
                 f"{call.tool} was not run: this conversation only plans, and nothing may change"
             )
             return CheckedCall(call, tool, Claim("read"), call.arguments, verdict=planned)
-        is_judged = self._guards.guards or call.call_id in turn.answers
-        is_judged = is_judged or needs_approval(tool)
+        asks = isinstance(tool, BoundTool) and tool.function.approve
+        is_judged = asks or self._guards.guards or call.call_id in turn.answers
         guarded = self._make_guarded_call(call, tool.effect) if is_judged else None
         return CheckedCall(call, tool, self._claim(tool, call.arguments), call.arguments, guarded)
 
