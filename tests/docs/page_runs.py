@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.docs.pages import ROOT, Fence
-from tests.support.warm_programs import run_warm
+from tests.support.warm_programs import run_warm, warm_path
 
+LOOPLINE = Path(sys.executable).parent / "loopline"
 LIMIT_SECONDS = 900
 
 
@@ -61,7 +62,7 @@ def environment(home: Path) -> dict[str, str]:
         ours
         | who
         | {
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "PATH": warm_path(LOOPLINE),
             "HOME": str(home),
             "NO_COLOR": "1",
             "TERM": "dumb",

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from tests.support.warm_programs import run_warm
+from tests.support.warm_programs import run_warm, warm_path, warm_program
 
 LOOPLINE = Path(sys.executable).parent / "loopline"
 LIMIT_SECONDS = 60
@@ -57,10 +57,10 @@ class Loopline:
         home = str(self.folder)
         return {**kept, "PATH": path, "HOME": home, "PYTHONUTF8": "1", **self.settings}
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """The command, at work."""
+    def start(self, *arguments: str, is_forked: bool = True) -> subprocess.Popen[str]:
+        """The command, at work, in a process that is forked from a warm one unless a test stops it with SIGSTOP."""
         return subprocess.Popen(
-            [str(LOOPLINE), *arguments],
+            warm_program(str(LOOPLINE), *arguments) if is_forked else [str(LOOPLINE), *arguments],
             cwd=self.folder,
             env=self.environment,
             stdin=subprocess.DEVNULL,
@@ -83,11 +83,11 @@ class Loopline:
         return Ran(out, err, code)
 
     def paste(self, line: str) -> Ran:
-        """What comes of a line in a shell, where the command begins as a user begins it."""
+        """What comes of a line in a shell."""
         ran = subprocess.run(
             ["bash", "-c", line],
             cwd=self.folder,
-            env=self.environment,
+            env={**self.environment, "PATH": warm_path(LOOPLINE)},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

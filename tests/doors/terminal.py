@@ -17,6 +17,7 @@ from typing import Self
 import pyte
 
 from tests.doors.command import LIMIT_SECONDS, LOOPLINE, PLACES, Loopline, wait_for
+from tests.support.warm_programs import warm_program
 
 
 class Terminal:
@@ -37,14 +38,13 @@ class Terminal:
         self._keys, inner = pty.openpty()
         fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         self._process = subprocess.Popen(
-            [str(LOOPLINE), *arguments],
+            warm_program(str(LOOPLINE), *arguments),
             cwd=loopline.folder,
             env={**loopline.environment, "TERM": "xterm-256color"},
             stdin=inner,
             stdout=inner,
             stderr=inner,
             start_new_session=True,
-            preexec_fn=_take_terminal,
         )
         os.close(inner)
         self._shown = bytearray()
@@ -166,8 +166,3 @@ class _Screen(pyte.Screen):
 
     def write_process_input(self, data: str) -> None:
         os.write(self._keys, data.encode())
-
-
-def _take_terminal() -> None:
-    """Make the pseudo-terminal the one whose Ctrl-C is heard."""
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)

@@ -33,7 +33,7 @@ def test_a_signal_stops_the_turn_and_the_next_one_goes_on(slow: Loopline, number
 
 
 def test_a_second_signal_ends_the_process_at_once(slow: Loopline) -> None:
-    process = slow.start("run", "slow", "work", "--model", "offline")
+    process = slow.start("run", "slow", "work", "--model", "offline", is_forked=False)
     wait_for(lambda: bool(ledger(slow.folder)))
     os.kill(process.pid, signal.SIGSTOP)
     process.send_signal(signal.SIGTERM)
@@ -143,7 +143,7 @@ def test_stop_fails_where_there_is_nothing_of_that_name_and_begins_no_store(tea:
 
 
 def test_a_turn_that_does_not_end_in_time_has_been_asked_to(slow: Loopline) -> None:
-    process = slow.start("run", "slow", "work", "-c", "c1")
+    process = slow.start("run", "slow", "work", "-c", "c1", is_forked=False)
     wait_for(lambda: bool(ledger(slow.folder)))
     os.kill(process.pid, signal.SIGSTOP)
     stopped = slow("stop", "-c", "c1", "--wait", "0.1")

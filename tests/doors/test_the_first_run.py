@@ -8,7 +8,7 @@ import shlex
 import pytest
 
 from tests.doors.bundles import QUESTION
-from tests.doors.command import ESCAPE, Loopline, write
+from tests.doors.command import ESCAPE, LOOPLINE, Loopline, write
 from tests.doors.conftest import Talked
 from tests.support.git_repositories import git
 
@@ -102,4 +102,4 @@ def test_the_picture_needs_nothing_from_elsewhere(tea: Loopline) -> None:
 def test_a_command_from_a_warm_process_does_what_one_from_a_shell_does(
     tea: Loopline, line: str
 ) -> None:
-    assert tea(*shlex.split(line)) == tea.paste(f"loopline {line}")
+    assert tea(*shlex.split(line)) == tea.paste(f"{LOOPLINE} {line}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import selectors
+import shlex
 import signal
 import socket
 import sys
@@ -31,6 +32,7 @@ _PRELOADED = (
     "loopline.cli.timeline",
     "loopline.knowledge.git",
     "loopline.mcp.server",
+    "loopline.server",
     "loopline.store",
     "loopline.testing",
     "markdown_it",
@@ -44,11 +46,23 @@ _addresses = list[str]()
 
 
 def warm_program(*words: str) -> list[str]:
-    """Return the command of a small process that stands for a Python file, or the code behind `-c`, with arguments.
+    """Return the command of a small process that stands for `python` with a file, `-c` or `-m`, and arguments.
 
-    It hands its streams, folder and environment over, ends with the program's exit code, and if it is killed, so is the program.
+    It hands its streams, folder and environment over, forwards SIGINT and SIGTERM, and ends as the program ends; if it is killed, so
+    is the program.
     """
     return [sys.executable, "-SE", __file__, "run", _address(), *words]
+
+
+def warm_path(script: Path) -> str:
+    """Return a `PATH` on which the command `script` is forked from the warm process; it sees the `PATH` behind that."""
+    folder = Path(_address()).parent
+    command = folder / script.name
+    if not command.exists():
+        words = shlex.join(warm_program(str(script)))
+        command.write_text(f'#!/bin/sh\nPATH="${{PATH#{folder}:}}" exec {words} "$@"\n')
+        command.chmod(0o755)
+    return os.pathsep.join([str(folder), str(script.parent), os.environ["PATH"]])
 
 
 def run_warm(
@@ -152,13 +166,19 @@ def _hand_over(address: str, words: list[str]) -> int:
         environment=dict(os.environ),
     )
     with _requested(address, request, (0, 1, 2)) as connection:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda number, _: connection.sendall(bytes([number])))
         for stream in (
             0,
             1,
             2,
         ):  # a pipe ends when the program closes it, not when this process does
             os.close(stream)
-        return int(connection.recv(16) or b"1")
+        code = int(connection.recv(16) or b"1")
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    return code
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,11 +219,19 @@ def _serve(address: str) -> _Request:
                 watched.register(os.pidfd_open(pid), selectors.EVENT_READ, program)
             elif key.fd not in watched.get_map():  # its program has ended at the same time
                 continue
-            elif key.fileobj is key.data.awaited_on:  # nobody waits for it any more
-                watched.unregister(key.fileobj)
-                os.kill(key.data.pid, signal.SIGKILL)
+            elif key.fileobj is key.data.awaited_on:
+                _forward(key.data, watched)
             else:
                 _reply(key.data, watched, key.fd)
+
+
+def _forward(program: _Program, watched: selectors.BaseSelector) -> None:
+    """Send the program the signals that it was sent, or SIGKILL if nobody waits for it any more."""
+    signals = program.awaited_on.recv(16)
+    if not signals:
+        watched.unregister(program.awaited_on)
+    for number in signals or [signal.SIGKILL]:
+        os.kill(program.pid, number)
 
 
 def _reply(program: _Program, watched: selectors.BaseSelector, ended: int) -> None:
@@ -229,11 +257,13 @@ def _close(watched: selectors.BaseSelector, connection: socket.socket) -> None:
 
 
 def _take_over(streams: Sequence[int]) -> None:
-    """Give this process a session and these streams."""
+    """Give this process a session, these streams, and the terminal that they are, if its Ctrl-C is nobody else's."""
     os.setsid()
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
+    if os.isatty(0):
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     sys.stdin = os.fdopen(0, encoding="utf-8", errors="surrogateescape", closefd=False)
     sys.stdout = os.fdopen(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)
     sys.stderr = os.fdopen(
@@ -251,6 +281,9 @@ def _become(request: _Request) -> None:
         case _Request(module="", arguments=["-c", code, *others]):
             sys.argv, sys.path[:0] = ["-c", *others], [""]
             exec(code, {"__name__": "__main__"})
+        case _Request(module="", arguments=["-m", module, *others]):
+            sys.argv, sys.path[:0] = [module, *others], [""]
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
         case _Request(module="", arguments=[file, *_]):
             sys.path.insert(0, str(Path(file).parent))
             runpy.run_path(file, run_name="__main__")
@@ -280,9 +313,11 @@ if __name__ == "__main__":
     if sys.argv[1] == "run":
         sys.exit(_hand_over(sys.argv[2], sys.argv[3:]))
     import atexit
+    import fcntl
     import gc
     import importlib
     import runpy
+    import termios
 
     for name in _PRELOADED:
         importlib.import_module(name)
