@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from loopline import BaseWorkflow, Bundle, BundleError, Harness, LooplineError, 
 from loopline.bundle import descriptor_modules, load, load_skills, load_tools
 from loopline.testing import Call, Say, ScriptedModel
 from tests.support.git_repositories import commit
+from tests.support.warm_programs import warm_program
 
 SKILL = "---\nname: Brewing\ndescription: How to brew.\n---\nBoil the water.\n"
 
@@ -157,7 +157,7 @@ def test_a_bundle_made_in_a_script_reads_no_other_file(tmp_path: Path) -> None:
         '        print((await talk.read("ar:turn_1.assistant.completion")).missing)\n'
         "asyncio.run(main())\n"
     )
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    done = subprocess.run(warm_program(f"{script}"), capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 

@@ -118,7 +118,7 @@ async def test_it_runs_a_turn(tmp_path: Path) -> None:
     assert '{"words":3,"sentences":2,"reading_minutes":0.0}' in str(model.requests[-1])
 
 
-@pytest.mark.parametrize("name", ["tea_shop", "bundle"])
+@pytest.mark.parametrize("name", ["tea_shop", pytest.param("bundle", marks=pytest.mark.campaign)])
 def test_its_own_tests_pass(tmp_path: Path, name: str) -> None:
     assert "2 passed" in python(
         create(name, tmp_path, LOOPLINE), "pytest", "-q", "-p", "no:cacheprovider"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import loopline
 from loopline import BundleError, Harness, ReactStateV2
 from loopline.bundle import load, load_tools
 from loopline.testing import ScriptedModel
+from tests.support.warm_programs import warm_program
 
 BEGINNING = '''from loopline import BaseWorkflow, Bundle
 from loopline.crew import GraphOptions
@@ -115,7 +115,7 @@ def test_a_wrong_call_in_a_script_is_refused_with_its_line(
         f"        {code}\n"
         "asyncio.run(main())\n"
     )
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    done = subprocess.run(warm_program(f"{script}"), capture_output=True, text=True, check=False)
     assert f"BundleError: {script}:7: {problem}" in done.stderr
 
 

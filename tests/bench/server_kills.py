@@ -22,6 +22,7 @@ from loopline.client import RemoteConversation, connect
 from loopline.timeline import Block
 from tests.bench.options import read_options
 from tests.docs.pages import ROOT
+from tests.support.warm_programs import warm_program
 
 LONGEST_CALL = 3.0
 """A turn waits in a call for so many seconds at most, of which a kill cuts off some."""
@@ -59,7 +60,7 @@ class KilledServer:
     async def start(self) -> None:
         """Start it, and wait until it listens."""
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.support.killed_server", self._store, f"{self.port}"),
+            *warm_program("-m", "tests.support.killed_server", self._store, f"{self.port}"),
             cwd=ROOT,
             stdout=asyncio.subprocess.PIPE,
         )
@@ -71,7 +72,7 @@ class KilledServer:
         assert self._process is not None
         with suppress(ProcessLookupError):
             self._process.kill()
-        await self._process.wait()
+        await self._process.communicate()
 
 
 async def run(turns: int, kills: int, seed: int) -> KillReport:

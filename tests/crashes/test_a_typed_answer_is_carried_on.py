@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from loopline import Harness, LooplineError
 from loopline.models.json_schema import json_form
 from loopline.testing import Say, ScriptedModel
 from tests.support.crashing_typed_turn import BUNDLE, TEXT, Advice
+from tests.support.warm_programs import warm_program
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,7 +22,7 @@ def killed(folder: Path, fate: str) -> str:
     """The store of a turn whose process died like this."""
     store = f"sqlite:///{folder}/talk.db"
     ran = subprocess.run(
-        [sys.executable, "-m", "tests.support.crashing_typed_turn", store],
+        warm_program("-m", "tests.support.crashing_typed_turn", store),
         cwd=ROOT,
         env={**os.environ, "FATE": fate},
         check=False,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 from loopline import Harness
@@ -13,11 +12,12 @@ from loopline.testing import Say, ScriptedModel
 from loopline.timeline import CustomEvent, Exit
 from tests.crashes.event_process import BUNDLE
 from tests.crashes.processes import HERE, ROOT, url
+from tests.support.warm_programs import warm_program
 
 
 def run(store: Path) -> int:
     """How a process ends that emits in the store."""
-    command = [sys.executable, "-m", "tests.crashes.event_process", str(store)]
+    command = warm_program("-m", "tests.crashes.event_process", str(store))
     return subprocess.run(command, cwd=ROOT, check=False).returncode
 
 

@@ -58,7 +58,7 @@ class Loopline:
         return {**kept, "PATH": path, "HOME": home, "PYTHONUTF8": "1", **self.settings}
 
     def start(self, *arguments: str, is_forked: bool = True) -> subprocess.Popen[str]:
-        """The command, at work, in a process that is forked from a warm one unless a test stops it with SIGSTOP."""
+        """The command, at work, in a process that is forked from a warm one; one that is stopped or begins anew is not."""
         return subprocess.Popen(
             warm_program(str(LOOPLINE), *arguments) if is_forked else [str(LOOPLINE), *arguments],
             cwd=self.folder,

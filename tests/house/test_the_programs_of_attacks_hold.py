@@ -7,7 +7,7 @@ import pytest
 from tests.bench.attacks.programs.__main__ import CLASSES, run_class
 
 SEED, MOST = 7, 2
-MARKS = {"sandbox": [pytest.mark.service]}
+MARKS = {"sandbox": [pytest.mark.service], "server": [pytest.mark.campaign]}
 
 
 @pytest.mark.parametrize(

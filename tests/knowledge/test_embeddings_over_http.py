@@ -64,7 +64,7 @@ class EmbeddingServer:
 @contextmanager
 def serving() -> Generator[EmbeddingServer]:
     server = EmbeddingServer()
-    thread = threading.Thread(target=server.http.serve_forever)
+    thread = threading.Thread(target=server.http.serve_forever, args=(0.02,))
     thread.start()
     try:
         yield server

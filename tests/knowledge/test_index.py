@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,7 +18,9 @@ from loopline.knowledge import IndexedFile, IndexKey, IndexStore
 from loopline.knowledge.fts import FtsIndexes
 from loopline.search import Chunk, Index, IndexDamaged, Kind, kind_of, name_parts, search
 from tests.support.examples import examples
+from tests.support.forked_processes import forked
 from tests.support.indexes import stored_index
+from tests.support.warm_programs import warm_program
 
 Make = Callable[[Sequence[Chunk]], Index]
 
@@ -330,7 +330,7 @@ def _build(folder: str, log: str) -> str:
 
 def test_eight_processes_that_start_together_build_once(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    with multiprocessing.get_context("spawn").Pool(8) as pool:
+    with forked.Pool(8) as pool:
         answers = pool.starmap(_build, [(str(tmp_path / "indexes"), str(log))] * 8)
     assert answers == ["docs/1999.md"] * 8
     assert log.read_text() == "built\n"
@@ -457,7 +457,7 @@ MOVED = {**FILES, "docs/3.md": "another", "docs/new.md": "new"}
 def test_a_killed_build_leaves_the_earlier_index_and_is_done_again(
     tmp_path: Path, step: int
 ) -> None:
-    command = [sys.executable, "-c", KILLED, str(tmp_path), str(step)]
+    command = warm_program("-c", KILLED, str(tmp_path), str(step))
     assert subprocess.run(command, cwd=Path(__file__).parents[2], check=False).returncode == -9
     assert FtsIndexes(tmp_path).open(IndexKey("2", "history")) is None
     history = History(FtsIndexes(tmp_path))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,6 +25,7 @@ from loopline.search import (
 )
 from loopline.search.vector_files import VectorFiles
 from tests.support.examples import examples
+from tests.support.warm_programs import warm_program
 
 Open = Callable[[Path], VectorStore]
 limits = st.integers(1, 9)
@@ -240,7 +240,7 @@ VectorFiles(Path(sys.argv[1])).build("one", Mortal(), MemoryIndex(chunks(100)), 
 
 @pytest.mark.parametrize("fatal", [0, 30, 99])
 def test_a_killed_build_ends_as_one_that_was_not_killed(tmp_path: Path, fatal: int) -> None:
-    command = [sys.executable, "-c", KILLED, str(tmp_path / "killed"), str(fatal)]
+    command = warm_program("-c", KILLED, str(tmp_path / "killed"), str(fatal))
     assert subprocess.run(command, cwd=Path(__file__).parents[2], check=False).returncode == -9
     index = MemoryIndex(chunks(100))
     for name in ("killed", "whole"):

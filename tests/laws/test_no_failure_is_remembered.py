@@ -180,7 +180,7 @@ class _Version(BaseHTTPRequestHandler):
 @contextmanager
 def docker_at(socket: Path) -> Generator[None]:
     with ThreadingUnixStreamServer(str(socket), _Version) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         try:
             yield

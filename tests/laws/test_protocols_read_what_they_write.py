@@ -202,7 +202,15 @@ HARD = ["<", "<channel:", "<channel:a>", "</channel:a>", "<tool_call ", "\\", "'
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
-    "head", ["", "<channel:code>", "<channel:answer>", "<tool_call name='x'>", "<tool_call "]
+    "head",
+    [
+        "",
+        "<channel:code>",
+        *(
+            pytest.param(head, marks=pytest.mark.campaign)
+            for head in ("<channel:answer>", "<tool_call name='x'>", "<tool_call ")
+        ),
+    ],
 )
 @pytest.mark.parametrize("piece", HARD)
 def test_two_hundred_kilobytes_of_anything_are_decided(

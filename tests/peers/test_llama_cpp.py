@@ -180,6 +180,7 @@ async def test_no_text_that_a_random_model_writes_into_its_calls_breaks_a_turn(
     assert {item.call_id for item in ended_results} == {call.call_id for call in calls}
 
 
+@pytest.mark.campaign
 async def test_a_turn_that_does_not_fit_is_made_smaller_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

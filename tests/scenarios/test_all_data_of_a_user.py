@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import sys
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from loopline.models import JsonObject
 from loopline.testing import FakeClock
 from tests.support.echo_model import EchoModel
 from tests.support.playground import bundle
+from tests.support.warm_programs import warm_program
 
 OWNERS = [("ann", "acme"), ("ben", "acme"), ("ann", "other")]
 
@@ -106,7 +106,7 @@ async def test_an_export_that_was_killed_is_written_again_and_other_folders_are_
     url = await _stored(tmp_path, FakeClock())
     folder, other = tmp_path / "export", tmp_path / "other"
     killed = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", KILLED_EXPORT, url, str(folder)
+        *warm_program("-c", KILLED_EXPORT, url, str(folder))
     )
     assert await killed.wait() == -signal.SIGKILL
     cut = {file.name for file in folder.iterdir()}

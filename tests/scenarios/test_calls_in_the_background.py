@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -35,6 +33,7 @@ from loopline.timeline import (
     checkpoint,
 )
 from tests.support.programs import bundle
+from tests.support.warm_programs import warm_program
 
 STARTED = """
 import asyncio, sys
@@ -153,7 +152,7 @@ async def test_after_a_kill_the_next_turn_says_so_once_and_nothing_begins_again(
 ) -> None:
     store = f"sqlite:///{tmp_path}/s.db"
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", STARTED, store),
+        *warm_program("-c", STARTED, store),
         stdout=asyncio.subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": "."},
     )
@@ -168,8 +167,8 @@ async def test_after_a_kill_the_next_turn_says_so_once_and_nothing_begins_again(
             return await talk.blocks()
 
     assert results(await turn("Does it run?")) == []  # it does, in the other process
-    os.kill(process.pid, signal.SIGKILL)
-    await process.wait()
+    process.kill()
+    await process.communicate()
     assert [result.ok for result in results(await turn("And?"))] == [False]
     blocks = await turn("And now?")
     assert [result.ok for result in results(blocks)] == [False]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 from pathlib import Path
 
+import pytest
+
 from loopline import Harness
 from loopline.errors import ModelError
 from loopline.models import ModelRegistry
@@ -29,6 +31,7 @@ def held() -> int:
     return blocks
 
 
+@pytest.mark.campaign
 async def test_a_long_lived_conversation_holds_no_more_blocks_than_its_context_shows(
     tmp_path: Path,
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from tests.bench.server_kills import run
 from tests.docs.pages import ROOT
 from tests.support.echo_model import EchoModel
 from tests.support.live_server import SHOP, serving, sse_records
+from tests.support.warm_programs import warm_program
 
 pytestmark = pytest.mark.campaign
 
@@ -30,7 +30,7 @@ HERE = "/conversations/default/default"
 def running(store: str) -> Generator[httpx2.Client]:
     """Run a server in a process that is killed when the context is left."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.killed_server", store],
+        warm_program("-m", "tests.support.killed_server", store),
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,
@@ -42,6 +42,7 @@ def running(store: str) -> Generator[httpx2.Client]:
             yield client
         finally:
             process.kill()
+            process.stdout.read()
             process.wait()
 
 

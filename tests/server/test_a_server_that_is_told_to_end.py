@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ import pytest
 from loopline.models import Json, JsonObject
 from tests.docs.pages import ROOT
 from tests.doors.command import Loopline, wait_for
+from tests.support.warm_programs import warm_program
 
 HERE = "/conversations/default/default/c1"
 HANG_SECONDS = 60
@@ -44,11 +44,10 @@ class EndedServer:
     def __init__(self, store: str, drain_seconds: float, descriptors: int) -> None:
         """Start it, and wait until it listens."""
         self._process = subprocess.Popen(
-            [
-                *("bash", "-c", f'ulimit -n {descriptors}; exec "$@"', "server"),
-                *(sys.executable, "-m", "tests.support.killed_server"),
-                *(store, "0", f"{drain_seconds}"),
-            ],
+            warm_program(
+                *("-m", "tests.support.killed_server", store, "0"),
+                *(f"{drain_seconds}", f"{descriptors}"),
+            ),
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -202,13 +201,16 @@ def pick(body: Json, *names: str) -> tuple[Json, ...]:
     return tuple(body[name] for name in names)
 
 
+@pytest.mark.campaign
 def test_what_a_reload_cuts_off_is_continued_by_the_new_code(tmp_path: Path) -> None:
     source = tmp_path / "guide" / "__init__.py"
     source.parent.mkdir()
     source.write_text(GUIDE.format(seconds=HANG_SECONDS, name="old code"))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    process = Loopline(tmp_path).start("serve", "guide", "--port", f"{port}", "--reload")
+    process = Loopline(tmp_path).start(
+        "serve", "guide", "--port", f"{port}", "--reload", is_forked=False
+    )
     try:
         with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=HANG_SECONDS) as client:
             wait_for(lambda: is_ready(client))

@@ -21,7 +21,7 @@ from tests.support.live_server import SHOP, serving
 
 ANN = Principal(tenant="acme", project="tea", user="ann")
 HERE = "/conversations/acme/tea/c1"
-WAIT = "call shop.wait name=8"
+WAIT = "call shop.wait name=6"
 """Longer than a key counts that was revoked."""
 RUN: JsonObject = {"threadId": "c1", "runId": "r", "state": {}, "tools": [], "context": []}
 PARTS: list[Json] = [{"type": "text", "text": WAIT}]
@@ -71,7 +71,13 @@ def place(tmp_path: Path) -> Generator[Place]:
         yield Place(url, file, key, other)
 
 
-@pytest.mark.parametrize(("path", "body"), STREAMS, ids=[path for path, _ in STREAMS])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        pytest.param(path, body, marks=pytest.mark.campaign if "/a" in path[:2] else (), id=path)
+        for path, body in STREAMS
+    ],
+)
 def test_a_stream_ends_when_its_key_is_revoked_and_its_turn_goes_on(
     path: str, body: JsonObject, place: Place
 ) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from loopline.server.event_streams import EarlyEvents
 from tests.bench.server_load import measure_loopline
 from tests.support.workbench import at_work, workbench
 
 
+@pytest.mark.campaign
 async def test_listeners_that_all_disconnect_and_connect_again_have_every_event_once(
     tmp_path: Path,
 ) -> None:

@@ -37,7 +37,14 @@ def until_served(port: int, bundle: str) -> None:
     raise AssertionError(f"{bundle} is not served")
 
 
-@pytest.mark.parametrize("place", ["guide", "bundles/guide", "installed/guide_of_ours"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "guide",
+        pytest.param("bundles/guide", marks=pytest.mark.campaign),
+        pytest.param("installed/guide_of_ours", marks=pytest.mark.campaign),
+    ],
+)
 def test_a_server_of_an_author_begins_anew_when_a_file_changes(place: str, tmp_path: Path) -> None:
     """The name `guide` is that of a folder here, of one in `bundles`, or of an installed bundle."""
     folder = tmp_path / place
@@ -52,7 +59,7 @@ def test_a_server_of_an_author_begins_anew_when_a_file_changes(place: str, tmp_p
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     loopline = Loopline(tmp_path, {"PYTHONPATH": f"{distribution.parent}"})
-    process = loopline.start("serve", "guide", "--port", f"{port}", "--reload")
+    process = loopline.start("serve", "guide", "--port", f"{port}", "--reload", is_forked=False)
     try:
         until_served(port, "before")
         (folder / "__init__.py").write_text(BUNDLE.format("after_it"))

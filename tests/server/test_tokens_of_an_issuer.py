@@ -94,7 +94,7 @@ def issuer() -> Generator[Issuer]:
             """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Answering)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     made.url = f"http://127.0.0.1:{server.server_port}"
     yield made

@@ -1,8 +1,10 @@
-"""A server in a process of its own, which tests kill: `killed_server.py STORE [PORT [DRAIN]]` prints its port and serves."""
+"""A server in a process of its own, which tests kill: `killed_server.py STORE [PORT [DRAIN [DESCRIPTORS]]]` prints its
+port and serves."""
 
 from __future__ import annotations
 
 import asyncio
+import resource
 import sys
 
 from loopline.server import ServerSettings, app, make_server
@@ -14,6 +16,8 @@ def main() -> None:
     """Serve the store until the process is killed."""
     port = int(sys.argv[2]) if sys.argv[2:] else 0
     drain_seconds = float(sys.argv[3]) if sys.argv[3:] else 20.0
+    if sys.argv[4:]:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[4]),) * 2)
     settings = ServerSettings(
         requests_per_minute=1_000_000, turns=1_000, drain_seconds=drain_seconds
     )

@@ -95,7 +95,7 @@ def receiving() -> Generator[Received, None, None]:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         received.url = f"http://127.0.0.1:{server.server_address[1]}"
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         try:
             yield received

@@ -53,7 +53,9 @@ class PacedServer:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Answering)
         self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.02,), daemon=True
+        )
 
     def __enter__(self) -> Self:
         self._thread.start()

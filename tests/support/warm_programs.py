@@ -176,7 +176,8 @@ def _hand_over(address: str, words: list[str]) -> int:
             os.close(stream)
         code = int(connection.recv(16) or b"1")
     if code < 0:
-        signal.signal(-code, signal.SIG_DFL)
+        if -code != signal.SIGKILL:
+            signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     return code
 

@@ -22,6 +22,7 @@ from tests.support.peers.call_replies import Call
 from tests.support.peers.http_server import Peer, Request, Step, serving
 from tests.support.peers.openai_like import OpenAI
 from tests.support.peers.openai_replies import Says, Usage
+from tests.support.warm_programs import warm_program
 from tests.support.workbench import workbench
 
 BYTES_A_TOKEN = 4
@@ -102,7 +103,7 @@ async def say(store: str, url: str, text: str) -> TurnResult:
 async def say_elsewhere(store: str, url: str, text: str) -> str:
     """Say it in another process; return the answer."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", __name__, store, url, text, stdout=asyncio.subprocess.PIPE
+        *warm_program("-m", __name__, store, url, text), stdout=asyncio.subprocess.PIPE
     )
     output, _ = await process.communicate()
     return output.decode().strip()
