@@ -24,16 +24,7 @@ from pydantic_ai import (
 )
 from pydantic_ai.models.openai import OpenAIResponsesModelSettings
 
-from loopline import Attachment
-from loopline.models import (
-    AssistantMessage,
-    Attached,
-    Options,
-    Prompt,
-    ToolCall,
-    ToolMessage,
-    UserMessage,
-)
+from loopline import Attachment, models
 from loopline.models.json import as_list, as_object
 from loopline.models.json_schema import json_form
 from loopline.providers.request_bytes import openai_schema
@@ -112,14 +103,14 @@ async def test_a_cache_point_before_an_answer_stands_alone_and_one_behind_it_bef
     None
 ):
     listener = Listener(cached=True)
-    call = ToolCall(name="w.look", arguments={}, call_id="c1")
+    call = models.ToolCall(name="w.look", arguments={}, call_id="c1")
     messages = (
-        AssistantMessage(text="", calls=(call,)),
-        ToolMessage(call_id="c1", name="w.look", text="7"),
-        AssistantMessage(text="It is 7."),
-        UserMessage(text="Sure?"),
+        models.AssistantMessage(text="", calls=(call,)),
+        models.ToolMessage(call_id="c1", name="w.look", text="7"),
+        models.AssistantMessage(text="It is 7."),
+        models.UserMessage(text="Sure?"),
     )
-    await listener.ask(Prompt(system="", messages=messages, cache_points=(2, 3)))
+    await listener.ask(models.Prompt(system="", messages=messages, cache_points=(2, 3)))
     assert told(listener.messages[0])[1:] == [
         ("c1", "w__look", "7", "success"),
         ("user", "|"),
@@ -188,11 +179,12 @@ async def test_other_providers_are_asked_to_keep_what_they_can_and_never_the_tai
 async def test_what_a_request_wants_is_a_setting_and_the_rest_is_as_the_model_was_made() -> None:
     listener = Listener()
     await listener.ask(
-        structs.replace(PROMPT, options=Options(force_tool="w.look", output_limit=50)),
+        structs.replace(PROMPT, options=models.Options(force_tool="w.look", output_limit=50)),
         structs.replace(
-            PROMPT, options=Options(allow_calls=False, reasoning_effort="low", stop=("Stop:",))
+            PROMPT,
+            options=models.Options(allow_calls=False, reasoning_effort="low", stop=("Stop:",)),
         ),
-        structs.replace(PROMPT, options=Options(json_object=True)),
+        structs.replace(PROMPT, options=models.Options(json_object=True)),
     )
     expected_model_settings: list[Mapping[str, object]] = [
         request.model_settings or {} for request in listener.asked
@@ -238,7 +230,7 @@ async def test_files_go_behind_what_was_said_to_a_family_that_is_known_to_take_t
 
 @pytest.mark.parametrize("wire", CLASSES)
 async def test_the_images_of_results_go_behind_the_results_of_the_round(wire: str) -> None:
-    image = Attached(
+    image = models.Attached(
         ref="fi:turn_1.outputs/a.png@1",
         name="a.png",
         mime="image/png",
@@ -246,16 +238,16 @@ async def test_the_images_of_results_go_behind_the_results_of_the_round(wire: st
         text="[IMAGE]",
         data=b64encode(png(30)).decode(),
     )
-    call = ToolCall(name="w.look", arguments={}, call_id="c1")
+    call = models.ToolCall(name="w.look", arguments={}, call_id="c1")
     messages = (
-        UserMessage(text="Look."),
-        AssistantMessage(text="", calls=(call,)),
-        ToolMessage(call_id="c1", name="w.look", text="seen", attachments=(image,)),
+        models.UserMessage(text="Look."),
+        models.AssistantMessage(text="", calls=(call,)),
+        models.ToolMessage(call_id="c1", name="w.look", text="seen", attachments=(image,)),
     )
     server = anthropic_like(ant.Says(".")) if wire == "messages" else openai_like(oai.Says("."))
     async with server as peer, bridged_at(peer, wire) as model:
         async for _ in model.stream(
-            Prompt(system="", tools=(), messages=messages, tail="ANNOUNCE")
+            models.Prompt(system="", tools=(), messages=messages, tail="ANNOUNCE")
         ):
             pass
     raw = peer.requests[0].raw
@@ -305,7 +297,7 @@ FORMED = {
 async def test_a_text_is_held_to_a_strict_form_as_it_is(wire: str) -> None:
     server = anthropic_like(ant.Says("{}")) if wire == "messages" else openai_like(oai.Says("{}"))
     async with server as peer, bridged_at(peer, wire) as model:
-        await asked(model, structs.replace(PROMPT, options=Options(json_form=FORM)))
+        await asked(model, structs.replace(PROMPT, options=models.Options(json_form=FORM)))
         assert model.capabilities.json_schema
     field, said = FORMED[wire]
     assert peer.requests[0].body[field] == said
@@ -314,7 +306,7 @@ async def test_a_text_is_held_to_a_strict_form_as_it_is(wire: str) -> None:
 @pytest.mark.parametrize("wire", CLASSES)
 async def test_a_form_that_leaves_something_open_is_any_object(wire: str) -> None:
     server = anthropic_like(ant.Says("{}")) if wire == "messages" else openai_like(oai.Says("{}"))
-    loose = Options(json_form=replace(FORM, strict=False))
+    loose = models.Options(json_form=replace(FORM, strict=False))
     async with server as peer, bridged_at(peer, wire) as model:
         await asked(model, structs.replace(PROMPT, options=loose))
     body = peer.requests[0].body

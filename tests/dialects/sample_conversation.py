@@ -5,41 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
+from loopline import timeline
 from loopline.events import Delta, Event
 from loopline.models import Usage
-from loopline.timeline import (
-    Block,
-    Body,
-    Completion,
-    ConversationKey,
-    CustomEvent,
-    Decision,
-    Draft,
-    Exit,
-    Notes,
-    Notice,
-    RangeSummary,
-    RoundStart,
-    RunChild,
-    Source,
-    SourceAdded,
-    SystemMessage,
-    Thinking,
-    ToolCalled,
-    ToolPending,
-    ToolResult,
-    ToolsSelected,
-    TurnHeader,
-    UserFollowup,
-    UserPrompt,
-)
 
-Told = Body | Delta
+Told = timeline.Body | Delta
 """What happens: a body that is recorded, or a delta."""
 
-TALK = ConversationKey(name="tea", user="ann", tenant="acme", project="shop")
+TALK = timeline.ConversationKey(name="tea", user="ann", tenant="acme", project="shop")
 START = datetime(2026, 4, 11, 10, 0, tzinfo=UTC)
-HEADER = TurnHeader(bundle="guide", model="m", protocol="native")
+HEADER = timeline.TurnHeader(bundle="guide", model="m", protocol="native")
 NO_MODEL = "There is no answer: the model could not be asked (down)."
 
 
@@ -55,8 +30,8 @@ def reset(channel: str = "answer") -> Delta:
     return Delta(type="reset", channel=channel)
 
 
-def begun(*takes: int, limit: int = 5) -> RoundStart:
-    return RoundStart(
+def begun(*takes: int, limit: int = 5) -> timeline.RoundStart:
+    return timeline.RoundStart(
         saw=0,
         takes=takes,
         epoch=1,
@@ -71,8 +46,8 @@ def begun(*takes: int, limit: int = 5) -> RoundStart:
     )
 
 
-def answer_begun() -> RoundStart:
-    return RoundStart(
+def answer_begun() -> timeline.RoundStart:
+    return timeline.RoundStart(
         saw=0,
         takes=(),
         epoch=1,
@@ -89,29 +64,33 @@ def answer_begun() -> RoundStart:
     )
 
 
-def decided(stop_reason: str, usage: Usage, calls: int = 0) -> Decision:
-    return Decision(model="m", stop_reason=stop_reason, calls=calls, usage=usage)
+def decided(stop_reason: str, usage: Usage, calls: int = 0) -> timeline.Decision:
+    return timeline.Decision(model="m", stop_reason=stop_reason, calls=calls, usage=usage)
 
 
 FIRST: Sequence[Told] = [
-    UserPrompt(text="Which tea?"),
+    timeline.UserPrompt(text="Which tea?"),
     HEADER,
     Delta(type="progress", channel="tools", total=14),
-    ToolsSelected(names=("w.look",), usage=spent(40, 6)),
+    timeline.ToolsSelected(names=("w.look",), usage=spent(40, 6)),
     begun(1),
     delta("thinking", "Two "),
     delta("thinking", "places."),
     decided("tool_use", spent(100, 20), calls=2),
-    Thinking(text="Two places."),
-    ToolCalled(call_id="c1", tool="w.look", arguments={"place": "shelf"}),
-    ToolCalled(call_id="c2", tool="w.look", arguments={"place": "attic"}),
+    timeline.Thinking(text="Two places."),
+    timeline.ToolCalled(call_id="c1", tool="w.look", arguments={"place": "shelf"}),
+    timeline.ToolCalled(call_id="c2", tool="w.look", arguments={"place": "attic"}),
     Delta(type="progress", channel="tool", text="halfway", call_id="c1"),
     Delta(type="custom", channel="tool", name="shelf", data={"pots": 1}, call_id="c1"),
-    ToolResult(call_id="c2", tool="w.look", text="no attic", status="error", elapsed_ms=1234.0),
-    UserFollowup(text="Green, please."),
-    ToolResult(call_id="c1", tool="w.look", text="three teas\nand a pot", elapsed_ms=234.0),
-    SourceAdded(sid=1, source=Source(url="https://tea.example", title="Teas")),
-    RangeSummary(
+    timeline.ToolResult(
+        call_id="c2", tool="w.look", text="no attic", status="error", elapsed_ms=1234.0
+    ),
+    timeline.UserFollowup(text="Green, please."),
+    timeline.ToolResult(
+        call_id="c1", tool="w.look", text="three teas\nand a pot", elapsed_ms=234.0
+    ),
+    timeline.SourceAdded(sid=1, source=timeline.Source(url="https://tea.example", title="Teas")),
+    timeline.RangeSummary(
         covers=2,
         first_turn=1,
         last_turn=1,
@@ -119,42 +98,42 @@ FIRST: Sequence[Told] = [
         messages_before=9,
         messages_after=4,
     ),
-    SystemMessage(code="context", text="It was summed up."),
+    timeline.SystemMessage(code="context", text="It was summed up."),
     begun(10),
     delta("answer", "Ma"),
     reset(),
     decided("stop", spent(150, 30)),
-    Notes(text="I know."),
-    Draft(text="Matcha.", reason="interrupt"),
+    timeline.Notes(text="I know."),
+    timeline.Draft(text="Matcha.", reason="interrupt"),
     begun(),
     decided("stop", spent(160, 10)),
-    Draft(text="Sencha.", reason="synthesis"),
+    timeline.Draft(text="Sencha.", reason="synthesis"),
     answer_begun(),
     delta("answer", "Se"),
     reset(),
     delta("answer", "Sencha ", attempt=2),
     delta("answer", "[1].", attempt=2),
-    Decision(model="m", stop_reason="stop", usage=spent(200, 15), purpose="answer"),
-    Completion(text="Sencha [[S:1]].", sources_used=(1,)),
-    Exit(reason="complete", rounds=3, elapsed_ms=5678.0),
+    timeline.Decision(model="m", stop_reason="stop", usage=spent(200, 15), purpose="answer"),
+    timeline.Completion(text="Sencha [[S:1]].", sources_used=(1,)),
+    timeline.Exit(reason="complete", rounds=3, elapsed_ms=5678.0),
 ]
 SECOND: Sequence[Told] = [
-    UserPrompt(text="Order it."),
+    timeline.UserPrompt(text="Order it."),
     HEADER,
     begun(26, limit=0),
     decided("tool_use", spent(50, 5), calls=2),
-    Notes(text="I ask first."),
-    ToolCalled(call_id="c3", tool="w.ask", arguments={"question": "How much?"}),
-    ToolCalled(call_id="c4", tool="crew.agent", arguments={"task": "find a shop"}),
-    RunChild(call_id="c4", conversation="tea~c4"),
-    ToolPending(call_id="c3", kind="question", question="How much?", digest=""),
+    timeline.Notes(text="I ask first."),
+    timeline.ToolCalled(call_id="c3", tool="w.ask", arguments={"question": "How much?"}),
+    timeline.ToolCalled(call_id="c4", tool="crew.agent", arguments={"task": "find a shop"}),
+    timeline.RunChild(call_id="c4", conversation="tea~c4"),
+    timeline.ToolPending(call_id="c3", kind="question", question="How much?", digest=""),
     Delta(type="pending", channel="tool", text="How much?", call_id="c3"),
-    RunChild(call_id="c4", conversation="tea~c4", reason="complete", usage=spent(70, 7)),
-    ToolResult(call_id="c4", tool="crew.agent", text="A shop.", elapsed_ms=2000.0),
+    timeline.RunChild(call_id="c4", conversation="tea~c4", reason="complete", usage=spent(70, 7)),
+    timeline.ToolResult(call_id="c4", tool="crew.agent", text="A shop.", elapsed_ms=2000.0),
 ]
 CLOSING: Sequence[Told] = [
-    ToolResult(call_id="c3", tool="w.ask", text="Cut off.", status="interrupted"),
-    Exit(reason="interrupted", rounds=1, elapsed_ms=61_500.0),
+    timeline.ToolResult(call_id="c3", tool="w.ask", text="Cut off.", status="interrupted"),
+    timeline.Exit(reason="interrupted", rounds=1, elapsed_ms=61_500.0),
 ]
 THIRD: Sequence[Told] = [
     HEADER,
@@ -162,16 +141,16 @@ THIRD: Sequence[Told] = [
     begun(37),
     delta("answer", "It"),
     reset(),
-    Notice(code="model_error", text="down"),
-    CustomEvent(name="apology", data=["sorry"]),
-    Completion(text=NO_MODEL, flag="summary", reason="error", error="down"),
-    Exit(reason="error", error="down", elapsed_ms=5.0),
+    timeline.Notice(code="model_error", text="down"),
+    timeline.CustomEvent(name="apology", data=["sorry"]),
+    timeline.Completion(text=NO_MODEL, flag="summary", reason="error", error="down"),
+    timeline.Exit(reason="error", error="down", elapsed_ms=5.0),
 ]
 
 _TOLD: Sequence[tuple[int, Sequence[Told]]] = [
     (1, FIRST),
     (2, SECOND),
-    (3, [UserPrompt(text="Never mind.")]),
+    (3, [timeline.UserPrompt(text="Never mind.")]),
     (2, CLOSING),
     (3, THIRD),
 ]
@@ -189,10 +168,10 @@ def events(told: Sequence[tuple[int, Sequence[Told]]] = _TOLD) -> Iterator[Event
                 yield block(seq, turn, item)
 
 
-def block(seq: int, turn: int, body: Body) -> Block:
+def block(seq: int, turn: int, body: timeline.Body) -> timeline.Block:
     ts = START + timedelta(seconds=seq)
-    return Block(seq=seq, turn=turn, round=0, n=1, ts=ts, term=1, body=body)
+    return timeline.Block(seq=seq, turn=turn, round=0, n=1, ts=ts, term=1, body=body)
 
 
 EVENTS: Sequence[Event] = list(events())
-BLOCKS: Sequence[Block] = [event for event in EVENTS if isinstance(event, Block)]
+BLOCKS: Sequence[timeline.Block] = [event for event in EVENTS if isinstance(event, timeline.Block)]

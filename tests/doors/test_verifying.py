@@ -5,26 +5,19 @@ from __future__ import annotations
 import pytest
 
 from loopline import BaseWorkflow, Bundle, Harness, Output, TurnPayload, TurnResult, tool
+from loopline import timeline as tl
 from loopline.cli.timeline_reports import verification_summary, verify_answers
 from loopline.clock import SystemClock
 from loopline.models import ToolCall
 from loopline.redaction.redaction import Redactor
 from loopline.testing import Call, ScriptedModel
-from loopline.timeline import (
-    Block,
-    Body,
-    Completion,
-    Source,
-    SourceAdded,
-    Support,
-    Timeline,
-    verify,
-)
 from loopline.tools import MemoryWeb, WebPage
 
 SOURCES = {
-    1: Source(url="https://one.example", text="The kettle boils 3 cups of water in two minutes."),
-    2: Source(url="https://two.example"),
+    1: tl.Source(
+        url="https://one.example", text="The kettle boils 3 cups of water in two minutes."
+    ),
+    2: tl.Source(url="https://two.example"),
 }
 TEXTS = {sid: [source.text] for sid, source in SOURCES.items()}
 
@@ -41,17 +34,17 @@ TEXTS = {sid: [source.text] for sid, source in SOURCES.items()}
     ],
 )
 def test_an_answer_is_summed_up_in_a_line(answer: str, message: str) -> None:
-    assert verification_summary(verify(answer, SOURCES, TEXTS)) == message
+    assert verification_summary(tl.verify(answer, SOURCES, TEXTS)) == message
 
 
 def test_every_answer_of_a_turn_is_compared_with_what_the_pool_holds_now() -> None:
-    bodies: list[tuple[int, Body]] = [
-        (1, Completion(text="The kettle boils water. [[S:1]]")),
-        (1, SourceAdded(sid=1, source=SOURCES[1])),
-        (2, Completion(text="Nothing.")),
+    bodies: list[tuple[int, tl.Body]] = [
+        (1, tl.Completion(text="The kettle boils water. [[S:1]]")),
+        (1, tl.SourceAdded(sid=1, source=SOURCES[1])),
+        (2, tl.Completion(text="Nothing.")),
     ]
-    timeline = Timeline(
-        Block(seq=seq, turn=turn, round=0, n=1, ts=SystemClock().now(), term=1, body=body)
+    timeline = tl.Timeline(
+        tl.Block(seq=seq, turn=turn, round=0, n=1, ts=SystemClock().now(), term=1, body=body)
         for seq, (turn, body) in enumerate(bodies, start=1)
     )
     assert [
@@ -93,18 +86,18 @@ class Searcher(BaseWorkflow):
 def look(text: str, signed: bool = False) -> Output:
     """Look at a page that changes."""
     lead = "Ann Example, " * 9 + "\n" if signed else ""
-    return Output(lead + text, sources=[Source(url="https://tea.example", text=text)])
+    return Output(lead + text, sources=[tl.Source(url="https://tea.example", text=text)])
 
 
 async def supports(
     *script: ToolCall | str, bundle: Bundle, redactor: Redactor | None = None
-) -> list[Support]:
+) -> list[tl.Support]:
     """Return how each cited sentence of the answer is supported."""
     model = ScriptedModel([*script])
     async with Harness.open(bundle, store="memory:", model=model, redactor=redactor) as harness:
         talk = harness.conversation("c1")
         await talk.say("How?")
-        [verified] = verify_answers(Timeline(await talk.blocks()), None)
+        [verified] = verify_answers(tl.Timeline(await talk.blocks()), None)
     return [sentence.together.support for sentence in verified.report.cited]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from loopline import timeline as tl
 from loopline.cli.bundle_access import FinishedRun, Invocation, next_commands, repository_to_ask
 from loopline.cli.knowledge import index_line
 from loopline.cli.options import Choices
@@ -16,16 +17,6 @@ from loopline.cli.reader import make_name
 from loopline.cli.run import answer_text, number_citations, source_lines
 from loopline.cli.terminal import escape, format_duration
 from loopline.knowledge import KnowledgeState
-from loopline.timeline import (
-    Block,
-    Body,
-    Completion,
-    Source,
-    SourceAdded,
-    Timeline,
-    ToolResult,
-    UserPrompt,
-)
 
 STATE = KnowledgeState(
     repository="tea",
@@ -43,22 +34,22 @@ STATE = KnowledgeState(
 )
 
 
-def timeline(*bodies: Body) -> Timeline:
+def timeline(*bodies: tl.Body) -> tl.Timeline:
     ts = datetime(2026, 1, 1, tzinfo=UTC)
-    return Timeline(
-        Block(seq=seq, turn=1, round=0, n=1, ts=ts, term=1, body=body)
+    return tl.Timeline(
+        tl.Block(seq=seq, turn=1, round=0, n=1, ts=ts, term=1, body=body)
         for seq, body in enumerate(bodies, start=1)
     )
 
 
-def source(sid: int, title: str = "Tea") -> SourceAdded:
+def source(sid: int, title: str = "Tea") -> tl.SourceAdded:
     url = f"ks:docs/{sid}.md@3f2a91c#L1-L2"
-    return SourceAdded(sid=sid, source=Source(url=url, title=title, source_type="file"))
+    return tl.SourceAdded(sid=sid, source=tl.Source(url=url, title=title, source_type="file"))
 
 
 def test_citations_are_numbered_in_the_order_of_their_first_mention() -> None:
     talked = timeline(
-        source(1), source(2), source(3), Completion(text="A [[S:3]] b [[S:1,3]] `[[S:2]]`")
+        source(1), source(2), source(3), tl.Completion(text="A [[S:3]] b [[S:1,3]] `[[S:2]]`")
     )
     answer = number_citations(talked, talked.turn(1))
     assert answer.text == "A [1] b [2] [1] `[[S:2]]`"
@@ -69,7 +60,7 @@ def test_citations_are_numbered_in_the_order_of_their_first_mention() -> None:
 
 
 def test_a_source_that_nobody_knows_is_marked() -> None:
-    talked = timeline(source(1), Completion(text="A [[S:7]]"))
+    talked = timeline(source(1), tl.Completion(text="A [[S:7]]"))
     assert number_citations(talked, talked.turn(1)).text == "A [?]"
 
 
@@ -78,12 +69,12 @@ def test_a_turn_without_an_answer_has_no_text() -> None:
 
 
 def test_in_few_lines_none_is_empty() -> None:
-    talked = timeline(Completion(text="a\n\nb\n \n\nc"))
+    talked = timeline(tl.Completion(text="a\n\nb\n \n\nc"))
     assert answer_text(number_citations(talked, talked.turn(1)), dense=True).plain == "a\nb\nc"
 
 
 def test_a_heading_gives_way_to_its_ref() -> None:
-    talked = timeline(source(1, "A heading that is rather long"), Completion(text="[[S:1]]"))
+    talked = timeline(source(1, "A heading that is rather long"), tl.Completion(text="[[S:1]]"))
     (line,) = source_lines(number_citations(talked, talked.turn(1)).sources, 50)
     assert line.plain == "[1] A heading that i… — ks:docs/1.md@3f2a91c#L1-L2"
 
@@ -164,9 +155,9 @@ def test_commands_to_paste_are_quoted_and_keep_what_was_chosen(tmp_path: Path) -
         bundle="guide", text="What's tea?", conversation="c 1", choices=choices, knowledge=STATE
     )
     blocks = timeline(
-        UserPrompt(text="What's tea?"),
-        ToolResult(call_id="c1", tool="react.search_knowledge", text="tea"),
-        ToolResult(call_id="c2", tool="react.plan", text="done"),
+        tl.UserPrompt(text="What's tea?"),
+        tl.ToolResult(call_id="c1", tool="react.search_knowledge", text="tea"),
+        tl.ToolResult(call_id="c2", tool="react.plan", text="done"),
     ).blocks
     here = started(tmp_path, script, PATH=str(script.parent))
     assert next_commands(ran, blocks, here) == [

@@ -12,7 +12,7 @@ from typing import Any, Generic, Unpack, cast
 from msgspec import structs
 from typing_extensions import TypeForm, TypeVar
 
-from loopline import react
+from loopline import crew, react
 from loopline import timeline as tl
 from loopline import tools as toolbox
 from loopline.bundle import loop_checks
@@ -29,19 +29,6 @@ from loopline.bundle.loop import (
 )
 from loopline.bundle.prepared_run import ApplicationHostingService, McpTools, PreparedRun
 from loopline.bundle.properties import Properties
-from loopline.crew import (
-    Agent,
-    Agents,
-    Crew,
-    GraphTool,
-    HandOverTool,
-    Quality,
-    leader,
-    leading_agents,
-    own_turn_hooks,
-    own_turn_tools,
-    with_cache,
-)
 from loopline.errors import LooplineError
 from loopline.events import Delta, EventSink
 from loopline.files import file_bodies
@@ -71,7 +58,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
     tools: Sequence[Callable[..., Any]] = ()
     skills: Sequence[str | Path] = ()
     knowledge_config: Mapping[str, Json] | None = None
-    agents: Sequence[Agent] = ()
+    agents: Sequence[crew.Agent] = ()
     guards: Sequence[react.Guard] = ()
     round_hooks: Sequence[react.RoundHook] = ()
     middleware: Sequence[react.Middleware] = ()
@@ -356,10 +343,10 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         return successor
 
     @property
-    def _leaders(self) -> Agents | None:
+    def _leaders(self) -> crew.Agents | None:
         """The agents that may lead the conversation; None or empty if there are none."""
         agents = self._run.services.agents
-        return agents and leading_agents(agents)
+        return agents and crew.leading_agents(agents)
 
     def _apply_leader(self, loop: LoopSpec) -> LoopSpec:
         """Return the loop of the agent that leads the conversation, or the bundle's own loop if none leads."""
@@ -368,13 +355,13 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         leaders = self._leaders
         if not leaders or tl.child_depth(recorder.conversation.name):
             return loop
-        agent = leaders.get(leader(recorder.timeline))
+        agent = leaders.get(crew.leader(recorder.timeline))
         if agent is None:
             return loop.base or loop
         reasoning = services.quality.for_preset(loop.preset.name).quality.reasoning
         return loop.for_leader(agent, reasoning.effort(agent.name), self._run.models)
 
-    def _own_turn_quality(self, loop: LoopSpec) -> Quality | None:
+    def _own_turn_quality(self, loop: LoopSpec) -> crew.Quality | None:
         """Return the quality options for the user's own turn; None if they are off, or the answer has an output type."""
         quality = self._run.services.quality.for_preset(loop.preset.name).quality
         is_on = quality.own_turns and quality.enabled and loop.output is None
@@ -387,7 +374,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         quality = None if child is not None else self._own_turn_quality(loop)
         if quality is None:
             return extensions
-        hooks = own_turn_hooks(quality, self._run.payload.text)
+        hooks = crew.own_turn_hooks(quality, self._run.payload.text)
         return structs.replace(extensions, round_hooks=(*extensions.round_hooks, *hooks))
 
     def _guards(self) -> tuple[react.Guard, ...]:
@@ -435,7 +422,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
                 tool for tool in bundle_tools.values() if tool.effect != "meta"
             )
         if loop.call_cache is not None:
-            bundle_tools = toolbox.ToolSet(with_cache(bundle_tools.values(), loop.call_cache))
+            bundle_tools = toolbox.ToolSet(crew.with_cache(bundle_tools.values(), loop.call_cache))
         hide = toolbox.HideTool(options.editable_tail_size_in_tokens)
         built_in: list[toolbox.Tool] = [toolbox.PlanTool(), toolbox.ReadTool(), hide]
         if search is not None:
@@ -466,23 +453,23 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         """
         services = self._run.services
         tools: list[toolbox.Tool] = []
-        crew = self._crew(loop) if depth < options.max_depth else None
+        own_crew = self._crew(loop) if depth < options.max_depth else None
         if services.graph is not None and not depth and options.max_depth:
             learns = services.quality.for_preset(loop.preset.name).reflexion is not None
-            tools.append(GraphTool(services.graph, services.clock, learns=learns))
-        if crew is not None:
-            tools += crew.tools(loop.offers)
+            tools.append(crew.GraphTool(services.graph, services.clock, learns=learns))
+        if own_crew is not None:
+            tools += own_crew.tools(loop.offers)
         if depth:
             return tools
         if leaders := self._leaders:
-            tools.append(HandOverTool(leaders, loop.agent))
+            tools.append(crew.HandOverTool(leaders, loop.agent))
         quality = self._own_turn_quality(loop)
         if quality is not None:
-            own_crew = crew or crew_of(Agents(), loop.preset, services)
-            tools += own_turn_tools(own_crew, quality, self._run.payload.text)
+            own_crew = own_crew or crew_of(crew.Agents(), loop.preset, services)
+            tools += crew.own_turn_tools(own_crew, quality, self._run.payload.text)
         return tools
 
-    def _crew(self, loop: LoopSpec) -> Crew | None:
+    def _crew(self, loop: LoopSpec) -> crew.Crew | None:
         """Return the crew with the agents that the loop may run; None if there are none."""
         services = self._run.services
         agents = services.agents and services.agents.without(loop.agent)

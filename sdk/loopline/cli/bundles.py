@@ -21,18 +21,10 @@ from rich.text import Text
 
 from loopline import bundle as bundles
 from loopline import tools as toolbox
+from loopline.cli import parameters
 from loopline.cli.bundle_access import Invocation, open_bundle, parse_properties
 from loopline.cli.knowledge import index_line, vectors_line
 from loopline.cli.options import ANSWERED, FAILED, Choices, UsageError, command
-from loopline.cli.parameters import (
-    PATH,
-    bundle_argument,
-    json_option,
-    model_option,
-    prop_option,
-    store_option,
-    user_option,
-)
 from loopline.cli.terminal import QUIET, WARNING, Screen, escape, quantity
 from loopline.clock import SystemClock
 from loopline.crew import Agents
@@ -90,11 +82,11 @@ class Findings:
 
 
 @command
-@bundle_argument
-@store_option
-@model_option
-@prop_option
-@json_option
+@parameters.bundle_argument
+@parameters.store_option
+@parameters.model_option
+@parameters.prop_option
+@parameters.json_option
 async def check(choices: Choices, screen: Screen, bundle: str) -> int:
     """Show the parts of a bundle, its problems and its warnings."""
     try:
@@ -301,10 +293,10 @@ def _signature(tool: toolbox.Tool) -> str:
     if not isinstance(tool, toolbox.BoundTool):
         return _parameters(tool.spec.parameters)
     shown = tool.spec.parameters.get("properties")
-    parameters = inspect.signature(tool.function.function).parameters.values()
+    written = inspect.signature(tool.function.function).parameters.values()
     return ", ".join(
         f"{parameter.name}{'' if parameter.default is parameter.empty else '?'}: {_annotation(parameter)}"
-        for parameter in parameters
+        for parameter in written
         if isinstance(shown, dict) and parameter.name in shown
     )
 
@@ -387,15 +379,15 @@ def _findings_document(findings: Findings) -> JsonObject:
 
 
 @command
-@bundle_argument
+@parameters.bundle_argument
 @click.argument("name", metavar="ALIAS.FUNCTION", help="The tool.")
 @click.argument(
     "arguments_json", default="{}", metavar="[JSON]", help="Its arguments, as a JSON object."
 )
-@user_option
-@store_option
-@prop_option
-@json_option
+@parameters.user_option
+@parameters.store_option
+@parameters.prop_option
+@parameters.json_option
 async def call_tool(
     choices: Choices, screen: Screen, bundle: str, name: str, arguments_json: str
 ) -> int:
@@ -536,7 +528,7 @@ def _show_outcome(outcome: toolbox.Outcome, choices: Choices, screen: Screen) ->
 @click.option(
     "folder",
     "--in",
-    type=PATH,
+    type=parameters.PATH,
     default=Path(),
     show_default=True,
     metavar="FOLDER",
@@ -563,7 +555,7 @@ async def new(choices: Choices, screen: Screen, name: str, folder: Path) -> int:
 
 
 @command
-@json_option
+@parameters.json_option
 async def list_bundles(choices: Choices, screen: Screen) -> int:
     """List the bundles that can be opened by name."""
     entries = bundles.available()

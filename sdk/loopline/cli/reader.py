@@ -14,13 +14,8 @@ import click
 from rich.rule import Rule
 from rich.text import Text
 
+from loopline.cli import parameters
 from loopline.cli.options import ANSWERED, FAILED, Choices, UsageError, command
-from loopline.cli.parameters import (
-    conversation_argument,
-    conversation_option,
-    json_option,
-    scope_options,
-)
 from loopline.cli.terminal import QUIET, REF, Screen, escape, quantity
 from loopline.errors import LooplineError, StoreError
 from loopline.harness import ConversationNames, ReadOnlyStore
@@ -158,9 +153,9 @@ async def read_object(file: Path) -> JsonObject:
 @click.argument(
     "refs", nargs=-1, required=True, metavar="REF…", help="Refs, as other commands print them."
 )
-@conversation_option
-@scope_options
-@json_option
+@parameters.conversation_option
+@parameters.scope_options
+@parameters.json_option
 async def read(choices: Choices, screen: Screen, refs: tuple[str, ...]) -> int:
     """Read anything that has a ref."""
     async with open_store(choices) as store:
@@ -211,9 +206,9 @@ def _item_document(item: Item) -> Json:
 
 
 @command
-@conversation_argument
-@conversation_option
-@scope_options
+@parameters.conversation_argument
+@parameters.conversation_option
+@parameters.scope_options
 async def export(choices: Choices, screen: Screen) -> int:
     """Print a conversation as a JSON document."""
     async with open_store(choices) as store:

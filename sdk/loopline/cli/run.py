@@ -21,14 +21,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from loopline import timeline as tl
-from loopline.cli import parameters
-from loopline.cli.bundle_access import (
-    FinishedRun,
-    Invocation,
-    next_commands,
-    open_bundle,
-    store_options,
-)
+from loopline.cli import bundle_access, parameters
 from loopline.cli.knowledge import index_line
 from loopline.cli.options import (
     ANSWERED,
@@ -194,7 +187,7 @@ async def _run_turn(
 ) -> int:
     """Run one turn, or continue the turn that was cut off if `text` is None; print it, and return the exit code."""
     _check_message(text, answers or {}, files)
-    async with open_bundle(bundle, choices, screen) as harness:
+    async with bundle_access.open_bundle(bundle, choices, screen) as harness:
         name = await _conversation_name(harness, choices, screen, is_new=text is not None)
         conversation = harness.conversation(name, user=choices.user_name)
         introduce(harness, screen)
@@ -210,7 +203,7 @@ async def _run_turn(
                 any_bundle=any_bundle,
             )
         show_result(finished, name, screen, as_json=choices.as_json)
-        summary = FinishedRun(
+        summary = bundle_access.FinishedRun(
             bundle=bundle,
             text=(text or "").strip(),
             conversation=name,
@@ -219,7 +212,9 @@ async def _run_turn(
             stopped=finished.result.exit_reason == "stopped",
             pending=tuple(call.call_id for call in finished.result.pending),
         )
-        for line in next_commands(summary, finished.blocks, Invocation.now()):
+        for line in bundle_access.next_commands(
+            summary, finished.blocks, bundle_access.Invocation.now()
+        ):
             screen.note_command(line)
     if svg is not None:
         screen.save_picture(svg, _render_command(sys.argv[1:]))
@@ -342,7 +337,7 @@ async def watch(
     Raises:
         LooplineError: the turn could not begin, or the message was withdrawn.
     """
-    options = ["-c", conversation.conversation.name, *store_options(choices)]
+    options = ["-c", conversation.conversation.name, *bundle_access.store_options(choices)]
     location = escape(shlex.join(options))
     hint = f"Ctrl-C withdraws your message · loopline stop {location} ends both"
     display = TurnDisplay(screen, animated=animated, busy_hint=hint)
@@ -546,7 +541,7 @@ async def resume(
         return await _run_turn(choices, screen, bundle, any_bundle=any_bundle)
     if any_bundle:
         raise UsageError("--any-bundle continues one turn: name its conversation, without --all")
-    async with open_bundle(bundle, choices, screen) as harness:
+    async with bundle_access.open_bundle(bundle, choices, screen) as harness:
         show = None if choices.as_json else partial(_show_recovery, screen)
         with stop_on_signal(screen):
             recoveries = await harness.carry_on(at_once=at_once, on_outcome=show)

@@ -22,15 +22,9 @@ from prompt_toolkit.styles import default_pygments_style, default_ui_style, merg
 from rich.text import Text
 
 from loopline import timeline as tl
+from loopline.cli import run
 from loopline.cli.chat_loop import GREETING, Chat, Command
 from loopline.cli.options import BY_SIGNAL
-from loopline.cli.run import (
-    ChatConversation,
-    FinishedTurn,
-    answer_question,
-    number_citations,
-    show_sources,
-)
 from loopline.cli.terminal import Screen, escape
 from loopline.cli.transcript import Transcript, markdown_rows
 from loopline.cli.turn_display import DECLINE, QuestionForm
@@ -50,7 +44,7 @@ OTHER_LINES = 5
 _logger = logging.getLogger("loopline")
 
 
-async def converse(conversation: ChatConversation) -> int:
+async def converse(conversation: run.ChatConversation) -> int:
     """Chat until the user leaves, and return the exit code."""
     keys = _input()
     with keys.raw_mode(), StdoutProxy(sleep_between_writes=WRITE_SECONDS, raw=True) as proxy:
@@ -64,7 +58,7 @@ async def converse(conversation: ChatConversation) -> int:
 class TerminalChat(Chat):
     """A chat at a terminal: what is typed while a turn runs is added to it."""
 
-    def __init__(self, conversation: ChatConversation, screen: Screen, keys: Input) -> None:
+    def __init__(self, conversation: run.ChatConversation, screen: Screen, keys: Input) -> None:
         super().__init__(conversation, screen)
         self._session: PromptSession[str] = PromptSession(
             input=keys,
@@ -103,13 +97,13 @@ class TerminalChat(Chat):
                 if block.turn >= first:
                     self._echo(body.text)
             elif isinstance(body, tl.Completion) and block.turn >= first:
-                self._show_answer(FinishedTurn(timeline, block.turn))
+                self._show_answer(run.FinishedTurn(timeline, block.turn))
 
     def _echo(self, line: str) -> None:
         self._screen.note(Text.assemble((PROMPT, "bold"), escape(line)))
 
-    def _show_answer(self, finished: FinishedTurn) -> None:
-        text = number_citations(finished.timeline, finished.turn).text
+    def _show_answer(self, finished: run.FinishedTurn) -> None:
+        text = run.number_citations(finished.timeline, finished.turn).text
         for row in markdown_rows(text, self._screen.width):
             self._screen.note(row)
 
@@ -232,7 +226,7 @@ class TerminalChat(Chat):
                 return
         self._questions.pop(0)
         answer = None if line == DECLINE else question.answer
-        if not await answer_question(self._conversation, question.call_id, answer):
+        if not await run.answer_question(self._conversation, question.call_id, answer):
             self._screen.note(f"{question.call_id} no longer waits for an answer")
         self._show_question()
 
@@ -304,10 +298,10 @@ class TerminalChat(Chat):
 
     async def _show_finished(self, number: int, *, shown: bool) -> None:
         """Show the sources and the outcome of the turn, below its answer if that was not `shown` yet."""
-        finished = FinishedTurn(tl.Timeline(await self._conversation.blocks()), number)
+        finished = run.FinishedTurn(tl.Timeline(await self._conversation.blocks()), number)
         if not shown:
             self._show_answer(finished)
-        show_sources(finished, self._conversation.conversation.name, self._screen)
+        run.show_sources(finished, self._conversation.conversation.name, self._screen)
         self._take_result(finished)
         self._session.app.invalidate()
 

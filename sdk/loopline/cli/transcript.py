@@ -10,15 +10,9 @@ from rich.console import Console
 from rich.markdown import Markdown
 from rich.text import Text
 
+from loopline.cli import turn_display
 from loopline.cli.files import FileLines
 from loopline.cli.terminal import QUIET, escape
-from loopline.cli.turn_display import (
-    QueueLines,
-    Steps,
-    custom_event_line,
-    step_line,
-    take_finished_steps,
-)
 from loopline.events import Delta, Event
 from loopline.timeline import Block, Draft, RoundStart
 
@@ -102,8 +96,8 @@ class Transcript:
 
     def __init__(self, width: int, *, busy_hint: str = "") -> None:
         self.width: int = width
-        self._queue = QueueLines(busy_hint)
-        self._steps = Steps()
+        self._queue = turn_display.QueueLines(busy_hint)
+        self._steps = turn_display.Steps()
         self._files = FileLines()
         self._shown_steps = 0
         self._channel = ""
@@ -125,7 +119,7 @@ class Transcript:
         """Yield the rows that the event completes."""
         yield from self._queue.take(event)
         self._steps.take(event)
-        if custom := custom_event_line(event):
+        if custom := turn_display.custom_event_line(event):
             yield from self._flush()
             yield from self._cut([custom])
         match event:
@@ -218,8 +212,8 @@ class Transcript:
 
     def _show_finished_steps(self, *, complete: bool) -> Iterator[Text]:
         steps = self._steps.steps
-        finished = steps if complete else take_finished_steps(steps)
+        finished = steps if complete else turn_display.take_finished_steps(steps)
         if len(finished) > self._shown_steps:
             yield from self._flush()
-            yield from map(step_line, finished[self._shown_steps :])
+            yield from map(turn_display.step_line, finished[self._shown_steps :])
             self._shown_steps = len(finished)

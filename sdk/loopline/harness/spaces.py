@@ -15,12 +15,7 @@ from typing import TYPE_CHECKING
 from loopline.bundle import Properties, commits_of
 from loopline.clock import Clock
 from loopline.errors import KnowledgeError, StoreError
-from loopline.harness.read_only_store import (
-    cache_folder,
-    find_commit,
-    mirrors_folder,
-    past_knowledge_reader,
-)
+from loopline.harness import read_only_store
 from loopline.knowledge import KnowledgeConfig, KnowledgeSpace, Passage, Repository
 from loopline.memory import ConversationMemory, MemoryTurnIndex, TurnIndex
 from loopline.models import Json
@@ -224,7 +219,7 @@ def open_space(
     """
     from loopline.knowledge.fts import FtsIndexes
 
-    mirrors = mirrors_folder(store_file)
+    mirrors = read_only_store.mirrors_folder(store_file)
     repositories = {
         name: _open_repository(each, f".repositories.{name}" if name else "", folder, mirrors)
         for name, each in (config.repositories or {"": config}).items()
@@ -243,7 +238,7 @@ def open_space(
         config,
         clock=clock,
         embedder=embedder,
-        vectors=VectorFiles(cache_folder(store_file, "vectors")),
+        vectors=VectorFiles(read_only_store.cache_folder(store_file, "vectors")),
     )
 
 
@@ -273,10 +268,10 @@ def knowledge_reader(
     Without a space refs are read from the repositories of past turns; None if no turn had a knowledge space.
     """
     if space is None:
-        return past_knowledge_reader(repositories, timeline, past)
+        return read_only_store.past_knowledge_reader(repositories, timeline, past)
 
     async def read(ref: str) -> Passage:
-        commit = await find_commit(ref, timeline, past)
+        commit = await read_only_store.find_commit(ref, timeline, past)
         if commit is None or any(_same_space(commit, own) for own in commits_of(space)):
             return await space.read(ref)
         return await asyncio.to_thread(repositories.read, commit, ref)

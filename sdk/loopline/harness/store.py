@@ -14,7 +14,7 @@ from typing import Generic, Self
 from msgspec import structs
 from typing_extensions import TypeVar
 
-from loopline import timeline
+from loopline import reader, timeline
 from loopline.clock import Clock, SystemClock
 from loopline.conversations import Conversation, Turns
 from loopline.errors import ConflictError, LooplineError, StoreError
@@ -28,13 +28,6 @@ from loopline.harness.spaces import finish_cut_off_forgetting, finish_forgetting
 from loopline.memory import ConversationMemory
 from loopline.models import Json, JsonObject, dumps
 from loopline.names import AsyncContext
-from loopline.reader import (
-    ConversationReader,
-    DocumentError,
-    import_actions,
-    import_mark,
-    read_document,
-)
 from loopline.timeline.log import DEFAULT_LIMITS
 
 T_co = TypeVar("T_co", covariant=True, default=None)
@@ -69,9 +62,9 @@ class ConversationHost(ConversationNames[Conversation[T_co]], AsyncContext, Gene
         talk = self.conversation(own_name, user=user, tenant=tenant, project=project)
 
         def read() -> list[timeline.Block]:
-            blocks = read_document(document)
-            _check_confirmed(confirm, import_actions(blocks, own_name), own_name)
-            return [*blocks, import_mark(blocks, confirm, self._clock.now())]
+            blocks = reader.read_document(document)
+            _check_confirmed(confirm, reader.import_actions(blocks, own_name), own_name)
+            return [*blocks, reader.import_mark(blocks, confirm, self._clock.now())]
 
         await self.log.restore(talk.conversation, await asyncio.to_thread(read))
         return talk
@@ -80,11 +73,13 @@ class ConversationHost(ConversationNames[Conversation[T_co]], AsyncContext, Gene
 def _own_name(document: JsonObject) -> str:
     name = document.get("conversation_id")
     if "version" not in document and "blocks" not in document:
-        raise DocumentError(
+        raise reader.DocumentError(
             "the document is not an exported conversation: it has neither a version nor blocks"
         )
     if not isinstance(name, str) or not name:
-        raise DocumentError("conversation_id is not a name: import the document under another name")
+        raise reader.DocumentError(
+            "conversation_id is not a name: import the document under another name"
+        )
     return name
 
 
@@ -163,7 +158,7 @@ async def forget_inactive(
 
 
 async def export_conversations(
-    handle: Callable[[timeline.ConversationKey], ConversationReader],
+    handle: Callable[[timeline.ConversationKey], reader.ConversationReader],
     summaries: Sequence[timeline.ConversationSummary],
     folder: Path,
 ) -> int:
@@ -223,7 +218,7 @@ def _heading(summary: timeline.ConversationSummary) -> JsonObject:
     }
 
 
-async def _write_document(conversation: ConversationReader, file: Path) -> None:
+async def _write_document(conversation: reader.ConversationReader, file: Path) -> None:
     with await asyncio.to_thread(file.open, "x", encoding="utf-8") as document:
         async for piece in conversation.export_text():
             await asyncio.to_thread(document.write, piece)

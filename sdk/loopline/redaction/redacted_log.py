@@ -16,13 +16,7 @@ from typing_extensions import TypeVar
 
 from loopline import timeline
 from loopline.models import Json
-from loopline.redaction.redaction import (
-    Redactor,
-    redact_echo,
-    redact_json,
-    redact_parts,
-    redact_text,
-)
+from loopline.redaction import redaction
 
 
 class ForwardingLog:
@@ -183,7 +177,7 @@ class RedactedLog(ForwardingLog):
     Blocks that are restored from a document are not redacted, because the document exists already.
     """
 
-    def __init__(self, log: timeline.TimelineLog, redactor: Redactor) -> None:
+    def __init__(self, log: timeline.TimelineLog, redactor: redaction.Redactor) -> None:
         super().__init__(log)
         self._redactor = redactor
 
@@ -213,7 +207,7 @@ class RedactedLog(ForwardingLog):
         ]
 
 
-def redact_body(redactor: Redactor, body: timeline.Body) -> timeline.Body:
+def redact_body(redactor: redaction.Redactor, body: timeline.Body) -> timeline.Body:
     """Return the body with all texts of users, tools and models redacted."""
     if _EXACT.has(body):
         return body
@@ -222,12 +216,12 @@ def redact_body(redactor: Redactor, body: timeline.Body) -> timeline.Body:
     if isinstance(body, timeline.FileAdded):
         return _redact_file(redactor, body)
     if isinstance(body, timeline.CustomEvent):
-        return structs.replace(body, data=redact_json(redactor, body.data))
+        return structs.replace(body, data=redaction.redact_json(redactor, body.data))
     if isinstance(body, timeline.UserAnswer):
-        return structs.replace(body, value=redact_json(redactor, body.value))
+        return structs.replace(body, value=redaction.redact_json(redactor, body.value))
     if isinstance(body, timeline.Decision):
         redacted = _redact_struct(redactor, structs.replace(body, echo=None))
-        return structs.replace(redacted, echo=redact_echo(redactor, body.echo))
+        return structs.replace(redacted, echo=redaction.redact_echo(redactor, body.echo))
     if _WITH_SPANS.has(body) and body.source_spans:
         result = _redact_struct(redactor, body)
         spans = _move_spans(redactor, body.text, body.source_spans, result.text)
@@ -236,10 +230,10 @@ def redact_body(redactor: Redactor, body: timeline.Body) -> timeline.Body:
 
 
 def _move_spans(
-    redactor: Redactor, text: str, spans: Sequence[timeline.SourceSpan], redacted: str
+    redactor: redaction.Redactor, text: str, spans: Sequence[timeline.SourceSpan], redacted: str
 ) -> tuple[timeline.SourceSpan, ...]:
     """Return the spans with their positions in the redacted text, without spans that it no longer contains."""
-    parts = redact_parts(redactor, text)
+    parts = redaction.redact_parts(redactor, text)
     starts = list(accumulate((len(part) for part, _ in parts), initial=0))
     new_starts = list(accumulate((len(new) for _, new in parts), initial=0))
     moved: list[timeline.SourceSpan] = []
@@ -247,7 +241,7 @@ def _move_spans(
         number = min(bisect_right(starts, span.start), len(parts)) - 1
         before = parts[number][0][: span.start - starts[number]]
         start = new_starts[number] + len(redactor.redact(before))
-        part = redact_text(redactor, text[span.start : span.end])
+        part = redaction.redact_text(redactor, text[span.start : span.end])
         if redacted.startswith(part, start):
             moved.append(structs.replace(span, start=start, end=start + len(part)))
     return tuple(moved)
@@ -256,16 +250,16 @@ def _move_spans(
 F = TypeVar("F", timeline.UserAttachment, timeline.FileAdded)
 
 
-def _redact_file(redactor: Redactor, file: F) -> F:
+def _redact_file(redactor: redaction.Redactor, file: F) -> F:
     """Return the file with its text redacted. The bytes of a binary file are not changed."""
-    text = redact_text(redactor, file.text)
+    text = redaction.redact_text(redactor, file.text)
     if text == file.text or file.data:
         return structs.replace(file, text=text)
     data = text.encode()
     return structs.replace(file, text=text, size=len(data), sha256=sha256(data).hexdigest())
 
 
-def _redact_struct(redactor: Redactor, struct: S) -> S:
+def _redact_struct(redactor: redaction.Redactor, struct: S) -> S:
     changes = {
         name: _redact(redactor, value)
         for name in struct.__struct_fields__
@@ -276,17 +270,17 @@ def _redact_struct(redactor: Redactor, struct: S) -> S:
     return structs.replace(struct, **changes)
 
 
-def _redact(redactor: Redactor, value: object) -> object:
+def _redact(redactor: redaction.Redactor, value: object) -> object:
     match value:
         case str():
-            return redact_text(redactor, value)
+            return redaction.redact_text(redactor, value)
         case Struct():
             return _redact_struct(redactor, value)
         case tuple():
             items = cast("tuple[object, ...]", value)
             return tuple(_redact(redactor, item) for item in items)
         case dict():
-            return redact_json(redactor, cast("Json", value))
+            return redaction.redact_json(redactor, cast("Json", value))
         case _:
             return value
 
