@@ -22,7 +22,6 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.live import Live
 from rich.spinner import Spinner
 from rich.table import Table
-from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
 from loopline.models import Json, dumps
@@ -55,6 +54,8 @@ _UNSEEN = r"\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069"
 """The control characters that no output needs: those of C1, and those that change the direction of a text."""
 _CONTROLS = re.compile(rf"[\x00-\x08\x0b-\x1f{_UNSEEN}]")
 _NEVER_WRITTEN = re.compile(f"[{_UNSEEN}]")
+_EXTERNAL_FONTS = re.compile(r"<!--[^>]*-->|@font-face \{[^}]*\}")
+"""The comment and the web fonts of Rich in a picture, both with URLs."""
 
 
 def escape(text: str) -> str:
@@ -289,10 +290,8 @@ class Screen:
         )
         for layout in (Text(), *self._history, Text()):
             console.print(layout)
-        svg = console.export_svg(
-            title=title, theme=_THEME, code_format=_FORMAT, unique_id="loopline"
-        )
-        file.write_text(svg, encoding="utf-8")
+        svg = console.export_svg(title=title, unique_id="loopline")
+        file.write_text(_EXTERNAL_FONTS.sub("", svg), encoding="utf-8")
 
 
 def leave_pipe(stream: TextIO) -> None:
@@ -462,61 +461,3 @@ def restore_terminal() -> Generator[None]:
         yield
     finally:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
-
-
-_THEME = TerminalTheme(
-    background=(22, 27, 34),
-    foreground=(214, 220, 228),
-    normal=[
-        (72, 79, 88),
-        (255, 123, 114),
-        (86, 211, 100),
-        (227, 179, 65),
-        (121, 192, 255),
-        (210, 168, 255),
-        (118, 210, 222),
-        (214, 220, 228),
-    ],
-    bright=[
-        (139, 148, 158),
-        (255, 161, 152),
-        (126, 231, 135),
-        (242, 204, 96),
-        (165, 214, 255),
-        (226, 197, 255),
-        (164, 230, 238),
-        (240, 246, 252),
-    ],
-)
-
-# The layout is Rich's own (rich/_export_format.py), without its web font.
-_FORMAT = """\
-<svg class="terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
-  <style>
-    .{unique_id}-matrix {{
-      font-family: ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace;
-      font-size: {char_height}px;
-      line-height: {line_height}px;
-      font-variant-east-asian: full-width;
-    }}
-    .{unique_id}-title {{
-      font-size: 18px;
-      font-family: ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace;
-    }}
-    {styles}
-  </style>
-  <defs>
-    <clipPath id="{unique_id}-clip-terminal">
-      <rect x="0" y="0" width="{terminal_width}" height="{terminal_height}"/>
-    </clipPath>
-    {lines}
-  </defs>
-  {chrome}
-  <g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
-    {backgrounds}
-    <g class="{unique_id}-matrix" xml:space="preserve">
-      {matrix}
-    </g>
-  </g>
-</svg>
-"""
