@@ -13,6 +13,8 @@ from loopline.timeline import Body
 from tests.house.tree import SDK, python_files, tree
 
 BODIES = {kind.__name__ for kind in get_args(Body)}
+HOMES = ("blocks", "timeline", "tl")
+"""The names under which modules import the package of the bodies, or its module."""
 
 WITH_A_DEFAULT = {
     "events/dialects/": "a dialect has records of some turn events alone, and some of those are bodies",
@@ -35,7 +37,7 @@ def body_names(module: ast.Module) -> set[str]:
 
 def defaults(module: ast.Module) -> Iterator[ast.Match]:
     """Every match that names a body type and has an arm for all others."""
-    names = body_names(module) | {f"blocks.{name}" for name in BODIES}
+    names = body_names(module) | {f"{home}.{name}" for home in HOMES for name in BODIES}
     for node in ast.walk(module):
         if isinstance(node, ast.Match) and any(map(takes_all, node.cases)):
             named = {kind for case in node.cases for kind in kinds(case.pattern)}
@@ -46,7 +48,11 @@ def defaults(module: ast.Module) -> Iterator[ast.Match]:
 def kinds(pattern: ast.pattern) -> Iterator[str]:
     """Yield the classes that an arm names of the value itself, or of the body of a block."""
     match pattern:
-        case ast.MatchClass(cls=ast.Name("Block"), kwd_attrs=names, kwd_patterns=inner):
+        case ast.MatchClass(
+            cls=ast.Name("Block") | ast.Attribute(attr="Block"),
+            kwd_attrs=names,
+            kwd_patterns=inner,
+        ):
             for name, part in zip(names, inner, strict=True):
                 yield from kinds(part) if name == "body" else ()
         case ast.MatchClass(cls=kind):

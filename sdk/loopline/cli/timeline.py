@@ -66,11 +66,11 @@ GRAPH_MARKS: Mapping[tl.GraphStatus, str] = {
 LifecycleBody = tl.TurnHeader | tl.RoundStart | tl.Decision | tl.ModelSwitched | tl.Exit
 CallBody = tl.ToolCalled | tl.ToolStarted | tl.ToolResult | tl.RunChild | tl.ProxiedBody
 ContentBody = tl.SourceAdded | tl.TextKept | tl.ArtifactKept | tl.UserAttachment | tl.FileBody
-SummarizedBody = (
-    LifecycleBody | CallBody | ContentBody | tl.Plan | tl.PlanAck | tl.CrewGraph | tl.CustomEvent
-)
-"""Bodies that are summarized by their fields; other bodies are summarized by their text."""
-_SUMMARIZED = tl.BodyUnion[SummarizedBody](SummarizedBody)
+PlanBody = tl.Plan | tl.PlanAck | tl.CrewGraph | tl.CustomEvent
+_LIFECYCLE = tl.BodyUnion[LifecycleBody](LifecycleBody)
+_CALLS = tl.BodyUnion[CallBody](CallBody)
+_CONTENTS = tl.BodyUnion[ContentBody](ContentBody)
+_PLANS = tl.BodyUnion[PlanBody](PlanBody)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,32 +262,19 @@ def style_of(kind: str) -> str:
 
 
 def summary_of(block: tl.Block) -> str:
-    """Summarize a block on one line of any length."""
+    """Summarize a block on one line of any length: by the fields of its body, or else by its text."""
     body = block.body
-    if not _SUMMARIZED.has(body):
-        return " ".join(text_of(block)[0].split())
+    if _LIFECYCLE.has(body):
+        return _lifecycle_summary(body)
+    if _CALLS.has(body):
+        return _call_summary(body)
+    if _CONTENTS.has(body):
+        return _content_summary(body)
+    return _plan_summary(body) if _PLANS.has(body) else " ".join(text_of(block)[0].split())
+
+
+def _plan_summary(body: PlanBody) -> str:
     match body:
-        case tl.TurnHeader() | tl.RoundStart() | tl.Decision() | tl.ModelSwitched() | tl.Exit():
-            return _lifecycle_summary(body)
-        case (
-            tl.ToolCalled()
-            | tl.ToolStarted()
-            | tl.ToolResult()
-            | tl.RunChild()
-            | tl.ProxiedCall()
-            | tl.ProxiedResult()
-        ):
-            return _call_summary(body)
-        case (
-            tl.SourceAdded()
-            | tl.TextKept()
-            | tl.ArtifactKept()
-            | tl.UserAttachment()
-            | tl.FileAdded()
-            | tl.FileRemoved()
-            | tl.FilesPulled()
-        ):
-            return _content_summary(body)
         case tl.Plan(snapshot=snapshot):
             status = "" if snapshot.open else f"{snapshot.status} · "
             return status + "  ".join(snapshot.lines())

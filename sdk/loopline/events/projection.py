@@ -24,15 +24,8 @@ CallBody = (
 )
 InputBody = timeline.InboxBody | timeline.UserRecalled | timeline.SourceAdded | timeline.ProxiedBody
 """The bodies that later events use."""
-EventBody = (
-    timeline.TurnHeader
-    | timeline.RoundStart
-    | timeline.Decision
-    | CallBody
-    | timeline.Completion
-    | timeline.Exit
-    | InputBody
-    | timeline.RangeSummary
+OwnBody = (
+    timeline.RangeSummary
     | timeline.ToolsSelected
     | timeline.ModelSwitched
     | timeline.Draft
@@ -40,8 +33,18 @@ EventBody = (
     | timeline.FileAdded
     | timeline.Plan
 )
-"""The bodies that have a turn event, or that a later turn event uses."""
-_EVENT_BODIES = timeline.BodyUnion[EventBody](EventBody)
+"""The bodies that are their own turn events."""
+StepBody = (
+    timeline.TurnHeader
+    | timeline.RoundStart
+    | timeline.Decision
+    | timeline.Completion
+    | timeline.Exit
+)
+_CALLS = timeline.BodyUnion[CallBody](CallBody)
+_INPUTS = timeline.BodyUnion[InputBody](InputBody)
+_OWN = timeline.BodyUnion[OwnBody](OwnBody)
+_STEPS = timeline.BodyUnion[StepBody](StepBody)
 
 _START = turns.EventMeta(seq=0, turn=0, ts=datetime(1970, 1, 1, tzinfo=UTC))
 _CUT_OFF = ("interrupted", "stopped")
@@ -237,9 +240,7 @@ class TurnEventFold:
         if projection.is_running:
             self._running = block.turn
             self._is_open = self._is_open or not isinstance(body, timeline.UserAnswer)
-        if not _EVENT_BODIES.has(body):
-            return []
-        events = list(self._events(block, body, projection, meta))
+        events = list(self._events(block, projection, meta))
         if any(isinstance(event, turns.TurnStarted | turns.AnswerGiven) for event in events):
             self._streamed_channels.clear()
         return [(meta, event) for event in events]
@@ -247,52 +248,29 @@ class TurnEventFold:
     def _events(
         self,
         block: timeline.Block,
-        body: EventBody,
         projection: TurnProjection,
         meta: turns.EventMeta,
     ) -> Iterator[turns.TurnEvent]:
         """Yield the events of a block; its turn has already taken it."""
-        match body:
-            case timeline.TurnHeader(bundle=bundle):
-                yield from projection.start(bundle)
-            case timeline.RoundStart():
-                yield from self._start_round(body, projection)
-            case timeline.Decision():
-                self._pending = _PendingDecision(meta, projection.decision_event(body))
-            case (
-                timeline.ToolCalled()
-                | timeline.RunChild()
-                | timeline.ToolQuestion()
-                | timeline.ToolPending()
-                | timeline.ToolResult()
-                | timeline.UserAnswer()
-            ):
-                yield from self._update_call(body, projection, meta)
-            case timeline.Completion():
-                yield self._answer(body, projection)
-            case timeline.Exit():
-                yield self._finish(body, projection)
-            case (
-                timeline.UserPrompt()
-                | timeline.UserFollowup()
-                | timeline.UserSteer()
-                | timeline.BackgroundResult()
-                | timeline.UserRecalled()
-                | timeline.SourceAdded()
-                | timeline.ProxiedCall()
-                | timeline.ProxiedResult()
-            ):
-                yield from self._take_input(block, body)
-            case (
-                timeline.RangeSummary()
-                | timeline.ToolsSelected()
-                | timeline.ModelSwitched()
-                | timeline.Draft()
-                | timeline.CustomEvent()
-                | timeline.FileAdded()
-                | timeline.Plan()
-            ):
-                yield body
+        body = block.body
+        if _CALLS.has(body):
+            yield from self._update_call(body, projection, meta)
+        elif _INPUTS.has(body):
+            yield from self._take_input(block, body)
+        elif _OWN.has(body):
+            yield body
+        elif _STEPS.has(body):
+            match body:
+                case timeline.TurnHeader(bundle=bundle):
+                    yield from projection.start(bundle)
+                case timeline.RoundStart():
+                    yield from self._start_round(body, projection)
+                case timeline.Decision():
+                    self._pending = _PendingDecision(meta, projection.decision_event(body))
+                case timeline.Completion():
+                    yield self._answer(body, projection)
+                case timeline.Exit():
+                    yield self._finish(body, projection)
 
     def _take_input(
         self,
