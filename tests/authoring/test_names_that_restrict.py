@@ -72,6 +72,8 @@ def order(what: str) -> str:
     return what
 """
 NEAREST = ": no tool is called 'tea.ordr', nearest is 'tea.order'"
+NO_TOOL = "ask_before: no tool is called "
+AGENT = 'agents=[Agent(name="a", description="A.", {})]'
 UNMATCHED = ": no tool matches 'tae.*', nearest is 'tea.order'"
 
 
@@ -109,90 +111,52 @@ async def complaints(source: Path | Bundle) -> tuple[str, ...]:
     return raised.value.problems
 
 
-OPENING = [
-    ("ATTRIBUTE", 'guards = [ask_before(["tea.ordr"])]', "ask_before" + NEAREST),
-    ("ATTRIBUTE", 'guards = [ask_before("tea.ordr")]', "ask_before" + NEAREST),
-    ("ATTRIBUTE", 'guards = (allow_only(["tea.ordr"]),)', "allow_only" + NEAREST),
-    ("ATTRIBUTE", 'guards = [rate_limit(1, ["tea.ordr"])]', "rate_limit" + NEAREST),
-    ("ATTRIBUTE", 'guards = [Guards((ask_before(["tea.ordr"]),))]', "ask_before" + NEAREST),
-    ("ATTRIBUTE", 'guards = [ask_before(["tae.*"])]', "ask_before" + UNMATCHED),
-    (
-        "ATTRIBUTE",
-        'guards = [ask_before(["react.writ"])]',
-        "ask_before: no tool is called 'react.writ', nearest is 'react.write'",
-    ),
-    (
-        "ATTRIBUTE",
-        'guards = [ask_before(["crew.delegat"])]',
-        "ask_before: no tool is called 'crew.delegat', nearest is 'crew.delegate'",
-    ),
-    ("ATTRIBUTE", 'guards = [ask_before(["Tea.order"])]', "nearest is 'tea.order'"),
-    (
-        "ATTRIBUTE",
-        'guards = [ask_before(["mcp.shop.order"])]',
-        "ask_before: no tool is called 'mcp.shop.order', nearest is",
-    ),
-    (
-        "ATTRIBUTE",
-        'guard = [ask_before(["tea.order"])]',
-        "Tea.guard is unknown, nearest is 'guards'",
-    ),
-    (
-        "ATTRIBUTE",
-        'gaurd = [ask_before(["tea.order"])]',
-        "Tea.gaurd is unknown, nearest is 'guards'",
-    ),
-    ("ATTRIBUTE", "GUARDS: list = []", "Tea.GUARDS is unknown, nearest is 'guards'"),
-    (
-        "ATTRIBUTE",
-        "guard = property(lambda self: [])",
-        "Tea.guard is unknown, nearest is 'guards'",
-    ),
-    ("ATTRIBUTE", "round_hook = [cycle_warning()]", "nearest is 'round_hooks'"),
-    ("ATTRIBUTE", "middlewares = []", "nearest is 'middleware'"),
-    (
-        "KEYWORD",
-        'agents=[Agent(name="a", description="A.", tools=["tea.ordr"])]',
-        "the agent 'a'" + NEAREST,
-    ),
-    (
-        "KEYWORD",
-        'agents=[Agent(name="a", description="A.", tools=["tae.*"])]',
-        "the agent 'a'" + UNMATCHED,
-    ),
-    (
-        "KEYWORD",
-        'agents=[Agent(name="a", description="A.", skills=["public.brw"])]',
-        "the agent 'a': no skill is called 'public.brw', nearest is 'public.brew'",
-    ),
-    (
-        "KEYWORD",
-        'agents=[Agent(name="a", description="A.", limits={"max_cots": 1})]',
-        "limits: no limit 'max_cots', nearest is 'max_cost'",
-    ),
-    (
-        "KEYWORD",
-        'agents=[Agent(name="a", description="A.", tool=[])]',
-        "'tool', nearest is 'tools'",
-    ),
-    (
-        "KEYWORD",
-        "instruction=''",
-        "Bundle has no parameter 'instruction', nearest is 'instructions'",
-    ),
-    ("KEYWORD", "guards=[]", "Bundle has no parameter 'guards': it has id, workflow, "),
-    ("ARGUMENT", 'tools=["tea.ordr"]', "build_react(tools=…)" + NEAREST),
-    ("ARGUMENT", 'tools=("tea.order", "tae.*")', "build_react(tools=…)" + UNMATCHED),
-    ("ARGUMENT", "max_token=3", "no limit 'max_token', nearest is 'max_tokens'"),
-    (
-        "ARGUMENT",
-        'instruction=""',
-        "build_react has no parameter 'instruction', nearest is 'instructions'",
-    ),
-]
+OPENING: dict[str, dict[str, str]] = {
+    "ATTRIBUTE": {
+        'guards = [ask_before(["tea.ordr"])]': "ask_before" + NEAREST,
+        'guards = [ask_before("tea.ordr")]': "ask_before" + NEAREST,
+        'guards = (allow_only(["tea.ordr"]),)': "allow_only" + NEAREST,
+        'guards = [rate_limit(1, ["tea.ordr"])]': "rate_limit" + NEAREST,
+        'guards = [Guards((ask_before(["tea.ordr"]),))]': "ask_before" + NEAREST,
+        'guards = [ask_before(["tae.*"])]': "ask_before" + UNMATCHED,
+        'guards = [ask_before(["react.writ"])]': NO_TOOL + "'react.writ', nearest is 'react.write'",
+        'guards = [ask_before(["crew.delegat"])]': NO_TOOL
+        + "'crew.delegat', nearest is 'crew.delegate'",
+        'guards = [ask_before(["Tea.order"])]': "nearest is 'tea.order'",
+        'guards = [ask_before(["mcp.shop.order"])]': NO_TOOL + "'mcp.shop.order', nearest is",
+        'guard = [ask_before(["tea.order"])]': "Tea.guard is unknown, nearest is 'guards'",
+        'gaurd = [ask_before(["tea.order"])]': "Tea.gaurd is unknown, nearest is 'guards'",
+        "GUARDS: list = []": "Tea.GUARDS is unknown, nearest is 'guards'",
+        "guard = property(lambda self: [])": "Tea.guard is unknown, nearest is 'guards'",
+        "round_hook = [cycle_warning()]": "nearest is 'round_hooks'",
+        "middlewares = []": "nearest is 'middleware'",
+    },
+    "KEYWORD": {
+        AGENT.format('tools=["tea.ordr"]'): "the agent 'a'" + NEAREST,
+        AGENT.format('tools=["tae.*"]'): "the agent 'a'" + UNMATCHED,
+        AGENT.format(
+            'skills=["public.brw"]'
+        ): "the agent 'a': no skill is called 'public.brw', nearest is 'public.brew'",
+        AGENT.format(
+            'limits={"max_cots": 1}'
+        ): "limits: no limit 'max_cots', nearest is 'max_cost'",
+        AGENT.format("tool=[]"): "'tool', nearest is 'tools'",
+        "instruction=''": "Bundle has no parameter 'instruction', nearest is 'instructions'",
+        "guards=[]": "Bundle has no parameter 'guards': it has id, workflow, ",
+    },
+    "ARGUMENT": {
+        'tools=["tea.ordr"]': "build_react(tools=…)" + NEAREST,
+        'tools=("tea.order", "tae.*")': "build_react(tools=…)" + UNMATCHED,
+        "max_token=3": "no limit 'max_token', nearest is 'max_tokens'",
+        'instruction=""': "build_react has no parameter 'instruction', nearest is 'instructions'",
+    },
+}
 
 
-@pytest.mark.parametrize(("part", "code", "problem"), OPENING)
+@pytest.mark.parametrize(
+    ("part", "code", "problem"),
+    [(part, *case) for part, cases in OPENING.items() for case in cases.items()],
+)
 async def test_a_name_in_the_code_is_refused_when_the_bundle_opens_with_its_line(
     tmp_path: Path, part: str, code: str, problem: str
 ) -> None:
