@@ -102,55 +102,61 @@ class Reading:
         }
 
 
-TextBody = (
-    tl.UserAttachment
-    | tl.FileAdded
-    | tl.UserPrompt
+MarkdownBody = (
+    tl.UserPrompt
     | tl.UserFollowup
     | tl.UserSteer
     | tl.Completion
     | tl.Draft
     | tl.Notes
     | tl.Thinking
-    | tl.TextKept
-    | tl.ArtifactKept
-    | tl.ToolCalled
-    | tl.ProxiedCall
-    | tl.RangeSummary
-    | tl.ToolResult
+)
+PlainBody = (
+    tl.ToolResult
     | tl.ProxiedResult
     | tl.BackgroundResult
     | tl.Notice
     | tl.PlanHistory
     | tl.SystemMessage
     | tl.Lesson
+)
+TextBody = (
+    tl.UserAttachment
+    | tl.FileAdded
+    | tl.TextKept
+    | tl.ArtifactKept
+    | tl.ToolCalled
+    | tl.ProxiedCall
+    | tl.RangeSummary
     | tl.Feedback
     | tl.Plan
 )
-"""The bodies that are not read as their JSON."""
+"""The bodies that have a text, but not in the field `text` alone."""
+_MARKDOWN = tl.BodyUnion[MarkdownBody](MarkdownBody)
+_PLAIN = tl.BodyUnion[PlainBody](PlainBody)
 _TEXTS = tl.BodyUnion[TextBody](TextBody)
 
 
 def text_of(block: tl.Block) -> tuple[str, str]:
     """Return the text of a block and its MIME type; of most body types the text is the JSON of the body."""
     body = block.body
-    if not _TEXTS.has(body):
-        # Version 2 of a RoundStart is stored without the names of fields, so version 1 is shown.
-        named = structs.replace(body, version=1) if isinstance(body, tl.RoundStart) else body
-        return tl.encode(named)[2], JSON
+    if _MARKDOWN.has(body):
+        return body.text, MARKDOWN
+    if _PLAIN.has(body):
+        return body.text, "text/plain"
+    if _TEXTS.has(body):
+        return _render_text(body)
+    # Version 2 of a RoundStart is stored without the names of fields, so version 1 is shown.
+    named = structs.replace(body, version=1) if isinstance(body, tl.RoundStart) else body
+    return tl.encode(named)[2], JSON
+
+
+def _render_text(body: TextBody) -> tuple[str, str]:
     match body:
-        case tl.UserAttachment() | tl.FileAdded():
-            return _text_of_file(body)
-        case (
-            tl.UserPrompt(text=text)
-            | tl.UserFollowup(text=text)
-            | tl.UserSteer(text=text)
-            | tl.Completion(text=text)
-            | tl.Draft(text=text)
-            | tl.Notes(text=text)
-            | tl.Thinking(text=text)
-        ):
-            return text, MARKDOWN
+        case tl.UserAttachment(text=text, mime=mime):
+            return text or tl.attachments.describe(body), mime
+        case tl.FileAdded(text=text, mime=mime, size=size):
+            return text if text or not size else tl.workspace.describe_file(body), mime
         case tl.TextKept(text=text, mime=mime) | tl.ArtifactKept(text=text, mime=mime):
             return text, mime
         case (
@@ -160,30 +166,11 @@ def text_of(block: tl.Block) -> tuple[str, str]:
             return dumps({"tool": tool, "arguments": arguments}), JSON
         case tl.RangeSummary():
             return tl.summary_text(body), MARKDOWN
-        case (
-            tl.ToolResult(text=text)
-            | tl.ProxiedResult(text=text)
-            | tl.BackgroundResult(text=text)
-            | tl.Notice(text=text)
-            | tl.PlanHistory(text=text)
-            | tl.SystemMessage(text=text)
-            | tl.Lesson(text=text)
-        ):
-            return text, "text/plain"
         case tl.Feedback(reaction=reaction, text=text):
             return f"{reaction or 'taken back'}\n{text}".strip(), "text/plain"
         case tl.Plan(snapshot=snapshot):
             fields = cast("dict[str, JsonObject]", json.loads(tl.encode_full(body)))
             return dumps({"snapshot": {**fields["snapshot"], "status": snapshot.status}}), JSON
-
-
-def _text_of_file(file: tl.UserAttachment | tl.FileAdded) -> tuple[str, str]:
-    """Return the text and MIME type of a file; a line that describes it if it has bytes and no text."""
-    match file:
-        case tl.UserAttachment(text=text, mime=mime):
-            return text or tl.attachments.describe(file), mime
-        case tl.FileAdded(text=text, mime=mime, size=size):
-            return text if text or not size else tl.workspace.describe_file(file), mime
 
 
 def text_in(text: str, span: refs.Span | None) -> str:
