@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import sha256
+
+from msgspec import structs
 
 from loopline import timeline
 from loopline.events import turn_events as turns
@@ -197,7 +199,7 @@ class TurnEventFold:
             case Delta(type="progress") if self._newest is _START:
                 return []  # the turn is queued, and no dialect has a record before its first block
             case Delta():
-                meta = replace(self._newest, seq=0, turn=self._running)
+                meta = structs.replace(self._newest, seq=0, turn=self._running)
                 return [(meta, turn_event) for turn_event in self._delta_events(event)]
             case timeline.Block(seq=seq) if seq <= self._newest.seq:
                 return []
@@ -209,7 +211,7 @@ class TurnEventFold:
         if not self._is_open:
             return []
         self._is_open = False
-        meta = replace(self._newest, seq=0, turn=self._running)
+        meta = structs.replace(self._newest, seq=0, turn=self._running)
         return [(meta, self._projection(self._running).pause())]
 
     def _projection(self, turn: int) -> TurnProjection:
@@ -224,12 +226,14 @@ class TurnEventFold:
         if isinstance(body, timeline.Thinking):
             pending.thinking = body.text
         elif isinstance(body, timeline.Notes):
-            pending.event = replace(pending.event, notes=body.text)
+            pending.event = structs.replace(pending.event, notes=body.text)
         else:
             self._pending = None
             flag = body.flag if isinstance(body, timeline.Completion) else ""
             thought = pending.event.notes or pending.thinking
-            event = replace(pending.event, flag=flag, thought=thought, thinking=pending.thinking)
+            event = structs.replace(
+                pending.event, flag=flag, thought=thought, thinking=pending.thinking
+            )
             yield pending.meta, event
 
     def _take_block(self, block: timeline.Block) -> list[StampedEvent]:

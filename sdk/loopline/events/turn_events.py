@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
+
+from msgspec import Struct, field
 
 from loopline import timeline
 from loopline.models import Json, JsonObject, Usage
@@ -15,8 +16,7 @@ UNANSWERED: frozenset[timeline.ExitReason] = frozenset(
 """The exit reasons of a run without an answer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventMeta:
+class EventMeta(Struct, frozen=True, kw_only=True):
     """The position and time of the block that a turn event comes from.
 
     An event of a delta has the seq 0, the running turn, and the time of the newest block.
@@ -32,16 +32,14 @@ class EventMeta:
         return timeline.turn_id(self.turn)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnStarted:
+class TurnStarted(Struct, frozen=True, kw_only=True):
     """A runner started the turn; this event is not repeated when the turn is resumed."""
 
     prompt: str
     bundle: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundStarted:
+class RoundStarted(Struct, frozen=True, kw_only=True):
     """The model is asked for a decision; `iteration` counts from 1, and a `limit` of 0 means unlimited.
 
     If a steer cuts a round off, the next round has the same number.
@@ -51,13 +49,11 @@ class RoundStarted:
     limit: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerStarted:
+class AnswerStarted(Struct, frozen=True, kw_only=True):
     """The model is asked for an answer without tools."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecisionMade:
+class DecisionMade(Struct, frozen=True, kw_only=True):
     """The model replied. `iteration` is 0 for a reply with the purpose "answer".
 
     `thought` is the reply's notes or, without notes, its thinking. `flag` is the flag of the answer if the reply became
@@ -78,8 +74,7 @@ class DecisionMade:
         return bool(self.decision.raw) and self.decision.stop_reason != "length"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallStarted:
+class CallStarted(Struct, frozen=True, kw_only=True):
     """The model called a tool; `index`, from 0, is the call's position among the `total` of its decision."""
 
     call_id: str
@@ -90,8 +85,7 @@ class CallStarted:
     total: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallFinished:
+class CallFinished(Struct, frozen=True, kw_only=True):
     """A call has its result.
 
     `ran_with` are the arguments it ran with, which a guard may have changed. `open_calls` are the ids of the calls
@@ -105,8 +99,7 @@ class CallFinished:
     has_children: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InputRequested:
+class InputRequested(Struct, frozen=True, kw_only=True):
     """A call waits for the user: for an answer to its tool's question, or for an approval.
 
     `digest` identifies the call that is to be approved. `form` is the JSON Schema of the answer, if the tool has one.
@@ -119,8 +112,7 @@ class InputRequested:
     form: Json = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChildStarted:
+class ChildStarted(Struct, frozen=True, kw_only=True):
     """A call started a child run; `agent` is the name of its agent, or ""."""
 
     call: CallStarted
@@ -128,8 +120,7 @@ class ChildStarted:
     agent: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChildFinished:
+class ChildFinished(Struct, frozen=True, kw_only=True):
     """A child run ended; `elapsed_ms` is the time between the blocks of its start and its end."""
 
     call: CallStarted
@@ -137,16 +128,14 @@ class ChildFinished:
     elapsed_ms: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InputAccepted:
+class InputAccepted(Struct, frozen=True, kw_only=True):
     """An input of the kind `followup`, `steer` or `background` was stored; no round has taken it yet."""
 
     kind: str
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InputTaken:
+class InputTaken(Struct, frozen=True, kw_only=True):
     """A round took the input with the seq `input_seq`, which is not the turn's own prompt."""
 
     kind: str
@@ -154,23 +143,20 @@ class InputTaken:
     input_seq: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextStreamed:
+class TextStreamed(Struct, frozen=True, kw_only=True):
     """The model wrote a piece of text."""
 
     channel: str
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextReset:
+class TextReset(Struct, frozen=True, kw_only=True):
     """The text that the channel streamed since the last reset must be discarded."""
 
     channel: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProgressReported:
+class ProgressReported(Struct, frozen=True, kw_only=True):
     """A call or the turn reports progress; in the channel `context`, the context is being compacted.
 
     In the channel `tools`, `total` is the number of tools from which the model selects.
@@ -182,16 +168,14 @@ class ProgressReported:
     total: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CitedSource:
+class CitedSource(Struct, frozen=True, kw_only=True):
     """A source that an answer cites, with its number in the pool; `source` is None if its block was not received."""
 
     sid: int
     source: timeline.Source | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerGiven:
+class AnswerGiven(Struct, frozen=True, kw_only=True):
     """The turn has its answer. `text` has resolved citations; `usage` is the turn's usage until now."""
 
     text: str
@@ -200,8 +184,7 @@ class AnswerGiven:
     usage: Usage
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnPaused:
+class TurnPaused(Struct, frozen=True, kw_only=True):
     """The turn waits for the user, or its runner left it; no event follows until it is resumed.
 
     `calls` are the ids of the calls that wait for the user; `stop_reason` is the stop reason of the last decision.
@@ -217,8 +200,7 @@ class TurnPaused:
         return "paused" if self.calls else "interrupted"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuestionOpened:
+class QuestionOpened(Struct, frozen=True, kw_only=True):
     """A call asks the user a question and keeps running, and so does its turn.
 
     For a client that follows one run, the question is a `request` and then a `pause`.
@@ -228,8 +210,7 @@ class QuestionOpened:
     pause: TurnPaused
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnFinished:
+class TurnFinished(Struct, frozen=True, kw_only=True):
     """The turn ended. `usage` and `cost` (in US dollars) include its child runs; `answer` is the last answer.
 
     `late_inputs` are the texts of inputs that no round took; `stop_reason` is the stop reason of the last decision.

@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from loopline import timeline
 from loopline.events import turn_events as turns
 from loopline.events.dialects.encoder import (
@@ -127,8 +129,7 @@ def draft_with_type(kind: str, data: JsonObject, *, durable: bool = True) -> Rec
     return RecordDraft(kind, {"type": kind, **data}, durable)
 
 
-@dataclass(frozen=True, slots=True)
-class NoticeOfRun:
+class NoticeOfRun(Struct, frozen=True):
     """A value for an event that the protocols do not have, under one of our names; not durable if it is of a delta."""
 
     name: str
@@ -179,8 +180,7 @@ def file_data(file: timeline.FileAdded) -> JsonObject:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class NamedChange:
+class NamedChange(Struct, frozen=True):
     """A change of a part of the message: of a text, or of the reasoning."""
 
     is_reasoning: bool

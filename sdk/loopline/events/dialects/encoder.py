@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from msgspec import Struct
+
 from loopline.errors import LooplineError
 from loopline.events.events import Delta, Event
 from loopline.events.projection import StampedEvent, TurnEventFold
@@ -77,8 +79,7 @@ def position(record_id: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-@dataclass(frozen=True, slots=True)
-class RecordDraft:
+class RecordDraft(Struct, frozen=True):
     """A record without its id. A `durable` draft depends only on blocks, and gets an id if its event is of a block.
 
     A `streamed` draft gets an id too, but is sent only in a replay, because live listeners had its content as deltas.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct, field
 
 from loopline import timeline
 from loopline.events import turn_events as turns
@@ -41,8 +42,7 @@ _STATUSES: dict[timeline.ResultStatus, StepStatus] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KdCubeEvent:
+class KdCubeEvent(Struct, frozen=True):
     """An event of KDCube before it has its envelope."""
 
     type: str
@@ -129,14 +129,8 @@ class KdCube:
         }
         if self._file_url is not None:
             item["url"] = self._file_url(meta.turn_id, file)
-        return KdCubeEvent(
-            type="chat.files",
-            route="chat_step",
-            step="files",
-            status="completed",
-            title=name,
-            data={"count": 1, "items": [item]},
-        )
+        data: JsonObject = {"count": 1, "items": [item]}
+        return KdCubeEvent("chat.files", "chat_step", "files", "completed", name, data=data)
 
     def _endings(self, event: turns.TurnEvent) -> list[KdCubeEvent]:
         match event:
@@ -153,9 +147,7 @@ class KdCube:
                 yield self._deltas.next(channel, text)
             case turns.TextReset(channel=channel) if self._deltas.reset(channel):
                 data: JsonObject = {"channel": channel, "marker": _marker(channel)}
-                yield KdCubeEvent(
-                    type="reset", route="chat_delta", step=channel, status="skipped", data=data
-                )
+                yield KdCubeEvent("reset", "chat_delta", channel, "skipped", data=data)
             case _:
                 pass
 
@@ -190,18 +182,10 @@ class _DeltaCounters:
     def _delta(self, channel: str, text: str, *, completed: bool) -> KdCubeEvent:
         index = self._counts.get(channel, 0)
         self._counts[channel] = index + 1
-        return KdCubeEvent(
-            type="chat.delta",
-            route="chat_delta",
-            step=channel,
-            status="completed" if completed else "running",
-            delta={
-                "text": text,
-                "marker": _marker(channel),
-                "index": index,
-                "completed": completed,
-            },
-        )
+        status = "completed" if completed else "running"
+        delta: JsonObject = {"text": text, "marker": _marker(channel)}
+        delta |= {"index": index, "completed": completed}
+        return KdCubeEvent("chat.delta", "chat_delta", channel, status, delta=delta)
 
 
 def _marker(channel: str) -> Marker:
@@ -210,25 +194,18 @@ def _marker(channel: str) -> Marker:
 
 
 def _step(step: str, status: StepStatus, title: str, data: JsonObject) -> KdCubeEvent:
-    return KdCubeEvent(
-        type="chat.step", route="chat_step", step=step, status=status, title=title, data=data
-    )
+    return KdCubeEvent("chat.step", "chat_step", step, status, title=title, data=data)
 
 
 def _service(type: str, step: str, status: StepStatus, data: JsonObject) -> KdCubeEvent:
-    return KdCubeEvent(type=type, route="chat_service", step=step, status=status, data=data)
+    return KdCubeEvent(type, "chat_service", step, status, data=data)
 
 
 def _events(event: turns.TurnEvent) -> Iterator[KdCubeEvent]:
     match event:
         case turns.TurnStarted(prompt=prompt, bundle=bundle):
-            yield KdCubeEvent(
-                type="chat.start",
-                route="chat_start",
-                step="turn",
-                status="started",
-                data={"message": prompt, "bundle_id": bundle},
-            )
+            started: JsonObject = {"message": prompt, "bundle_id": bundle}
+            yield KdCubeEvent("chat.start", "chat_start", "turn", "started", data=started)
         case turns.RoundStarted(iteration=iteration, limit=limit):
             data: JsonObject = {"iteration": iteration, "max_iterations": limit}
             yield _step("react.round", "started", f"Round {iteration}", data)
@@ -247,13 +224,9 @@ def _events(event: turns.TurnEvent) -> Iterator[KdCubeEvent]:
         case turns.AnswerGiven():
             yield from _answer(event)
         case turns.TurnPaused(calls=calls, reason=reason):
-            yield KdCubeEvent(
-                type="conv.status",
-                route="conv_status",
-                step="turn",
-                status="running",
-                data={"state": "waiting", "exit_reason": reason, "calls": list[Json](calls)},
-            )
+            state: JsonObject = {"state": "waiting", "exit_reason": reason}
+            state["calls"] = list[Json](calls)
+            yield KdCubeEvent("conv.status", "conv_status", "turn", "running", data=state)
         case turns.TurnFinished():
             yield from _finish(event)
         case _:
@@ -261,20 +234,23 @@ def _events(event: turns.TurnEvent) -> Iterator[KdCubeEvent]:
 
 
 def _decision(event: turns.DecisionMade) -> KdCubeEvent:
+    made = event.decision
+    status = "error" if event.is_unreadable else "completed"
+    data: JsonObject = {
+        "iteration": event.iteration,
+        "thought": event.thought,
+        "calls": made.calls,
+        "model": made.model,
+        "stop_reason": made.stop_reason,
+        "usage": _usage(made.usage),
+    }
     return KdCubeEvent(
-        type="solver.react.decision",
-        route="chat_step",
-        step="react.decision",
-        status="error" if event.is_unreadable else "completed",
-        title=f"Round {event.iteration}",
-        data={
-            "iteration": event.iteration,
-            "thought": event.thought,
-            "calls": event.decision.calls,
-            "model": event.decision.model,
-            "stop_reason": event.decision.stop_reason,
-            "usage": _usage(event.decision.usage),
-        },
+        "solver.react.decision",
+        "chat_step",
+        "react.decision",
+        status,
+        f"Round {event.iteration}",
+        data=data,
     )
 
 
@@ -327,13 +303,8 @@ def _answer(event: turns.AnswerGiven) -> Iterator[KdCubeEvent]:
         items: list[Json] = [
             _citation(number, cited) for number, cited in enumerate(event.sources, start=1)
         ]
-        yield KdCubeEvent(
-            type="chat.citations",
-            route="chat_step",
-            step="citations",
-            status="completed",
-            data={"count": len(items), "items": items},
-        )
+        data: JsonObject = {"count": len(items), "items": items}
+        yield KdCubeEvent("chat.citations", "chat_step", "citations", "completed", data=data)
     yield _step("answer", "completed", "", {"answer": event.text, "flag": event.flag})
 
 
@@ -361,19 +332,12 @@ def _finish(event: turns.TurnFinished) -> Iterator[KdCubeEvent]:
     yield _service("accounting.usage", "accounting", "completed", spent)
     data: JsonObject = {"exit_reason": event.reason, "rounds": event.rounds}
     yield _service("chat.conversation.turn.completed", "turn", status, data)
-    yield KdCubeEvent(
-        type="chat.error" if failed else "chat.complete",
-        route="chat_error" if failed else "chat_complete",
-        step="turn",
-        status=status,
-        data={
-            **({"error": event.error} if failed else {}),
-            "final_answer": event.answer,
-            "exit_reason": event.reason,
-            "rounds": event.rounds,
-            "elapsed_ms": event.elapsed_ms,
-        },
-    )
+    end: JsonObject = {"error": event.error} if failed else {}
+    end |= {"final_answer": event.answer, **data, "elapsed_ms": event.elapsed_ms}
+    if failed:
+        yield KdCubeEvent("chat.error", "chat_error", "turn", status, data=end)
+    else:
+        yield KdCubeEvent("chat.complete", "chat_complete", "turn", status, data=end)
 
 
 def _usage(usage: Usage) -> JsonObject:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Literal
 
+from msgspec import Struct, structs
 
-@dataclass(frozen=True, slots=True)
-class TextPiece:
+
+class TextPiece(Struct, frozen=True):
     """A piece of text to send; with `begins` it is the start of a new part, because the text sent before is void."""
 
     text: str
@@ -69,8 +69,7 @@ class StreamedText:
         return piece
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartChange:
+class PartChange(Struct, frozen=True, kw_only=True):
     """A change of a part of a message: the part starts, its text grows, or it ends; `is_void` if its text is discarded.
 
     A `durable` change depends only on blocks. A `streamed` change is for a replay; live listeners already have it.
@@ -139,5 +138,5 @@ class StreamedPart:
 def create_stored_part(part_id: str, text: str, *, streamed: bool = False) -> list[PartChange]:
     """Return the changes that create a part with all of a stored text."""
     start = PartChange(kind="start", part_id=part_id, durable=True, streamed=streamed)
-    delta = replace(start, kind="delta", text=text)
-    return [start, *([delta] if text else []), replace(start, kind="end")]
+    delta = structs.replace(start, kind="delta", text=text)
+    return [start, *([delta] if text else []), structs.replace(start, kind="end")]
