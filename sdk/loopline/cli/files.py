@@ -13,7 +13,7 @@ from rich.text import Text
 from loopline import timeline as tl
 from loopline.cli import parameters
 from loopline.cli.options import ANSWERED, FAILED, Choices, UsageError, command
-from loopline.cli.reader import open_store, read_blocks
+from loopline.cli.reader import read_timeline
 from loopline.cli.terminal import QUIET, REF, Screen, escape, quantity
 from loopline.errors import LooplineError
 from loopline.events import Event
@@ -159,7 +159,7 @@ async def show(choices: Choices, screen: Screen, path: str, turn: str) -> int:
 @parameters.json_option
 async def diff(choices: Choices, screen: Screen, first: str, second: str) -> int:
     """Show what changed in the files between two turns."""
-    timeline = await _timeline(choices, screen)
+    timeline = await read_timeline(choices, screen)
     older, newer = (_files(timeline, _parse_turn(timeline, turn)) for turn in (first, second))
     changed = [
         path for path in sorted({*older, *newer}) if _digest(older, path) != _digest(newer, path)
@@ -206,15 +206,9 @@ def _write_tree(folder: Path, tree: Mapping[str, tl.Block], *, force: bool) -> N
             target.write(path, tl.workspace.file_bytes(version), executable=version.executable)
 
 
-async def _timeline(choices: Choices, screen: Screen) -> tl.Timeline:
-    async with open_store(choices) as store:
-        _, blocks = await read_blocks(store, choices, screen)
-    return tl.Timeline(blocks)
-
-
 async def _tree(choices: Choices, screen: Screen, turn: str) -> Mapping[str, tl.Block]:
     """Return the files of a turn: the block of the newest version of each, by path."""
-    timeline = await _timeline(choices, screen)
+    timeline = await read_timeline(choices, screen)
     return _files(timeline, _parse_turn(timeline, turn))
 
 

@@ -11,7 +11,7 @@ from rich.text import Text
 from loopline import models
 from loopline.cli import parameters
 from loopline.cli.options import ANSWERED, FAILED, Choices, UsageError, command
-from loopline.cli.reader import open_store, read_blocks
+from loopline.cli.reader import read_timeline
 from loopline.cli.terminal import QUIET, REF, WARNING, Columns, Screen, escape, quantity
 from loopline.cli.timeline_reports import UNKNOWN, format_dollars
 from loopline.errors import LooplineError
@@ -32,12 +32,6 @@ CACHE_HEADINGS = ("round", "read", "written", "fresh", "missed", "cost", "epoch"
 REPLAY_HEADINGS = ("round", "epoch", "messages", "tokens", "prompt", "opened by")
 DIGITS = 12
 """The characters of a digest that are printed."""
-
-
-async def _read_timeline(choices: Choices, screen: Screen) -> Timeline:
-    async with open_store(choices) as store:
-        _, blocks = await read_blocks(store, choices, screen)
-    return Timeline(blocks)
 
 
 @command
@@ -68,7 +62,7 @@ async def prompt(
     priced_as: str | None,
 ) -> int:
     """Show exactly what a round sent to its model."""
-    timeline = await _read_timeline(choices, screen)
+    timeline = await read_timeline(choices, screen)
     if cache is not None:
         return _show_cache(timeline, cache, priced_as, choices, screen)
     if priced_as is not None:
@@ -313,7 +307,7 @@ def _cache_document(
 @parameters.json_option
 async def replay(choices: Choices, screen: Screen) -> int:
     """Render every prompt again, and show where one diverges."""
-    rounds = list(replayed_rounds(await _read_timeline(choices, screen)))
+    rounds = list(replayed_rounds(await read_timeline(choices, screen)))
     if not rounds:
         raise LooplineError("no model was asked in this conversation: there is nothing to replay")
     diverging = next((item for item in rounds if item.divergence is not None), None)

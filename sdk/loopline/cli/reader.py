@@ -21,7 +21,14 @@ from loopline.errors import LooplineError, StoreError
 from loopline.harness import ConversationNames, ReadOnlyStore
 from loopline.models import Json, JsonObject
 from loopline.reader import ConversationReader, Item, Reading
-from loopline.timeline import DEFAULT_PROJECT, DEFAULT_TENANT, Block, ConversationKey, TimelineLog
+from loopline.timeline import (
+    DEFAULT_PROJECT,
+    DEFAULT_TENANT,
+    Block,
+    ConversationKey,
+    Timeline,
+    TimelineLog,
+)
 
 Handle = TypeVar("Handle", bound=ConversationReader)
 
@@ -88,6 +95,17 @@ async def read_blocks(
     if not blocks:
         raise no_such_conversation(conversation.conversation.name, choices)
     return conversation, blocks
+
+
+async def read_timeline(choices: Choices, screen: Screen) -> Timeline:
+    """Return the timeline of the chosen conversation, or of the user's latest.
+
+    Raises:
+        LooplineError: the conversation does not exist.
+    """
+    async with open_store(choices) as store:
+        _, blocks = await read_blocks(store, choices, screen)
+    return Timeline(blocks)
 
 
 async def choose_name(log: TimelineLog, choices: Choices, screen: Screen) -> str:

@@ -9,13 +9,13 @@ import logging
 import os
 import sys
 import webbrowser
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Protocol
 
 import click
 
@@ -46,12 +46,6 @@ def is_source(path: Path, folders: Sequence[Path]) -> bool:
     )
 
 
-class _Watchfiles(Protocol):
-    def awatch(
-        self, *paths: Path, watch_filter: Callable[[int, str], bool]
-    ) -> AsyncGenerator[set[tuple[int, str]], None]: ...
-
-
 def bundle_location(source: str) -> Path:
     """Return the file of a bundle in one file, or the folder of any other bundle.
 
@@ -67,7 +61,7 @@ def bundle_location(source: str) -> Path:
 
 async def watch(locations: Sequence[Path], on_change: Callable[[Path], None]) -> None:
     """Wait until a file of these bundles is added, changed or removed; call `on_change` with its path, and return."""
-    library = cast("_Watchfiles", await asyncio.to_thread(import_module, "watchfiles"))
+    library = await asyncio.to_thread(import_module, "watchfiles")
     async for changes in library.awatch(
         *locations, watch_filter=lambda _, path: is_source(Path(path), locations)
     ):
