@@ -84,7 +84,8 @@ if TYPE_CHECKING:
         Source,
         TurnResult,
     )
-    from loopline.tools import Output, ToolContext, tool
+    from loopline.tools import Output, ToolContext
+    from loopline.tools.tool import tool
 
 __all__ = [
     "Agent",
