@@ -19,6 +19,7 @@ from loopline.providers.failures import Credentials
 from loopline.refs import encode
 from loopline.search.index import QueryTerm
 from tests.house.tree import SDK, place, python_files, tree
+from tests.support.examples import sampled
 from tests.support.slow_patterns import attacks, superlinear
 
 ANCHORED = frozenset({"match", "fullmatch"})
@@ -129,10 +130,11 @@ def is_slow(pattern: re.Pattern[str], how: str, attack: Callable[[int], str]) ->
     return superlinear(lambda text: finds(pattern, how, text), attack)
 
 
-def test_a_pattern_costs_as_much_as_a_text_is_long() -> None:
+@pytest.mark.parametrize("every", sampled([4, 1], 2))
+def test_a_pattern_costs_as_much_as_a_text_is_long(every: int) -> None:
     assert [
         (where, attack(40))
-        for (text, flags, ways), where in patterns().items()
+        for (text, flags, ways), where in list(patterns().items())[::every]
         for pattern in [re.compile(text, flags)]
         for attack in attacks(pattern)
         for how in ways
@@ -245,9 +247,7 @@ def _fits(glob: str, name: str) -> bool:
     ("pattern", "linear"),
     [
         (r"(?:a+)+b", False),
-        (r"[a-z]+@", False),
         (r"(?<![a-z])[a-z]++@", True),
-        (r"\s*\Z", False),
         (r"\[\[[^\]]*\]\]", False),
         (r"[a-z]+", True),
         (r"\bwhat does .* mean", False),

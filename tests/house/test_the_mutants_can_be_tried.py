@@ -30,10 +30,10 @@ def test_a_mutant_whose_anchor_is_gone_says_so() -> None:
 
 
 def test_a_draw_is_the_same_again_and_every_mutant_is_a_change_that_can_be_read() -> None:
-    sources = sources_of(SDK, ["timeline", "react"])
-    some = drawn(sources, 200, seed=7)
-    assert some == drawn(sources, 200, seed=7)
-    assert some != drawn(sources, 200, seed=8)
+    sources = sources_of(SDK, ["timeline"])
+    some = drawn(sources, 50, seed=7)
+    assert some == drawn(sources, 50, seed=7)
+    assert some != drawn(sources, 50, seed=8)
     for mutant in some:
         changed = mutant.applied(sources[mutant.path])
         assert changed != sources[mutant.path]

@@ -207,6 +207,7 @@ def test_a_checkpoint_comes_with_the_round_whose_prompt_needs_no_more(drawn: Cut
 
 
 @pytest.mark.corpus
+@pytest.mark.campaign
 def test_the_corpus_has_checkpoints_and_cuts_before_and_behind_them() -> None:
     flags = set[bool]()
     for drawn in scenarios(cut_lives, 25):

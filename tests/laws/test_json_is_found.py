@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from loopline.models import BrokenJson, JsonObject, dumps, extract_json, parse_object_at, scan_json
 from tests.strategies import json_objects, texts
+from tests.support.examples import sampled
 
 awkward = st.text('{}[]"`\\:, \na', max_size=20)
 prose = (st.text(max_size=60) | awkward).filter(lambda text: not re.search(r'\{\s*["}]', text))
@@ -102,7 +103,7 @@ HARD = [
 ]
 
 
-@pytest.mark.parametrize("piece", HARD)
+@pytest.mark.parametrize("piece", sampled(HARD, 4))
 @pytest.mark.parametrize("head", ["", "{", '{"a":', '{"a":"', '{"a":1'])
 def test_two_hundred_kilobytes_of_anything_are_read(head: str, piece: str) -> None:
     text = head + piece * (200_000 // len(piece))

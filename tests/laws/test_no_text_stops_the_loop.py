@@ -16,6 +16,7 @@ from loopline.testing import Call, Say, ScriptedModel
 from loopline.timeline import citations
 from tests.bench.stalls import stall_ms
 from tests.support.event_loop_stalls import TEXTS, watched
+from tests.support.examples import sampled
 from tests.support.slow_patterns import superlinear
 from tests.support.workbench import at_work, workbench
 
@@ -29,12 +30,12 @@ HARMLESS = 200_000
 """Characters of a text that is a prompt or an argument."""
 
 
-@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("name", sampled(TEXTS, 3))
 async def test_a_result_of_four_million_characters_does_not_stop_the_loop(name: str) -> None:
     assert await stall_ms("result", TEXTS[name](4_000_000)) < GENEROUS_MS
 
 
-@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("name", sampled(TEXTS, 3))
 async def test_an_answer_of_half_a_million_characters_does_not_stop_the_loop(name: str) -> None:
     assert await stall_ms("answer", TEXTS[name](500_000)) < ANSWER_MS
 

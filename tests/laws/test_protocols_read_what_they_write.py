@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from loopline.models import AssistantMessage, ProtocolName, Reply, ToolCall
 from loopline.prompt import Answer, Calls, ChannelSplitter, DecisionProtocol, protocol
 from tests.strategies import json_objects, texts
+from tests.support.examples import sampled
 
 NAMES: list[ProtocolName] = ["native", "json", "tagged", "thought_action"]
 protocols = st.sampled_from([protocol(name) for name in NAMES])
@@ -202,17 +203,9 @@ HARD = ["<", "<channel:", "<channel:a>", "</channel:a>", "<tool_call ", "\\", "'
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
-    "head",
-    [
-        "",
-        "<channel:code>",
-        *(
-            pytest.param(head, marks=pytest.mark.campaign)
-            for head in ("<channel:answer>", "<tool_call name='x'>", "<tool_call ")
-        ),
-    ],
+    "head", ["", "<channel:code>", "<channel:answer>", "<tool_call name='x'>", "<tool_call "]
 )
-@pytest.mark.parametrize("piece", HARD)
+@pytest.mark.parametrize("piece", sampled(HARD, 4))
 def test_two_hundred_kilobytes_of_anything_are_decided(
     head: str, piece: str, name: ProtocolName
 ) -> None:

@@ -7,6 +7,7 @@ from typing import get_args
 import pytest
 
 from loopline.react import Limits, PresetName
+from tests.support.examples import sampled
 from tests.support.inputs_in_requests import misplaced
 from tests.support.interruption_scenario import Interruption, Kind, told
 
@@ -22,7 +23,7 @@ LAST_STEPS = 18
 
 
 @pytest.mark.parametrize("limits", LIMITS)
-@pytest.mark.parametrize("preset", PRESET_NAMES)
+@pytest.mark.parametrize("preset", sampled(PRESET_NAMES, 2))
 async def test_an_input_is_in_the_requests_of_the_round_that_takes_it_or_is_late(
     preset: PresetName, limits: str
 ) -> None:

@@ -26,6 +26,7 @@ from loopline.server.broadcasts import (
 from loopline.timeline import Block, ConversationKey, MemoryLog, TimelineLog
 from tests.dialects.decoded_stream import NAMES
 from tests.dialects.sample_conversation import BLOCKS
+from tests.support.examples import sampled
 
 START = (0, 0)
 HALF = "x" * 40_000
@@ -185,13 +186,7 @@ async def test_who_comes_back_gets_what_came_behind_the_last_id() -> None:
         assert len(with_ids(first)) == len(blocks)
 
 
-@pytest.mark.parametrize(
-    "newest",
-    [
-        pytest.param(number, marks=() if number % 6 == 0 else pytest.mark.campaign)
-        for number in range(len(BLOCKS) + 1)
-    ],
-)
+@pytest.mark.parametrize("newest", sampled(range(len(BLOCKS) + 1), 6))
 async def test_who_comes_back_alone_gets_what_all_others_get(newest: int) -> None:
     log, stored = MemoryLog(), BLOCKS[:newest]
     key = ConversationKey(name="c")

@@ -1,9 +1,11 @@
-"""How many examples hypothesis draws: few in the suite, many in a campaign."""
+"""How many examples and cases a law has: few in the suite, many in a campaign."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+import pytest
 from hypothesis import settings
 
 SUITE, CAMPAIGN = 25, 100
@@ -18,3 +20,11 @@ def number_of_examples(most: int) -> int:
 def examples(most: int, **others: Any) -> settings:
     """Return settings that draw `number_of_examples(most)` examples, with `others` as they are."""
     return settings(max_examples=number_of_examples(most), **others)
+
+
+def sampled(cases: Iterable[object], every: int) -> list[Any]:
+    """Return the cases as parameters; the suite has the first of each `every` cases, a campaign the others."""
+    return [
+        pytest.param(case, marks=pytest.mark.campaign if number % every else ())
+        for number, case in enumerate(cases)
+    ]
