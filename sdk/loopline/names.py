@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import reprlib
 import sys
@@ -10,12 +11,9 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from functools import wraps
 from types import FrameType, FunctionType
-from typing import TYPE_CHECKING, Any, Never, TypeVar
+from typing import Any, Never, TypeVar
 
 from loopline.errors import BundleError
-
-if TYPE_CHECKING:
-    import ast
 
 ALIKE = 0.6
 """The similarity, from 0 to 1, from which an unknown keyword counts as a misspelling."""
@@ -168,8 +166,6 @@ def parse_module(source: str | bytes) -> ast.Module:
         SyntaxError: the source is not valid Python.
         ValueError: the source has a null byte.
     """
-    import ast
-
     with _PARSING:
         return ast.parse(source)
 
@@ -180,7 +176,5 @@ def parse_expression(source: str) -> ast.expr:
     Raises:
         SyntaxError: the source is not one valid expression.
     """
-    import ast
-
     with _PARSING:
         return ast.parse(source, mode="eval").body

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from typing_extensions import TypeIs
 
@@ -33,9 +34,6 @@ from loopline.skills import (
     read_skill,
     skill_selections,
 )
-
-if TYPE_CHECKING:
-    import ast
 
 TOOL_NAMES = ("TOOLS_SPECS", "MCP_TOOL_SPECS", "TOOL_RUNTIME")
 SKILL_NAMES = ("CUSTOM_SKILLS_ROOT", "AGENTS_CONFIG")
@@ -242,8 +240,6 @@ class _Descriptor:
 
 def _assignments(file: Path) -> dict[str, ast.expr]:
     """Return the expressions that are assigned to names at the top level of a Python file."""
-    import ast
-
     assignments: dict[str, ast.expr] = {}
     if file.suffix != ".py" or not file.is_file():
         return assignments
@@ -259,8 +255,6 @@ def _assignments(file: Path) -> dict[str, ast.expr]:
 
 
 def _line(written: ast.expr, item: int | str | None) -> int:
-    import ast
-
     match written:
         case ast.List(elts=items) | ast.Tuple(elts=items):
             return items[item].lineno if isinstance(item, int) else written.lineno

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import os
 import sys
@@ -38,7 +39,6 @@ from loopline.react import Limits, named_preset
 from loopline.tools import ToolPattern
 
 if TYPE_CHECKING:
-    import ast
     from importlib.metadata import EntryPoint
 
 
@@ -553,8 +553,6 @@ def build_call_problems(bundle: LoadedBundle) -> Iterator[str]:
 
 def tool_lists(bundle: LoadedBundle) -> Iterator[ToolPattern]:
     """Yield the tool names and patterns in literal lists `tools` of `build_react` calls, with file and line."""
-    import ast
-
     for file, call in _calls(bundle):
         for argument in call.keywords:
             match argument:
@@ -571,8 +569,6 @@ def names_every_module(bundle: LoadedBundle, kind: Kind) -> bool:
 
     It is not if a name is not a literal, a call passes `**keywords`, or a workflow class is defined outside the bundle.
     """
-    import ast
-
     own = {file.resolve() for file in bundle.code}
     for workflow in workflow_classes(bundle.bundle.workflow):
         module = sys.modules.get(workflow.__module__)
@@ -597,8 +593,6 @@ def _check(argument: ast.keyword) -> None:
     Raises:
         LooplineError: the limit does not exist or is out of range, or the preset is unknown.
     """
-    import ast
-
     name = argument.arg
     if name is None or (name in build_parameters(BaseWorkflow.build_react) and name != "preset"):
         return
@@ -629,8 +623,6 @@ def _calls_in(source: bytes) -> tuple[tuple[ast.Call, tuple[ast.ClassDef, ...]],
 
     The result is empty if the module has a syntax error; importing the module reports it.
     """
-    import ast
-
     if b"build_react" not in source:
         return ()
     try:
@@ -667,8 +659,6 @@ def _defines(node: ast.ClassDef, kind: type) -> bool:
 
 def _module_name(node: ast.expr, file: Path, bundle: LoadedBundle) -> str:
     """Return the name of the module in a literal or in `__name__`; empty for other expressions."""
-    import ast
-
     if not (isinstance(node, ast.Name) and node.id == "__name__"):
         return _literal_text(node, bundle)
     loaded = bundle.bundle
@@ -691,8 +681,6 @@ def _file_of(module: ModuleType) -> str | None:
 
 def _literal_text(node: ast.expr, bundle: LoadedBundle) -> str:
     """Return the value of a literal text, with `{__package__}` replaced by the bundle's name; empty for other expressions."""
-    import ast
-
     match node:
         case ast.Constant(value=str(text)):
             return text

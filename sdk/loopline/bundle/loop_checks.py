@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -70,8 +71,6 @@ def _location(kind: type, attribute: str) -> str:
 
     The line is left out if it is not found, and the name of the module is returned if the source does not exist.
     """
-    import ast
-
     module = sys.modules.get(kind.__module__)
     name: str | None = getattr(module, "__file__", None)
     if name is None or not Path(name).is_file():

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from loopline.errors import ToolError
 from loopline.models import JsonObject, ToolSpec
@@ -14,9 +14,6 @@ from loopline.tools.invocation import ToolInvocation
 from loopline.tools.outcome import Outcome
 from loopline.tools.parameters import object_schema, text_argument
 from loopline.tools.tool import RerunnableTool
-
-if TYPE_CHECKING:
-    import ast
 
 MAX_LENGTH = 1_000
 """The largest number of characters of an expression."""
@@ -127,8 +124,6 @@ class _Expression:
 
     def _evaluate(self, node: ast.expr, depth: int) -> Number:
         """Return the value of a node that is below `depth` signs and powers."""
-        import ast
-
         at = node.col_offset
         match node:
             case ast.Constant(value=int() | float() as value):
@@ -153,8 +148,6 @@ class _Expression:
 
     def _evaluate_operations(self, node: ast.BinOp, depth: int) -> Number:
         """Evaluate operations from left to right, in a loop because a sum may have 500 terms."""
-        import ast
-
         operations = [node]
         while isinstance(operations[-1].left, ast.BinOp):
             operations.append(operations[-1].left)
