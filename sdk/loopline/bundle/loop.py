@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial, wraps
@@ -73,7 +73,8 @@ async def nearest_pages(
 
 async def _nearest(recorder: Recorder, read: KnowledgeRead, repository: str) -> AgentsPage | None:
     """Return the page of a repository, or None."""
-    for ref in _page_refs(repository):
+    for root in ROOTS:
+        ref = f"ks:{'/'.join(name for name in (repository, root, NAME) if name)}"
         try:
             passage = await read(ref)
         except LooplineError:
@@ -84,11 +85,6 @@ async def _nearest(recorder: Recorder, read: KnowledgeRead, repository: str) -> 
             recorder.foreword = [*recorder.foreword, text_kept]
         return page
     return None
-
-
-def _page_refs(repository: str) -> Iterator[str]:
-    for root in ROOTS:
-        yield f"ks:{'/'.join(name for name in (repository, root, NAME) if name)}"
 
 
 class LoopSpec(Struct, frozen=True, kw_only=True):

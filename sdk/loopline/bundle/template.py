@@ -37,7 +37,10 @@ def create(name: str, parent: Path, loopline: Installation) -> Path:
         raise BundleError(f"{project} exists: choose another name or folder, nothing was written")
     words = {"name": name, "workflow": _class_name(name), **_dependency_values(loopline)}
     for file in sorted(TEMPLATE.rglob(f"*{SUFFIX}")):
-        target = project / _target(file.relative_to(TEMPLATE), name)
+        parts = file.relative_to(TEMPLATE).parts
+        target = project.joinpath(
+            *(part.removesuffix(SUFFIX).replace("package", name) for part in parts)
+        )
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(Template(file.read_text("utf-8")).substitute(words), "utf-8")
     return project
@@ -76,11 +79,6 @@ def _class_name(name: str) -> str:
     """Return the class name of the workflow: `TeaShop` for `tea_shop`."""
     joined = "".join(part[:1].upper() + part[1:] for part in name.split("_"))
     return f"{joined}Workflow" if joined in _NAMES_IN_USE else joined
-
-
-def _target(file: Path, name: str) -> Path:
-    parts = [part.removesuffix(SUFFIX).replace("package", name) for part in file.parts]
-    return Path(*parts)
 
 
 _NAMES_IN_USE = {"BaseWorkflow", "Bundle", "TurnPayload", "TurnResult"}

@@ -36,7 +36,7 @@ from loopline.knowledge import KnowledgeSpace, Passage
 from loopline.models import FAST, Json, Model, dumps, well_formed, well_formed_json
 from loopline.names import author_error, caller_location
 from loopline.react import result
-from loopline.reader import KnowledgeRead, Reader
+from loopline.reader import Reader
 from loopline.timeline.feedback import MIN_CONFIDENCE
 
 Out = TypeVar("Out", default=Any)
@@ -227,7 +227,10 @@ class BaseWorkflow(Generic[toolbox.Deps]):
             loop.models, options, loop.preset.name, loop.output, (loop.agent, loop.agent_digest)
         )
         knowledge = guard_read(read) if read else None
-        pages = await self._pages(run, knowledge)
+        pages: Sequence[AgentsPage] = ()
+        if services.settings.agents_md:
+            names = [commit.name for commit in run.commits]
+            pages = await nearest_pages(recorder, knowledge, names)
 
         runtime = react.ToolRuntime(
             recorder=recorder,
@@ -301,15 +304,6 @@ class BaseWorkflow(Generic[toolbox.Deps]):
             form=form,
             system=loop.instructions,
         )
-
-    async def _pages(
-        self, run: PreparedRun, knowledge: KnowledgeRead | None
-    ) -> Sequence[AgentsPage]:
-        """Return the AGENTS.md pages for the system text; empty if the property `react.agents_md` is off."""
-        if not run.services.settings.agents_md:
-            return ()
-        names = [commit.name for commit in run.commits]
-        return await nearest_pages(run.recorder, knowledge, names)
 
     def _record_task_files(self, recorder: tl.Recorder, child: react.Child | None) -> None:
         """Add the files of the task to the first records of a new child run."""

@@ -399,7 +399,11 @@ async def stop(choices: Choices, screen: Screen, wait: float) -> int:
             timeline = tl.Timeline(await conversation.blocks())
             turns = [timeline.turn(number) for number in numbers]
     if choices.as_json:
-        screen.write_json({"conversation": name, "turns": list(map(_turn_document, turns))})
+        ended: list[Json] = [
+            {"turn_id": tl.turn_id(turn.number), "exit_reason": _exit_reason(turn)}
+            for turn in turns
+        ]
+        screen.write_json({"conversation": name, "turns": ended})
     elif not turns:
         screen.print(Text(f"nothing was running in {escape(name)}"))
     for turn in turns:
@@ -412,10 +416,6 @@ async def stop(choices: Choices, screen: Screen, wait: float) -> int:
         elif not choices.as_json:
             screen.print(Text(f"{tl.turn_id(turn.number)}: {reason}"))
     return ANSWERED if all(map(_exit_reason, turns)) else FAILED
-
-
-def _turn_document(turn: tl.Turn) -> JsonObject:
-    return {"turn_id": tl.turn_id(turn.number), "exit_reason": _exit_reason(turn)}
 
 
 def _exit_reason(turn: tl.Turn) -> str | None:

@@ -438,7 +438,10 @@ def _conversation_columns(
         (
             Text(escape(summary.conversation.name), style="bold"),
             Text(escape(_owner(summary.conversation)), style=QUIET),
-            Text(quantity(summary.turns, "turn") + _remark(summary, unfinished)),
+            Text(
+                quantity(summary.turns, "turn")
+                + (", one unfinished" if summary.conversation in unfinished else "")
+            ),
             Text(quantity(summary.head, "block")),
             Text(f"{summary.last_activity_at:%Y-%m-%d %H:%M}", style=QUIET),
             Text(escape(summary.title)),
@@ -446,10 +449,6 @@ def _conversation_columns(
         for summary in summaries
     ]
     return Columns(rows=rows, cut=len(rows[0]) - 1, right=frozenset({2, 3}))
-
-
-def _remark(summary: tl.ConversationSummary, unfinished: Container[tl.ConversationKey]) -> str:
-    return ", one unfinished" if summary.conversation in unfinished else ""
 
 
 def _owner(key: tl.ConversationKey) -> str:

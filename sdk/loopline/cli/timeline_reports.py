@@ -13,7 +13,7 @@ from loopline import timeline as tl
 from loopline.cli.options import ANSWERED, Choices, UsageError
 from loopline.cli.reader import conversation_in, open_store, read_blocks
 from loopline.cli.terminal import QUIET, REF, Columns, Screen, escape, quantity
-from loopline.events import DialectName, Record, replayed, sse
+from loopline.events import DialectName, replayed, sse
 from loopline.models import Json, JsonObject, Usage, dumps
 from loopline.reader import ConversationReader
 
@@ -358,7 +358,7 @@ async def show_records(
         if turn in (None, turns[sse.position(record.id)[0]])
     ]
     if choices.as_json:
-        screen.write_json([_record_document(record) for record in records])
+        screen.write_json([{"id": r.id, "event": r.event, "data": r.data} for r in records])
     elif records:
         rows = [
             (
@@ -372,7 +372,3 @@ async def show_records(
     else:
         screen.note("no record was sent")
     return ANSWERED
-
-
-def _record_document(record: Record) -> Json:
-    return {"id": record.id, "event": record.event, "data": record.data}

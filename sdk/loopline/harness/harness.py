@@ -158,10 +158,6 @@ _CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _WITH_CONTENT = {"true", "span_only", "span_and_event"}
 
 
-def _keep_error(error: Exception) -> Exception:
-    return error
-
-
 def choose_telemetry(choice: Telemetry) -> Telemetry:
     """Return `choice`, or the telemetry that `LOOPLINE_TELEMETRY` names if `choice` is None.
 
@@ -284,7 +280,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         self._scanner = make_scanner(os.environ)
         self._redactor = options.get("redactor")
         self._metering = options.get("metering")
-        self._convert_error = options.get("convert_error") or _keep_error
+        self._convert_error = options.get("convert_error") or (lambda error: error)
         self._limits = options.get("limits") or DEFAULT_LIMITS
         self._deps = options.get("deps")
         self._folder = HostedFolder()
@@ -345,7 +341,6 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
             tape = await self._open_tape(stack)
-            await asyncio.to_thread(timeline.warm_codec)
             stack.push_async_callback(asyncio.to_thread, self._folder.close)
             loaded = await asyncio.to_thread(bundles.load, self._source)
             properties = await asyncio.to_thread(self._properties, loaded)
@@ -362,8 +357,8 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             deps = await bundles.make_deps(loaded, stack) if self._deps is None else self._deps
             servers = mcp_servers_of(loaded, properties, self._store_file, os.environ, self._clock)
             stack.push_async_callback(servers.close)
-            settings = bundles.loop_settings(properties)
-            skills = skill_finder(loaded, settings.skills, os.environ)
+            skills = skill_finder(loaded, bundles.loop_settings(properties).skills, os.environ)
+            approvals = loaded.bundle.approvals
             tool_modules, skill_modules = await asyncio.to_thread(_find_modules, loaded)
             services = bundles.Services(
                 source=self._source_name,
@@ -372,7 +367,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 instructions=loaded.bundle.instructions,
                 output=output_type_of(loaded.bundle.output_type),
                 properties=properties,
-                settings=settings,
+                settings=bundles.loop_settings(properties),
                 environment=os.environ,
                 clock=self._clock,
                 knowledge=space,
@@ -393,13 +388,12 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 host_file=self._host_file,
                 tool_modules=tool_modules,
                 approve=loaded.bundle.approve,
-                rules=RuleBook(timeline.ApprovalRules(log), loaded.bundle.approvals, self._clock),
+                rules=RuleBook(timeline.ApprovalRules(log), approvals, self._clock),
                 convert_error=self._convert_error,
             )
             await asyncio.gather(*map(servers.check_selections, tool_modules))
             await bundles.check_restrictions(loaded, services, skill_modules)
-            bundle = bundles.OpenBundle(loaded, services)
-            turns = await self._open_turns(log, bundle, redactor, stack)
+            turns = await self._open_turns(log, loaded, services, redactor, stack)
             self._opened = _OpenHarness(
                 loaded=loaded,
                 services=services,
@@ -407,9 +401,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 turns=turns,
                 servers=servers,
                 lessons=open_lessons(services, turns, log, stack),
-                checks=conversations.InputChecks(
-                    self._caps, self._scanner, redactor, loaded.bundle.approvals
-                ),
+                checks=conversations.InputChecks(self._caps, self._scanner, redactor, approvals),
                 readable_skills=cache(partial(_readable_skills, skill_modules, skills)),
             )
             if tape is not None:
@@ -440,6 +432,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
 
         With a cassette `collects` is false: the removal of unused blobs would read the recorded clock at other times.
         """
+        await asyncio.to_thread(timeline.warm_codec)
         log = self._callers_log
         if log is None:
             place, limits = self._store_place, self._limits
@@ -450,12 +443,17 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
     async def _open_turns(
         self,
         log: timeline.TimelineLog,
-        bundle: bundles.OpenBundle,
+        loaded: bundles.LoadedBundle,
+        services: bundles.Services,
         redactor: Redactor | None,
         stack: AsyncExitStack,
     ) -> conversations.Turns:
         """Return the runner of turns; the stack closes it before the background calls, which can outlive turns."""
-        turns = conversations.Turns(log, self._clock, await self._observer(stack), bundle, redactor)
+        observer = await open_observer(self._telemetry)
+        if observer is not None:
+            stack.push_async_callback(observer.close)
+        bundle = bundles.OpenBundle(loaded, services)
+        turns = conversations.Turns(log, self._clock, observer, bundle, redactor)
         stack.push_async_callback(turns.close)
         return turns
 
@@ -465,13 +463,6 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         """Return a function that opens the models of a run with metering and redaction."""
         open_run = partial(self._models.open_run, self._choose, self._clock)
         return redact_models(model_choice.meter_models(open_run, self._metering), redactor)
-
-    async def _observer(self, stack: AsyncExitStack) -> Observer | None:
-        """Open the observer of every turn if there is one; the stack closes it."""
-        observer = await open_observer(self._telemetry)
-        if observer is not None:
-            stack.push_async_callback(observer.close)
-        return observer
 
     def _properties(self, loaded: bundles.LoadedBundle) -> bundles.Properties:
         """Merge the defaults of the bundle, its files and the overrides of the caller."""

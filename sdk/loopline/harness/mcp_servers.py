@@ -184,7 +184,10 @@ class McpServers:
         if entries[name].problem:
             raise BundleError(f"{self._setup.file}: {entries[name].problem}")
         if name not in self._servers:
-            _check_installed(selection.location or str(self._setup.file))
+            if find_spec("mcp") is None:
+                location = selection.location or str(self._setup.file)
+                hint = "MCP servers need the extra: pip install 'loopline[mcp]'"
+                raise BundleError(f"{location}: {hint}")
             self._servers[name] = _SharedServer(entries[name], self._setup)
         return self._servers[name]
 
@@ -356,8 +359,3 @@ def _unknown(selection: bundles.McpSelection, missing: Mapping[str, str]) -> Ite
 def _nearest(name: str, names: Sequence[str]) -> str:
     near = get_close_matches(name, names, 1, 0.0)
     return f": nearest is {near[0]!r}" if near else ""
-
-
-def _check_installed(location: str) -> None:
-    if find_spec("mcp") is None:
-        raise BundleError(f"{location}: MCP servers need the extra: pip install 'loopline[mcp]'")

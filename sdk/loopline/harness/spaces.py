@@ -35,12 +35,8 @@ EXTRAS: Mapping[str, tuple[tuple[str, ...], str]] = {
 """For each provider of embedders, the required packages and the extra that installs them."""
 
 
-def _is_installed(package: str) -> bool:
-    return find_spec(package) is not None
-
-
 def check_embedder(
-    name: str, *, setting: str, is_installed: Callable[[str], bool] = _is_installed
+    name: str, *, setting: str, is_installed: Callable[[str], object] = find_spec
 ) -> None:
     """Check the name of an embedder, and that its packages are installed.
 
