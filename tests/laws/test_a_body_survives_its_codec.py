@@ -11,77 +11,63 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from loopline import timeline as tl
 from loopline.models import Json, dumps
-from loopline.timeline import (
-    Body,
-    Feedback,
-    RoundStart,
-    Source,
-    SourceAdded,
-    UnsoundBody,
-    UserAnswer,
-    UserPrompt,
-    body_types,
-    decode,
-    encode,
-    encode_checked,
-    encode_full,
-)
 from loopline.timeline.codec import decode_full
 from tests.strategies import bodies_of, unknown_bodies
 from tests.support.examples import examples
 
-KINDS = [pytest.param(kind, id=word) for word, kind in body_types().items()]
+KINDS = [pytest.param(kind, id=word) for word, kind in tl.body_types().items()]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
 @examples(25)
-def test_a_body_is_decoded_to_what_was_encoded(kind: type[Body], data: st.DataObject) -> None:
+def test_a_body_is_decoded_to_what_was_encoded(kind: type[tl.Body], data: st.DataObject) -> None:
     body = data.draw(bodies_of(kind))
-    assert decode(*encode(body)) == body
+    assert tl.decode(*tl.encode(body)) == body
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
 @examples(10)
 def test_a_body_is_stored_as_a_json_object_without_its_type(
-    kind: type[Body], data: st.DataObject
+    kind: type[tl.Body], data: st.DataObject
 ) -> None:
-    word, _, stored = encode(data.draw(bodies_of(kind)))
-    assert body_types()[word] is kind
+    word, _, stored = tl.encode(data.draw(bodies_of(kind)))
+    assert tl.body_types()[word] is kind
     assert "type" not in json.loads(stored)
 
 
 @given(unknown_bodies())
-def test_a_body_from_a_newer_loopline_is_kept_as_it_is_stored(body: Body) -> None:
-    assert decode(*encode(body)) == body
+def test_a_body_from_a_newer_loopline_is_kept_as_it_is_stored(body: tl.Body) -> None:
+    assert tl.decode(*tl.encode(body)) == body
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
 @examples(25)
-def test_equal_bodies_have_the_same_json(kind: type[Body], data: st.DataObject) -> None:
+def test_equal_bodies_have_the_same_json(kind: type[tl.Body], data: st.DataObject) -> None:
     """A document has every field; what is read from it is stored as the body was."""
     body = data.draw(bodies_of(kind))
-    word, version, stored = encode(body)
-    again = decode_full(word, encode_full(body))
+    word, version, stored = tl.encode(body)
+    again = decode_full(word, tl.encode_full(body))
     assert again == body
-    assert encode(again) == (word, version, stored)
+    assert tl.encode(again) == (word, version, stored)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
 @examples(10)
-def test_a_field_takes_no_value_of_another_type(kind: type[Body], data: st.DataObject) -> None:
+def test_a_field_takes_no_value_of_another_type(kind: type[tl.Body], data: st.DataObject) -> None:
     body = data.draw(bodies_of(kind))
     hints = get_type_hints(kind)
     wrong = {str: 5, int: "5", float: "5", bool: 1}
     typed = [name for name in kind.__struct_fields__ if hints[name] in wrong]
     for name in typed:
         unsound = structs.replace(body, **{name: wrong[hints[name]]})
-        with pytest.raises(UnsoundBody, match=name):
-            encode_checked(unsound)
+        with pytest.raises(tl.UnsoundBody, match=name):
+            tl.encode_checked(unsound)
 
 
 @pytest.mark.parametrize(
@@ -98,8 +84,8 @@ def test_a_field_takes_no_value_of_another_type(kind: type[Body], data: st.DataO
     ],
 )
 def test_what_json_cannot_hold_is_refused_by_the_name_of_its_field(value: object) -> None:
-    with pytest.raises(UnsoundBody, match=r"user\.answer: .*value"):
-        encode_checked(UserAnswer(call_id="c1", value=cast("Json", value)))
+    with pytest.raises(tl.UnsoundBody, match=r"user\.answer: .*value"):
+        tl.encode_checked(tl.UserAnswer(call_id="c1", value=cast("Json", value)))
 
 
 @pytest.mark.parametrize(
@@ -116,8 +102,8 @@ def test_a_number_is_written_as_it_was_when_its_digest_was_made(
     number: float, written: str
 ) -> None:
     text = 'a text with "1e16" and :1e16'
-    body = UserAnswer(call_id="c1", value=[text, {"n": number}])
-    _, _, stored = encode_checked(body)
+    body = tl.UserAnswer(call_id="c1", value=[text, {"n": number}])
+    _, _, stored = tl.encode_checked(body)
     assert stored == dumps({"call_id": "c1", "value": [text, {"n": 0}]}).replace(
         '"n":0', f'"n":{written}'
     )
@@ -128,61 +114,63 @@ def test_json_is_stored_only_as_deep_as_any_reader_can_follow(depth: int, is_sou
     value: Json = "]" * 500
     for _ in range(depth):
         value = [value]
-    body = UserAnswer(call_id="c1", value=value)
-    with nullcontext() if is_sound else pytest.raises(UnsoundBody, match="nested deeper"):
-        encode_checked(body)
+    body = tl.UserAnswer(call_id="c1", value=value)
+    with nullcontext() if is_sound else pytest.raises(tl.UnsoundBody, match="nested deeper"):
+        tl.encode_checked(body)
 
 
 def test_a_value_of_a_subclass_is_stored_as_what_it_is() -> None:
     class Name(str):
         __slots__ = ()
 
-    assert encode_checked(UserPrompt(text=Name("hello"))) == encode(UserPrompt(text="hello"))
+    assert tl.encode_checked(tl.UserPrompt(text=Name("hello"))) == tl.encode(
+        tl.UserPrompt(text="hello")
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data(), number=st.integers(-(10**20), 10**20))
 @examples(10)
 def test_a_whole_number_in_a_field_of_floats_is_stored_as_it_is_read_back(
-    kind: type[Body], data: st.DataObject, number: int
+    kind: type[tl.Body], data: st.DataObject, number: int
 ) -> None:
     """The digest of a block is made of its JSON: read back and written anew, it must be the same."""
     body, hints = data.draw(bodies_of(kind)), get_type_hints(kind)
     whole = int(float(number))
     for name in kind.__struct_fields__:
         if hints[name] in (float, float | None):
-            stored = encode_checked(structs.replace(body, **{name: whole}))
-            assert encode(decode(*stored)) == stored
+            stored = tl.encode_checked(structs.replace(body, **{name: whole}))
+            assert tl.encode(tl.decode(*stored)) == stored
 
 
 def test_a_whole_number_in_a_source_is_stored_as_it_is_read_back() -> None:
-    source = Source(url="https://tea.example", objective_relevance=1)
-    stored = encode_checked(SourceAdded(sid=1, source=source))
-    assert encode(decode(*stored)) == stored
+    source = tl.Source(url="https://tea.example", objective_relevance=1)
+    stored = tl.encode_checked(tl.SourceAdded(sid=1, source=source))
+    assert tl.encode(tl.decode(*stored)) == stored
 
 
 def test_a_whole_number_in_the_json_of_a_user_stays_one() -> None:
-    body = UserAnswer(call_id="c1", value={"cups": 1, "litres": 1.0})
-    assert encode_checked(body)[2] == '{"call_id":"c1","value":{"cups":1,"litres":1.0}}'
-    assert f"{decode(*encode(body))}" == f"{body}"
+    body = tl.UserAnswer(call_id="c1", value={"cups": 1, "litres": 1.0})
+    assert tl.encode_checked(body)[2] == '{"call_id":"c1","value":{"cups":1,"litres":1.0}}'
+    assert f"{tl.decode(*tl.encode(body))}" == f"{body}"
 
 
 def test_a_whole_number_beyond_all_floats_is_refused() -> None:
-    with pytest.raises(UnsoundBody, match="confidence"):
-        encode_checked(Feedback(reaction="ok", confidence=10**400))
+    with pytest.raises(tl.UnsoundBody, match="confidence"):
+        tl.encode_checked(tl.Feedback(reaction="ok", confidence=10**400))
 
 
-@given(bodies_of(RoundStart))
-def test_the_start_of_a_round_is_stored_in_either_of_its_versions(start: Body) -> None:
-    assert isinstance(start, RoundStart)
+@given(bodies_of(tl.RoundStart))
+def test_the_start_of_a_round_is_stored_in_either_of_its_versions(start: tl.Body) -> None:
+    assert isinstance(start, tl.RoundStart)
     for version in (1, 2):
         same = structs.replace(start, version=version)
-        stored = encode_checked(same)
-        assert (stored[1], decode(*stored)) == (version, same)
+        stored = tl.encode_checked(same)
+        assert (stored[1], tl.decode(*stored)) == (version, same)
 
 
 def test_a_start_in_its_second_version_is_told_which_field_is_wrong() -> None:
-    start = RoundStart(
+    start = tl.RoundStart(
         saw=cast("int", "three"),
         takes=(),
         epoch=1,
@@ -195,5 +183,5 @@ def test_a_start_in_its_second_version_is_told_which_field_is_wrong() -> None:
         stable_sha256="",
         version=2,
     )
-    with pytest.raises(UnsoundBody, match="saw"):
-        encode_checked(start)
+    with pytest.raises(tl.UnsoundBody, match="saw"):
+        tl.encode_checked(start)

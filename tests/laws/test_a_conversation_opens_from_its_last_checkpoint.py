@@ -12,28 +12,12 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from loopline import Harness
+from loopline import timeline as tl
 from loopline.clock import SystemClock
 from loopline.conversations.turns import Request, Turns
 from loopline.models import Prompt
 from loopline.reader import ConversationView, Reader, view_conversation
 from loopline.testing import Call, FakeClock
-from loopline.timeline import (
-    NEW_TURN,
-    Block,
-    Body,
-    Checkpoint,
-    ConversationKey,
-    Entry,
-    History,
-    MemoryLog,
-    RoundStart,
-    Timeline,
-    TimelineLog,
-    ToolResult,
-    Unknown,
-    UserPrompt,
-    open_timeline,
-)
 from tests.support.corpus import RunOnce, over_corpus, scenarios
 from tests.support.resumed_conversations import (
     HERE,
@@ -48,15 +32,15 @@ from tests.support.resumed_conversations import (
 from tests.support.resumed_conversations import bundle as desk
 
 CutLife: TypeAlias = tuple[Script, float]
-FORK = ConversationKey(name="fork")
+FORK = tl.ConversationKey(name="fork")
 LOOK = Step("", [Call("desk.look", text=LONG)], "", 0.0)
 CITE = Step(
     "✓ [1] seen", [Call("react.read", paths=["so:sources_pool[1]", "tc:turn_1.c1.call"])], "", 1.5
 )
 
 
-def checkpoints(blocks: Sequence[Block]) -> list[Checkpoint]:
-    return [block.body for block in blocks if isinstance(block.body, Checkpoint)]
+def checkpoints(blocks: Sequence[tl.Block]) -> list[tl.Checkpoint]:
+    return [block.body for block in blocks if isinstance(block.body, tl.Checkpoint)]
 
 
 cut_lives = st.tuples(scripts, st.floats(0, 1))
@@ -64,10 +48,10 @@ cut_lives = st.tuples(scripts, st.floats(0, 1))
 over_lives = over_corpus(cut_lives, 25)
 
 
-def live_afresh(drawn: CutLife) -> tuple[Sequence[Block], Sequence[Prompt]]:
+def live_afresh(drawn: CutLife) -> tuple[Sequence[tl.Block], Sequence[Prompt]]:
     """Return the blocks and the requests of a script whose turns each have a process of their own."""
 
-    async def run() -> tuple[Sequence[Block], Sequence[Prompt]]:
+    async def run() -> tuple[Sequence[tl.Block], Sequence[Prompt]]:
         log, model = await run_script(drawn[0], afresh=True)
         return await log.read(HERE), model.requests
 
@@ -77,12 +61,12 @@ def live_afresh(drawn: CutLife) -> tuple[Sequence[Block], Sequence[Prompt]]:
 lived_afresh = RunOnce(live_afresh)
 
 
-def place_of(drawn: CutLife, blocks: Sequence[Block]) -> int:
+def place_of(drawn: CutLife, blocks: Sequence[tl.Block]) -> int:
     """Return the block after which the script is cut."""
     return max(int(drawn[1] * len(blocks)), 1)
 
 
-async def stored(log: MemoryLog, blocks: Sequence[Block]) -> MemoryLog:
+async def stored(log: tl.MemoryLog, blocks: Sequence[tl.Block]) -> tl.MemoryLog:
     """Put the blocks into the log."""
     await log.restore(HERE, blocks)
     return log
@@ -110,8 +94,8 @@ def test_every_ref_reads_the_same_whether_the_whole_was_read_or_what_a_checkpoin
         refs += [ref.rpartition(".")[0] for ref in refs if ref.startswith("ar:")]
         refs += ["so:sources_pool[1-9]", "ar:turn_99.x", "tc:turn_1.c99.result", "ar:turn_1.x.7"]
         refs += ["artifact:conv.timeline.v1", "artifact:conv:sources_pool", "ks:a.md@0123456"]
-        log = await stored(MemoryLog(), blocks)
-        assert await read(ConversationView(Timeline(blocks)), refs) == await read(
+        log = await stored(tl.MemoryLog(), blocks)
+        assert await read(ConversationView(tl.Timeline(blocks)), refs) == await read(
             await part(log), refs
         )
 
@@ -119,9 +103,9 @@ def test_every_ref_reads_the_same_whether_the_whole_was_read_or_what_a_checkpoin
     asyncio.run(run())
 
 
-async def part(log: TimelineLog) -> ConversationView:
-    timeline = await open_timeline(log, HERE)
-    return ConversationView(timeline, history=History(log, HERE, timeline))
+async def part(log: tl.TimelineLog) -> ConversationView:
+    timeline = await tl.open_timeline(log, HERE)
+    return ConversationView(timeline, history=tl.History(log, HERE, timeline))
 
 
 async def read(here: ConversationView, refs: Sequence[str]) -> list[tuple[str, str, str, str]]:
@@ -132,22 +116,22 @@ async def read(here: ConversationView, refs: Sequence[str]) -> list[tuple[str, s
 @over_lives
 def test_folds_from_a_checkpoint_are_the_folds_of_the_whole(drawn: CutLife) -> None:
     async def run() -> None:
-        log = await stored(MemoryLog(), blocks)
-        check_folds(Timeline(blocks), await open_timeline(log, HERE))
+        log = await stored(tl.MemoryLog(), blocks)
+        check_folds(tl.Timeline(blocks), await tl.open_timeline(log, HERE))
         position = place_of(drawn, blocks)
         await log.fork(HERE, FORK, position)
-        check_folds(Timeline(blocks[:position]), await open_timeline(log, FORK))
+        check_folds(tl.Timeline(blocks[:position]), await tl.open_timeline(log, FORK))
 
     blocks, _ = lived_afresh(drawn)
     asyncio.run(run())
 
 
-class Hiding(MemoryLog):
+class Hiding(tl.MemoryLog):
     """A log that has no checkpoints of some conversations, so that the whole of them is read."""
 
-    whole: ConversationKey = ConversationKey(name="whole")
+    whole: tl.ConversationKey = tl.ConversationKey(name="whole")
 
-    async def read(self, conversation: ConversationKey, **options: Any) -> Sequence[Block]:
+    async def read(self, conversation: tl.ConversationKey, **options: Any) -> Sequence[tl.Block]:
         """Read."""
         if conversation == self.whole and "conv.checkpoint" in options.get("types", ()):
             return []
@@ -166,21 +150,23 @@ def test_a_turn_after_a_cut_anywhere_is_the_same_from_a_checkpoint_as_from_the_w
         position = place_of(drawn, blocks)
         sequences = list[Sequence[Prompt]]()
         for name in ("part", log.whole.name):
-            fork = ConversationKey(name=name)
+            fork = tl.ConversationKey(name=name)
             await log.fork(HERE, fork, position)
             model = ScriptedSteps(log, [LOOK, CITE], conversation=fork)
             harness = Harness.open(desk, store=log, model=model, clock=FakeClock())
             async with harness:
                 await harness.conversation(name).say("and now?")
             sequences.append([structs.replace(request, cache_key="") for request in model.requests])
-        part, whole = [timeless(await log.read(ConversationKey(name=n))) for n in ("part", "whole")]
+        part, whole = [
+            timeless(await log.read(tl.ConversationKey(name=n))) for n in ("part", "whole")
+        ]
         assert part == whole
         assert sequences[0] == sequences[1]
 
     asyncio.run(run())
 
 
-def check_folds(whole: Timeline, part: Timeline) -> None:
+def check_folds(whole: tl.Timeline, part: tl.Timeline) -> None:
     assert part.base == whole.checkpoint
     assert list(part.plans.latest.items()) == list(whole.plans.latest.items())
     assert (part.pool, part.kept_texts, part.pending) == (
@@ -200,8 +186,8 @@ def check_folds(whole: Timeline, part: Timeline) -> None:
 def test_a_checkpoint_comes_with_the_round_whose_prompt_needs_no_more(drawn: CutLife) -> None:
     blocks, _ = lived_afresh(drawn)
     for before, block in pairwise(blocks):
-        if isinstance(block.body, Checkpoint):
-            assert isinstance(before.body, RoundStart)
+        if isinstance(block.body, tl.Checkpoint):
+            assert isinstance(before.body, tl.RoundStart)
             assert before.body.window is not None
             assert block.body.covers <= before.body.window.start
 
@@ -213,17 +199,17 @@ def test_the_corpus_has_checkpoints_and_cuts_before_and_behind_them() -> None:
     for drawn in scenarios(cut_lives, 25):
         blocks, _ = lived_afresh(drawn)
         for block in blocks:
-            if isinstance(block.body, Checkpoint):
+            if isinstance(block.body, tl.Checkpoint):
                 flags.add(block.seq < place_of(drawn, blocks))
     assert flags == {True, False}
 
 
-class Counting(MemoryLog):
+class Counting(tl.MemoryLog):
     """A log that counts the blocks it gives out."""
 
     rows: int = 0
 
-    async def read(self, conversation: ConversationKey, **options: Any) -> Sequence[Block]:
+    async def read(self, conversation: tl.ConversationKey, **options: Any) -> Sequence[tl.Block]:
         """Read, and count."""
         items = await super().read(conversation, **options)
         self.rows += len(items)
@@ -242,10 +228,10 @@ async def test_what_is_read_to_open_does_not_depend_on_what_was_before_the_check
     blocks = await log.read(HERE)
     read = dict[int, int]()
     for end in [block.seq for block in blocks if block.type == "react.exit"]:
-        fork = ConversationKey(name=f"up to {end}")
+        fork = tl.ConversationKey(name=f"up to {end}")
         await log.fork(HERE, fork, end)
         log.rows = 0
-        timeline = await open_timeline(log, fork)
+        timeline = await tl.open_timeline(log, fork)
         assert log.rows == len(timeline.blocks) + bool(timeline.base.covers)
         read[timeline.blocks[-1].turn] = log.rows
     first, last = ([read[turn] for turn in range(a, a + 20)] for a in (20, 61))
@@ -264,10 +250,10 @@ async def test_an_old_call_is_read_without_the_rest_of_the_conversation() -> Non
 
 async def test_one_who_waited_hears_of_a_turn_that_ended_before_the_checkpoint() -> None:
     log = await old(20)
-    timeline = await open_timeline(log, HERE)
+    timeline = await tl.open_timeline(log, HERE)
     assert 3 not in timeline.turns
 
-    async def choose(timeline: Timeline) -> int:
+    async def choose(timeline: tl.Timeline) -> int:
         return 3
 
     request = Request(conversation=HERE, choose=choose)
@@ -278,19 +264,19 @@ async def test_one_who_waited_hears_of_a_turn_that_ended_before_the_checkpoint()
 @pytest.mark.parametrize(
     ("made", "base"),
     [
-        (Checkpoint(covers=2, types=("user.prompt", "react.dream")), 0),
-        (Checkpoint(covers=2, types=("user.prompt",)), 2),
-        (Checkpoint(covers=3), 0),
-        (Unknown(stored_type="conv.checkpoint", version=2, stored="{}"), 0),
+        (tl.Checkpoint(covers=2, types=("user.prompt", "react.dream")), 0),
+        (tl.Checkpoint(covers=2, types=("user.prompt",)), 2),
+        (tl.Checkpoint(covers=3), 0),
+        (tl.Unknown(stored_type="conv.checkpoint", version=2, stored="{}"), 0),
     ],
 )
-async def test_a_checkpoint_that_is_not_understood_is_none(made: Body, base: int) -> None:
-    log = MemoryLog()
-    entry = Entry(body=UserPrompt(text="one"), turn=NEW_TURN)
-    result = Entry(body=ToolResult(call_id="c1", tool="t", text="x"), turn=1)
+async def test_a_checkpoint_that_is_not_understood_is_none(made: tl.Body, base: int) -> None:
+    log = tl.MemoryLog()
+    entry = tl.Entry(body=tl.UserPrompt(text="one"), turn=tl.NEW_TURN)
+    result = tl.Entry(body=tl.ToolResult(call_id="c1", tool="t", text="x"), turn=1)
     async with log.lease(HERE) as term:
-        entries = [entry, result, Entry(body=made, turn=1)]
+        entries = [entry, result, tl.Entry(body=made, turn=1)]
         await log.append(HERE, entries, seen=0, term=term)
-    timeline = await open_timeline(log, HERE)
+    timeline = await tl.open_timeline(log, HERE)
     assert timeline.base.covers == base
     assert len(timeline.blocks) == 3 - base

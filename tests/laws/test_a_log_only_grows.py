@@ -14,26 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loopline import timeline as tl
 from loopline.errors import LeaseLost
 from loopline.store import SqlLog
-from loopline.timeline import (
-    NEW_TURN,
-    Block,
-    ConversationKey,
-    Entry,
-    Notes,
-    TimelineLog,
-    ToolResult,
-    UserPrompt,
-    encode,
-)
 from tests.support.examples import examples
 from tests.support.sqlite_connections import each_connection
 
-HERE = ConversationKey(name="here")
-THERE = ConversationKey(name="there")
-FORK = ConversationKey(name="fork")
-PROMPT = Entry(body=UserPrompt(text="hello"), turn=NEW_TURN)
+HERE = tl.ConversationKey(name="here")
+THERE = tl.ConversationKey(name="there")
+FORK = tl.ConversationKey(name="fork")
+PROMPT = tl.Entry(body=tl.UserPrompt(text="hello"), turn=tl.NEW_TURN)
 
 COLUMNS = "conversation, seq, turn, round, n, ts, term, type, version, body, digest, bytes"
 REST = "1, 0, 9, 0, 0, 'user.prompt', 1, '{}', zeroblob(32), 0"
@@ -164,9 +154,9 @@ def test_who_has_seen_a_place_never_meets_a_new_block_at_or_below_it(
 ) -> None:
     """Each append is by one of two processes and one of three producers, so long, so far behind."""
 
-    async def produce(logs: Sequence[TimelineLog]) -> None:
+    async def produce(logs: Sequence[tl.TimelineLog]) -> None:
         counts = [0, 0, 0]
-        everything = list[Block]()
+        everything = list[tl.Block]()
         for process, producer, length, behind in appends:
             after = max(0, counts[producer] - behind)
             met = await logs[process].append(HERE, [PROMPT] * length, seen=after)
@@ -191,7 +181,7 @@ def test_who_has_seen_a_place_never_meets_a_new_block_at_or_below_it(
 def test_along_seq_the_terms_of_runners_never_fall(moves: list[tuple[int, bool]]) -> None:
     """Three runners take over from each other, and go on whether or not they still may."""
 
-    async def run() -> list[Block]:
+    async def run() -> list[tl.Block]:
         terms = [0, 0, 0]
         with TemporaryDirectory() as folder:
             async with await SqlLog.open(f"sqlite:///{folder}/talk.db") as log:
@@ -199,7 +189,7 @@ def test_along_seq_the_terms_of_runners_never_fall(moves: list[tuple[int, bool]]
                     if takes_over:
                         async with log.lease(HERE) as terms[runner]:
                             pass
-                    note = Entry(body=Notes(text=str(runner)), turn=1)
+                    note = tl.Entry(body=tl.Notes(text=str(runner)), turn=1)
                     may = terms[runner] == max(terms) > 0
                     assert await kept(log, note, terms[runner]) is may
                 return list(await log.read(HERE))
@@ -208,7 +198,7 @@ def test_along_seq_the_terms_of_runners_never_fall(moves: list[tuple[int, bool]]
     assert all(item.term <= after.term for item, after in pairwise(blocks))
 
 
-async def kept(log: TimelineLog, entry: Entry, term: int) -> bool:
+async def kept(log: tl.TimelineLog, entry: tl.Entry, term: int) -> bool:
     try:
         await log.append(HERE, [entry], seen=0, term=term)
     except LeaseLost:
@@ -249,16 +239,16 @@ def counted() -> Generator[Steps, None, None]:
         yield steps
 
 
-async def cost_of_each_append(log: TimelineLog, steps: Steps, turns: int) -> list[int]:
+async def cost_of_each_append(log: tl.TimelineLog, steps: Steps, turns: int) -> list[int]:
     """What the last append of each turn costs, of ten with five blocks each."""
     costs = list[int]()
-    result = ToolResult(call_id="c1", tool="t", text="x" * 1000)
+    result = tl.ToolResult(call_id="c1", tool="t", text="x" * 1000)
     count = 0
     async with log.lease(HERE) as term:
         for turn in range(1, turns + 1):
             for number in range(10):
                 before = steps.taken
-                entries = [Entry(body=result, turn=turn)] * 4
+                entries = [tl.Entry(body=result, turn=turn)] * 4
                 first = PROMPT if number == 0 else entries[0]
                 key = f"{turn}.{number}"
                 met = await log.append(HERE, [first, *entries], seen=count, term=term, key=key)
@@ -286,7 +276,7 @@ async def test_what_the_first_append_of_a_process_costs_does_not_depend_on_its_p
                 await cost_of_each_append(log, steps, turns)
             async with await SqlLog.open(url) as log:
                 before = steps.taken
-                entry = Entry(body=UserPrompt(text="more"), turn=turns)
+                entry = tl.Entry(body=tl.UserPrompt(text="more"), turn=turns)
                 await log.append(HERE, [entry], seen=turns * 50)
                 costs.append(steps.taken - before)
     assert costs[0] == costs[1]
@@ -309,16 +299,16 @@ async def test_a_block_takes_little_more_room_than_what_it_says(
     tmp_path: Path, length: int
 ) -> None:
     """At most 1.5 times its stored body and 128 bytes, once the file has taken the log in."""
-    result = ToolResult(call_id="c1", tool="t", text="x" * length)
+    result = tl.ToolResult(call_id="c1", tool="t", text="x" * length)
     blocks = 400
     async with await SqlLog.open(f"sqlite:///{tmp_path}/talk.db") as log:
         empty = await asyncio.to_thread(pages_in_use, tmp_path / "talk.db")
         async with log.lease(HERE) as term:
             for number in range(0, blocks, 4):
-                entries = [Entry(body=result, turn=1 + number // 20)] * 4
+                entries = [tl.Entry(body=result, turn=1 + number // 20)] * 4
                 await log.append(HERE, entries, seen=number, term=term)
     used = await asyncio.to_thread(pages_in_use, tmp_path / "talk.db") - empty
-    assert used <= blocks * (1.5 * len(encode(result)[2]) + 128)
+    assert used <= blocks * (1.5 * len(tl.encode(result)[2]) + 128)
 
 
 def pages_in_use(store: Path) -> int:

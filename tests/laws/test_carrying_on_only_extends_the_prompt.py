@@ -7,28 +7,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 from tempfile import TemporaryDirectory
 
-from loopline.prompt import (
-    NO_INPUTS,
-    CachePolicy,
-    JsonAction,
-    Native,
-    Rendering,
-    View,
-    cache_points,
-    past_requests,
-    replayed_rounds,
-    tools_text,
-)
+from loopline import prompt
+from loopline import timeline as tl
 from loopline.reader import read_document
-from loopline.timeline import (
-    Block,
-    ConversationKey,
-    Hide,
-    MemoryLog,
-    Projection,
-    RoundStart,
-    Timeline,
-)
 from tests.support.corpus import IN_FILES, over_corpus, run_of
 from tests.support.scenario import Scenario, ScenarioRun, Sent, misplaced
 from tests.support.scenario import run_scenario as run_scenario
@@ -49,12 +30,12 @@ CAUSES = (
 )
 
 
-def starts(blocks: Sequence[Block]) -> list[tuple[Block, RoundStart]]:
+def starts(blocks: Sequence[tl.Block]) -> list[tuple[tl.Block, tl.RoundStart]]:
     """The rounds that asked a model."""
     return [
         (block, block.body)
         for block in blocks
-        if isinstance(block.body, RoundStart) and block.body.model
+        if isinstance(block.body, tl.RoundStart) and block.body.model
     ]
 
 
@@ -81,7 +62,7 @@ def test_thinking_goes_back_only_behind_what_it_was_thought_behind(scenario: Sce
 @over_corpus(drawn_scenarios)
 def test_an_epoch_opens_only_with_a_cause_that_holds(scenario: Scenario) -> None:
     blocks = run_of(scenario).blocks
-    before: RoundStart | None = None
+    before: tl.RoundStart | None = None
     count = 0
     for block, begun in starts(blocks):
         since = blocks[count : block.seq - 1]
@@ -101,10 +82,10 @@ def test_an_epoch_opens_only_with_a_cause_that_holds(scenario: Scenario) -> None
 
 def holds(
     cause: str,
-    before: RoundStart | None,
-    begun: RoundStart,
-    blocks: Sequence[Block],
-    since: Sequence[Block],
+    before: tl.RoundStart | None,
+    begun: tl.RoundStart,
+    blocks: Sequence[tl.Block],
+    since: Sequence[tl.Block],
 ) -> bool:
     """Whether what a round gives as the cause of its epoch is so."""
     if cause == "compaction" or cause == "prune":
@@ -123,24 +104,24 @@ def holds(
         case "renderer":
             return before.renderer != begun.renderer
         case "hide":
-            return any(isinstance(block.body, Hide) for block in since)
+            return any(isinstance(block.body, tl.Hide) for block in since)
         case _:
             return False
 
 
-def window_before(blocks: Sequence[Block], since: Sequence[Block]) -> Projection:
+def window_before(blocks: Sequence[tl.Block], since: Sequence[tl.Block]) -> tl.Projection:
     """The window of the epoch before these blocks."""
     end = since[0].seq if since else len(blocks)
     windows = [begun.window for block, begun in starts(blocks) if begun.window and block.seq < end]
-    return windows[-1] if windows else Projection()
+    return windows[-1] if windows else tl.Projection()
 
 
 @over_corpus(drawn_scenarios, first=IN_STEPS)
 def test_in_one_go_equals_in_steps(scenario: Scenario) -> None:
     stride = 1 + len(repr(scenario)) % 7
     blocks = run_of(scenario).blocks
-    for protocol in (Native(), JsonAction()):
-        whole_view, stepped = View(protocol, blocks), View(protocol)
+    for protocol in (prompt.Native(), prompt.JsonAction()):
+        whole_view, stepped = prompt.View(protocol, blocks), prompt.View(protocol)
         for at in range(0, len(blocks), stride):
             stepped.extend(blocks[at : at + stride])
             stepped.render_under(stepped.window)
@@ -152,7 +133,7 @@ def test_in_one_go_equals_in_steps(scenario: Scenario) -> None:
         assert points_of(stepped, blocks) == points_of(whole_view, blocks)
         again = whole_view.render_under(whole_view.window)
         assert again.messages == whole_view.messages
-    timeline, steps = Timeline(blocks), Timeline()
+    timeline, steps = tl.Timeline(blocks), tl.Timeline()
     for at in range(0, len(blocks), stride):
         steps.extend(blocks[at : at + stride])
     assert (timeline.pool, timeline.plans, timeline.pending) == (
@@ -167,7 +148,7 @@ def test_in_one_go_equals_in_steps(scenario: Scenario) -> None:
     )
 
 
-def seen_of(now: Rendering) -> list[object]:
+def seen_of(now: prompt.Rendering) -> list[object]:
     return [
         now.window,
         now.refs,
@@ -179,14 +160,14 @@ def seen_of(now: Rendering) -> list[object]:
     ]
 
 
-def points_of(view: View, blocks: Sequence[Block]) -> object:
+def points_of(view: prompt.View, blocks: Sequence[tl.Block]) -> object:
     turn = max(block.turn for block in blocks)
     count_unchanged_messages = view.state.count_unchanged_messages(turn)
-    return cache_points(
+    return prompt.cache_points(
         view.rendering,
         turn,
-        NO_INPUTS,
-        CachePolicy(kept_messages=count_unchanged_messages, factor=view.state.factor),
+        prompt.NO_INPUTS,
+        prompt.CachePolicy(kept_messages=count_unchanged_messages, factor=view.state.factor),
     )
 
 
@@ -203,17 +184,20 @@ def test_every_request_is_made_again_from_a_log_in_a_file(scenario: Scenario) ->
 
 def check_requests(run: ScenarioRun) -> None:
     """Compare what was sent with what the log says was."""
-    again = {request.block.seq: request for request in past_requests(Timeline(run.blocks))}
+    again = {
+        request.block.seq: request for request in prompt.past_requests(tl.Timeline(run.blocks))
+    }
     assert list(again) == [block.seq for block, _ in starts(run.blocks)]
     assert {request.inexact for request in again.values()} <= {""}
     assert {
-        replayed_round.divergence for replayed_round in replayed_rounds(Timeline(run.blocks))
+        replayed_round.divergence
+        for replayed_round in prompt.replayed_rounds(tl.Timeline(run.blocks))
     } <= {None}
     for sent in run.sent:
         request = again[sent.start.seq]
         assert request.messages == sent.prompt.messages
         assert request.system == sent.prompt.system
-        assert request.tools == (tools_text(sent.prompt.tools) if sent.prompt.tools else "")
+        assert request.tools == (prompt.tools_text(sent.prompt.tools) if sent.prompt.tools else "")
         assert request.round_start.tail == sent.prompt.tail
         assert request.cache_points == sent.prompt.cache_points
 
@@ -224,16 +208,16 @@ def test_an_export_and_a_fork_make_the_same_requests(scenario: Scenario) -> None
     document = read_document(run.document)
     until = 1 + len(repr(scenario)) % len(run.blocks)
     forked = asyncio.run(fork(run, until))
-    expected = list(past_requests(Timeline(run.blocks)))
-    assert list(past_requests(Timeline(document))) == expected
-    assert list(past_requests(Timeline(forked))) == [
+    expected = list(prompt.past_requests(tl.Timeline(run.blocks)))
+    assert list(prompt.past_requests(tl.Timeline(document))) == expected
+    assert list(prompt.past_requests(tl.Timeline(forked))) == [
         request for request in expected if request.block.seq <= until
     ]
 
 
-async def fork(run: ScenarioRun, until: int) -> list[Block]:
-    key, other_key = ConversationKey(name="c"), ConversationKey(name="d")
-    log = MemoryLog()
+async def fork(run: ScenarioRun, until: int) -> list[tl.Block]:
+    key, other_key = tl.ConversationKey(name="c"), tl.ConversationKey(name="d")
+    log = tl.MemoryLog()
     await log.restore(key, run.blocks)
     await log.fork(key, other_key, until)
     return list(await log.read(other_key))

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loopline import Harness
+from loopline import timeline as tl
 from loopline.errors import ModelUnavailable
 from loopline.events import Delta, Event
 from loopline.models import (
@@ -31,20 +32,6 @@ from loopline.models import (
 from loopline.prompt import protocol
 from loopline.react import Limits
 from loopline.testing import FakeClock
-from loopline.timeline import (
-    Block,
-    Completion,
-    Decision,
-    Draft,
-    Exit,
-    Notes,
-    RoundStart,
-    Thinking,
-    Timeline,
-    ToolCalled,
-    citations,
-    encode,
-)
 from tests.support.examples import examples
 from tests.support.playground import bundle
 
@@ -208,9 +195,9 @@ async def streamed(model: Rambling, limits: Limits, output: type | None) -> list
 class Screen:
     """What a listener has of each channel, checked when blocks say what it was."""
 
-    timeline: Timeline
+    timeline: tl.Timeline
     texts: dict[str, str] = field(default_factory=dict[str, str])
-    blocks: list[Block] = field(default_factory=list[Block])
+    blocks: list[tl.Block] = field(default_factory=list[tl.Block])
 
     def take(self, event: Event) -> None:
         match event:
@@ -218,9 +205,11 @@ class Screen:
                 self.texts[channel] = self.texts.get(channel, "") + text
             case Delta(type="reset", channel=channel):
                 self.texts.pop(channel, None)
-            case Block(body=Decision() | Thinking() | Notes() | Completion() | Draft()):
+            case tl.Block(
+                body=tl.Decision() | tl.Thinking() | tl.Notes() | tl.Completion() | tl.Draft()
+            ):
                 self.blocks.append(event)
-            case Block(body=RoundStart() | ToolCalled() | Exit()):
+            case tl.Block(body=tl.RoundStart() | tl.ToolCalled() | tl.Exit()):
                 self.close()
             case _:
                 pass
@@ -241,26 +230,26 @@ class Screen:
                 assert self.texts.pop(channel, "") == text, channel
             assert not self.texts
 
-    def text(self, block: Block) -> Iterator[tuple[str, str]]:
+    def text(self, block: tl.Block) -> Iterator[tuple[str, str]]:
         match block.body:
-            case Thinking(text=text):
+            case tl.Thinking(text=text):
                 yield "thinking", text
-            case Notes(text=text):
+            case tl.Notes(text=text):
                 yield "notes", text
-            case Draft(text=text):
+            case tl.Draft(text=text):
                 yield "draft", text.strip()
-            case Completion(text=text):
+            case tl.Completion(text=text):
                 pool = self.timeline.pool
-                marks = citations.Marks(pool.sources)
-                yield "answer", citations.resolve(text, marks, newest=pool.newest)
+                marks = tl.citations.Marks(pool.sources)
+                yield "answer", tl.citations.resolve(text, marks, newest=pool.newest)
             case _:
                 pass
 
 
-def goes_on(block: Block) -> bool:
+def goes_on(block: tl.Block) -> bool:
     """Whether the next reply goes on with this one."""
     match block.body:
-        case Decision(raw=raw, stop_reason="length"):
+        case tl.Decision(raw=raw, stop_reason="length"):
             return bool(raw)
         case _:
             return False
@@ -278,12 +267,12 @@ def check(
         limits["answer_mode"] = "synthesize"
     model = Rambling(name, list(replies), plans)
     events = asyncio.run(streamed(model, limits, output))
-    blocks = [event for event in events if isinstance(event, Block)]
-    screen = Screen(Timeline(blocks))
+    blocks = [event for event in events if isinstance(event, tl.Block)]
+    screen = Screen(tl.Timeline(blocks))
     for event in events:
         screen.take(event)
     screen.close()
-    text = "".join(encode(block.body)[2] for block in blocks)
+    text = "".join(tl.encode(block.body)[2] for block in blocks)
     for word in re.findall(r"\bw[0-9]+x[0-9]+|\bt[0-9]+", " ".join(model.said)):
         assert word in text
 

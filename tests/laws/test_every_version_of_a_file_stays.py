@@ -11,35 +11,20 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loopline import timeline as tl
 from loopline.errors import ToolError
 from loopline.files import FileChange, WorkspaceLimits, file_bodies
 from loopline.reader import ConversationView, Reader, read_document, timeline_document
-from loopline.timeline import (
-    Block,
-    Body,
-    ConversationKey,
-    Exit,
-    FileAdded,
-    History,
-    MemoryLog,
-    Timeline,
-    TurnHeader,
-    UserPrompt,
-    WorkspacePath,
-    checkpoint,
-    open_timeline,
-    parse_path,
-)
 from tests.support.examples import examples
 
-HERE, FORK = ConversationKey(name="c"), ConversationKey(name="fork")
+HERE, FORK = tl.ConversationKey(name="c"), tl.ConversationKey(name="fork")
 NOW = datetime(2026, 3, 21, tzinfo=UTC)
 NAMES = ("files/a", "files/b/c", "outputs/a", "files/B", "files/a/d")
 LIMITS = WorkspaceLimits(file_bytes=30, tree_bytes=50, files=3)
 
 changes = st.builds(
     FileChange,
-    path=st.sampled_from(NAMES).map(parse_path),
+    path=st.sampled_from(NAMES).map(tl.parse_path),
     data=st.none() | st.binary(max_size=32) | st.text(max_size=8).map(str.encode),
 )
 turns = st.tuples(
@@ -53,18 +38,18 @@ Life = Sequence[tuple[str, Sequence[Sequence[FileChange]]]]
 class Written:
     """A conversation as it is written, and what its files ought to be, kept beside it."""
 
-    blocks: list[Block] = field(default_factory=list[Block])
-    timeline: Timeline = field(default_factory=Timeline)
+    blocks: list[tl.Block] = field(default_factory=list[tl.Block])
+    timeline: tl.Timeline = field(default_factory=tl.Timeline)
     counts: Counter[tuple[int, str]] = field(default_factory=Counter[tuple[int, str]])
-    trees: dict[int, dict[WorkspacePath, bytes]] = field(
-        default_factory=dict[int, dict[WorkspacePath, bytes]]
+    trees: dict[int, dict[tl.WorkspacePath, bytes]] = field(
+        default_factory=dict[int, dict[tl.WorkspacePath, bytes]]
     )
     ends: list[int] = field(default_factory=list[int])
 
-    def add(self, turn: int, body: Body) -> None:
+    def add(self, turn: int, body: tl.Body) -> None:
         """Write one more block."""
         self.counts[turn, body.type] += 1
-        block = Block(
+        block = tl.Block(
             seq=len(self.blocks) + 1,
             turn=turn,
             round=0,
@@ -94,23 +79,25 @@ class Written:
 def written(life: Life) -> Written:
     result = Written()
     for number, (start, calls) in enumerate(life, 1):
-        result.add(number, UserPrompt(text="go"))
-        header = TurnHeader(bundle="b", model="m", protocol="native", limits={"workspace": start})
+        result.add(number, tl.UserPrompt(text="go"))
+        header = tl.TurnHeader(
+            bundle="b", model="m", protocol="native", limits={"workspace": start}
+        )
         result.add(number, header)
         before = result.trees.get(number - 1, {}) if start == "latest" else {}
         result.trees[number] = {path: data for path, data in before.items() if path.area == "files"}
         for call in calls:
             result.change(number, call)
-        result.add(number, Exit(reason="complete"))
+        result.add(number, tl.Exit(reason="complete"))
         result.ends.append(len(result.blocks))
     return result
 
 
-def tree_of(timeline: Timeline, number: int) -> dict[WorkspacePath, str]:
+def tree_of(timeline: tl.Timeline, number: int) -> dict[tl.WorkspacePath, str]:
     tree = timeline.files_at(number)
-    files = {WorkspacePath("files", path): block.ref for path, block in tree.files.items()}
+    files = {tl.WorkspacePath("files", path): block.ref for path, block in tree.files.items()}
     outputs = tree.outputs_of(number)
-    return files | {WorkspacePath("outputs", path): block.ref for path, block in outputs.items()}
+    return files | {tl.WorkspacePath("outputs", path): block.ref for path, block in outputs.items()}
 
 
 async def bytes_of(view: ConversationView, refs: Sequence[str]) -> list[bytes | None]:
@@ -122,7 +109,7 @@ async def bytes_of(view: ConversationView, refs: Sequence[str]) -> list[bytes | 
 @examples(60)
 def test_the_tree_of_a_turn_is_what_was_written_last(life: Life) -> None:
     conversation = written(life)
-    view = ConversationView(Timeline(conversation.blocks))
+    view = ConversationView(tl.Timeline(conversation.blocks))
     for number, expected in conversation.trees.items():
         tree = tree_of(view.timeline, number)
         assert tree.keys() == expected.keys()
@@ -137,7 +124,7 @@ def test_what_the_prompt_says_of_the_files_is_what_there_is(life: Life) -> None:
     """The tree knows its size and its newest files without looking at all of them."""
     conversation = written(life)
     for number, expected in conversation.trees.items():
-        tree = Timeline(conversation.blocks).files_at(number)
+        tree = tl.Timeline(conversation.blocks).files_at(number)
         assert tree.size_at(number) == sum(map(len, expected.values()))
         blocks = [*tree.files.values(), *tree.outputs_of(number).values()]
         newest = sorted(blocks, key=lambda block: block.seq)[-2:]
@@ -165,24 +152,24 @@ def test_a_version_reads_the_same_from_a_checkpoint_a_fork_and_a_document(
 ) -> None:
     async def run() -> None:
         conversation = written(life)
-        whole = Timeline(conversation.blocks)
-        refs = [block.ref for block in whole if isinstance(block.body, FileAdded)]
+        whole = tl.Timeline(conversation.blocks)
+        refs = [block.ref for block in whole if isinstance(block.body, tl.FileAdded)]
         refs += [f"fi:turn_{n}.{name}" for n in conversation.trees for name in NAMES]
         expected = await bytes_of(ConversationView(whole), refs)
         covers = [0, *conversation.ends][min(after, len(life) - 1)]  # never the last turn
-        body = checkpoint(Timeline(conversation.blocks), covers, {})
+        body = tl.checkpoint(tl.Timeline(conversation.blocks), covers, {})
         if body is not None:
             conversation.add(len(life), body)
-        log = MemoryLog()
+        log = tl.MemoryLog()
         await log.restore(HERE, conversation.blocks)
         await log.fork(HERE, FORK, len(conversation.blocks))
-        document = timeline_document(Timeline(conversation.blocks), None)
+        document = timeline_document(tl.Timeline(conversation.blocks), None)
         for key in (HERE, FORK):
-            timeline = await open_timeline(log, key)
-            view = ConversationView(timeline, history=History(log, key, timeline))
+            timeline = await tl.open_timeline(log, key)
+            view = ConversationView(timeline, history=tl.History(log, key, timeline))
             assert await bytes_of(view, refs) == expected
             assert tree_of(timeline, len(life)) == tree_of(whole, len(life))
-        imported = Timeline(read_document(document))
+        imported = tl.Timeline(read_document(document))
         assert await bytes_of(ConversationView(imported), refs) == expected
 
     asyncio.run(run())

@@ -5,18 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 
+from loopline import timeline as tl
 from loopline.models import UserMessage, dumps
-from loopline.timeline import (
-    Block,
-    Completion,
-    Notes,
-    RoundStart,
-    Timeline,
-    ToolCalled,
-    UserFollowup,
-    UserPrompt,
-    memory_notes,
-)
 from tests.support.corpus import over_corpus, run_of
 from tests.support.scenario import Scenario, ScenarioRun, Sent
 from tests.support.scenario_strategies import drawn_scenarios
@@ -25,9 +15,9 @@ from tests.support.scenario_strategies import drawn_scenarios
 @over_corpus(drawn_scenarios)
 def test_every_user_input_is_pending_or_recalled_or_taken_by_one_round(scenario: Scenario) -> None:
     blocks = run_of(scenario).blocks
-    timeline = Timeline(blocks)
-    seqs = [b.seq for b in blocks if isinstance(b.body, UserPrompt | UserFollowup)]
-    taken = [seq for b in blocks if isinstance(b.body, RoundStart) for seq in b.body.takes]
+    timeline = tl.Timeline(blocks)
+    seqs = [b.seq for b in blocks if isinstance(b.body, tl.UserPrompt | tl.UserFollowup)]
+    taken = [seq for b in blocks if isinstance(b.body, tl.RoundStart) for seq in b.body.takes]
     assert Counter([*taken, *timeline.pending, *timeline.recalled]) == Counter(seqs)
 
 
@@ -35,12 +25,12 @@ def test_every_user_input_is_pending_or_recalled_or_taken_by_one_round(scenario:
 def test_what_the_running_turn_was_told_is_in_its_prompts(scenario: Scenario) -> None:
     """Word for word, or so far as there is room, with the ref that gives all of it."""
     run = run_of(scenario)
-    inputs = {b.seq: b for b in run.blocks if isinstance(b.body, UserPrompt | UserFollowup)}
+    inputs = {b.seq: b for b in run.blocks if isinstance(b.body, tl.UserPrompt | tl.UserFollowup)}
     for sent in run.sent:
         taken = [
             seq
             for block in run.blocks
-            if isinstance(block.body, RoundStart)
+            if isinstance(block.body, tl.RoundStart)
             and block.turn == sent.start.turn
             and block.seq <= sent.start.seq
             for seq in block.body.takes
@@ -49,9 +39,9 @@ def test_what_the_running_turn_was_told_is_in_its_prompts(scenario: Scenario) ->
             assert shows(sent, inputs[seq]), inputs[seq].ref
 
 
-def shows(sent: Sent, block: Block) -> bool:
+def shows(sent: Sent, block: tl.Block) -> bool:
     """Whether the request shows what the user said."""
-    assert isinstance(block.body, UserPrompt | UserFollowup)
+    assert isinstance(block.body, tl.UserPrompt | tl.UserFollowup)
     texts = [message.text for message in sent.prompt.messages if isinstance(message, UserMessage)]
     found = [text.partition(f"[{block.ref}]\n") for text in texts if f"[{block.ref}]\n" in text]
     if not found:
@@ -69,7 +59,7 @@ def shows(sent: Sent, block: Block) -> bool:
 def test_every_pinned_ref_that_was_shown_reads_as_it_did_then(scenario: Scenario) -> None:
     run = run_of(scenario)
     text = "".join(
-        dumps(block.body.arguments) for block in run.blocks if isinstance(block.body, ToolCalled)
+        dumps(block.body.arguments) for block in run.blocks if isinstance(block.body, tl.ToolCalled)
     )
     examples = "".join(sent.prompt.system for sent in run.sent[:1])
     absent = {ref for ref, (status, _) in run.first.items() if status != "ok"}
@@ -91,16 +81,16 @@ def missing(run: ScenarioRun, sent: Sent) -> list[str]:
 
     Where the room is small a summary says how many older notes and sources it leaves out, and the ref of all.
     """
-    before = Timeline(run.blocks[: sent.start.seq])
+    before = tl.Timeline(run.blocks[: sent.start.seq])
     prompt = sent.prompt
     text = "\n".join([*(repr(message) for message in prompt.messages), prompt.tail])
     plans = [plan.plan_id for plan in before.plans.open_plans[-4:]]
-    noted = memory_notes.fold(b for b in before.blocks if isinstance(b.body, Notes))
+    noted = tl.memory_notes.fold(b for b in before.blocks if isinstance(b.body, tl.Notes))
     notes = [note.text for note in noted.notes]
     cited = {
         sid
         for block in before.blocks
-        if isinstance(block.body, Completion)
+        if isinstance(block.body, tl.Completion)
         for sid in block.body.sources_used
     }
     sources = [f"so:{sid}" for sid in cited if not names(text, sid)]

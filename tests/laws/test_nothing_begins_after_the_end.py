@@ -12,20 +12,8 @@ from collections.abc import Callable, Sequence
 
 from hypothesis import given, seed
 
+from loopline import timeline as tl
 from loopline.react import Limits
-from loopline.timeline import (
-    Block,
-    Exit,
-    RoundStart,
-    RunChild,
-    Timeline,
-    ToolCalled,
-    ToolPending,
-    ToolResult,
-    ToolStarted,
-    UserRecalled,
-    UserSteer,
-)
 from tests.support.examples import examples
 from tests.support.interruption_scenario import REST, TICK, Interruption, Told, told
 from tests.support.interruption_strategies import Drawn, drawn
@@ -48,7 +36,7 @@ def tell(drawing: Drawn) -> Told:
     return _told[name]
 
 
-def everywhere(story: Told) -> list[Sequence[Block]]:
+def everywhere(story: Told) -> list[Sequence[tl.Block]]:
     return [story.blocks, *story.children]
 
 
@@ -58,10 +46,12 @@ def test_no_runner_records_anything_after_the_exit_of_its_turn(drawing: Drawn) -
     for blocks in everywhere(tell(drawing)):
         for turn in {block.turn for block in blocks}:
             own = [block for block in blocks if block.turn == turn and block.term]
-            ends = [place for place, block in enumerate(own) if isinstance(block.body, Exit)]
+            ends = [place for place, block in enumerate(own) if isinstance(block.body, tl.Exit)]
             assert ends == [len(own) - 1]
-        called = Counter(b.body.call_id for b in blocks if isinstance(b.body, ToolCalled))
-        assert called == Counter(b.body.call_id for b in blocks if isinstance(b.body, ToolResult))
+        called = Counter(b.body.call_id for b in blocks if isinstance(b.body, tl.ToolCalled))
+        assert called == Counter(
+            b.body.call_id for b in blocks if isinstance(b.body, tl.ToolResult)
+        )
 
 
 @hundredfold
@@ -87,20 +77,20 @@ def check_deadline(story: Told, deadline: float | None) -> None:
             assert (block.ts - first).total_seconds() - rested <= latest + TICK
 
 
-def begins(block: Block) -> bool:
+def begins(block: tl.Block) -> bool:
     """Whether something begins with it; a run is told once more when it is over."""
     match block.body:
-        case RoundStart() | ToolStarted() | RunChild(reason=""):
+        case tl.RoundStart() | tl.ToolStarted() | tl.RunChild(reason=""):
             return True
         case _:
             return False
 
 
 def check_budget(story: Told, most: int | None) -> None:
-    timeline = Timeline()
+    timeline = tl.Timeline()
     for block in story.blocks:
         used = timeline.turn(1).usage
-        if most is not None and isinstance(block.body, RoundStart | ToolStarted):
+        if most is not None and isinstance(block.body, tl.RoundStart | tl.ToolStarted):
             assert used.input_tokens + used.output_tokens <= most
         timeline.extend([block])
 
@@ -111,10 +101,10 @@ def test_what_is_said_at_any_await_is_taken_by_one_round_or_left_for_the_next_tu
     drawing: Drawn,
 ) -> None:
     story = tell(drawing)
-    taken = [seq for b in story.blocks if isinstance(b.body, RoundStart) for seq in b.body.takes]
-    pending = Timeline(story.blocks).pending
+    taken = [seq for b in story.blocks if isinstance(b.body, tl.RoundStart) for seq in b.body.takes]
+    pending = tl.Timeline(story.blocks).pending
     seqs = [receipt.seq for _, receipt in story.receipts]
-    withdrawn = [b.body.said for b in story.blocks if isinstance(b.body, UserRecalled)]
+    withdrawn = [b.body.said for b in story.blocks if isinstance(b.body, tl.UserRecalled)]
     assert Counter([*taken, *pending, *withdrawn]) == Counter([1, *seqs])
     # Only a stop from elsewhere, before the turn of the prompt has begun, withdraws it.
     stops = [each for each in drawing.interruptions if each.kind == "stop" and each.elsewhere]
@@ -123,8 +113,10 @@ def test_what_is_said_at_any_await_is_taken_by_one_round_or_left_for_the_next_tu
     if story.reason in ("complete", "max_iterations"):
         for now, receipt in story.receipts:
             assert receipt.seq in pending or now.text in shown
-        steers = [block.seq for block in story.blocks if isinstance(block.body, UserSteer)]
-        ends = [block.body.status for block in story.blocks if isinstance(block.body, ToolResult)]
+        steers = [block.seq for block in story.blocks if isinstance(block.body, tl.UserSteer)]
+        ends = [
+            block.body.status for block in story.blocks if isinstance(block.body, tl.ToolResult)
+        ]
         # What no request could show has cut nothing off.
         assert "interrupted" not in ends or not pending.keys() >= set(steers)
 
@@ -133,7 +125,7 @@ def test_a_call_whose_start_waits_behind_others_when_time_is_over_has_not_begun(
     limits = Limits(deadline_seconds=0.02)
     story = asyncio.run(told([Interruption(3, "steer")], limits))
     check_deadline(story, 0.02)
-    texts = {b.body.call_id: b.body.text for b in story.blocks if isinstance(b.body, ToolResult)}
+    texts = {b.body.call_id: b.body.text for b in story.blocks if isinstance(b.body, tl.ToolResult)}
     assert "not begun" in texts["c3"]
 
 
@@ -148,7 +140,7 @@ def test_a_deadline_that_rings_in_the_last_moment_of_a_step_ends_the_turn_and_no
 def test_a_child_that_waits_for_the_user_ends_with_its_parent_which_counts_what_it_used() -> None:
     late = Interruption(1, "wait", seconds=0.01)
     story = asyncio.run(told([late], Limits(deadline_seconds=0.1)))
-    (child,) = [Timeline(blocks).turn(1) for blocks in story.children]
+    (child,) = [tl.Timeline(blocks).turn(1) for blocks in story.children]
     (known,) = story.turn.children.values()
     assert (story.reason, child.exit and child.exit.reason) == ("deadline", "interrupted")
     assert (known.reason, known.usage) == ("interrupted", child.usage)
@@ -157,7 +149,7 @@ def test_a_child_that_waits_for_the_user_ends_with_its_parent_which_counts_what_
 
 def test_the_story_has_a_child_and_a_compaction_and_five_rounds() -> None:
     story = asyncio.run(told([], Limits()))
-    bodies = [block.body for block in story.blocks if isinstance(block.body, ToolPending)]
+    bodies = [block.body for block in story.blocks if isinstance(block.body, tl.ToolPending)]
     types = {block.type for block in story.blocks}
     turn = story.turn
     assert turn.completion is not None

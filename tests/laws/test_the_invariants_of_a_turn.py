@@ -10,26 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 
+from loopline import timeline as tl
 from loopline.events import Delta, Event
 from loopline.models import AssistantMessage, Message, ToolCall, ToolMessage, Usage
 from loopline.prompt import TRACE_TAIL, View, past_requests, protocol_named
-from loopline.timeline import (
-    Block,
-    Completion,
-    Decision,
-    Draft,
-    Effect,
-    Exit,
-    RoundStart,
-    Timeline,
-    ToolCalled,
-    ToolPending,
-    ToolResult,
-    ToolStarted,
-    UserFollowup,
-    UserPrompt,
-    UserSteer,
-)
 from tests.support.corpus import over_corpus, run_of
 from tests.support.fuzzed_scenarios import fuzzed_scenarios, without_cuts
 from tests.support.scenario import Scenario, misplaced
@@ -40,12 +24,12 @@ WITHOUT_CUTS = 40
 """How many of them, the first, are run a second time, with every reply heard to its end."""
 
 
-def results_of(blocks: Sequence[Block]) -> Counter[str]:
-    return Counter(b.body.call_id for b in blocks if isinstance(b.body, ToolResult))
+def results_of(blocks: Sequence[tl.Block]) -> Counter[str]:
+    return Counter(b.body.call_id for b in blocks if isinstance(b.body, tl.ToolResult))
 
 
-def calls_of(blocks: Sequence[Block]) -> Counter[str]:
-    return Counter(b.body.call_id for b in blocks if isinstance(b.body, ToolCalled))
+def calls_of(blocks: Sequence[tl.Block]) -> Counter[str]:
+    return Counter(b.body.call_id for b in blocks if isinstance(b.body, tl.ToolCalled))
 
 
 @wildly
@@ -54,7 +38,7 @@ def test_i1_every_call_has_one_result_before_the_next_decision(scenario: Scenari
     for sent in run.sent:
         before = run.blocks[: sent.start.seq]
         assert results_of(before) == calls_of(before)
-    timeline = Timeline(run.blocks)
+    timeline = tl.Timeline(run.blocks)
     waiting = [call_id for turn in timeline.resumable for call_id in turn.open_calls]
     assert results_of(run.blocks) == calls_of(run.blocks) - Counter(waiting)
 
@@ -85,7 +69,7 @@ def test_i3_every_request_has_the_instructions_and_what_the_user_asked(scenario:
         if sent.prompt.tail != TRACE_TAIL:
             assert "Live." in sent.prompt.system
         for block in run.blocks[: sent.start.seq]:
-            if isinstance(block.body, UserPrompt) and block.turn == sent.start.turn:
+            if isinstance(block.body, tl.UserPrompt) and block.turn == sent.start.turn:
                 assert block.body.text[:100] in text
 
 
@@ -93,12 +77,12 @@ def test_i3_every_request_has_the_instructions_and_what_the_user_asked(scenario:
 def test_i4_no_turn_makes_more_decisions_than_it_may_and_one_answer(scenario: Scenario) -> None:
     most = scenario.limits.get("max_iterations") or 0
     blocks = run_of(scenario).blocks
-    for turn in Timeline(blocks).turns.values():
+    for turn in tl.Timeline(blocks).turns.values():
         own = [block.body for block in blocks if block.turn == turn.number]
-        counts = Counter(body.purpose for body in own if isinstance(body, Decision))
+        counts = Counter(body.purpose for body in own if isinstance(body, tl.Decision))
         assert counts["decision"] <= most
         assert counts["answer"] <= 1
-        assert sum(isinstance(body, Completion) for body in own) <= 1
+        assert sum(isinstance(body, tl.Completion) for body in own) <= 1
 
 
 @wildly
@@ -136,10 +120,10 @@ def test_i6_what_the_user_says_is_taken_by_one_round_or_pending_or_recalled(
     scenario: Scenario,
 ) -> None:
     blocks = run_of(scenario).blocks
-    timeline = Timeline(blocks)
-    inputs = UserPrompt | UserFollowup | UserSteer
+    timeline = tl.Timeline(blocks)
+    inputs = tl.UserPrompt | tl.UserFollowup | tl.UserSteer
     seqs = [block.seq for block in blocks if isinstance(block.body, inputs)]
-    taken = [seq for b in blocks if isinstance(b.body, RoundStart) for seq in b.body.takes]
+    taken = [seq for b in blocks if isinstance(b.body, tl.RoundStart) for seq in b.body.takes]
     assert Counter([*taken, *timeline.pending, *timeline.recalled]) == Counter(seqs)
 
 
@@ -147,7 +131,7 @@ def test_i6_what_the_user_says_is_taken_by_one_round_or_pending_or_recalled(
 def test_i7_the_usage_of_the_turns_is_that_of_all_replies(scenario: Scenario) -> None:
     run = run_scenario(without_cuts(scenario))
     used, replied = Usage(), Usage()
-    for turn in Timeline(run.blocks).turns.values():
+    for turn in tl.Timeline(run.blocks).turns.values():
         used += turn.usage
     for usage in run.replies:
         replied += usage
@@ -161,7 +145,7 @@ def test_i8_after_a_crash_the_log_goes_on_and_nothing_that_had_begun_begins_agai
     run = run_of(scenario)
     for death in run.deaths:
         assert run.blocks[: len(death)] == death
-    started = Counter(b.body.call_id for b in run.blocks if isinstance(b.body, ToolStarted))
+    started = Counter(b.body.call_id for b in run.blocks if isinstance(b.body, tl.ToolStarted))
     assert set(started.values()) <= {1}
     assert set(results_of(run.blocks).values()) <= {1}
 
@@ -170,29 +154,29 @@ def test_i8_after_a_crash_the_log_goes_on_and_nothing_that_had_begun_begins_agai
 def test_i9_what_is_heard_rises_and_ends_with_the_exit(scenario: Scenario) -> None:
     run = run_of(scenario)
     for heard in run.heard:
-        seqs = [event.seq for event in heard if isinstance(event, Block)]
+        seqs = [event.seq for event in heard if isinstance(event, tl.Block)]
         assert seqs == sorted(set(seqs))
         exits = [place for place, event in enumerate(heard) if is_exit(event)]
         assert exits in ([], [len(heard) - 1])
-    turns = [turn for turn in Timeline(run.blocks).turns.values() if turn.exit]
+    turns = [turn for turn in tl.Timeline(run.blocks).turns.values() if turn.exit]
     for turn in turns:
         assert not turn.open_calls
         assert turn.open_round is None or turn.exit
 
 
 def is_exit(event: Event) -> bool:
-    return isinstance(event, Block) and isinstance(event.body, Exit)
+    return isinstance(event, tl.Block) and isinstance(event.body, tl.Exit)
 
 
 @wildly
 def test_i10_whatever_models_and_tools_do_a_turn_ends_with_a_reason(scenario: Scenario) -> None:
     run = run_of(scenario)
-    timeline = Timeline(run.blocks)
+    timeline = tl.Timeline(run.blocks)
     for turn in timeline.turns.values():
         match turn.exit:
-            case Exit(reason="stopped" | "interrupted"):
+            case tl.Exit(reason="stopped" | "interrupted"):
                 pass
-            case Exit() as end:
+            case tl.Exit() as end:
                 assert end.by_bundle is False
                 assert turn.completion is not None
                 assert turn.completion.text
@@ -215,7 +199,7 @@ def test_i11_calls_that_conflict_never_overlap_and_keep_their_order(scenario: Sc
 class Ran:
     """A call that has run: what it claims, and the places of its start, if it has one, and its end."""
 
-    effect: Effect
+    effect: tl.Effect
     key: str
     began: int
     ended: int
@@ -226,21 +210,24 @@ class Ran:
         return "exclusive" in effects or alike
 
 
-def batches(blocks: Sequence[Block]) -> list[list[Ran]]:
+def batches(blocks: Sequence[tl.Block]) -> list[list[Ran]]:
     """The calls of each round that have run, in their order."""
-    starts: dict[str, tuple[int, Effect]] = {
-        b.body.call_id: (b.seq, b.body.effect) for b in blocks if isinstance(b.body, ToolStarted)
+    starts: dict[str, tuple[int, tl.Effect]] = {
+        b.body.call_id: (b.seq, b.body.effect) for b in blocks if isinstance(b.body, tl.ToolStarted)
     }
     ends = {
         b.body.call_id: b.seq
         for b in reversed(blocks)
-        if (isinstance(b.body, ToolResult) and (b.body.status == "ok" or b.body.call_id in starts))
-        or (isinstance(b.body, ToolPending) and b.body.kind == "question")
+        if (
+            isinstance(b.body, tl.ToolResult)
+            and (b.body.status == "ok" or b.body.call_id in starts)
+        )
+        or (isinstance(b.body, tl.ToolPending) and b.body.kind == "question")
     }
     rounds = defaultdict[tuple[int, int], list[Ran]](list)
     for block in blocks:
         match block.body:
-            case ToolCalled(call_id=call_id, tool=tool, arguments=arguments) if call_id in ends:
+            case tl.ToolCalled(call_id=call_id, tool=tool, arguments=arguments) if call_id in ends:
                 began, effect = starts.get(call_id, (0, "read"))
                 key = str(arguments.get("name")) if effect == "write" else tool
                 rounds[block.turn, block.round].append(Ran(effect, key, began, ends[call_id]))
@@ -261,7 +248,9 @@ def test_i12_a_view_is_pure_and_only_grows_within_an_epoch(scenario: Scenario) -
     for item, other in pairwise(shown):
         if item.begun.epoch == other.begun.epoch:
             assert other.prompt.messages[: len(item.prompt.messages)] == item.prompt.messages
-    again = {request.block.seq: request.messages for request in past_requests(Timeline(run.blocks))}
+    again = {
+        request.block.seq: request.messages for request in past_requests(tl.Timeline(run.blocks))
+    }
     assert all(again[sent.start.seq] == sent.prompt.messages for sent in run.sent)
 
 
@@ -275,9 +264,9 @@ def test_i13_an_answer_that_is_held_is_never_left_in_the_answer_channel(scenario
                     shown += text
                 case Delta(type="reset", channel="answer"):
                     shown = ""
-                case Block(body=Draft() | ToolCalled()):
+                case tl.Block(body=tl.Draft() | tl.ToolCalled()):
                     assert shown == ""
-                case Block(body=Completion(text=text)) if "[[S:" not in text:
+                case tl.Block(body=tl.Completion(text=text)) if "[[S:" not in text:
                     assert shown == "" or shown.strip().endswith(text)  # marks of a plan lead it
                 case _:
                     pass
@@ -293,7 +282,7 @@ def test_i14_the_request_that_writes_the_answer_has_the_beginning_of_every_resul
             continue
         text = "\n".join(message.text for message in sent.prompt.messages)
         for block in run.blocks[: sent.start.seq]:
-            if isinstance(block.body, ToolResult) and block.turn == sent.start.turn:
+            if isinstance(block.body, tl.ToolResult) and block.turn == sent.start.turn:
                 assert f"[RESULT {block.ref}]" in text
                 assert block.body.text[:100] in text
 
@@ -305,7 +294,8 @@ def test_i15_a_tool_that_is_not_offered_is_never_run(scenario: Scenario) -> None
     statuses = {
         block.body.status
         for block in run.blocks
-        if isinstance(block.body, ToolResult) and block.body.tool in ("life.secret", "life.unknown")
+        if isinstance(block.body, tl.ToolResult)
+        and block.body.tool in ("life.secret", "life.unknown")
     }
     assert statuses <= {"error", "interrupted", "stopped"}
 

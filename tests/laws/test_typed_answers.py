@@ -11,17 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from loopline import Bundle, Delta, Harness, PartialOutput
-from loopline.models import (
-    Capabilities,
-    Json,
-    OutputType,
-    Prompt,
-    Reply,
-    TextDelta,
-    ToolCall,
-    dumps,
-)
+from loopline import Bundle, Delta, Harness, PartialOutput, models
 from loopline.models.output import JsonText
 from loopline.prompt import protocol
 from loopline.react import ANSWER_TOOL, result
@@ -65,14 +55,14 @@ KINDS: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (Literal["yes", "no"], st.sampled_from(["yes", "no"])),
     (bool | None, st.none() | st.booleans()),
 ]
-Way = tuple[ProtocolChoice, Capabilities]
-SCHEMA = Capabilities(json_schema=True, schema_beside_tools=True)
+Way = tuple[ProtocolChoice, models.Capabilities]
+SCHEMA = models.Capabilities(json_schema=True, schema_beside_tools=True)
 WAYS: list[Way] = [
     ("auto", SCHEMA),
-    ("auto", Capabilities()),
-    ("json", Capabilities()),
-    ("tagged", Capabilities()),
-    ("thought_action", Capabilities()),
+    ("auto", models.Capabilities()),
+    ("json", models.Capabilities()),
+    ("tagged", models.Capabilities()),
+    ("thought_action", models.Capabilities()),
 ]
 
 
@@ -80,20 +70,20 @@ WAYS: list[Way] = [
 class Writer:
     """A model that gives one answer, written in some way and in pieces."""
 
-    capabilities: Capabilities
+    capabilities: models.Capabilities
     json: str
-    value: Json
+    value: models.Json
     plain: bool
     size: int
     name: str = "writer"
 
-    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+    async def stream(self, prompt: models.Prompt) -> AsyncIterator[models.TextDelta | models.Reply]:
         """Write the answer as the request wants it."""
         if any(tool.name == ANSWER_TOOL for tool in prompt.tools):
             arguments = self.value if isinstance(self.value, dict) else {}
             wrapped = prompt.tools[-1].parameters.get("required") == ["value"]
             record = {"value": self.value} if wrapped else arguments
-            yield Reply(calls=(ToolCall(name=ANSWER_TOOL, arguments=record),))
+            yield models.Reply(calls=(models.ToolCall(name=ANSWER_TOOL, arguments=record),))
             return
         text = protocol(prompt.options.protocol).render_answer(self.json).text
         if prompt.options.protocol == "json" and self.plain:
@@ -101,8 +91,8 @@ class Writer:
         if prompt.options.protocol == "native" and self.plain:
             text = f"\n```json\n{self.json}\n```"
         for at in range(0, len(text), self.size):
-            yield TextDelta(text=text[at : at + self.size])
-        yield Reply(text=text)
+            yield models.TextDelta(text=text[at : at + self.size])
+        yield models.Reply(text=text)
 
 
 @st.composite
@@ -120,7 +110,7 @@ async def test_the_output_is_the_value_and_the_text_reads_as_it(
     answer: tuple[Any, Any], way: Way, plain: bool, size: int, indent: int | None
 ) -> None:
     (kind, value), (spoken, capabilities) = answer, way
-    type_ = OutputType[Any](kind)
+    type_ = models.OutputType[Any](kind)
     text = type_.dump(value)
     model = Writer(capabilities, _spaced(text, indent), _loaded(text), plain, size)
     growing = PartialOutput[Any](kind)
@@ -155,16 +145,16 @@ async def test_the_output_is_the_value_and_the_text_reads_as_it(
     st.sampled_from(["", " ", "\n!"]),
 )
 def test_the_text_of_a_value_is_read_off_what_is_being_written(
-    value: Json, indent: int | None, size: int, wrapped: bool, behind: str
+    value: models.Json, indent: int | None, size: int, wrapped: bool, behind: str
 ) -> None:
-    whole = _spaced(dumps({"value": value} if wrapped else value), indent) + (behind or " ")
+    whole = _spaced(models.dumps({"value": value} if wrapped else value), indent) + (behind or " ")
     reader = JsonText(wrapped=wrapped)
     text = "".join(reader.feed(whole[at : at + size]) for at in range(0, len(whole), size))
-    assert (text, reader.is_over) == (dumps(value), True)
+    assert (text, reader.is_over) == (models.dumps(value), True)
 
 
-def _loaded(text: str) -> Json:
-    loaded: Json = OutputType[Any](Any).read(text)
+def _loaded(text: str) -> models.Json:
+    loaded: models.Json = models.OutputType[Any](Any).read(text)
     return loaded
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from loopline import Harness
+from loopline import timeline as tl
 from loopline.models.prompt import estimate
 from loopline.prompt.announce import (
     FEEDBACK_SHARE,
@@ -20,25 +21,12 @@ from loopline.prompt.announce import (
     unseen_sources,
 )
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
-from loopline.timeline import (
-    Block,
-    ConversationKey,
-    LedgerLine,
-    MemoryLog,
-    Moment,
-    PlanHistory,
-    Plans,
-    RangeSummary,
-    RoundStart,
-    Source,
-    plan,
-)
 from tests.support.examples import examples
 from tests.support.prompt_growth import Diary, keep
 from tests.support.scenario_bundle import bundle, words
 from tests.support.scripted_conversation import talking
 
-NOON = Moment(datetime(2026, 1, 1, 12, tzinfo=UTC), "turn_1")
+NOON = tl.Moment(datetime(2026, 1, 1, 12, tzinfo=UTC), "turn_1")
 diaries = st.builds(
     Diary,
     turns=st.integers(20, 35),
@@ -78,12 +66,12 @@ def test_announced_plans_fit_their_room_and_show_the_step_that_comes_next(
     count: int, steps: int, length: int, done: int, data: st.DataObject
 ) -> None:
     room = tail_limit(data.draw(st.integers(0, 40_000)))
-    plans = Plans()
+    plans = tl.Plans()
     for number in range(1, count + 1):
         texts = [f"{'x' * length}" for _ in range(steps)]
-        for snapshot in plan.new(plans, f"plan:turn_{number}:c{number}", texts, NOON):
+        for snapshot in tl.plan.new(plans, f"plan:turn_{number}:c{number}", texts, NOON):
             plans.take(snapshot)
-    ticked = plan.acknowledge(
+    ticked = tl.plan.acknowledge(
         plans.latest[f"plan:turn_{count}:c{count}"],
         "\n".join(f"✓ [{n}]" for n in range(1, min(done, steps - 1) + 1)),
         NOON,
@@ -108,7 +96,7 @@ def test_the_smallest_room_is_a_limit_too(room: int) -> None:
         turn_id="turn_9",
         plans=[],
         feedback=[f"turn_{n} not_ok (user): {'so ' * 90}" for n in range(9)],
-        unseen=unseen_sources({n: Source(url=f"https://a.b/{n}") for n in range(1, 99)}, set()),
+        unseen=unseen_sources({n: tl.Source(url=f"https://a.b/{n}") for n in range(1, 99)}, set()),
         room=room,
     )
     assert "turn_8 not_ok" not in tail
@@ -116,7 +104,7 @@ def test_the_smallest_room_is_a_limit_too(room: int) -> None:
 
 
 def test_sources_and_reactions_are_announced_in_a_room_of_their_own() -> None:
-    sources = {n: Source(url=f"https://a.b/{n}", title="t\n" * 500) for n in range(1, 5_001)}
+    sources = {n: tl.Source(url=f"https://a.b/{n}", title="t\n" * 500) for n in range(1, 5_001)}
     shown = set(range(1, 5_001, 2))
     reactions = [f"turn_{n} not_ok (user): {'so ' * 90}" for n in range(1, 900)]
     tail = announce(
@@ -138,7 +126,7 @@ def test_sources_and_reactions_are_announced_in_a_room_of_their_own() -> None:
 
 @pytest.mark.parametrize("room", [100, 400, 800])
 def test_sources_are_named_in_what_plans_and_reactions_leave_of_the_room(room: int) -> None:
-    sources = {n: Source(url=f"https://a.b/{n}", title="word " * 500) for n in range(1, 10)}
+    sources = {n: tl.Source(url=f"https://a.b/{n}", title="word " * 500) for n in range(1, 10)}
     unseen = unseen_sources(sources, ())
     tail = announce(
         iteration=1, limit=9, now=NOON.ts, turn_id="turn_9", plans=[], unseen=unseen, room=room
@@ -149,7 +137,7 @@ def test_sources_are_named_in_what_plans_and_reactions_leave_of_the_room(room: i
 
 
 def test_the_newest_sources_are_named_and_the_others_by_their_numbers() -> None:
-    sources = {n: Source(url=f"https://a.b/{n}", title=f"page {n}") for n in range(1, 301)}
+    sources = {n: tl.Source(url=f"https://a.b/{n}", title=f"page {n}") for n in range(1, 301)}
     unseen = unseen_sources(sources, {5, 298, *range(102, 120)})
     assert [sid for sid, _ in unseen.newest] == [293, 294, 295, 296, 297, 299, 300][1:]
     tail = announce(iteration=1, limit=9, now=NOON.ts, turn_id="turn_9", plans=[], unseen=unseen)
@@ -159,22 +147,22 @@ def test_the_newest_sources_are_named_and_the_others_by_their_numbers() -> None:
     ]
 
 
-def folded(count: int) -> Plans:
-    plans = Plans()
+def folded(count: int) -> tl.Plans:
+    plans = tl.Plans()
     for number in range(1, count + 1):
-        for snapshot in plan.new(plans, f"p{number}", ["look", "answer"], NOON):
+        for snapshot in tl.plan.new(plans, f"p{number}", ["look", "answer"], NOON):
             plans.take(snapshot)
         if number % 2:
-            for snapshot in plan.close(plans, f"p{number}", NOON):
+            for snapshot in tl.plan.close(plans, f"p{number}", NOON):
                 plans.take(snapshot)
     return plans
 
 
 def test_where_there_is_no_room_each_plan_is_its_next_step() -> None:
-    plans = Plans()
+    plans = tl.Plans()
     for plan_id in ("p1", "p2"):
         steps = [f"step {number} of {plan_id}" for number in range(1, 41)]
-        for snapshot in plan.new(plans, plan_id, steps, NOON):
+        for snapshot in tl.plan.new(plans, plan_id, steps, NOON):
             plans.take(snapshot)
     tail = announce(
         iteration=1, limit=9, now=NOON.ts, turn_id="turn_9", plans=plans.open_plans, room=9
@@ -187,8 +175,8 @@ def test_where_there_is_no_room_each_plan_is_its_next_step() -> None:
 def test_the_fold_of_plans_and_their_history_have_a_bound(count: int) -> None:
     plans = folded(count)
     assert plans.started == count
-    assert len(plans.latest) <= plan.OPEN_LIMIT + plan.ENDED_LIMIT
-    history = plan.history(plans, 600)
+    assert len(plans.latest) <= tl.plan.OPEN_LIMIT + tl.plan.ENDED_LIMIT
+    history = tl.plan.history(plans, 600)
     assert estimate(history) <= 640
     told = history.count("snapshot_ref=")
     more = count - told - (plans.current is not None)
@@ -196,10 +184,10 @@ def test_the_fold_of_plans_and_their_history_have_a_bound(count: int) -> None:
 
 
 async def test_every_plan_is_listed_and_read_by_its_ref_and_an_old_one_can_be_closed() -> None:
-    turns = plan.OPEN_LIMIT + 6
+    turns = tl.plan.OPEN_LIMIT + 6
     calls = [Call("react.plan", mode="new", steps=[f"look {n}"]) for n in range(1, turns + 1)]
     calls.append(Call("react.plan", mode="close", plan_id="plan:turn_1:c1"))
-    log = MemoryLog()
+    log = tl.MemoryLog()
     for call in calls:
         model = ScriptedModel([call, "That is done."], window=8_000, output_limit=2_000)
         harness = Harness.open(bundle, store=log, model=model, clock=FakeClock())
@@ -215,7 +203,7 @@ async def test_every_plan_is_listed_and_read_by_its_ref_and_an_old_one_can_be_cl
     assert plans.text.startswith("plan_id=plan:turn_1:c1 (closed), last changed in turn_71")
     assert first.ref == "ar:turn_71.react.plan.1"
     assert none.text == "no feedback"
-    assert isinstance(history.body, PlanHistory)
+    assert isinstance(history.body, tl.PlanHistory)
     assert history.body.text.endswith("more plans: artifact:conv:plans")
 
 
@@ -237,32 +225,34 @@ async def test_every_memory_note_is_listed_when_a_summary_has_room_for_the_newes
             assert result.ok, result.error
         *_, summary = await talk.blocks(types="conv.range.summary")
         listed, noted = await talk.read(["artifact:conv:notes", f"{summary.ref}"])
-    assert isinstance(summary.body, RangeSummary)
+    assert isinstance(summary.body, tl.RangeSummary)
     assert summary.body.dropped_notes + len(summary.body.notes) > 40
     assert f"{summary.body.dropped_notes} older memory notes: artifact:conv:notes" in noted.text
     assert len(listed.text.splitlines()) == 60
     assert listed.text.splitlines()[6].startswith("ar:turn_7.react.notes.1 [D] note 7 ")
 
 
-def swollen(block: Block) -> Block:
+def swollen(block: tl.Block) -> tl.Block:
     """The block as it was written when summaries and plan histories had no bound."""
     match block.body:
-        case RangeSummary() as summary:
+        case tl.RangeSummary() as summary:
             lines = [f"[D] {n}: {words(80, n)}" for n in range(400)]
-            notes = tuple(LedgerLine(ref="ar:turn_1.react.notes.1", words=line) for line in lines)
+            notes = tuple(
+                tl.LedgerLine(ref="ar:turn_1.react.notes.1", words=line) for line in lines
+            )
             return structs.replace(block, body=structs.replace(summary, notes=notes))
-        case PlanHistory():
+        case tl.PlanHistory():
             plans = [f"plan_id=p{n} (complete), last changed in turn_1" for n in range(2_000)]
-            return structs.replace(block, body=PlanHistory(text="\n".join(plans)))
+            return structs.replace(block, body=tl.PlanHistory(text="\n".join(plans)))
         case _:
             return block
 
 
 async def test_a_conversation_that_carries_too_much_from_before_goes_on() -> None:
-    log = MemoryLog()
+    log = tl.MemoryLog()
     await keep(Diary(30), log)
-    lived = await log.read(ConversationKey(name="c"))
-    await log.restore(ConversationKey(name="old"), [*map(swollen, lived)])
+    lived = await log.read(tl.ConversationKey(name="c"))
+    await log.restore(tl.ConversationKey(name="old"), [*map(swollen, lived)])
     model = ScriptedModel(["One.", "Two.", "Three."], window=8_000, output_limit=2_000)
     async with Harness.open(bundle, store=log, model=model, clock=FakeClock()) as harness:
         talk = harness.conversation("old")
@@ -270,5 +260,5 @@ async def test_a_conversation_that_carries_too_much_from_before_goes_on() -> Non
             result = await talk.say("on")
             assert result.ok, result.error
         blocks = await talk.blocks()
-    starts = [b.body for b in blocks[len(lived) :] if isinstance(b.body, RoundStart)]
+    starts = [b.body for b in blocks[len(lived) :] if isinstance(b.body, tl.RoundStart)]
     assert max(start.tokens for start in starts) <= 6_000

@@ -13,18 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from loopline import Attachment, AttachmentError, Bundle, Harness, ToolContext, tool
+from loopline import Attachment, AttachmentError, Bundle, Harness, ToolContext, models, tool
+from loopline import timeline as tl
 from loopline.errors import ConflictError, PropertyError
 from loopline.events import Delta, Event
-from loopline.models import (
-    Capabilities,
-    Json,
-    Prompt,
-    ProtocolName,
-    ReasoningReplay,
-    Reply,
-    TextDelta,
-)
 from loopline.redaction.detectors import KINDS, LibraryRedactor
 from loopline.redaction.redacted_log import RedactedLog, redact_body
 from loopline.redaction.redaction import (
@@ -37,18 +29,6 @@ from loopline.redaction.redaction import (
 from loopline.server import app
 from loopline.server.application import bundle_host
 from loopline.testing import Call, Say, ScriptedModel
-from loopline.timeline import (
-    NEW_TURN,
-    Block,
-    Completion,
-    ConversationKey,
-    Decision,
-    Entry,
-    Exit,
-    MemoryLog,
-    ToolResult,
-    UserPrompt,
-)
 from loopline.timeline.sources import SourceSpan
 from tests.support.attachment_corpus import docx
 from tests.support.echo_model import EchoModel
@@ -69,7 +49,7 @@ PLANTED = {
     "thought": "sk_live_abcdefghijklmnopqrstuvwx",
 }
 SECRETS = tuple(PLANTED.values())
-KINDS_SET: dict[str, Json] = {"privacy.redact": ["secret", "email", "card", "phone", "ssn"]}
+KINDS_SET: dict[str, models.Json] = {"privacy.redact": ["secret", "email", "card", "phone", "ssn"]}
 
 
 @tool(effect="read")
@@ -130,7 +110,9 @@ async def test_a_planted_secret_is_nowhere(
         title = (await harness.log.conversations())[0].title
     assert again == result
     ends = [
-        event.body for event in events if isinstance(event, Block) and isinstance(event.body, Exit)
+        event.body
+        for event in events
+        if isinstance(event, tl.Block) and isinstance(event.body, tl.Exit)
     ]
     assert [end.reason for end in ends] == ["complete"]
     leaks = [
@@ -147,7 +129,7 @@ async def test_a_planted_secret_is_nowhere(
     heard = "".join(delta.text for delta in deltas if delta.channel == "answer")
     assert heard == "Write to [redacted email],\nor to [redacted email] now."
     assert {"progress", "custom"} <= {delta.type for delta in deltas} | {
-        "custom" for event in events if isinstance(event, Block) and event.type == "event.custom"
+        "custom" for event in events if isinstance(event, tl.Block) and event.type == "event.custom"
     }
 
 
@@ -271,23 +253,23 @@ def test_a_block_of_pem_that_never_ends_is_released_line_by_line_behind_its_firs
 
 @pytest.mark.parametrize("part", [{"text": f"ask {SECRETS[0]}"}, {SECRETS[0]: "text"}])
 def test_reasoning_that_a_provider_signs_is_dropped_if_it_may_not_be_stored(
-    part: dict[str, Json],
+    part: dict[str, models.Json],
 ) -> None:
-    harmless: dict[str, Json] = {"type": "thinking", "signature": "c2lnbmVk"}
-    decision = Decision(
+    harmless: dict[str, models.Json] = {"type": "thinking", "signature": "c2lnbmVk"}
+    decision = tl.Decision(
         model="m",
         stop_reason="end",
         discarded=f"from {SECRETS[0]}",
-        echo=ReasoningReplay(wire="anthropic", parts=(harmless,)),
+        echo=models.ReasoningReplay(wire="anthropic", parts=(harmless,)),
     )
     redacted = redact_body(REDACTOR, decision)
-    assert isinstance(redacted, Decision)
+    assert isinstance(redacted, tl.Decision)
     assert (redacted.echo, redacted.discarded) == (decision.echo, "from [redacted email]")
     signed = structs.replace(
-        decision, echo=ReasoningReplay(wire="anthropic", parts=(harmless, part))
+        decision, echo=models.ReasoningReplay(wire="anthropic", parts=(harmless, part))
     )
     dropped = redact_body(REDACTOR, signed)
-    assert isinstance(dropped, Decision)
+    assert isinstance(dropped, tl.Decision)
     assert dropped.echo is None
 
 
@@ -349,9 +331,9 @@ class ThreadRedactor:
 @pytest.mark.parametrize(("characters", "stays"), [(4_900, True), (5_100, False)])
 async def test_a_long_text_is_not_redacted_on_the_event_loop(characters: int, stays: bool) -> None:
     redactor = ThreadRedactor()
-    log = RedactedLog(MemoryLog(), redactor)
-    entries = [Entry(body=UserPrompt(text="x" * characters), turn=NEW_TURN)]
-    await log.append(ConversationKey(name="c"), entries, seen=0)
+    log = RedactedLog(tl.MemoryLog(), redactor)
+    entries = [tl.Entry(body=tl.UserPrompt(text="x" * characters), turn=tl.NEW_TURN)]
+    await log.append(tl.ConversationKey(name="c"), entries, seen=0)
     assert redactor.threads != set()
     assert (threading.get_ident() in redactor.threads) == stays
 
@@ -361,11 +343,11 @@ def test_parts_of_sources_are_moved_in_one_pass_over_the_text() -> None:
     text = "".join(f"title {number}\n{page}" for number in range(100))
     starts = [start for start in range(len(text)) if text.startswith(f"\n{page}", start - 1)]
     spans = [SourceSpan(sid=1, start=start, end=start + len(page)) for start in starts]
-    body = ToolResult(
+    body = tl.ToolResult(
         call_id="c1", tool="web.fetch", status="ok", text=text, source_spans=tuple(spans)
     )
     redacted = redact_body(redactor, body)
-    assert isinstance(redacted, ToolResult)
+    assert isinstance(redacted, tl.ToolResult)
     assert len(redacted.source_spans) == 100
     assert {redacted.text[span.start : span.end] for span in redacted.source_spans} == {
         page.replace("secret", "[redacted]")
@@ -374,7 +356,9 @@ def test_parts_of_sources_are_moved_in_one_pass_over_the_text() -> None:
 
 
 @pytest.mark.parametrize("protocol", ["native", "json", "tagged", "thought_action"])
-async def test_what_is_heard_is_what_is_stored_in_every_protocol(protocol: ProtocolName) -> None:
+async def test_what_is_heard_is_what_is_stored_in_every_protocol(
+    protocol: models.ProtocolName,
+) -> None:
     text = f"Ask {SECRETS[0]}.\n{KEY}\nOr call {PLANTED['arguments']}, \\n or nobody."
     bundle, scripted = Bundle(id="shop"), ScriptedModel([Say(text)])
     async with Harness.open(
@@ -384,7 +368,7 @@ async def test_what_is_heard_is_what_is_stored_in_every_protocol(protocol: Proto
         events = [event async for event in talk.stream("Whom?", protocol=protocol)]
     heard = [e.text for e in events if isinstance(e, Delta) and e.channel == "answer"]
     stored = [
-        e.body.text for e in events if isinstance(e, Block) and isinstance(e.body, Completion)
+        e.body.text for e in events if isinstance(e, tl.Block) and isinstance(e.body, tl.Completion)
     ]
     expected = "Ask [redacted email].\n[redacted secret]\nOr call [redacted phone], \\n or nobody."
     assert ("".join(heard), stored) == (expected, [expected])
@@ -412,15 +396,15 @@ class EndlessModel:
     """Streams lines until nobody wants them, and says whether its stream was closed."""
 
     name = "endless"
-    capabilities = Capabilities(window=100_000)
+    capabilities = models.Capabilities(window=100_000)
     is_closed = False
 
-    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+    async def stream(self, prompt: models.Prompt) -> AsyncIterator[models.TextDelta | models.Reply]:
         """Stream."""
         del prompt
         try:
             while True:
-                yield TextDelta(text="tea\n")
+                yield models.TextDelta(text="tea\n")
         finally:
             self.is_closed = True
 
@@ -428,8 +412,8 @@ class EndlessModel:
 async def test_a_reply_that_is_given_up_is_closed_at_its_provider_too() -> None:
     model = EndlessModel()
     redacting = RedactingModel(model, LibraryRedactor(["email"]))
-    pieces = redacting.stream(Prompt(system="", messages=(), tools=()))
-    assert await anext(pieces) == TextDelta(text="tea\n")
+    pieces = redacting.stream(models.Prompt(system="", messages=(), tools=()))
+    assert await anext(pieces) == models.TextDelta(text="tea\n")
     assert isinstance(pieces, AsyncGenerator)
     await pieces.aclose()
     assert model.is_closed

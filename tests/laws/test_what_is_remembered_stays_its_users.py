@@ -7,51 +7,44 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loopline import timeline as tl
 from loopline.memory import ConversationMemory, MemoryTurnIndex, Owner, UserFacts
 from loopline.search import SharedEmbedder, WordEmbedder
 from loopline.testing import FakeClock
-from loopline.timeline import (
-    NEW_TURN,
-    Body,
-    Entry,
-    FactScope,
-    MemoryFact,
-    MemoryLog,
-    ToolCalled,
-    ToolResult,
-    UserPrompt,
-)
 from tests.support.examples import examples
 from tests.support.past_turns import NOW, OWNERS
 
-SCOPES: list[FactScope] = ["user", "conversation"]
-Told = tuple[Owner, str, FactScope]
+SCOPES: list[tl.FactScope] = ["user", "conversation"]
+Told = tuple[Owner, str, tl.FactScope]
 TOLD = st.lists(
     st.tuples(st.sampled_from(OWNERS), st.sampled_from(["tea", "garden"]), st.sampled_from(SCOPES)),
     max_size=12,
 )
 
 
-async def remember(log: MemoryLog, number: int, told: Told) -> str:
+async def remember(log: tl.MemoryLog, number: int, told: Told) -> str:
     """Record a fact with a word of its own, and a result that recalled it; the word."""
     owner, name, scope = told
     key, word = owner.key(name), f"zq{number}x"
     blocks = await log.append(
-        key, [Entry(body=UserPrompt(text="Hello there"), turn=NEW_TURN)], seen=0
+        key, [tl.Entry(body=tl.UserPrompt(text="Hello there"), turn=tl.NEW_TURN)], seen=0
     )
     turn, call = blocks[-1].turn, f"c{number}"
-    fact = MemoryFact(fact_id=f"f{number}", text=f"They like {word}", scope=scope, call_id=call)
-    recalled = ToolResult(call_id=call, tool="react.memory", text=f"- f1: They like {word}")
+    fact = tl.MemoryFact(fact_id=f"f{number}", text=f"They like {word}", scope=scope, call_id=call)
+    recalled = tl.ToolResult(call_id=call, tool="react.memory", text=f"- f1: They like {word}")
     async with log.lease(key) as term:
-        entries: list[Body] = [ToolCalled(call_id=call, tool="react.memory"), fact, recalled]
+        entries: list[tl.Body] = [tl.ToolCalled(call_id=call, tool="react.memory"), fact, recalled]
         await log.append(
-            key, [Entry(body=body, turn=turn) for body in entries], seen=blocks[-1].seq, term=term
+            key,
+            [tl.Entry(body=body, turn=turn) for body in entries],
+            seen=blocks[-1].seq,
+            term=term,
         )
     return word
 
 
 async def check(told: list[Told]) -> None:
-    log = MemoryLog(FakeClock(NOW))
+    log = tl.MemoryLog(FakeClock(NOW))
     words = [await remember(log, number, each) for number, each in enumerate(told)]
     embedder = SharedEmbedder(WordEmbedder)
     memory = ConversationMemory(log, MemoryTurnIndex, FakeClock(NOW), embedder)

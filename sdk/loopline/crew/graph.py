@@ -15,6 +15,7 @@ from functools import partial
 
 from msgspec import structs
 
+from loopline import timeline as tl
 from loopline.clock import Clock
 from loopline.crew.agents import FILES_MODES, FilesMode
 from loopline.crew.handoff import shift_marks
@@ -24,30 +25,6 @@ from loopline.events import Delta, Event
 from loopline.models import Json, JsonObject, SchemaMismatch, ToolSpec, extract_json
 from loopline.names import check_choice, check_list, check_range
 from loopline.react import needs_approval
-from loopline.timeline import (
-    Block,
-    Body,
-    BodyUnion,
-    CrewGraph,
-    CustomEvent,
-    Decision,
-    Effect,
-    GraphStatus,
-    GraphStep,
-    LimitValue,
-    Moment,
-    Plan,
-    Plans,
-    PlanSnapshot,
-    RunChild,
-    Source,
-    Timeline,
-    ToolCalled,
-    TurnResult,
-    UserFollowup,
-    plan,
-    turn_number,
-)
 from loopline.tools import (
     CallCache,
     ChildTask,
@@ -63,7 +40,7 @@ MOST_STEPS = 20
 MIN_CONFIDENCE = 0.5
 """The confidence of the analyst below which a goal does not count as reached."""
 
-_MIRRORED: Mapping[GraphStatus, plan.StepStatus] = {
+_MIRRORED: Mapping[tl.GraphStatus, tl.plan.StepStatus] = {
     "pending": "pending",
     "running": "in_progress",
     "completed": "done",
@@ -120,7 +97,7 @@ _ANALYSIS: JsonObject = {
 }
 
 
-def parse_graph(text: str) -> tuple[GraphStep, ...]:
+def parse_graph(text: str) -> tuple[tl.GraphStep, ...]:
     """Parse the steps in a planner's answer.
 
     Raises:
@@ -129,7 +106,7 @@ def parse_graph(text: str) -> tuple[GraphStep, ...]:
     return read_graph(extract_json(text) or {})
 
 
-def read_graph(value: JsonObject) -> tuple[GraphStep, ...]:
+def read_graph(value: JsonObject) -> tuple[tl.GraphStep, ...]:
     """Return the steps of a plan; dependencies on unknown steps are left out.
 
     Raises:
@@ -154,13 +131,13 @@ def read_graph(value: JsonObject) -> tuple[GraphStep, ...]:
     return pruned
 
 
-def _read_step(item: Json) -> GraphStep:
+def _read_step(item: Json) -> tl.GraphStep:
     unset: JsonObject = {"dependencies": None, "tool_hint": "", "model_hint": ""}
     fields: JsonObject = {**unset, **item} if isinstance(item, dict) else {}
     match fields:
         case {"id": str() | int() as id, "task": str(task), "dependencies": list() | None as needs}:
             if task.strip():
-                return GraphStep(
+                return tl.GraphStep(
                     id=str(id),
                     task=task.strip(),
                     dependencies=tuple(map(str, needs or ())),
@@ -176,7 +153,7 @@ def _read_hint(value: Json) -> str:
     return value.strip() if isinstance(value, str) else ""
 
 
-def _find_circle(steps: Sequence[GraphStep]) -> list[str]:
+def _find_circle(steps: Sequence[tl.GraphStep]) -> list[str]:
     """Return the ids of the steps that could never begin."""
     waiting = {step.id: set(step.dependencies) for step in steps}
     while ready := [id for id, needed in waiting.items() if not needed & waiting.keys()]:
@@ -266,8 +243,8 @@ ANALYSIS_FORM = ReplyForm(
 
 
 def set_status(
-    steps: Mapping[str, GraphStep], id: str, status: GraphStatus
-) -> dict[str, GraphStep]:
+    steps: Mapping[str, tl.GraphStep], id: str, status: tl.GraphStatus
+) -> dict[str, tl.GraphStep]:
     """Return the steps with the status of step `id` set; if it failed, all pending steps that depend on it are skipped."""
     changed = {**steps, id: structs.replace(steps[id], status=status)}
     lost = {id} if status == "failed" else set[str]()
@@ -282,7 +259,7 @@ def set_status(
     return changed
 
 
-def ready_steps(steps: Mapping[str, GraphStep]) -> list[GraphStep]:
+def ready_steps(steps: Mapping[str, tl.GraphStep]) -> list[tl.GraphStep]:
     """Return the pending steps with only completed dependencies."""
     done = {step.id for step in steps.values() if step.status == "completed"}
     return [
@@ -292,7 +269,7 @@ def ready_steps(steps: Mapping[str, GraphStep]) -> list[GraphStep]:
     ]
 
 
-def mirror_graph(graph: CrewGraph, plans: Plans, moment: Moment) -> list[Plan]:
+def mirror_graph(graph: tl.CrewGraph, plans: tl.Plans, moment: tl.Moment) -> list[tl.Plan]:
     """Return new snapshots of the plan that mirrors a graph, if its steps have changed.
 
     The plan of a new attempt supersedes the plan of the previous attempt. When the plan ends, the plan that was current
@@ -308,16 +285,18 @@ def mirror_graph(graph: CrewGraph, plans: Plans, moment: Moment) -> list[Plan]:
     if latest is not None:
         snapshots = [latest] if latest.step_status != _statuses(graph) else []
     elif before in plans.latest and plans.latest[before].open:
-        snapshots = plan.replace_with(plans, before, id, tasks, moment)
+        snapshots = tl.plan.replace_with(plans, before, id, tasks, moment)
     else:
-        snapshots = plan.new(plans, id, tasks, moment)
+        snapshots = tl.plan.new(plans, id, tasks, moment)
     changed = [_update_status(snapshot, graph, id, moment) for snapshot in snapshots]
     if changed and not changed[-1].open:
         changed += _restore_current(graph, plans, moment)
-    return [Plan(snapshot=snapshot) for snapshot in changed]
+    return [tl.Plan(snapshot=snapshot) for snapshot in changed]
 
 
-def _restore_current(graph: CrewGraph, plans: Plans, moment: Moment) -> list[PlanSnapshot]:
+def _restore_current(
+    graph: tl.CrewGraph, plans: tl.Plans, moment: tl.Moment
+) -> list[tl.PlanSnapshot]:
     """Return a snapshot that makes the plan current that was current before the plans of the graph.
 
     It is the open plan that was last changed by the append in which a plan of the graph began. The list is empty if no
@@ -339,8 +318,8 @@ def _restore_current(graph: CrewGraph, plans: Plans, moment: Moment) -> list[Pla
 
 
 def _update_status(
-    snapshot: PlanSnapshot, graph: CrewGraph, id: str, moment: Moment
-) -> PlanSnapshot:
+    snapshot: tl.PlanSnapshot, graph: tl.CrewGraph, id: str, moment: tl.Moment
+) -> tl.PlanSnapshot:
     if snapshot.plan_id != id:
         return snapshot
     return structs.replace(
@@ -351,7 +330,7 @@ def _update_status(
     )
 
 
-def _statuses(graph: CrewGraph) -> dict[str, plan.StepStatus]:
+def _statuses(graph: tl.CrewGraph) -> dict[str, tl.plan.StepStatus]:
     return {
         str(number): _MIRRORED[step.status]
         for number, step in enumerate(graph.steps, 1)
@@ -359,7 +338,7 @@ def _statuses(graph: CrewGraph) -> dict[str, plan.StepStatus]:
     }
 
 
-def _plan_id(graph: CrewGraph, moment: Moment, attempt: int) -> str:
+def _plan_id(graph: tl.CrewGraph, moment: tl.Moment, attempt: int) -> str:
     first = f"plan:{moment.turn_id}:{graph.call_id}"
     return first if attempt == 1 else f"{first}.{attempt}"
 
@@ -376,7 +355,7 @@ class GraphCache:
         default_factory=dict[str, "asyncio.Future[Outcome]"]
     )
 
-    def takes(self, tool: str, effect: Effect) -> bool:
+    def takes(self, tool: str, effect: tl.Effect) -> bool:
         """Return whether calls to a tool of that name and effect are cached."""
         return effect == "read" and any(fnmatchcase(tool, pattern) for pattern in self.patterns)
 
@@ -431,16 +410,16 @@ def with_cache(tools: Iterable[Tool], cache: CallCache) -> list[Tool]:
     ]
 
 
-_ReadBody = Decision | ToolCalled
-_READ = BodyUnion[_ReadBody](_ReadBody)
+_ReadBody = tl.Decision | tl.ToolCalled
+_READ = tl.BodyUnion[_ReadBody](_ReadBody)
 
 
 @dataclass(slots=True, eq=False)
 class StepProgress:
     """A listener to the run of a step that reports each tool call as an `iteration` and each piece of thinking."""
 
-    report: Callable[[GraphStep, JsonObject], None]
-    step: GraphStep
+    report: Callable[[tl.GraphStep, JsonObject], None]
+    step: tl.GraphStep
     iteration: int = 0
 
     def __call__(self, event: Event) -> None:
@@ -450,15 +429,15 @@ class StepProgress:
                 self._report({"event": "thinking_delta", "text": text})
             case Delta():
                 pass
-            case Block(body=body):
+            case tl.Block(body=body):
                 if _READ.has(body):
                     self._take(body)
 
     def _take(self, body: _ReadBody) -> None:
         match body:
-            case Decision(purpose=purpose):
+            case tl.Decision(purpose=purpose):
                 self.iteration += purpose == "decision"
-            case ToolCalled(call_id=call_id, tool=tool):
+            case tl.ToolCalled(call_id=call_id, tool=tool):
                 called: JsonObject = {"call_id": call_id, "tool": tool}
                 self._report({"event": "iteration", "iteration": self.iteration, **called})
 
@@ -476,7 +455,7 @@ _STRIDE = 30
 _PLANNERS = 2
 _ANALYST = 3
 _FORMS: Mapping[str, ReplyForm] = {"planner": PLAN_FORM, "analyst": ANALYSIS_FORM}
-_GRAPHS = BodyUnion[CrewGraph](CrewGraph)
+_GRAPHS = tl.BodyUnion[tl.CrewGraph](tl.CrewGraph)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -510,7 +489,7 @@ class GraphOptions:
 class GraphTool(RerunnableTool):
     """The tool that plans a goal as a graph of steps and runs it."""
 
-    effect: Effect = "meta"
+    effect: tl.Effect = "meta"
     begins_children: bool = True
     shared_key: str = "crew.graph"
     spec: ToolSpec = ToolSpec(
@@ -562,8 +541,8 @@ class _GraphRun:
     options: GraphOptions
     clock: Clock
     attempt: int = 1
-    steps: dict[str, GraphStep] = field(default_factory=dict[str, GraphStep])
-    results: dict[str, TurnResult] = field(default_factory=dict[str, TurnResult])
+    steps: dict[str, tl.GraphStep] = field(default_factory=dict[str, tl.GraphStep])
+    results: dict[str, tl.TurnResult] = field(default_factory=dict[str, tl.TurnResult])
     errors: dict[str, str] = field(default_factory=dict[str, str])
     inputs: tuple[int, ...] = ()
     shared: SharedFiles = field(init=False)
@@ -629,12 +608,12 @@ class _GraphRun:
             return
         raise ToolError(f"no plan that can be run: {problem}")
 
-    def _reset_steps(self, steps: Sequence[GraphStep]) -> None:
+    def _reset_steps(self, steps: Sequence[tl.GraphStep]) -> None:
         self.steps = {step.id: structs.replace(step, status="pending") for step in steps}
 
     async def _run_steps(self) -> None:
         """Run each step when its dependencies have completed, at most `max_workers` at once."""
-        running: dict[asyncio.Task[TurnResult], str] = {}
+        running: dict[asyncio.Task[tl.TurnResult], str] = {}
         try:
             while True:
                 # A step is completed as soon as its end is recorded, a little before its result is known.
@@ -656,7 +635,7 @@ class _GraphRun:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
 
-    def _store_result(self, id: str, task: asyncio.Task[TurnResult]) -> None:
+    def _store_result(self, id: str, task: asyncio.Task[tl.TurnResult]) -> None:
         """Store the result of a step that has ended.
 
         Raises:
@@ -671,7 +650,7 @@ class _GraphRun:
         is_complete = self.results[id].exit_reason == "complete"
         self._set_status(id, "completed" if is_complete else "failed")
 
-    async def _run_step(self, step: GraphStep) -> TurnResult:
+    async def _run_step(self, step: tl.GraphStep) -> tl.TurnResult:
         number = list(self.steps).index(step.id) + _ANALYST + 1
         parts = [f"Goal: {self.goal}", f"Your step: {step.task}"]
         if step.tool_hint:
@@ -707,19 +686,19 @@ class _GraphRun:
         number: int,
         agent: str,
         parts: Sequence[str],
-        step: GraphStep | None = None,
+        step: tl.GraphStep | None = None,
         inputs: tuple[int, ...] | None = None,
-    ) -> TurnResult:
+    ) -> tl.TurnResult:
         """Run a child run, or resume it; the state of the graph is recorded at its start and at its end."""
 
-        def bodies(timeline: Timeline, link: RunChild) -> Sequence[Body]:
+        def bodies(timeline: tl.Timeline, link: tl.RunChild) -> Sequence[tl.Body]:
             if step is not None and link.reason:
                 self._set_status(step.id, "completed" if link.reason == "complete" else "failed")
             return self._bodies(timeline, inputs)
 
         is_step = agent == "step"
         shares = is_step and self.options.files != "own"
-        limits: dict[str, LimitValue] = {"deadline_seconds": self.options.step_seconds}
+        limits: dict[str, tl.LimitValue] = {"deadline_seconds": self.options.step_seconds}
         task = ChildTask(
             text="\n\n".join(part for part in parts if part),
             instructions=None if is_step else f"You are the {agent} of a graph of steps.",
@@ -736,9 +715,9 @@ class _GraphRun:
         )
         return await self.call.context.on_spawn(task)
 
-    def _bodies(self, timeline: Timeline, inputs: tuple[int, ...] | None) -> list[Body]:
+    def _bodies(self, timeline: tl.Timeline, inputs: tuple[int, ...] | None) -> list[tl.Body]:
         """Return the state of the graph and snapshots of the plan that mirrors it; empty if the graph has not changed."""
-        graph = CrewGraph(
+        graph = tl.CrewGraph(
             call_id=self.call.context.call_id,
             goal=self.goal,
             attempt=self.attempt,
@@ -750,19 +729,19 @@ class _GraphRun:
             return []
         if not graph.steps:
             return [graph]
-        moment = Moment(self.clock.now(), self.call.context.turn_id)
+        moment = tl.Moment(self.clock.now(), self.call.context.turn_id)
         try:
             return [graph, *mirror_graph(graph, timeline.plans, moment)]
         except ToolError:  # the user has too many open plans for another one
             return [graph]
 
-    def _find_states(self, timeline: Timeline) -> Iterator[CrewGraph]:
+    def _find_states(self, timeline: tl.Timeline) -> Iterator[tl.CrewGraph]:
         """Yield the recorded states of this graph, the newest first."""
         for _, graph in _GRAPHS.among(reversed(timeline.blocks)):
             if graph.call_id == self.call.context.call_id:
                 yield graph
 
-    def _set_status(self, id: str, status: GraphStatus) -> None:
+    def _set_status(self, id: str, status: tl.GraphStatus) -> None:
         """Set the status of a step, and report each step with another status than before."""
         before = self.steps
         self.steps = set_status(before, id, status)
@@ -771,10 +750,10 @@ class _GraphRun:
                 event = "started" if step.status == "running" else step.status
                 self._report(step, {"event": event, "status": step.status})
 
-    def _report(self, step: GraphStep, data: JsonObject) -> None:
+    def _report(self, step: tl.GraphStep, data: JsonObject) -> None:
         common: JsonObject = {"step": step.id, "task": step.task, "attempt": self.attempt}
         context = self.call.context
-        own = CustomEvent(name=STEP_EVENT, data={**common, **data}, call_id=context.call_id)
+        own = tl.CustomEvent(name=STEP_EVENT, data={**common, **data}, call_id=context.call_id)
         context.on_emit(own, False)
 
     def _new_inputs(self) -> tuple[int, ...]:
@@ -785,11 +764,11 @@ class _GraphRun:
         for graph in self._find_states(self.call.timeline):
             if graph.analysed and graph.attempt == self.attempt:
                 return graph.inputs
-        waiting = self.call.timeline.inputs_for(turn_number(self.call.context.turn_id))
+        waiting = self.call.timeline.inputs_for(tl.turn_number(self.call.context.turn_id))
         return tuple(
             block.seq
             for block in waiting
-            if isinstance(block.body, UserFollowup) and block.seq not in self.inputs
+            if isinstance(block.body, tl.UserFollowup) and block.seq not in self.inputs
         )
 
     def _render_inputs(self) -> str:
@@ -797,7 +776,7 @@ class _GraphRun:
         texts = [
             block.body.text
             for block in self.call.timeline.blocks
-            if block.seq in self.inputs and isinstance(block.body, UserFollowup)
+            if block.seq in self.inputs and isinstance(block.body, tl.UserFollowup)
         ]
         return "\n".join(["The user said meanwhile:", *texts]) if texts else ""
 
@@ -831,7 +810,9 @@ class _GraphRun:
 
     def _make_outcome(self, analysis: Analysis) -> Outcome:
         ended = [self.results[id] for id in self.steps if id in self.results]
-        sources: tuple[Source, ...] = tuple(source for result in ended for source in result.sources)
+        sources: tuple[tl.Source, ...] = tuple(
+            source for result in ended for source in result.sources
+        )
         answer = analysis.answer.strip() or self._render_report()
         text = shift_marks(answer, total=len(sources), offset=0, form="[[S:@{}]]")
         lines = [f"{step.id}. {step.status}: {step.task}" for step in self.steps.values()]

@@ -18,6 +18,7 @@ from typing import Any
 
 from msgspec import structs
 
+from loopline import timeline as tl
 from loopline.clock import Clock, done_within
 from loopline.crew.dispatcher import AgentResult
 from loopline.crew.pipeline import HookedRun, NewCall, PostOutcome, PreOutcome
@@ -31,18 +32,6 @@ from loopline.models import (
     complete_reply,
     one_line,
     well_formed,
-)
-from loopline.timeline import (
-    Block,
-    BodyUnion,
-    ConversationKey,
-    Imported,
-    Lesson,
-    LessonTrigger,
-    ReflectionDue,
-    TimelineLog,
-    TurnHeader,
-    TurnResult,
 )
 
 logger: logging.Logger = logging.getLogger("loopline")
@@ -110,12 +99,12 @@ class Reflexion:
         )
         return replace(result, reflections=(*result.reflections, due))
 
-    def trigger(self, result: AgentResult) -> LessonTrigger | None:
+    def trigger(self, result: AgentResult) -> tl.LessonTrigger | None:
         """Return the first trigger that applies; None if none does, or if the run was stopped, paused or interrupted."""
         if result.result is not None and result.result.exit_reason in _NOT_LEARNT_FROM:
             return None
         notes = {REFLECT: None, **result.notes}
-        causes: Mapping[LessonTrigger, bool] = {
+        causes: Mapping[tl.LessonTrigger, bool] = {
             "manual": bool(notes[REFLECT]),
             "error": self.on_error and bool(result.problem),
             "discrepancy": self.on_discrepancy and "verified_with_discrepancy" in notes,
@@ -123,7 +112,7 @@ class Reflexion:
         }
         return next((trigger for trigger, applies in causes.items() if applies), None)
 
-    def review_turn(self, task: str, result: TurnResult) -> ReflectionDue | None:
+    def review_turn(self, task: str, result: tl.TurnResult) -> tl.ReflectionDue | None:
         """Return the request for a lesson after a turn of the user that failed; None for other turns."""
         if result.exit_reason in ("complete", *_NOT_LEARNT_FROM) or not self.on_error:
             return None
@@ -132,15 +121,15 @@ class Reflexion:
 
 
 def reflection_due(
-    trigger: LessonTrigger, task: str, attempt: str, outcome: str, *, agent: str = ""
-) -> ReflectionDue:
+    trigger: tl.LessonTrigger, task: str, attempt: str, outcome: str, *, agent: str = ""
+) -> tl.ReflectionDue:
     """Return the request for a lesson, texts truncated; the same failure of the same task has the same id."""
     task = well_formed(task).strip()
     attempt = well_formed(attempt).strip()[:ATTEMPT_CHARACTERS]
     outcome = well_formed(outcome).strip()[:OUTCOME_CHARACTERS]
     # The id ignores case and spacing of the task, so that a repeated failure has one lesson.
     parts = (" ".join(task.lower().split()), trigger, attempt, outcome)
-    return ReflectionDue(
+    return tl.ReflectionDue(
         lesson_id=sha256("\0".join(parts).encode()).hexdigest()[:ID_DIGITS],
         trigger=trigger,
         task=task[:ATTEMPT_CHARACTERS],
@@ -155,7 +144,7 @@ def _describe(result: AgentResult) -> str:
     return "\n".join(part for part in (result.problem, *notes) if part)
 
 
-def lesson_prompt(due: ReflectionDue) -> Prompt:
+def lesson_prompt(due: tl.ReflectionDue) -> Prompt:
     """Return the prompt by which a model writes the lesson."""
     text = (
         f"{MARKER}\nTask: {due.task}\n\nWhat was done:\n{due.attempt or '(nothing)'}\n\n"
@@ -164,14 +153,14 @@ def lesson_prompt(due: ReflectionDue) -> Prompt:
     return Prompt(system=_SYSTEM, messages=(UserMessage(text=text),), purpose="lesson")
 
 
-def parse_lesson(due: ReflectionDue, reply: Reply) -> Lesson:
+def parse_lesson(due: tl.ReflectionDue, reply: Reply) -> tl.Lesson:
     """Parse the lesson in a reply; without a situation and a correction it is a lesson with the reason in `skipped`."""
     text = well_formed(reply.text)
     parts = {
         name: one_line(tag(text, name).strip())[:LINE_CHARACTERS]
         for name in ("situation", "mistake", "correction")
     }
-    lesson = Lesson(
+    lesson = tl.Lesson(
         lesson_id=due.lesson_id, trigger=due.trigger, agent=due.agent, usage=reply.usage
     )
     skip = one_line(tag(text, "skip").strip())[:LINE_CHARACTERS]
@@ -188,12 +177,12 @@ LONGEST_WAIT_SECONDS = 300.0
 JITTER = 0.2
 MOST_HEADS = 1_000
 """Conversations whose last read position is kept in memory, so that only newer blocks are read."""
-_ReadBody = ReflectionDue | Lesson | TurnHeader | Imported
-_READ = BodyUnion[_ReadBody](_ReadBody)
+_ReadBody = tl.ReflectionDue | tl.Lesson | tl.TurnHeader | tl.Imported
+_READ = tl.BodyUnion[_ReadBody](_ReadBody)
 _TYPES = ("crew.reflection", "crew.lesson", "turn.header", "conv.imported")
 
 
-RecordLesson = Callable[[ConversationKey, int, Lesson], Awaitable[None]]
+RecordLesson = Callable[[tl.ConversationKey, int, tl.Lesson], Awaitable[None]]
 """Appends a lesson to a turn that is over, once no runner has the conversation.
 
 Raises:
@@ -209,26 +198,26 @@ class LessonWriter:
     """
 
     bundle: str
-    log: TimelineLog
+    log: tl.TimelineLog
     record: RecordLesson
-    models: Callable[[ConversationKey], AbstractAsyncContextManager[ModelRegistry]]
+    models: Callable[[tl.ConversationKey], AbstractAsyncContextManager[ModelRegistry]]
     clock: Clock
     options: Reflexion
-    _working: dict[tuple[ConversationKey, str], asyncio.Task[None]] = field(
-        default_factory=dict[tuple[ConversationKey, str], "asyncio.Task[None]"], init=False
+    _working: dict[tuple[tl.ConversationKey, str], asyncio.Task[None]] = field(
+        default_factory=dict[tuple[tl.ConversationKey, str], "asyncio.Task[None]"], init=False
     )
     _following: set[asyncio.Task[None]] = field(
         default_factory=set["asyncio.Task[None]"], init=False
     )
-    _heads: dict[ConversationKey, int] = field(
-        default_factory=dict[ConversationKey, int], init=False
+    _heads: dict[tl.ConversationKey, int] = field(
+        default_factory=dict[tl.ConversationKey, int], init=False
     )
     _slots: asyncio.Semaphore = field(init=False)
 
     def __post_init__(self) -> None:
         self._slots = asyncio.Semaphore(self.options.workers)
 
-    def follow(self, conversation: ConversationKey) -> None:
+    def follow(self, conversation: tl.ConversationKey) -> None:
         """Begin to write the requested lessons of a conversation, in the background."""
         self._start(self._follow(conversation))
 
@@ -267,11 +256,11 @@ class LessonWriter:
         for summary in await self.log.conversations(after=since):
             await self._follow(summary.conversation)
 
-    async def _follow(self, conversation: ConversationKey) -> None:
+    async def _follow(self, conversation: tl.ConversationKey) -> None:
         head = self._heads.pop(conversation, 0)
         blocks = await self.log.read(conversation, after=head, types=_TYPES)
         # The newest turn is read again next time, because blocks may still be added to it.
-        headers = [block.seq for block in blocks if isinstance(block.body, TurnHeader)]
+        headers = [block.seq for block in blocks if isinstance(block.body, tl.TurnHeader)]
         self._heads[conversation] = headers[-1] - 1 if headers else head
         while len(self._heads) > MOST_HEADS:
             del self._heads[next(iter(self._heads))]
@@ -284,13 +273,15 @@ class LessonWriter:
             self._working[key] = writing
             writing.add_done_callback(partial(self._end_writing, key))
 
-    def _end_writing(self, key: tuple[ConversationKey, str], task: asyncio.Task[None]) -> None:
+    def _end_writing(self, key: tuple[tl.ConversationKey, str], task: asyncio.Task[None]) -> None:
         del self._working[key]
         if not task.cancelled() and (error := task.exception()) is not None:
             self._heads.pop(key[0], None)
             logger.error("a lesson could not be written: %r", error)
 
-    async def _write(self, conversation: ConversationKey, turn: int, due: ReflectionDue) -> None:
+    async def _write(
+        self, conversation: tl.ConversationKey, turn: int, due: tl.ReflectionDue
+    ) -> None:
         async with self._slots:
             try:
                 await self.record(conversation, turn, await self._request(conversation, due))
@@ -298,7 +289,7 @@ class LessonWriter:
                 self._heads.pop(conversation, None)
                 logger.warning("the lesson %s could not be written: %s", due.lesson_id, error)
 
-    async def _request(self, conversation: ConversationKey, due: ReflectionDue) -> Lesson:
+    async def _request(self, conversation: tl.ConversationKey, due: tl.ReflectionDue) -> tl.Lesson:
         """Request the lesson from a model; after the last failed attempt return a lesson with the reason in `skipped`."""
         problem = ""
         async with self.models(conversation) as registry:
@@ -314,7 +305,7 @@ class LessonWriter:
                 lesson = parse_lesson(due, reply)
                 cost = model.capabilities.cost(reply.usage)
                 return structs.replace(lesson, model=model.name, cost=cost)
-        return Lesson(
+        return tl.Lesson(
             lesson_id=due.lesson_id,
             trigger=due.trigger,
             agent=due.agent,
@@ -322,20 +313,20 @@ class LessonWriter:
         )
 
 
-def due_lessons(blocks: Sequence[Block], bundle: str) -> list[tuple[Block, ReflectionDue]]:
+def due_lessons(blocks: Sequence[tl.Block], bundle: str) -> list[tuple[tl.Block, tl.ReflectionDue]]:
     """Return the requests without a lesson in a conversation's turns of that bundle, each with its block."""
-    due: dict[str, tuple[Block, ReflectionDue]] = {}
+    due: dict[str, tuple[tl.Block, tl.ReflectionDue]] = {}
     written: set[str] = set()
     bundles: dict[int, str] = {}
     for block, body in _READ.among(blocks):
         match body:
-            case ReflectionDue(lesson_id=lesson_id):
+            case tl.ReflectionDue(lesson_id=lesson_id):
                 due.setdefault(lesson_id, (block, body))
-            case Lesson(lesson_id=lesson_id):
+            case tl.Lesson(lesson_id=lesson_id):
                 written.add(lesson_id)
-            case TurnHeader(bundle=name):
+            case tl.TurnHeader(bundle=name):
                 bundles[block.turn] = name
-            case Imported():
+            case tl.Imported():
                 due.clear()
                 written.clear()
                 bundles.clear()

@@ -5,39 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from loopline import timeline as tl
 from loopline.files import FileChange
 from loopline.refs import FileRef
-from loopline.timeline import (
-    Block,
-    BodyUnion,
-    FileAdded,
-    ReflectionDue,
-    RunChild,
-    Timeline,
-    child_name,
-    turn_id,
-    turn_number,
-    workspace,
-)
 from loopline.timeline.workspace_paths import WorkspacePath
 from loopline.tools import ToolInvocation
 
-_REFLECTIONS = BodyUnion[ReflectionDue](ReflectionDue)
+_REFLECTIONS = tl.BodyUnion[tl.ReflectionDue](tl.ReflectionDue)
 
 
-async def child_timeline(conversation: str, call: ToolInvocation) -> Timeline | None:
+async def child_timeline(conversation: str, call: ToolInvocation) -> tl.Timeline | None:
     """Return the whole timeline of the conversation of a child run; None if it cannot be read."""
     view = None if call.reader.lookup is None else await call.reader.lookup(conversation)
     return None if view is None else await view.full()
 
 
-async def child_reflections(call: ToolInvocation) -> tuple[ReflectionDue, ...]:
+async def child_reflections(call: ToolInvocation) -> tuple[tl.ReflectionDue, ...]:
     """Return the requests for lessons in the conversations of the call's child runs, in the order in which the runs began.
 
     Each caller records the requests of its child runs again, because lessons are written only for conversations of users.
     """
-    turn = call.timeline.turn(turn_number(call.context.turn_id))
-    due: list[ReflectionDue] = []
+    turn = call.timeline.turn(tl.turn_number(call.context.turn_id))
+    due: list[tl.ReflectionDue] = []
     for link in turn.children.values():
         if link.call_id != call.context.call_id:
             continue
@@ -47,8 +36,8 @@ async def child_reflections(call: ToolInvocation) -> tuple[ReflectionDue, ...]:
     return tuple(due)
 
 
-_FILES = BodyUnion[FileAdded](FileAdded)
-_LINKS = BodyUnion[RunChild](RunChild)
+_FILES = tl.BodyUnion[tl.FileAdded](tl.FileAdded)
+_LINKS = tl.BodyUnion[tl.RunChild](tl.RunChild)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +45,8 @@ class _AgentFiles:
     """The `files/` of an agent's run by path: `base` at its start, `after` at its end."""
 
     agent: str
-    base: Mapping[str, FileAdded]
-    after: Mapping[str, FileAdded]
+    base: Mapping[str, tl.FileAdded]
+    after: Mapping[str, tl.FileAdded]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,7 +54,7 @@ class SharedFiles:
     """The `files/` of a call: at its start, and those of its agents' ended runs by conversation."""
 
     call: ToolInvocation
-    start: Mapping[str, FileAdded]
+    start: Mapping[str, tl.FileAdded]
     ended: dict[str, _AgentFiles] = field(default_factory=dict[str, _AgentFiles])
 
     @classmethod
@@ -76,7 +65,7 @@ class SharedFiles:
     async def take(self, agent: str, number: int) -> None:
         """Read the files of the child run with that number, which has ended, from its conversation."""
         context = self.call.context
-        name = child_name(context.conversation, context.call_id, number)
+        name = tl.child_name(context.conversation, context.call_id, number)
         timeline = await child_timeline(name, self.call)
         if timeline is not None:
             base = {
@@ -107,8 +96,8 @@ class MergedFiles:
     `conflicts` are messages about files that two agents have changed independently; the first change is kept.
     """
 
-    start: Mapping[str, FileAdded]
-    tree: dict[str, FileAdded]
+    start: Mapping[str, tl.FileAdded]
+    tree: dict[str, tl.FileAdded]
     conflicts: list[str] = field(default_factory=list[str])
 
     @property
@@ -125,7 +114,7 @@ class MergedFiles:
             if _same(before, changed) or _same(current, changed):
                 continue
             if not _same(before, current):  # another agent has changed it since this run began
-                ref = FileRef(turn_id=turn_id(1), area="files", path=path)
+                ref = FileRef(turn_id=tl.turn_id(1), area="files", path=path)
                 self.conflicts.append(
                     f"files/{path} was also changed by {files.agent}, and stays without that change: "
                     f"cv:{conversation}/{ref}"
@@ -155,16 +144,16 @@ class MergedFiles:
         return "" if file is None else file.sha256
 
 
-def files_of(timeline: Timeline) -> dict[str, FileAdded]:
+def files_of(timeline: tl.Timeline) -> dict[str, tl.FileAdded]:
     """Return the newest version of each file in `files/`, by path."""
-    blocks: Mapping[str, Block] = timeline.files.files
+    blocks: Mapping[str, tl.Block] = timeline.files.files
     return {path: file for path, block in blocks.items() for _, file in _FILES.among([block])}
 
 
-def _change(path: str, file: FileAdded, replaces: str | None = None) -> FileChange:
+def _change(path: str, file: tl.FileAdded, replaces: str | None = None) -> FileChange:
     return FileChange(
         path=WorkspacePath("files", path),
-        data=workspace.file_bytes(file),
+        data=tl.workspace.file_bytes(file),
         visibility=file.visibility,
         replaces=replaces,
         mime=file.mime,
@@ -172,7 +161,7 @@ def _change(path: str, file: FileAdded, replaces: str | None = None) -> FileChan
     )
 
 
-def _same(first: FileAdded | None, second: FileAdded | None) -> bool:
+def _same(first: tl.FileAdded | None, second: tl.FileAdded | None) -> bool:
     if first is None or second is None:
         return first is second
     return (first.sha256, first.executable) == (second.sha256, second.executable)

@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import structs
 
+from loopline import timeline as tl
 from loopline.errors import LooplineError
 from loopline.models import (
     AssistantMessage,
@@ -27,27 +28,6 @@ from loopline.prompt.caching import Part, PartKind, SentRequest
 from loopline.prompt.protocols import NATIVE, protocol_named
 from loopline.prompt.rendering import RENDERER, View, digest_text, opens_epoch
 from loopline.prompt.truncation import escape_frame, short_arguments
-from loopline.timeline import (
-    BackgroundResult,
-    Block,
-    BodyUnion,
-    Draft,
-    InboxBody,
-    Notes,
-    Notice,
-    Projection,
-    RoundStart,
-    Timeline,
-    ToolCalled,
-    ToolResult,
-    TurnHeader,
-    UserAttachment,
-    UserFollowup,
-    UserPrompt,
-    UserRecalled,
-    UserSteer,
-    input_seq_of,
-)
 
 TRACE_LIMIT = 2_000
 """The most characters of a result in a trace."""
@@ -62,80 +42,90 @@ numbers that the results give. Where something failed or stayed open, say so."""
 TRACE_TAIL = "Write the answer now."
 
 
-TraceBody = InboxBody | UserAttachment | ToolCalled | ToolResult | Notes | Draft | Notice
-_TRACE = BodyUnion[TraceBody](TraceBody)
-_INPUTS = BodyUnion[InboxBody](InboxBody)
+TraceBody = (
+    tl.InboxBody
+    | tl.UserAttachment
+    | tl.ToolCalled
+    | tl.ToolResult
+    | tl.Notes
+    | tl.Draft
+    | tl.Notice
+)
+_TRACE = tl.BodyUnion[TraceBody](TraceBody)
+_INPUTS = tl.BodyUnion[tl.InboxBody](tl.InboxBody)
 
 
-def traced_blocks(blocks: Iterable[Block], turn: int, takes: Iterable[int]) -> list[Block]:
+def traced_blocks(blocks: Iterable[tl.Block], turn: int, takes: Iterable[int]) -> list[tl.Block]:
     """Return the blocks for the trace of a turn, for a round that takes the inputs with the seqs `takes`.
 
     User inputs are included if a round of the turn took them, even if they were sent in an earlier turn. Inputs that were
     recalled, or that still wait, are left out.
     """
-    candidates: list[Block] = []
+    candidates: list[tl.Block] = []
     taken: set[int] = set()
     recalled: set[int] = set()
     for block in blocks:
         body = block.body
-        if isinstance(body, RoundStart):
+        if isinstance(body, tl.RoundStart):
             taken.update(set(body.takes) - recalled if block.turn == turn else ())
-        elif isinstance(body, UserRecalled):
+        elif isinstance(body, tl.UserRecalled):
             recalled.add(body.said)
-        elif block.turn == turn or isinstance(body, UserAttachment) or _INPUTS.has(body):
+        elif block.turn == turn or isinstance(body, tl.UserAttachment) or _INPUTS.has(body):
             candidates.append(block)
     taken.update(set(takes) - recalled)
     return [block for block in candidates if _is_traced(block, taken)]
 
 
-def _is_traced(block: Block, taken: set[int]) -> bool:
+def _is_traced(block: tl.Block, taken: set[int]) -> bool:
     """Return whether a block is an input that was taken, a file of such an input, or another type of block."""
-    if isinstance(block.body, UserAttachment):
-        return input_seq_of(block) in taken
+    if isinstance(block.body, tl.UserAttachment):
+        return tl.input_seq_of(block) in taken
     return not _INPUTS.has(block.body) or block.seq in taken
 
 
-def trace(blocks: Iterable[Block], window: Projection) -> list[Message]:
+def trace(blocks: Iterable[tl.Block], window: tl.Projection) -> list[Message]:
     """Return the messages of a trace: the user's inputs, notes, notices, and each call with the start of its result.
 
     The window sets the characters of a result, and the files that the model gets.
     """
-    calls: dict[str, ToolCalled] = {}
+    calls: dict[str, tl.ToolCalled] = {}
     messages: list[Message] = []
     load = attached_files.NO_FILES
     for block, body in _TRACE.among(blocks):
         match body:
-            case UserPrompt(text=text) | UserFollowup(text=text) | UserSteer(text=text):
+            case tl.UserPrompt(text=text) | tl.UserFollowup(text=text) | tl.UserSteer(text=text):
                 messages.append(UserMessage(text=f"[THE USER SAID] {text}"))
-            case BackgroundResult(call_id=call_id):
+            case tl.BackgroundResult(call_id=call_id):
                 messages.append(
                     UserMessage(text=f"[RESULT OF {call_id}] {escape_frame(body.text)}")
                 )
-            case UserAttachment():
+            case tl.UserAttachment():
                 attached, load = attached_files.show_file(block, body, window, load)
                 messages.append(UserMessage(text="[THE USER ATTACHED]", attachments=(attached,)))
-            case ToolCalled(call_id=call_id):
+            case tl.ToolCalled(call_id=call_id):
                 calls[call_id] = body
-            case ToolResult(call_id=call_id):
+            case tl.ToolResult(call_id=call_id):
                 text = _result(block, body, calls.get(call_id), window.result_limit)
                 images: list[Attached] = []
                 for image in body.images:
                     attached, load = attached_files.show_image(block, image, window, load)
                     images.append(attached)
                 messages.append(UserMessage(text=text, attachments=tuple(images)))
-            case Notes(text=text) | Draft(text=text) | Notice(text=text):
+            case tl.Notes(text=text) | tl.Draft(text=text) | tl.Notice(text=text):
                 label = body.type.removeprefix("react.").upper()
                 messages.append(UserMessage(text=f"[{label}] {escape_frame(text)}"))
     return messages
 
 
-def trace_window(blocks: Sequence[Block], room: int, carrying: AttachmentSupport) -> Projection:
+def trace_window(
+    blocks: Sequence[tl.Block], room: int, carrying: AttachmentSupport
+) -> tl.Projection:
     """Return the window for a trace of at most `room` tokens, with up to 2,000 characters of each result.
 
     Results are shortened to 100 characters if necessary. If that does not suffice, files are left out; then the trace may
     still be too long.
     """
-    window = Projection(result_limit=TRACE_LIMIT, carrying=carrying)
+    window = tl.Projection(result_limit=TRACE_LIMIT, carrying=carrying)
     while _exceeds(blocks, window, room) and window.result_limit > SHORTEST_TRACE:
         window = structs.replace(window, result_limit=window.result_limit // 2)
     if carrying.tokens and _exceeds(blocks, window, room):
@@ -143,11 +133,11 @@ def trace_window(blocks: Sequence[Block], room: int, carrying: AttachmentSupport
     return window
 
 
-def _exceeds(blocks: Sequence[Block], window: Projection, room: int) -> bool:
+def _exceeds(blocks: Sequence[tl.Block], window: tl.Projection, room: int) -> bool:
     return sum(map(cost, trace(blocks, window))) > room
 
 
-def _result(block: Block, result: ToolResult, call: ToolCalled | None, limit: int) -> str:
+def _result(block: tl.Block, result: tl.ToolResult, call: tl.ToolCalled | None, limit: int) -> str:
     arguments = short_arguments(call.arguments) if call else ""
     shown = result.text[:limit]
     hidden = len(result.text) - len(shown)
@@ -170,8 +160,8 @@ class ModelRequest:
         inexact: The reason why the request may differ from the one that was sent; "" if it is exact.
     """
 
-    block: Block
-    round_start: RoundStart
+    block: tl.Block
+    round_start: tl.RoundStart
     system: str
     tools: str
     messages: tuple[Message, ...]
@@ -211,12 +201,12 @@ class ModelRequest:
         )
 
 
-def past_requests(timeline: Timeline) -> Iterator[ModelRequest]:
+def past_requests(timeline: tl.Timeline) -> Iterator[ModelRequest]:
     """Yield the request of every round with a model and a prompt that was rendered from blocks, in order."""
     views: dict[str, View] = {}
     for block in timeline.blocks:
         start = block.body
-        if not isinstance(start, RoundStart) or not start.model or not start.renderer:
+        if not isinstance(start, tl.RoundStart) or not start.model or not start.renderer:
             continue
         if start.protocol not in views:
             views[start.protocol] = View(protocol_named(start.protocol))
@@ -225,7 +215,7 @@ def past_requests(timeline: Timeline) -> Iterator[ModelRequest]:
         yield _request(timeline, block, start, view)
 
 
-def request_of_round(timeline: Timeline, turn: int, number: int | None) -> ModelRequest:
+def request_of_round(timeline: tl.Timeline, turn: int, number: int | None) -> ModelRequest:
     """Return the request of a round of a turn, by default of the last round.
 
     Raises:
@@ -247,12 +237,14 @@ def request_of_round(timeline: Timeline, turn: int, number: int | None) -> Model
     return by_number[chosen]
 
 
-def _request(timeline: Timeline, block: Block, start: RoundStart, view: View) -> ModelRequest:
+def _request(
+    timeline: tl.Timeline, block: tl.Block, start: tl.RoundStart, view: View
+) -> ModelRequest:
     """Create the request of a round. If it does not show a trace, the view takes the round's block."""
     from_trace = start.shows == "trace"
     if from_trace:
         turn = traced_blocks(timeline.until(block.seq - 1), block.turn, start.takes)
-        messages = tuple(trace(turn, start.window or Projection(result_limit=TRACE_LIMIT)))
+        messages = tuple(trace(turn, start.window or tl.Projection(result_limit=TRACE_LIMIT)))
         refs = ("",) * len(messages)
         count = len(messages)
         digest = messages_digest(messages)
@@ -298,7 +290,7 @@ def messages_digest(messages: Sequence[Message]) -> str:
     return digest.hexdigest()
 
 
-def _inexact(start: RoundStart, digest: str, *, has_texts: bool) -> str:
+def _inexact(start: tl.RoundStart, digest: str, *, has_texts: bool) -> str:
     if start.renderer != RENDERER:
         return f"it was rendered by version {start.renderer}, this loopline has {RENDERER}"
     if not has_texts:
@@ -363,7 +355,7 @@ class ReplayedRound:
         return self.request.refs[divergence.first - 1 : divergence.last]
 
 
-def replayed_rounds(timeline: Timeline) -> Iterator[ReplayedRound]:
+def replayed_rounds(timeline: tl.Timeline) -> Iterator[ReplayedRound]:
     """Yield every round that sent a request to a model, in order.
 
     The tail is rendered from the log with plans, feedback, sources and files; its time is not compared. A round has one digest for
@@ -371,7 +363,7 @@ def replayed_rounds(timeline: Timeline) -> Iterator[ReplayedRound]:
     """
     agreed_messages: set[tuple[str, str]] = set()
     agreed: tuple[Message, ...] = ()
-    past = Timeline()
+    past = tl.Timeline()
     tail = ""
     for request in past_requests(timeline):
         past.extend(timeline.until(request.round_start.saw)[len(past) :])
@@ -387,7 +379,7 @@ def replayed_rounds(timeline: Timeline) -> Iterator[ReplayedRound]:
         yield ReplayedRound(request=request, divergence=divergence)
 
 
-def _compare_texts(timeline: Timeline, request: ModelRequest) -> Divergence | None:
+def _compare_texts(timeline: tl.Timeline, request: ModelRequest) -> Divergence | None:
     start = request.round_start
     if start.renderer != RENDERER:
         return Divergence(part="renderer", recorded=str(start.renderer), rendered=str(RENDERER))
@@ -413,7 +405,7 @@ def _compare_messages(request: ModelRequest, agreed: set[tuple[str, str]]) -> Di
 
 
 def _compare_tail(
-    past: Timeline, request: ModelRequest, tail: str, header: TurnHeader | None
+    past: tl.Timeline, request: ModelRequest, tail: str, header: tl.TurnHeader | None
 ) -> Divergence | None:
     """Compare the recorded tail with one that is written for the plans, feedback, sources and files in `past`."""
     if request.round_start.shows == "trace":

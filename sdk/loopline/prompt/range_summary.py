@@ -10,6 +10,7 @@ from typing import Literal
 
 from msgspec import structs
 
+from loopline import timeline as tl
 from loopline.models import Usage, dumps, one_line
 from loopline.models.prompt import estimate, fitting
 from loopline.prompt.rendering import CutPoint
@@ -21,31 +22,6 @@ from loopline.prompt.truncation import (
     normalize_word,
     rarity,
     short_arguments,
-)
-from loopline.timeline import (
-    ArtifactKept,
-    BackgroundResult,
-    Block,
-    BodyUnion,
-    Completion,
-    Draft,
-    Feedback,
-    InboxBody,
-    LedgerLine,
-    Notes,
-    RangeSummary,
-    SummaryHint,
-    Timeline,
-    ToolCalled,
-    ToolResult,
-    UserAttachment,
-    UserFollowup,
-    UserPrompt,
-    UserSteer,
-    attachments,
-    memory_notes,
-    plan,
-    summary_text,
 )
 
 Rank = Literal[0, 1, 2]
@@ -64,17 +40,17 @@ WIDTHS: tuple[tuple[int, Rank], ...] = (
 
 
 LedgerBody = (
-    InboxBody
-    | UserAttachment
-    | ToolCalled
-    | ToolResult
-    | Notes
-    | Completion
-    | Draft
-    | ArtifactKept
-    | Feedback
+    tl.InboxBody
+    | tl.UserAttachment
+    | tl.ToolCalled
+    | tl.ToolResult
+    | tl.Notes
+    | tl.Completion
+    | tl.Draft
+    | tl.ArtifactKept
+    | tl.Feedback
 )
-_LEDGER = BodyUnion[LedgerBody](LedgerBody)
+_LEDGER = tl.BodyUnion[LedgerBody](LedgerBody)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +73,9 @@ class LedgerEntry:
         return f"{self.about} {self.text}" if self.about else self.text
 
 
-def ledger_entries(blocks: Iterable[Block]) -> list[LedgerEntry]:
+def ledger_entries(blocks: Iterable[tl.Block]) -> list[LedgerEntry]:
     """Return an entry for each block with enough words that earlier blocks of its turn do not have, in order."""
-    calls: dict[str, ToolCalled] = {}
+    calls: dict[str, tl.ToolCalled] = {}
     known_words: set[str] = set()
     turn = 0
     entries: list[LedgerEntry] = []
@@ -107,7 +83,7 @@ def ledger_entries(blocks: Iterable[Block]) -> list[LedgerEntry]:
         if block.turn != turn:
             turn = block.turn
             known_words = set()
-        if isinstance(body, ToolCalled):
+        if isinstance(body, tl.ToolCalled):
             calls[body.call_id] = body
             arguments = body.arguments.items()
             values = " ".join(f"{name}={value} {value}" for name, value in arguments)
@@ -125,32 +101,32 @@ def ledger_entries(blocks: Iterable[Block]) -> list[LedgerEntry]:
     return entries
 
 
-def _entry(block: Block, body: LedgerBody, calls: Mapping[str, ToolCalled]) -> LedgerEntry:
+def _entry(block: tl.Block, body: LedgerBody, calls: Mapping[str, tl.ToolCalled]) -> LedgerEntry:
     """Create the entry of a block; an entry of rank 0 without a text is dropped by the caller."""
     rank: Rank = 2
     text = about = ""
     match body:
-        case UserPrompt(text=text) | UserFollowup(text=text) | UserSteer(text=text):
+        case tl.UserPrompt(text=text) | tl.UserFollowup(text=text) | tl.UserSteer(text=text):
             pass
-        case UserAttachment():
-            text = f"{attachments.describe(body)} {body.text[:TEXT_LIMIT]}"
-        case ArtifactKept(name=name):
+        case tl.UserAttachment():
+            text = f"{tl.attachments.describe(body)} {body.text[:TEXT_LIMIT]}"
+        case tl.ArtifactKept(name=name):
             text = f"{name}: {body.text}"
-        case Feedback(reaction=reaction):
+        case tl.Feedback(reaction=reaction):
             text = f"feedback {reaction}: {body.text}"
-        case ToolCalled(tool=tool, arguments=arguments):
+        case tl.ToolCalled(tool=tool, arguments=arguments):
             if len(dumps(arguments)) > LONG_ARGUMENTS:
                 values = " ".join(f"{name}={value}" for name, value in arguments.items())
                 text = f"{tool} {values}"
             else:
                 rank = 0
-        case ToolResult(call_id=call_id, tool=tool, text=text):
+        case tl.ToolResult(call_id=call_id, tool=tool, text=text):
             call = calls.get(call_id)
             about = f"{tool}({short_arguments(call.arguments) if call else ''})"
             rank = 1
-        case Completion(text=text) | Draft(text=text) | BackgroundResult(text=text):
-            rank = 1 if isinstance(body, BackgroundResult) else 0
-        case Notes():
+        case tl.Completion(text=text) | tl.Draft(text=text) | tl.BackgroundResult(text=text):
+            rank = 1 if isinstance(body, tl.BackgroundResult) else 0
+        case tl.Notes():
             text = _other_lines(body.text)
             rank = 0
     return LedgerEntry(block.seq, block.ref, text, rank, about)
@@ -158,19 +134,21 @@ def _entry(block: Block, body: LedgerBody, calls: Mapping[str, ToolCalled]) -> L
 
 def _other_lines(notes: str) -> str:
     """Return the lines that are neither plan marks nor memory notes, which are stored separately."""
-    lines = [line for line in notes.splitlines() if not memory_notes.read(line)]
-    return " ".join(line for line in lines if not plan.read_mark(line)).strip()
+    lines = [line for line in notes.splitlines() if not tl.memory_notes.read(line)]
+    return " ".join(line for line in lines if not tl.plan.read_mark(line)).strip()
 
 
 @dataclass(frozen=True, slots=True)
 class FittedLines:
     """The lines that fit, and the number of dropped lines."""
 
-    lines: tuple[LedgerLine, ...]
+    lines: tuple[tl.LedgerLine, ...]
     dropped: int = 0
 
 
-def fit_ledger(before: Sequence[LedgerLine], new: Sequence[LedgerEntry], room: int) -> FittedLines:
+def fit_ledger(
+    before: Sequence[tl.LedgerLine], new: Sequence[LedgerEntry], room: int
+) -> FittedLines:
     """Return the lines of an earlier ledger and of new entries, shortened to fit `room` tokens.
 
     Lines get fewer words, and lines of a low rank are dropped, in the steps of `WIDTHS`. If they still do not fit, the lines
@@ -178,10 +156,12 @@ def fit_ledger(before: Sequence[LedgerLine], new: Sequence[LedgerEntry], room: i
     """
     entries = [LedgerEntry(0, line.ref, line.words, line.rank) for line in before] + list(new)
     rare = rarity([entry.full_text for entry in entries])
-    lines: list[LedgerLine] = []
+    lines: list[tl.LedgerLine] = []
     for width, rank in WIDTHS:
         lines = [
-            LedgerLine(ref=entry.ref, words=keywords(entry.full_text, width, rare), rank=entry.rank)
+            tl.LedgerLine(
+                ref=entry.ref, words=keywords(entry.full_text, width, rare), rank=entry.rank
+            )
             for entry in entries
             if entry.rank >= rank
         ]
@@ -204,7 +184,7 @@ def _novelty(words: str, rare: Mapping[str, float]) -> float:
     return sum(rare.get(token, 1.0) for token in set(map(normalize_word, words.split())))
 
 
-def cost(lines: Sequence[LedgerLine]) -> int:
+def cost(lines: Sequence[tl.LedgerLine]) -> int:
     """Estimate the tokens of these lines in a prompt."""
     return sum(estimate(f"{line.ref} {line.words}") + 1 for line in lines)
 
@@ -238,19 +218,19 @@ def terms(text: str) -> set[str]:
 
 def find_carried_lines(
     summary: str, covered: Sequence[LedgerEntry], later: Iterable[str]
-) -> list[LedgerLine]:
+) -> list[tl.LedgerLine]:
     """Return a line for each term that is in later text and in a covered block, but not in the summary.
 
     The line has the ref of the newest block with the term, and the words around the term there. There are at most
     `MAX_CARRIED_LINES` lines.
     """
     missing = set[str]().union(*(terms(text) for text in later))
-    lines: list[LedgerLine] = []
+    lines: list[tl.LedgerLine] = []
     for entry in reversed(covered):
         explained = missing & terms(entry.text)
         for term in sorted(explained):
             if term not in summary:
-                lines.append(LedgerLine(ref=entry.ref, words=_context(entry.text, term)))
+                lines.append(tl.LedgerLine(ref=entry.ref, words=_context(entry.text, term)))
         missing -= explained
         if not missing or len(lines) >= MAX_CARRIED_LINES:
             break
@@ -284,7 +264,7 @@ Use these headings: Goal; Constraints and preferences; Progress (done ✓, in pr
 Key decisions; Next steps; Critical context. Keep paths, names, numbers, error texts and refs such as \
 tc:turn_1.c2.result exactly as they are. Leave out what later rounds will not need. At most 400 words."""
 
-_FOCUS: Mapping[SummaryHint, str] = {
+_FOCUS: Mapping[tl.SummaryHint, str] = {
     "general": "Keep what was asked, what was decided and why, and what is still to come.",
     "react_iteration": (
         "The work is in the middle of a turn: keep the request as it was made, what each round tried "
@@ -300,15 +280,15 @@ _FOCUS: Mapping[SummaryHint, str] = {
     ),
 }
 
-_HINTS: Mapping[str, SummaryHint] = {hint: hint for hint in _FOCUS}
+_HINTS: Mapping[str, tl.SummaryHint] = {hint: hint for hint in _FOCUS}
 
 
-def summary_instructions(hint: SummaryHint) -> str:
+def summary_instructions(hint: tl.SummaryHint) -> str:
     """Return the instructions for a model that writes a summary."""
     return _ASK.format(focus=_FOCUS[hint])
 
 
-def summary_hint(name: str) -> SummaryHint:
+def summary_hint(name: str) -> tl.SummaryHint:
     """Return the hint with this name; `general` if the name is unknown."""
     return _HINTS.get(name, "general")
 
@@ -336,9 +316,9 @@ class SummaryRange:
     plans that is shown after the summary.
     """
 
-    blocks: Sequence[Block]
+    blocks: Sequence[tl.Block]
     cut: CutPoint
-    previous: RangeSummary | None
+    previous: tl.RangeSummary | None
     previous_ref: str
     later: Sequence[str]
     room: int
@@ -351,7 +331,7 @@ class SummaryRange:
 
 
 def summary_tokens(
-    blocks: Sequence[Block], before: RangeSummary | None, room: int
+    blocks: Sequence[tl.Block], before: tl.RangeSummary | None, room: int
 ) -> Callable[[CutPoint], int]:
     """Return a function that estimates the tokens of the summary of everything before a cut point.
 
@@ -368,8 +348,8 @@ def summary_tokens(
 
 
 def summarize(
-    covered: SummaryRange, written: SummaryReply, hint: SummaryHint, timeline: Timeline
-) -> RangeSummary:
+    covered: SummaryRange, written: SummaryReply, hint: tl.SummaryHint, timeline: tl.Timeline
+) -> tl.RangeSummary:
     """Build the summary: the model's text if it is usable, with memory notes, cited sources and a ledger.
 
     If the text is longer than its share, or than the range itself, the previous summary's text is used instead. Terms that
@@ -392,7 +372,7 @@ def summarize(
         text = before.text
     first = before.first_turn if before else covered.blocks[0].turn
     split = not covered.cut.opens_turn
-    summary = RangeSummary(
+    summary = tl.RangeSummary(
         covers=covered.cut.seq,
         first_turn=first,
         last_turn=covered.cut.turn if split else max(covered.cut.turn - 1, first),
@@ -409,7 +389,7 @@ def summarize(
         cost=written.cost,
         why=why,
     )
-    plain = summary_text(summary)
+    plain = tl.summary_text(summary)
     old = (*before.carried, *before.ledger) if before else ()
     room = covered.limit - estimate(plain) - estimate(covered.history)
     lines = fit_ledger(_merge_by_ref(old), new, max(room, 0))
@@ -427,9 +407,9 @@ def summarize(
     )
 
 
-def _merge_by_ref(lines: Sequence[LedgerLine]) -> list[LedgerLine]:
+def _merge_by_ref(lines: Sequence[tl.LedgerLine]) -> list[tl.LedgerLine]:
     """Return the longest line of each ref."""
-    longest: dict[str, LedgerLine] = {}
+    longest: dict[str, tl.LedgerLine] = {}
     for line in lines:
         existing = longest.get(line.ref)
         if existing is None or len(line.words) > len(existing.words):
@@ -437,12 +417,12 @@ def _merge_by_ref(lines: Sequence[LedgerLine]) -> list[LedgerLine]:
     return list(longest.values())
 
 
-def _count_fitting(lines: Iterable[LedgerLine], limit: float) -> int:
+def _count_fitting(lines: Iterable[tl.LedgerLine], limit: float) -> int:
     """Count the lines, from the first, that have at most `limit` tokens together."""
     return len(fitting([f"{line.ref} {line.words}" for line in lines], int(limit)))
 
 
-def _newest(lines: Sequence[LedgerLine], limit: float) -> FittedLines:
+def _newest(lines: Sequence[tl.LedgerLine], limit: float) -> FittedLines:
     """Return the last lines that have at most `limit` tokens together, in order, and the number of dropped ones."""
     dropped = len(lines) - _count_fitting(reversed(lines), limit)
     return FittedLines(tuple(lines[dropped:]), dropped)
@@ -451,22 +431,24 @@ def _newest(lines: Sequence[LedgerLine], limit: float) -> FittedLines:
 def _notes(covered: SummaryRange) -> FittedLines:
     """Return the memory notes of the range and the previous summary, each once, the newest last."""
     notes = {line.words: line for line in covered.previous.notes} if covered.previous else {}
-    folded = memory_notes.fold(block for block in covered.blocks if isinstance(block.body, Notes))
+    folded = tl.memory_notes.fold(
+        block for block in covered.blocks if isinstance(block.body, tl.Notes)
+    )
     for note in folded.notes:
         line = note.line()
         words = line if len(line) <= NOTE_LIMIT else f"{line[:NOTE_LIMIT]}…"
-        notes[words] = notes.pop(words, LedgerLine(ref=note.ref, words=words))
+        notes[words] = notes.pop(words, tl.LedgerLine(ref=note.ref, words=words))
     return _newest(list(notes.values()), covered.limit * NOTES_SHARE)
 
 
-def _sources(covered: SummaryRange, timeline: Timeline) -> FittedLines:
+def _sources(covered: SummaryRange, timeline: tl.Timeline) -> FittedLines:
     """Return the sources that answers cited, each once, the last cited one last."""
     lines = {line.ref: line for line in covered.previous.sources} if covered.previous else {}
-    answers = [block.body for block in covered.blocks if isinstance(block.body, Completion)]
+    answers = [block.body for block in covered.blocks if isinstance(block.body, tl.Completion)]
     for sid in [sid for answer in answers for sid in answer.sources_used]:
         source = timeline.pool.sources[sid]
         ref = f"so:sources_pool[{sid}]"
         words = f"[[S:{sid}]] {one_line(source.title or source.url)}"
         lines.pop(ref, None)
-        lines[ref] = LedgerLine(ref=ref, words=words[:160])
+        lines[ref] = tl.LedgerLine(ref=ref, words=words[:160])
     return _newest(list(lines.values()), covered.limit * SOURCES_SHARE)

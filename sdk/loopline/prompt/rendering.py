@@ -16,6 +16,7 @@ from typing import ClassVar
 
 from msgspec import Struct, structs
 
+from loopline import timeline as tl
 from loopline.models import (
     AssistantMessage,
     Attached,
@@ -32,43 +33,6 @@ from loopline.prompt import attached_files, truncation
 from loopline.prompt.protocols.decision import DecisionProtocol
 from loopline.prompt.truncation import escape_frame
 from loopline.refs import DocumentRef
-from loopline.timeline import (
-    BackgroundResult,
-    Block,
-    BodyUnion,
-    CachePoint,
-    Completion,
-    Decision,
-    Draft,
-    Exit,
-    Feedback,
-    FeedbackEntry,
-    Fold,
-    Hide,
-    InboxBody,
-    ModelOverflowed,
-    Notes,
-    Notice,
-    PlanHistory,
-    Projection,
-    RangeSummary,
-    Reactions,
-    RoundStart,
-    SystemMessage,
-    ToolCalled,
-    ToolResult,
-    ToolStarted,
-    UserAttachment,
-    UserFollowup,
-    UserInput,
-    UserPrompt,
-    UserRecalled,
-    UserSteer,
-    feedback,
-    input_seq_of,
-    memory_notes,
-    summary_text,
-)
 
 REPORTS_KEPT = 8
 """The number of newest usage reports of a model that correct its estimates."""
@@ -78,19 +42,19 @@ MAX_FACTOR = 4.0
 
 
 RenderStateBody = (
-    InboxBody
-    | UserAttachment
-    | UserRecalled
-    | RoundStart
-    | Decision
-    | ToolStarted
-    | Hide
-    | RangeSummary
-    | PlanHistory
-    | Feedback
-    | ModelOverflowed
+    tl.InboxBody
+    | tl.UserAttachment
+    | tl.UserRecalled
+    | tl.RoundStart
+    | tl.Decision
+    | tl.ToolStarted
+    | tl.Hide
+    | tl.RangeSummary
+    | tl.PlanHistory
+    | tl.Feedback
+    | tl.ModelOverflowed
 )
-_RENDER_STATE = BodyUnion[RenderStateBody](RenderStateBody)
+_RENDER_STATE = tl.BodyUnion[RenderStateBody](RenderStateBody)
 
 
 class RenderState:
@@ -102,19 +66,19 @@ class RenderState:
     """
 
     def __init__(self, learned: Mapping[str, tuple[float, ...]] | None = None) -> None:
-        self.inputs: dict[int, Block] = {}
-        self.attached: dict[int, list[tuple[Block, UserAttachment]]] = {}
+        self.inputs: dict[int, tl.Block] = {}
+        self.attached: dict[int, list[tuple[tl.Block, tl.UserAttachment]]] = {}
         self.taken_at: dict[int, int] = {}
         self.taken_by: dict[int, list[int]] = {}
         self.started: set[str] = set()
-        self._hides: dict[str, list[tuple[int, Hide]]] = {}
+        self._hides: dict[str, list[tuple[int, tl.Hide]]] = {}
         self.last_hide: int = 0
-        self.summaries: dict[int, tuple[Block, RangeSummary]] = {}
-        self.histories: dict[int, tuple[Block, PlanHistory]] = {}
-        self.feedback: list[Block] = []
+        self.summaries: dict[int, tuple[tl.Block, tl.RangeSummary]] = {}
+        self.histories: dict[int, tuple[tl.Block, tl.PlanHistory]] = {}
+        self.feedback: list[tl.Block] = []
         self._recalled: set[int] = set()
-        self._reactions = (0, Reactions())
-        self._cache_points: tuple[CachePoint, ...] = ()
+        self._reactions = (0, tl.Reactions())
+        self._cache_points: tuple[tl.CachePoint, ...] = ()
         self._unchanged = (0, 0)
         self._cleared: dict[int, str] = {}
         self._summary = 0
@@ -130,56 +94,58 @@ class RenderState:
         """The newest ratios of reported to estimated tokens, by model."""
         return {model: tuple(ratios) for model, ratios in self._ratios.items() if ratios}
 
-    def take(self, block: Block) -> None:
+    def take(self, block: tl.Block) -> None:
         """Take the next block."""
         fold = self._folds.get(type(block.body))
         if fold is not None:
             fold(self, block, block.body)
 
-    def _take(self, block: Block, body: RenderStateBody) -> None:
+    def _take(self, block: tl.Block, body: RenderStateBody) -> None:
         match body:
-            case RoundStart() as start:
+            case tl.RoundStart() as start:
                 self._begin(block, start)
-            case Decision(usage=usage):
+            case tl.Decision(usage=usage):
                 self._learn(usage.input_tokens)
-            case ModelOverflowed(prompt=prompt):
+            case tl.ModelOverflowed(prompt=prompt):
                 self._learn(prompt)
-            case UserPrompt() | UserFollowup() | UserSteer() | BackgroundResult():
+            case tl.UserPrompt() | tl.UserFollowup() | tl.UserSteer() | tl.BackgroundResult():
                 self.inputs[block.seq] = block
-            case UserAttachment() as file:
-                self.attached.setdefault(input_seq_of(block), []).append((block, file))
-            case UserRecalled(said=said):
+            case tl.UserAttachment() as file:
+                self.attached.setdefault(tl.input_seq_of(block), []).append((block, file))
+            case tl.UserRecalled(said=said):
                 if said not in self.taken_at:
                     self._recalled.add(said)
-            case ToolStarted(call_id=call_id):
+            case tl.ToolStarted(call_id=call_id):
                 self.started.add(call_id)
-            case Hide() | RangeSummary() | PlanHistory() | Feedback():
+            case tl.Hide() | tl.RangeSummary() | tl.PlanHistory() | tl.Feedback():
                 self._take_view(block, body)
 
-    _folds: ClassVar[Mapping[object, Fold[RenderState]]] = _RENDER_STATE.table(_take)
+    _folds: ClassVar[Mapping[object, tl.Fold[RenderState]]] = _RENDER_STATE.table(_take)
 
-    def _take_view(self, block: Block, body: Hide | RangeSummary | PlanHistory | Feedback) -> None:
+    def _take_view(
+        self, block: tl.Block, body: tl.Hide | tl.RangeSummary | tl.PlanHistory | tl.Feedback
+    ) -> None:
         match body:
-            case Hide(path=path):
+            case tl.Hide(path=path):
                 self._hides.setdefault(path, []).append((block.seq, body))
                 self.last_hide = block.seq
                 before_tail = [
                     point.messages for point in self._cache_points if point.name == "pre_tail"
                 ]
                 self._unchanged = (block.turn, before_tail[0] if before_tail else 0)
-            case RangeSummary():
+            case tl.RangeSummary():
                 self._summary = block.seq
                 self.summaries[block.seq] = block, body
-            case PlanHistory():
+            case tl.PlanHistory():
                 self.histories[self._summary] = block, body
-            case Feedback():
+            case tl.Feedback():
                 self.feedback.append(block)
 
-    def list_input_blocks(self, input_block: Block) -> list[Block]:
+    def list_input_blocks(self, input_block: tl.Block) -> list[tl.Block]:
         """Return an input and the blocks of its attached files."""
         return [input_block, *(block for block, _ in self.attached.get(input_block.seq, ()))]
 
-    def find_hide(self, ref: str, until: int) -> Hide | None:
+    def find_hide(self, ref: str, until: int) -> tl.Hide | None:
         """Return the newest hide of the block with this ref, among those up to the seq `until`, or None."""
         hides = self._hides.get(ref)
         if hides is None:
@@ -190,11 +156,11 @@ class RenderState:
         """Return the number of messages before the first one that was hidden in this turn; 0 without a hide."""
         return self._unchanged[1] if self._unchanged[0] == turn else 0
 
-    def reactions(self, until: int) -> Reactions:
+    def reactions(self, until: int) -> tl.Reactions:
         """Return the reactions to turns that were stored up to the seq `until`; the last result is cached."""
         if self._reactions[0] != until:
             count = bisect_right(self.feedback, until, key=lambda block: block.seq)
-            self._reactions = (until, feedback.fold(self.feedback[:count]))
+            self._reactions = (until, tl.feedback.fold(self.feedback[:count]))
         return self._reactions[1]
 
     def describe_cleared(self, seq: int, name: Callable[[], str]) -> str:
@@ -204,7 +170,7 @@ class RenderState:
         return self._cleared[seq]
 
     @property
-    def newest_summary(self) -> tuple[Block, RangeSummary] | None:
+    def newest_summary(self) -> tuple[tl.Block, tl.RangeSummary] | None:
         """The newest summary with its block, or None."""
         return self.summaries.get(self._summary)
 
@@ -218,7 +184,7 @@ class RenderState:
         ratios = self._ratios.get(model)
         return min(max(1.0, *ratios), MAX_FACTOR) if ratios else 1.0
 
-    def _begin(self, block: Block, start: RoundStart) -> None:
+    def _begin(self, block: tl.Block, start: tl.RoundStart) -> None:
         for seq in start.takes:
             if seq in self.inputs and seq not in self._recalled and seq not in self.taken_at:
                 self.taken_at[seq] = block.seq
@@ -239,13 +205,13 @@ class RenderState:
             ratios.append(text / self._estimated)
 
 
-RoundBody = ToolCalled | ToolResult | Notes
-_START = BodyUnion[RoundStart](RoundStart)
-_DECISION = BodyUnion[Decision](Decision)
-_EXIT = BodyUnion[Exit](Exit)
-_ROUND = BodyUnion[RoundBody](RoundBody)
-TextBody = Completion | Draft | Notice | SystemMessage
-_TEXT = BodyUnion[TextBody](TextBody)
+RoundBody = tl.ToolCalled | tl.ToolResult | tl.Notes
+_START = tl.BodyUnion[tl.RoundStart](tl.RoundStart)
+_DECISION = tl.BodyUnion[tl.Decision](tl.Decision)
+_EXIT = tl.BodyUnion[tl.Exit](tl.Exit)
+_ROUND = tl.BodyUnion[RoundBody](RoundBody)
+TextBody = tl.Completion | tl.Draft | tl.Notice | tl.SystemMessage
+_TEXT = tl.BodyUnion[TextBody](TextBody)
 
 
 class MessageSize(Struct, frozen=True):
@@ -324,8 +290,8 @@ class _Round(Struct):
 
     expected: int
     notes: str = ""
-    calls: dict[str, tuple[Block, ToolCalled]] = {}
-    results: dict[str, tuple[Block, ToolResult]] = {}
+    calls: dict[str, tuple[tl.Block, tl.ToolCalled]] = {}
+    results: dict[str, tuple[tl.Block, tl.ToolResult]] = {}
 
 
 class InputMessages(Struct, frozen=True, kw_only=True):
@@ -359,7 +325,9 @@ class Rendering:
         turn: The turn of the newest round, and `turn_start` the number of messages before it.
     """
 
-    def __init__(self, protocol: DecisionProtocol, state: RenderState, window: Projection) -> None:
+    def __init__(
+        self, protocol: DecisionProtocol, state: RenderState, window: tl.Projection
+    ) -> None:
         self.window = window
         self.messages: list[Message] = []
         self.refs: list[str] = []
@@ -376,7 +344,7 @@ class Rendering:
         self._protocol = protocol
         self._state = state
         self._round: _Round | None = None
-        self._round_start: Block | None = None
+        self._round_start: tl.Block | None = None
         self._echo: ReasoningReplay | None = None
         self._provider_ids: set[str] = set()
         self._is_answered = False
@@ -408,7 +376,7 @@ class Rendering:
         """Return the index of the message that shows the block with this ref, or None."""
         return self._positions.get(ref)
 
-    def take(self, block: Block) -> None:
+    def take(self, block: tl.Block) -> None:
         """Render one more block.
 
         Blocks of most types add no message. User input is rendered at the round that takes it; summaries, hides, plan
@@ -418,7 +386,7 @@ class Rendering:
         if fold is not None:
             fold(self, block, block.body)
 
-    def inputs(self, blocks: Sequence[Block]) -> InputMessages:
+    def inputs(self, blocks: Sequence[tl.Block]) -> InputMessages:
         """Return the messages that a round which takes these inputs now would add.
 
         All inputs to a running turn, such as followups and steers, become one message.
@@ -433,13 +401,13 @@ class Rendering:
         )
 
     def _input_messages(
-        self, blocks: Sequence[Block]
-    ) -> tuple[list[tuple[UserMessage, list[Block]]], attached_files.FileLoad]:
+        self, blocks: Sequence[tl.Block]
+    ) -> tuple[list[tuple[UserMessage, list[tl.Block]]], attached_files.FileLoad]:
         """Return each message with the inputs that it shows, and the file load including their files."""
-        messages: list[tuple[UserMessage, list[Block]]] = []
+        messages: list[tuple[UserMessage, list[tl.Block]]] = []
         if not blocks:
             return messages, self._load
-        interrupts: list[tuple[str, Block]] = []
+        interrupts: list[tuple[str, tl.Block]] = []
         files: list[Attached] = []
         load = self._load
         for block in blocks:
@@ -448,14 +416,14 @@ class Rendering:
                 shown_file, load = attached_files.show_file(file_block, file, self.window, load)
                 attached.append(shown_file)
             body = block.body
-            if isinstance(body, UserPrompt):
+            if isinstance(body, tl.UserPrompt):
                 text = f"[{block.ref}]\n{self._text(block, body.text)}"
                 messages.append((UserMessage(text=text, attachments=tuple(attached)), [block]))
-            elif isinstance(body, BackgroundResult):
+            elif isinstance(body, tl.BackgroundResult):
                 result = escape_frame(self._text(block, body.text))
                 text = f"[BACKGROUND RESULT]\n[{block.ref}]\n{result}"
                 messages.append((UserMessage(text=text), [block]))
-            elif isinstance(body, UserInput):
+            elif isinstance(body, tl.UserInput):
                 interrupts.append((f"[{block.ref}]\n{self._text(block, body.text)}", block))
                 files += attached
         if interrupts:
@@ -474,7 +442,7 @@ class Rendering:
             return
         block, summary = recorded
         text = self._limit_text(
-            block, summary_text(structs.replace(summary, text=escape_frame(summary.text)))
+            block, tl.summary_text(structs.replace(summary, text=escape_frame(summary.text)))
         )
         self.named_sources.update(truncation.source_numbers(text))
         self._add(UserMessage(text=f"[{block.ref}]\n{text}"), block.ref)
@@ -498,7 +466,7 @@ class Rendering:
                 ]
             )
 
-    def _begin_decision(self, block: Block, decision: Decision) -> None:
+    def _begin_decision(self, block: tl.Block, decision: tl.Decision) -> None:
         start = self._round_start
         self._round_start = None
         is_new = block.seq > self.window.unbound
@@ -514,10 +482,14 @@ class Rendering:
             )  # react.read shows more of a decision than this text
             self._add(self._attach_echo(message), block.ref)
 
-    def _keep_tail(self, opener: Block) -> None:
+    def _keep_tail(self, opener: tl.Block) -> None:
         """Add the tail of the answered request as a message, if its kind is kept or cleared."""
         start = opener.body
-        if isinstance(start, RoundStart) and start.tail and start.tail_kind in ("kept", "cleared"):
+        if (
+            isinstance(start, tl.RoundStart)
+            and start.tail
+            and start.tail_kind in ("kept", "cleared")
+        ):
             self.kept_tail = start.tail
             self._add(
                 UserMessage(text=start.tail, passing=start.tail_kind == "cleared"), opener.ref
@@ -529,7 +501,7 @@ class Rendering:
         self._echo = None
         return message if echo is None else structs.replace(message, echo=echo)
 
-    def _begin_round(self, block: Block, start: RoundStart) -> None:
+    def _begin_round(self, block: tl.Block, start: tl.RoundStart) -> None:
         is_trace = start.shows == "trace"
         if is_trace and not start.takes:
             self._round_start = None
@@ -556,7 +528,7 @@ class Rendering:
         if start.points:
             self.last_tail = min(start.points[-1].messages, len(self.messages))
 
-    def _add_inputs(self, blocks: Sequence[Block]) -> None:
+    def _add_inputs(self, blocks: Sequence[tl.Block]) -> None:
         messages, self._load = self._input_messages(blocks)
         for message, parts in messages:
             shown = {attached.ref: attached for attached in message.attachments}
@@ -568,19 +540,19 @@ class Rendering:
                         self.shown_texts[block.ref] = file.sha256
             self._add(message, parts[0].ref)
 
-    def _add_to_round(self, block: Block, body: RoundBody) -> None:
+    def _add_to_round(self, block: tl.Block, body: RoundBody) -> None:
         current = self._round
         if current is None:
             return
         match body:
-            case ToolCalled(call_id=call_id):
+            case tl.ToolCalled(call_id=call_id):
                 current.calls[call_id] = (block, body)
-            case ToolResult(call_id=call_id):
+            case tl.ToolResult(call_id=call_id):
                 if (
                     call_id in current.calls
                 ):  # an old log may have a result of an earlier round here
                     current.results[call_id] = (block, body)
-            case Notes(text=text):
+            case tl.Notes(text=text):
                 current.notes = self._notes_text(block, text)
         if len(current.calls) == len(current.results) == current.expected:
             self._close_round(current)
@@ -620,7 +592,7 @@ class Rendering:
             self._add(self._protocol.render_result(tool_message), ref)
         self._round = None
 
-    def _result_images(self, block: Block, result: ToolResult) -> tuple[Attached, ...]:
+    def _result_images(self, block: tl.Block, result: tl.ToolResult) -> tuple[Attached, ...]:
         """Return the images of a result, if its text is shown in full.
 
         An image that the model does not get is not counted as shown, so it can be read again.
@@ -660,17 +632,17 @@ class Rendering:
         self._provider_ids |= fresh
         return [structs.replace(call, echoed_on=echo.wire) for call in calls]
 
-    def _add_text(self, block: Block, body: TextBody) -> None:
+    def _add_text(self, block: tl.Block, body: TextBody) -> None:
         match body:
-            case Completion(text=text) | Draft(text=text):
+            case tl.Completion(text=text) | tl.Draft(text=text):
                 self._is_answered = True
                 shown = self._hide(block, self._text(block, text))
                 self._add(self._attach_echo(self._protocol.render_answer(shown)), block.ref)
-            case Notice(text=text) | SystemMessage(text=text):
+            case tl.Notice(text=text) | tl.SystemMessage(text=text):
                 shown = self._hide(block, self._text(block, text))
                 self._add(UserMessage(text=f"[{block.ref}]\n{escape_frame(shown)}"), block.ref)
 
-    def _end_turn(self, block: Block, end: Exit) -> None:
+    def _end_turn(self, block: tl.Block, end: tl.Exit) -> None:
         if not self._is_answered:
             text = f"The turn ended here without an answer: {end.reason}."
             self._add(UserMessage(text=f"[{block.ref}]\n{text}"), block.ref)
@@ -678,7 +650,7 @@ class Rendering:
             self._add_feedback(self._reactions.in_force_for(block.turn))
 
     # One look-up finds the function for a block, so that no call is spent on blocks that add nothing.
-    _folds: ClassVar[Mapping[object, Fold[Rendering]]] = {
+    _folds: ClassVar[Mapping[object, tl.Fold[Rendering]]] = {
         **_ROUND.table(_add_to_round),
         **_START.table(_begin_round),
         **_DECISION.table(_begin_decision),
@@ -686,7 +658,7 @@ class Rendering:
         **_EXIT.table(_end_turn),
     }
 
-    def _add_feedback(self, reactions: Sequence[FeedbackEntry]) -> None:
+    def _add_feedback(self, reactions: Sequence[tl.FeedbackEntry]) -> None:
         """Add messages with the newest reactions, after one that counts the older ones."""
         older = reactions[:-FEEDBACK_SHOWN]
         if older:
@@ -696,7 +668,7 @@ class Rendering:
             text = f"[{reaction.block.ref}]\n{reaction.line()}"
             self._add(UserMessage(text=text), reaction.block.ref)
 
-    def _limit_text(self, block: Block, text: str) -> str:
+    def _limit_text(self, block: tl.Block, text: str) -> str:
         """Truncate the text to the window's limit for all texts."""
         limit = self.window.text_limit
         if limit is None or len(text) <= limit:
@@ -704,7 +676,7 @@ class Rendering:
             return text
         return truncation.truncate_text(text, limit, block.ref)
 
-    def _text(self, block: Block, text: str) -> str:
+    def _text(self, block: tl.Block, text: str) -> str:
         ref = block.ref
         limit = self.window.text_limit
         if block.turn < self.window.old_before:
@@ -714,15 +686,15 @@ class Rendering:
             self.shown_in_full.add(ref)
         return shown
 
-    def _notes_text(self, block: Block, text: str) -> str:
+    def _notes_text(self, block: tl.Block, text: str) -> str:
         """Return the notes, truncated if necessary, but with all their memory notes in full."""
         shown = self._text(block, text)
         if shown == text:
             return text
-        notes = memory_notes.fold([block]).notes
+        notes = tl.memory_notes.fold([block]).notes
         return "\n".join([shown, *(note.line() for note in notes if note.line() not in shown)])
 
-    def _hide(self, block: Block, text: str) -> str:
+    def _hide(self, block: tl.Block, text: str) -> str:
         """Return the text or, if the block is hidden, its replacement."""
         hidden = self._state.find_hide(block.ref, self.window.hides)
         if hidden is None:
@@ -730,7 +702,7 @@ class Rendering:
         self.shown_in_full.discard(block.ref)
         return _hidden_text(hidden.replacement, block.ref)
 
-    def _arguments(self, block: Block, ref: str, call: ToolCalled) -> JsonObject:
+    def _arguments(self, block: tl.Block, ref: str, call: tl.ToolCalled) -> JsonObject:
         hidden = self._state.find_hide(ref, self.window.hides)
         if hidden is not None:
             return {"hidden": _hidden_text(hidden.replacement, ref)}
@@ -744,7 +716,9 @@ class Rendering:
             self.shown_in_full.add(ref)
         return shown
 
-    def _result_text(self, block: Block, ref: str, result: ToolResult, call: ToolCalled) -> str:
+    def _result_text(
+        self, block: tl.Block, ref: str, result: tl.ToolResult, call: tl.ToolCalled
+    ) -> str:
         window = self.window
         hidden = self._state.find_hide(ref, window.hides)
         if hidden is not None:
@@ -794,14 +768,14 @@ class View:
     def __init__(
         self,
         protocol: DecisionProtocol,
-        blocks: Iterable[Block] = (),
+        blocks: Iterable[tl.Block] = (),
         learned: Mapping[str, tuple[float, ...]] | None = None,
     ) -> None:
         self.protocol = protocol
         self.state: RenderState = RenderState(learned)
         self.seq: int = 0
-        self.rendering: Rendering = Rendering(protocol, self.state, Projection())
-        self._blocks: list[Block] = []
+        self.rendering: Rendering = Rendering(protocol, self.state, tl.Projection())
+        self._blocks: list[tl.Block] = []
         self._candidate: Rendering | None = None
         self.extend(blocks)
 
@@ -811,11 +785,11 @@ class View:
         return self.rendering.messages
 
     @property
-    def window(self) -> Projection:
+    def window(self) -> tl.Projection:
         """The window of the current epoch."""
         return self.rendering.window
 
-    def extend(self, blocks: Iterable[Block]) -> None:
+    def extend(self, blocks: Iterable[tl.Block]) -> None:
         """Take more blocks, in order; skip blocks that were already taken."""
         fresh = list(blocks)
         if fresh and fresh[0].seq <= self.seq:
@@ -828,7 +802,7 @@ class View:
         take = self.state.take
         for index, block in enumerate(fresh):
             take(block)
-            if type(body := block.body) is RoundStart and opens_epoch(body):
+            if type(body := block.body) is tl.RoundStart and opens_epoch(body):
                 opener = body
                 start = index
         self.seq = fresh[-1].seq
@@ -842,20 +816,20 @@ class View:
         self._blocks += fresh
         self._candidate = None
 
-    def render_under(self, window: Projection) -> Rendering:
+    def render_under(self, window: tl.Projection) -> Rendering:
         """Return the rendering under another window; the newest such rendering is cached."""
         if self._candidate is None or self._candidate.window != window:
             self._candidate = self._render(window)
         return self._candidate
 
-    def find_rendering(self, window: Projection) -> Rendering:
+    def find_rendering(self, window: tl.Projection) -> Rendering:
         """Return the current rendering if it has this window, else the rendering under the window."""
         current = self.rendering.window
         return (
             self.rendering if window is current or window == current else self.render_under(window)
         )
 
-    def _render(self, window: Projection) -> Rendering:
+    def _render(self, window: tl.Projection) -> Rendering:
         rendering = Rendering(self.protocol, self.state, window)
         for block in self._blocks:
             if block.seq > window.start:
@@ -863,7 +837,7 @@ class View:
         rendering.last_tail = 0  # cache points of another epoch do not count
         return rendering
 
-    def find_unused_summary(self, window: Projection) -> Projection | None:
+    def find_unused_summary(self, window: tl.Projection) -> tl.Projection | None:
         """Return the window with the newest summary, or None if the window already has it."""
         newest = self.state.newest_summary
         if newest is None or newest[0].seq <= window.summary:
@@ -871,7 +845,7 @@ class View:
         block, summary = newest
         return structs.replace(window, summary=block.seq, start=summary.covers)
 
-    def list_rendered_blocks(self, window: Projection, until: int) -> Sequence[Block]:
+    def list_rendered_blocks(self, window: tl.Projection, until: int) -> Sequence[tl.Block]:
         """Return the blocks up to the seq `until` that are rendered under a window.
 
         Input that no round has taken until then is left out; earlier input that such a round took comes first.
@@ -891,13 +865,13 @@ class View:
             if window.start < block.seq <= until and not self._waits(block, until)
         ]
 
-    def _waits(self, block: Block, until: int) -> bool:
+    def _waits(self, block: tl.Block, until: int) -> bool:
         """Return whether the block is input, or a file of an input, that no round up to the seq `until` has taken."""
-        input_seq = block.seq if block.seq in self.state.inputs else input_seq_of(block)
+        input_seq = block.seq if block.seq in self.state.inputs else tl.input_seq_of(block)
         taken_at = self.state.taken_at.get(input_seq, until + 1)
         return input_seq in self.state.inputs and taken_at > until
 
-    def _reopen(self, opener: RoundStart, between: Sequence[Block]) -> None:
+    def _reopen(self, opener: tl.RoundStart, between: Sequence[tl.Block]) -> None:
         """Render the blocks under the window of a round; `between` are the blocks that came after the cached rendering."""
         window = opener.window
         if window is None:
@@ -911,6 +885,6 @@ class View:
             self.rendering.take(block)
 
 
-def opens_epoch(start: RoundStart) -> bool:
+def opens_epoch(start: tl.RoundStart) -> bool:
     """Return whether the round opens an epoch, in which all earlier blocks are rendered again."""
     return start.window is not None and start.shows == "context"

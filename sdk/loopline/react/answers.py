@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from msgspec import structs
 
+from loopline import timeline as tl
 from loopline.errors import ModelAccessError, ModelError, ModelOverflow, ModelRequestError
 from loopline.models import Model, OutputType, Reply, Usage, well_formed, well_formed_object
 from loopline.prompt import NATIVE, Answer, DecodedReply, Malformed, protocol
@@ -31,39 +32,16 @@ from loopline.react.state import decision_limit
 from loopline.react.tool_runtime import ToolRuntime
 from loopline.refs import CallRef
 from loopline.tasks import LONG_TEXT, compute, finish
-from loopline.timeline import (
-    AnswerFlag,
-    Body,
-    Completion,
-    Decision,
-    Draft,
-    ExitReason,
-    ModelSwitched,
-    Moment,
-    Notes,
-    Notice,
-    Plan,
-    PlanAck,
-    StepStatus,
-    SwitchCause,
-    Thinking,
-    Timeline,
-    ToolResult,
-    Turn,
-    citations,
-    plan,
-    turn_id,
-)
 
 
-def thinking_bodies(reply: Reply) -> list[Thinking]:
+def thinking_bodies(reply: Reply) -> list[tl.Thinking]:
     """Return the readable thinking of a reply as bodies; empty without thinking."""
-    return [Thinking(text=well_formed(reply.thinking))] if reply.thinking else []
+    return [tl.Thinking(text=well_formed(reply.thinking))] if reply.thinking else []
 
 
-def notice_bodies(code: str, text: str) -> list[Notice]:
+def notice_bodies(code: str, text: str) -> list[tl.Notice]:
     """Return a notice with this text for the model; an empty list for an empty text."""
-    return [Notice(code=code, text=well_formed(text))] if text else []
+    return [tl.Notice(code=code, text=well_formed(text))] if text else []
 
 
 def decision_of(
@@ -74,7 +52,7 @@ def decision_of(
     calls: int = 0,
     raw: str = "",
     purpose: RoundPurpose = "decision",
-) -> Decision:
+) -> tl.Decision:
     """Return the body that records a reply, with its cost and the estimated usage of abandoned attempts.
 
     The estimated usage is taken from the quota, so the body must be recorded.
@@ -82,7 +60,7 @@ def decision_of(
     estimated, estimated_cost = quota.take_unrecorded()
     cost = model.capabilities.cost(reply.usage)
     echo = reply.echo
-    return Decision(
+    return tl.Decision(
         model=model.name,
         stop_reason=reply.stop_reason,
         calls=calls,
@@ -101,11 +79,11 @@ def decision_of(
 class LoopEnd:
     """The reason why the loop ends or pauses, and the error if there was one."""
 
-    reason: ExitReason
+    reason: tl.ExitReason
     error: str = ""
 
 
-def find_end(turn: Turn, answers: int) -> LoopEnd | None:
+def find_end(turn: tl.Turn, answers: int) -> LoopEnd | None:
     """Return the end of the loop if the turn already has its `answers`-th completion, or None."""
     if len(turn.completions) < answers:
         return None
@@ -114,25 +92,25 @@ def find_end(turn: Turn, answers: int) -> LoopEnd | None:
 
 
 async def make_completion(
-    timeline: Timeline,
+    timeline: tl.Timeline,
     text: str,
     *,
-    flag: AnswerFlag = "",
-    reason: ExitReason = "complete",
+    flag: tl.AnswerFlag = "",
+    reason: tl.ExitReason = "complete",
     error: str = "",
     output: OutputType[Any] | None = None,
-) -> Completion:
+) -> tl.Completion:
     """Return the body of an answer with the numbers of the sources that it cites, known and unknown ones.
 
     If the text is a value of the `output` type, the body has the sha256 of its schema.
     """
     pool = timeline.pool
-    find_sids = partial(citations.cited_sids, text, newest=pool.newest)
+    find_sids = partial(tl.citations.cited_sids, text, newest=pool.newest)
     sids = await compute(find_sids, characters=len(text))
     is_value = output is not None and await compute(
         partial(output.reads, text.strip()), characters=len(text)
     )
-    return Completion(
+    return tl.Completion(
         text=text.strip(),
         sources_used=tuple(sid for sid in sids if sid in pool.sources),
         unknown_sources=tuple(sid for sid in sids if sid not in pool.sources),
@@ -151,7 +129,7 @@ PARTIAL_CHARACTERS = 30_000
 LISTED_CALLS = 200
 """The most calls that a fallback answer lists; earlier calls are only counted."""
 
-_REASON_TEXTS: Mapping[ExitReason, str] = {
+_REASON_TEXTS: Mapping[tl.ExitReason, str] = {
     "max_iterations": "the round limit was reached",
     "deadline": "the time of the turn was over",
     "budget": "the budget of the turn was spent",
@@ -159,7 +137,7 @@ _REASON_TEXTS: Mapping[ExitReason, str] = {
 }
 
 
-def render_fallback(turn: Turn, reason: ExitReason, error: str, style: FallbackStyle) -> str:
+def render_fallback(turn: tl.Turn, reason: tl.ExitReason, error: str, style: FallbackStyle) -> str:
     """Render a fallback answer: the reason, and a line for each call; with style "partial" also its result."""
     because = (
         f"the model could not be asked ({error})" if error else _REASON_TEXTS.get(reason, reason)
@@ -178,7 +156,7 @@ def render_fallback(turn: Turn, reason: ExitReason, error: str, style: FallbackS
     return "\n".join(lines)
 
 
-def _excerpts(results: Sequence[ToolResult], turn: int) -> Iterator[str]:
+def _excerpts(results: Sequence[tl.ToolResult], turn: int) -> Iterator[str]:
     """Yield the text of each result; if all are longer than the limit, the longest are truncated and show their ref."""
     share = _fair_share([len(result.text) for result in results], PARTIAL_CHARACTERS)
     for result in results:
@@ -186,7 +164,7 @@ def _excerpts(results: Sequence[ToolResult], turn: int) -> Iterator[str]:
         if surplus <= 0:
             yield result.text
         else:
-            ref = CallRef(turn_id=turn_id(turn), call_id=result.call_id, part="result")
+            ref = CallRef(turn_id=tl.turn_id(turn), call_id=result.call_id, part="result")
             yield f"{result.text[:share]}\n[… {surplus} more characters: {ref}]"
 
 
@@ -209,19 +187,19 @@ class Journal:
     context: Context
     texts: replies.ChannelTexts
 
-    async def record(self, *bodies: Body) -> None:
+    async def record(self, *bodies: tl.Body) -> None:
         """Record bodies, a completion last, after subscribers have received their texts.
 
         If this is cancelled while a long text is processed, the cancellation is raised after the bodies are recorded.
         """
-        size = len(bodies[-1].text) if isinstance(bodies[-1], Completion) else 0
+        size = len(bodies[-1].text) if isinstance(bodies[-1], tl.Completion) else 0
         if size >= LONG_TEXT:
             # Resolving citations of a long text runs in a thread, where a cancellation could lose the answer.
             await finish(asyncio.ensure_future(self._settle(bodies, size)))
         else:
             await self._settle(bodies, size)
 
-    async def _settle(self, bodies: Sequence[Body], size: int) -> None:
+    async def _settle(self, bodies: Sequence[tl.Body], size: int) -> None:
         recorder = self.runtime.recorder
         if recorder.is_heard:
             resolve = partial(replies.resolve_texts, bodies, recorder.timeline.pool)
@@ -234,7 +212,7 @@ class Journal:
         self,
         reply: Reply,
         notes: str,
-        *bodies: Body,
+        *bodies: tl.Body,
         calls: int = 0,
         purpose: RoundPurpose = "decision",
         acknowledges: bool = True,
@@ -243,7 +221,7 @@ class Journal:
         acknowledgements = await self._acknowledgements(notes) if acknowledges else []
         model = self.context.model
         decision = decision_of(reply, model, self.runtime.quota, calls=calls, purpose=purpose)
-        noted = [Notes(text=notes)] if notes else []
+        noted = [tl.Notes(text=notes)] if notes else []
         await self.record(decision, *thinking_bodies(reply), *noted, *acknowledgements, *bodies)
 
     async def record_malformed(
@@ -260,14 +238,14 @@ class Journal:
         raw = raw if raw.strip() else replies.EMPTY_REPLY
         model = self.context.model
         decision = decision_of(reply, model, self.runtime.quota, raw=raw, purpose=purpose)
-        notice = Notice(code="malformed_reply", text=problem)
+        notice = tl.Notice(code="malformed_reply", text=problem)
         await self.record(decision, *thinking_bodies(reply), *acknowledgements, notice)
 
     async def record_cut_off(self, reply: Reply) -> None:
         """Record a reply that was cut off, and a notice that tells the model to continue it."""
         quota = self.runtime.quota
         decision = decision_of(reply, self.context.model, quota, raw=well_formed(reply.text))
-        notice = Notice(code="reply_cut_off", text=CONTINUE)
+        notice = tl.Notice(code="reply_cut_off", text=CONTINUE)
         thinking = thinking_bodies(reply)
         for block in thinking:
             self.texts.settle_thinking(block.text)
@@ -280,7 +258,7 @@ class Journal:
         if notices and code not in recorder.turn.notice_codes:
             await recorder.record(*notices)
 
-    async def end(self, answer: Completion, *before: Body) -> LoopEnd:
+    async def end(self, answer: tl.Completion, *before: tl.Body) -> LoopEnd:
         """Record the bodies in `before` and the answer that ends the loop."""
         await self.record(*before, answer)
         return LoopEnd(answer.reason, answer.error)
@@ -288,9 +266,9 @@ class Journal:
     async def close(
         self,
         reply: Reply,
-        answer: Completion,
+        answer: tl.Completion,
         notes: str,
-        *notices: Notice,
+        *notices: tl.Notice,
         purpose: RoundPurpose = "decision",
     ) -> LoopEnd:
         """Record a reply together with the answer that ends the loop."""
@@ -298,8 +276,8 @@ class Journal:
         return LoopEnd(answer.reason, answer.error)
 
     async def completion(
-        self, text: str, flag: AnswerFlag, reason: ExitReason, error: str = ""
-    ) -> Completion:
+        self, text: str, flag: tl.AnswerFlag, reason: tl.ExitReason, error: str = ""
+    ) -> tl.Completion:
         """Return the body of an answer of this turn; it is not recorded yet."""
         timeline = self.runtime.recorder.timeline
         output = self.runtime.output
@@ -308,8 +286,8 @@ class Journal:
         )
 
     async def fallback(
-        self, reason: ExitReason, error: str = "", *, style: FallbackStyle = "summary"
-    ) -> Completion:
+        self, reason: tl.ExitReason, error: str = "", *, style: FallbackStyle = "summary"
+    ) -> tl.Completion:
         """Return the draft as the answer, or without a draft a fallback answer that lists the calls."""
         recorder = self.runtime.recorder
         if recorder.turn.draft is not None:
@@ -319,23 +297,23 @@ class Journal:
             recorder.timeline, text, flag=style, reason=reason, error=error
         )
 
-    async def _acknowledgements(self, notes: str) -> list[Body]:
+    async def _acknowledgements(self, notes: str) -> list[tl.Body]:
         """Return the bodies by which the marks in the notes change the steps of the current plan; empty if none changes."""
         recorder = self.runtime.recorder
         current = recorder.timeline.plans.current
         if current is None or not notes:
             return []
-        moment = Moment(self.runtime.clock.now(), turn_id(recorder.number))
-        acknowledge = partial(plan.acknowledge, current, notes, moment)
+        moment = tl.Moment(self.runtime.clock.now(), tl.turn_id(recorder.number))
+        acknowledge = partial(tl.plan.acknowledge, current, notes, moment)
         snapshot = await compute(acknowledge, characters=len(notes))
         if snapshot is None:
             return []
-        changes: dict[str, StepStatus] = {
+        changes: dict[str, tl.StepStatus] = {
             number: status
             for number, status in snapshot.step_status.items()
             if current.step_status.get(number) != status
         }
-        return [PlanAck(plan_id=current.plan_id, changes=changes), Plan(snapshot=snapshot)]
+        return [tl.PlanAck(plan_id=current.plan_id, changes=changes), tl.Plan(snapshot=snapshot)]
 
 
 NEW_INPUT = "the user has said more"
@@ -418,9 +396,9 @@ class ModelChain:
             return reading.read(reply)
         return await compute(partial(reading.read, reply))
 
-    async def _hand_over(self, position: int, why: SwitchCause, text: str, usage: Usage) -> None:
+    async def _hand_over(self, position: int, why: tl.SwitchCause, text: str, usage: Usage) -> None:
         self._texts.retract()
-        switched = ModelSwitched(
+        switched = tl.ModelSwitched(
             model=self._context.model.name,
             to=self._models[position].name,
             why=why,
@@ -485,11 +463,11 @@ class AnswerWriter:
             return None
         await recorder.catch_up()
         if recorder.timeline.inputs_for(recorder.number) and self.runtime.asks_again:
-            await self.journal.record(Draft(text=text, reason=NEW_INPUT))
+            await self.journal.record(tl.Draft(text=text, reason=NEW_INPUT))
             return None
         return await self.journal.end(await self.journal.completion(text, "", "complete"))
 
-    async def save_partial(self, reason: ExitReason = "stopped") -> LoopEnd | None:
+    async def save_partial(self, reason: tl.ExitReason = "stopped") -> LoopEnd | None:
         """End the turn with the text of an answer that was being written, as a partial answer; return None without one."""
         text = well_formed("".join(self.journal.texts.written)).strip()
         if not text or self.runtime.recorder.turn.completion:
@@ -508,7 +486,9 @@ class AnswerWriter:
         self.journal.texts.retract()
         return None
 
-    async def accept(self, reply: Reply, notes: str, text: str, flag: AnswerFlag) -> LoopEnd | None:
+    async def accept(
+        self, reply: Reply, notes: str, text: str, flag: tl.AnswerFlag
+    ) -> LoopEnd | None:
         """End the turn with the answer of a decision; with `answer_mode` "synthesize" this is the draft of the answer.
 
         Returns None if a decision must follow because the user has added input.
@@ -518,14 +498,14 @@ class AnswerWriter:
         if not self.runtime.options.synthesizes:
             completion = await self.journal.completion(text, flag, "complete")
             return await self.journal.close(reply, completion, notes)
-        await self.journal.record_decision(reply, notes, Draft(text=text, reason="synthesis"))
+        await self.journal.record_decision(reply, notes, tl.Draft(text=text, reason="synthesis"))
         recorder = self.runtime.recorder
         await recorder.catch_up()
         if recorder.timeline.inputs_for(recorder.number) and not self.runtime.state.exhausted:
             return None
         return await self._synthesize("complete")
 
-    async def end_exhausted(self, reason: ExitReason) -> LoopEnd | None:
+    async def end_exhausted(self, reason: tl.ExitReason) -> LoopEnd | None:
         """End the turn because its rounds, time or budget are used up, with an answer as `on_exhausted` chooses."""
         may_ask = reason in ("max_iterations", "stagnation") or (
             reason == "budget" and self.context.can_afford_answer
@@ -545,10 +525,10 @@ class AnswerWriter:
     async def end_without_model(self, error: ModelError) -> LoopEnd:
         """End the turn with a fallback answer, because no model answers."""
         text = well_formed(str(error))
-        notice = Notice(code="model_error", text=text)
+        notice = tl.Notice(code="model_error", text=text)
         return await self.journal.end(await self.journal.fallback("error", text), notice)
 
-    async def _synthesize(self, reason: ExitReason) -> LoopEnd | None:
+    async def _synthesize(self, reason: tl.ExitReason) -> LoopEnd | None:
         """Have the answer written by a separate request, which is repeated while the answer does not fit its type."""
         repairs = self.runtime.options.repairs
         attempts_left = MAX_REPAIRS if repairs is None else repairs
@@ -560,14 +540,14 @@ class AnswerWriter:
             return await self.end_without_model(ModelError(outcome.problem))
         return outcome
 
-    async def _write(self, reason: ExitReason) -> LoopEnd | Malformed | None:
+    async def _write(self, reason: tl.ExitReason) -> LoopEnd | Malformed | None:
         """Request an answer with the trace of the turn; return it if it is malformed, and None if it was interrupted."""
         try:
             reply = await self.interrupter.run(partial(self.chain.request, "answer", traces=True))
         except RequestSkipped:
             return await self._from_draft("budget") or await self._collect("budget")
         except ModelError as error:
-            notice = Notice(code="model_error", text=well_formed(str(error)))
+            notice = tl.Notice(code="model_error", text=well_formed(str(error)))
             return await self._from_draft(reason, notice) or await self.end_without_model(error)
         except Interrupted as interruption:
             return await self.end_interrupted(interruption)
@@ -590,7 +570,7 @@ class AnswerWriter:
         reply = structs.replace(reply, discarded=answer.discarded)
         return await self.journal.close(reply, completion, "", purpose="answer")
 
-    async def _from_draft(self, reason: ExitReason, *before: Body) -> LoopEnd | None:
+    async def _from_draft(self, reason: tl.ExitReason, *before: tl.Body) -> LoopEnd | None:
         """End the turn with the draft as its answer; return None without a draft."""
         draft = self.runtime.recorder.turn.draft
         if draft is None:
@@ -598,7 +578,7 @@ class AnswerWriter:
         completion = await self.journal.completion(draft.text, "draft", reason)
         return await self.journal.end(completion, *before)
 
-    async def _force(self, reason: ExitReason) -> LoopEnd | None:
+    async def _force(self, reason: tl.ExitReason) -> LoopEnd | None:
         """Request an answer without calls, and end the turn with it, or with a fallback answer if the reply is empty."""
         traces = reason == "budget"  # the trace can be cut to the remaining budget
         request = partial(self.chain.request, "answer", traces=traces)
@@ -620,7 +600,7 @@ class AnswerWriter:
             completion = await self.journal.completion(text, "forced", reason)
         return await self.journal.close(reply, completion, marks, purpose="answer")
 
-    async def _collect(self, reason: ExitReason) -> LoopEnd:
+    async def _collect(self, reason: tl.ExitReason) -> LoopEnd:
         """End the turn with the draft, or with a fallback answer that lists the calls."""
         style: FallbackStyle = (
             "partial" if self.runtime.options.on_exhausted == "partial" else "summary"

@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo
 from msgspec import Struct, structs
 
 from loopline import prompt
+from loopline import timeline as tl
 from loopline.errors import ModelError, ModelOverflow
 from loopline.models import (
     Message,
@@ -35,13 +36,6 @@ from loopline.react.projections import ProjectionPlanner
 from loopline.react.replies import ANSWER_TOOL, TypedAnswer, answer_record
 from loopline.react.tool_runtime import ToolRuntime
 from loopline.tasks import compute
-from loopline.timeline import (
-    Body,
-    Projection,
-    RoundStart,
-    checkpoint,
-    checkpoint_seq,
-)
 from loopline.tools import DELEGATE, ToolSet
 
 RENDERED_INLINE = 100
@@ -222,7 +216,7 @@ class Context:
         block = recorder.turn.prompt
         return block is None or block.seq not in recorder.timeline.recalled
 
-    def _reuses_round(self, open_round: RoundStart, iteration: Iteration) -> bool:
+    def _reuses_round(self, open_round: tl.RoundStart, iteration: Iteration) -> bool:
         """Use a round that a crash left open, if it would be opened in the same way now; return whether it is used."""
         recorder = self._recorder
         if (
@@ -344,7 +338,7 @@ class Context:
     def _extend(self) -> None:
         self.view.extend(self._recorder.timeline.after(self.view.seq))
 
-    def _has_changed(self, open_round: RoundStart, iteration: Iteration) -> bool:
+    def _has_changed(self, open_round: tl.RoundStart, iteration: Iteration) -> bool:
         """Return whether the open round would be recorded differently now."""
         is_current = open_round.points and open_round.points[-1].messages == len(self.view.messages)
         way, schema = answer_record(self._typed_answer)
@@ -431,7 +425,7 @@ class Context:
         self._extend()
         return is_opened
 
-    async def _choose_window(self, planner: ProjectionPlanner) -> tuple[Projection, list[str]]:
+    async def _choose_window(self, planner: ProjectionPlanner) -> tuple[tl.Projection, list[str]]:
         """Return the window of the round and the causes that open an epoch; a long conversation is rendered in a thread."""
         if len(self._recorder.timeline.blocks) <= RENDERED_INLINE:
             return planner.choose()
@@ -462,12 +456,12 @@ class Context:
             offset_rounds=self._options.cache_point_offset_rounds,
         )
 
-    def _round_start(self, iteration: Iteration, answer: TypedAnswer | None) -> RoundStart:
+    def _round_start(self, iteration: Iteration, answer: TypedAnswer | None) -> tl.RoundStart:
         """Return the body of a round with the fields that do not depend on the messages that it shows."""
         offering = self._offering
         timeline = self._recorder.timeline
         way, schema = answer_record(answer)
-        return RoundStart(
+        return tl.RoundStart(
             saw=self.view.seq,
             takes=(),
             epoch=1,
@@ -489,15 +483,15 @@ class Context:
             version=2,
         )
 
-    def _checkpoints(self, start: int) -> Sequence[Body]:
+    def _checkpoints(self, start: int) -> Sequence[tl.Body]:
         """Return a checkpoint that lets the conversation be opened without the blocks before `start`, if one is possible."""
         timeline = self._recorder.timeline
-        covers = checkpoint_seq(timeline, start)
+        covers = tl.checkpoint_seq(timeline, start)
         before = timeline.checkpoint
         facts = prompt.RenderState(before.learned)
         for block in timeline.between(before.covers, covers):
             facts.take(block)
-        body = checkpoint(timeline, covers, facts.learned) if covers else None
+        body = tl.checkpoint(timeline, covers, facts.learned) if covers else None
         return [body] if body else []
 
     def _tail(self, iteration: Iteration, room: int, now: prompt.Rendering) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 from msgspec import Struct, structs
 
+from loopline import timeline as tl
 from loopline import tools
 from loopline.clock import elapsed_ms
 from loopline.errors import LooplineError, StoreError, ToolError
@@ -38,21 +39,6 @@ from loopline.react.result_text import render_result, truncate_outcome
 from loopline.react.tool_runtime import Children, ToolRuntime
 from loopline.refs import parse
 from loopline.tasks import run_together
-from loopline.timeline import (
-    Block,
-    Body,
-    Effect,
-    FileBody,
-    Moment,
-    ResultStatus,
-    Timeline,
-    ToolCalled,
-    ToolPending,
-    ToolResult,
-    ToolStarted,
-    TurnResult,
-    parent_name,
-)
 from loopline.tools.parameters import copy_arguments
 
 logger: logging.Logger = logging.getLogger("loopline")
@@ -129,7 +115,7 @@ class ToolExecutor:
         self._running: dict[str, _RunningCall] = {}
         self._program_checker = CallChecker(runtime, lambda: context.all_tools)
         self._slots = asyncio.Semaphore(runtime.options.parallel_tools)
-        self._pulled: dict[str, Block] = {}
+        self._pulled: dict[str, tl.Block] = {}
 
     async def settle(self) -> None:
         """Record a result for every open call of the turn, except calls that wait for the user.
@@ -143,7 +129,7 @@ class ToolExecutor:
         turn = self._recorder.turn
         self._checker.check_offers()
         await self._settle_proxied()
-        run: list[ToolCalled] = []
+        run: list[tl.ToolCalled] = []
         for call in list(turn.open_calls.values()):
             pending, answer = turn.pending.get(call.call_id), turn.answers.get(call.call_id)
             if pending is not None and answer is None:
@@ -172,21 +158,21 @@ class ToolExecutor:
         if results:
             await self._recorder.record(*results)
 
-    def _has_children(self, call: ToolCalled) -> bool:
+    def _has_children(self, call: tl.ToolCalled) -> bool:
         """Return whether the call has begun child runs of this conversation; child runs before a fork are not continued."""
         recorder = self._recorder
         children = recorder.turn.children.values()
         names = [child.conversation for child in children if child.call_id == call.call_id]
         parent = recorder.conversation.name
-        return bool(names) and all(parent_name(name) == parent for name in names)
+        return bool(names) and all(tl.parent_name(name) == parent for name in names)
 
-    def _starts_again(self, call: ToolCalled) -> bool:
+    def _starts_again(self, call: tl.ToolCalled) -> bool:
         """Return whether the call had started and may start again, because its tool only begins child runs."""
         tool = self._checker.parse(call).tool
         started = call.call_id in self._recorder.turn.started
         return started and isinstance(tool, tools.RerunnableTool) and tool.begins_children
 
-    async def _settle_started(self, call: ToolCalled, started: ToolStarted) -> None:
+    async def _settle_started(self, call: tl.ToolCalled, started: tl.ToolStarted) -> None:
         """Record the result of a call that had started when its runner stopped, by asking the tool for its outcome."""
         parsed = self._checker.parse(call)
         if isinstance(parsed.tool, LooplineError):
@@ -224,7 +210,7 @@ class ToolExecutor:
             except ToolError as error:  # a file that it wrote is not allowed
                 await self._record_failure(parsed, str(error))
 
-    async def run_calls(self, calls: Sequence[ToolCalled]) -> None:
+    async def run_calls(self, calls: Sequence[tl.ToolCalled]) -> None:
         """Run the calls and record their results: conflicting calls in order, other calls at once."""
         if self._interrupter.is_late:
             await self.skip(calls, "deadline")
@@ -269,7 +255,7 @@ class ToolExecutor:
             for parsed in calls
         ]
 
-    async def skip(self, calls: Sequence[ToolCalled], why: InterruptCause) -> None:
+    async def skip(self, calls: Sequence[tl.ToolCalled], why: InterruptCause) -> None:
         """Record for each call a result that says that it was not started, and why."""
         for call in calls:
             await self._record_interruption(call, why, is_started=False)
@@ -388,7 +374,7 @@ class ToolExecutor:
             )
             if not is_started:
                 running = self._running[call.call_id]
-                started = ToolStarted(
+                started = tl.ToolStarted(
                     call_id=call.call_id, effect=effect, ran_with=ran_with, rule=parsed.rule
                 )
                 # The call may be interrupted while the recorder finishes earlier appends.
@@ -448,7 +434,7 @@ class ToolExecutor:
         return step if seconds is None else self._limit_time(seconds, step, tool.effect)
 
     async def _limit_time(
-        self, seconds: float, step: Coroutine[Any, Any, tools.Outcome], effect: Effect
+        self, seconds: float, step: Coroutine[Any, Any, tools.Outcome], effect: tl.Effect
     ) -> tools.Outcome:
         """Return the outcome of the step.
 
@@ -475,9 +461,9 @@ class ToolExecutor:
         finally:
             alarm.cancel()
 
-    async def _record_pending(self, call: ToolCalled, question: tools.AskUser) -> None:
+    async def _record_pending(self, call: tl.ToolCalled, question: tools.AskUser) -> None:
         """Record that the call waits for the user, and send the question to listeners."""
-        pending = ToolPending(
+        pending = tl.ToolPending(
             call_id=call.call_id,
             kind=question.kind,
             question=well_formed(question.question),
@@ -490,12 +476,12 @@ class ToolExecutor:
         self._runtime.listen(event)
 
     async def _record_interruption(
-        self, call: ToolCalled, why: InterruptCause, *, is_started: bool, elapsed_ms: float = 0.0
+        self, call: tl.ToolCalled, why: InterruptCause, *, is_started: bool, elapsed_ms: float = 0.0
     ) -> None:
         """Record the result of a call that was interrupted, or was not started."""
         text = f"This call was {'cut off' if is_started else 'not begun'}, {CAUSE_TEXTS[why]}."
         unknown = EFFECT_UNKNOWN if call.call_id in self._recorder.turn.started else ""
-        status: ResultStatus = "interrupted" if why == "steer" else "stopped"
+        status: tl.ResultStatus = "interrupted" if why == "steer" else "stopped"
         await self._record_end(call, text + unknown, status, elapsed_ms)
 
     async def _record_failure(
@@ -509,9 +495,9 @@ class ToolExecutor:
         await self._record_end(parsed.call, parsed.note + text, "error", elapsed_ms)
 
     async def _record_end(
-        self, call: ToolCalled, text: str, status: ResultStatus, elapsed_ms: float = 0.0
+        self, call: tl.ToolCalled, text: str, status: tl.ResultStatus, elapsed_ms: float = 0.0
     ) -> None:
-        result = ToolResult(
+        result = tl.ToolResult(
             call_id=call.call_id,
             tool=call.tool,
             text=well_formed(text),
@@ -525,7 +511,7 @@ class ToolExecutor:
 
     async def _record_outcome(
         self,
-        call: ToolCalled,
+        call: tl.ToolCalled,
         outcome: tools.Outcome,
         elapsed_ms: float,
         ran_with: JsonObject | None = None,
@@ -539,13 +525,13 @@ class ToolExecutor:
         answer = answer_text(outcome.answer, self._runtime.output)
         shown = truncate_outcome(outcome, self._runtime.options.result_bytes)
 
-        def bodies(timeline: Timeline) -> list[Body]:
+        def bodies(timeline: tl.Timeline) -> list[tl.Body]:
             limits = outcome.file_limits or self._runtime.workspace_limits
-            files: list[FileBody] = []
+            files: list[tl.FileBody] = []
             if outcome.files:
                 files = file_bodies(timeline, turn, outcome.files, call.call_id, limits=limits)
             rendered = render_result(shown, timeline, turn, call.call_id, files)
-            result = ToolResult(
+            result = tl.ToolResult(
                 call_id=call.call_id,
                 tool=call.tool,
                 text=rendered.text or NO_OUTPUT,
@@ -563,7 +549,7 @@ class ToolExecutor:
 
         await self._recorder.record_from(bodies)
 
-    async def _read_pulled_files(self) -> Sequence[Block]:
+    async def _read_pulled_files(self) -> Sequence[tl.Block]:
         """Return the blocks of the files that the turn has pulled from earlier turns; each ref is read once a run."""
         refs = list(self._recorder.timeline.files.pulled.get(self._recorder.number, ()))
         if not refs:
@@ -578,9 +564,9 @@ class ToolExecutor:
     def _make_invocation(
         self,
         parsed: CheckedCall,
-        effect: Effect,
+        effect: tl.Effect,
         children: Children,
-        pulled: Sequence[Block],
+        pulled: Sequence[tl.Block],
         make_proxy: Callable[[], tools.ToolProxy],
     ) -> tools.ToolInvocation:
         recorder = self._recorder
@@ -588,7 +574,7 @@ class ToolExecutor:
         call = parsed.call
         turn_id = f"turn_{recorder.number}"
 
-        def spawn(task: tools.ChildTask) -> Awaitable[TurnResult]:
+        def spawn(task: tools.ChildTask) -> Awaitable[tl.TurnResult]:
             if effect != "meta":
                 raise ToolError(
                     f"{call.tool} has the effect {effect!r}: only one with the effect 'meta' may begin "
@@ -635,7 +621,7 @@ class ToolExecutor:
             timeline=recorder.timeline,
             view=self._context.view,
             reader=runtime.reader,
-            moment=Moment(self._clock.now(), turn_id),
+            moment=tl.Moment(self._clock.now(), turn_id),
             on_outlived=partial(claim_for_thread, recorder.uid, parsed.claim),
             on_question=ask,
             make_proxy=make_proxy,

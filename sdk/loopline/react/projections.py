@@ -9,6 +9,7 @@ from functools import partial
 from msgspec import Struct, structs
 
 from loopline import prompt
+from loopline import timeline as tl
 from loopline.clock import elapsed_ms
 from loopline.errors import ModelError
 from loopline.events import Delta
@@ -19,16 +20,6 @@ from loopline.react.offered_tools import ToolOffering
 from loopline.react.replies import TypedAnswer, answer_record
 from loopline.react.tool_runtime import ToolRuntime
 from loopline.tasks import compute
-from loopline.timeline import (
-    Body,
-    PlanHistory,
-    Projection,
-    RoundStart,
-    SummaryHint,
-    SystemMessage,
-    plan,
-    turn_id,
-)
 
 PRUNE_BUFFER_SECONDS = 10
 """The provider's cache counts as cold this long before it expires."""
@@ -42,7 +33,7 @@ THINKING_ROOM = 8_000
 class _Reduction:
     """A smaller window, the cost of the request under it, and its description; it is `enough` if the prompt fits."""
 
-    window: Projection
+    window: tl.Projection
     cost: int
     description: str
     enough: bool = True
@@ -55,9 +46,9 @@ class _SummaryTask:
     `messages` is None if they are longer than the model's window; `shown` is the number of messages of the prompt.
     """
 
-    window: Projection
+    window: tl.Projection
     covered: prompt.SummaryRange
-    hint: SummaryHint
+    hint: tl.SummaryHint
     messages: Sequence[Message] | None
     shown: int
 
@@ -82,7 +73,7 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
             return True
         return not is_alike and bool(self._change_causes())
 
-    def choose(self) -> tuple[Projection, list[str]]:
+    def choose(self) -> tuple[tl.Projection, list[str]]:
         """Return the window of the round, and the causes that open an epoch with it; no causes if none opens."""
         window, causes = self.view.window, self._change_causes()
         if causes == ["start"]:
@@ -107,8 +98,8 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
         return window, causes
 
     async def make_room(
-        self, window: Projection, causes: list[str], budget: prompt.Budget
-    ) -> tuple[Projection, list[str]]:
+        self, window: tl.Projection, causes: list[str], budget: prompt.Budget
+    ) -> tuple[tl.Projection, list[str]]:
         """Return a window under which the prompt fits, and its causes; a message about dropped content is recorded.
 
         This may request a summary from the model.
@@ -125,7 +116,7 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
             )  # rendered in a thread, not in the event loop
         return window, causes
 
-    async def _record_prune(self, window: Projection) -> None:
+    async def _record_prune(self, window: tl.Projection) -> None:
         """Record a message if old results are no longer shown; a change of feedback alone is not reported."""
         before = self.view.window
         alike = structs.replace(window, feedback=before.feedback, unbound=before.unbound)
@@ -136,7 +127,7 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
                 "The provider's cache was cold, so what old turns looked up is now only named: "
                 "each line says which ref react.read restores."
             )
-            await self._record([SystemMessage(code="prune", text=text)])
+            await self._record([tl.SystemMessage(code="prune", text=text)])
 
     def _change_causes(self) -> list[str]:
         """Return the causes by which this prompt differs from that of the last round at its beginning."""
@@ -156,7 +147,7 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
         }
         return [cause for cause, applies in causes.items() if applies]
 
-    def _age(self, window: Projection) -> Projection:
+    def _age(self, window: tl.Projection) -> tl.Projection:
         recorder = self.runtime.recorder
         options = self.runtime.options
         return prompt.age(
@@ -169,7 +160,7 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
             recorder.timeline.reactions.newest_seq,
         )
 
-    def _drop_reasoning(self, window: Projection) -> Projection:
+    def _drop_reasoning(self, window: tl.Projection) -> tl.Projection:
         """Return the window without the reasoning so far, which is only valid with the earlier prompt."""
         return structs.replace(window, unbound=self.view.seq)
 
@@ -179,19 +170,19 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
         ttl = self.runtime.options.cache_ttl_seconds
         if last is None or not ttl:
             return False
-        if isinstance(last.body, RoundStart) and last.body.cache_ttl:
+        if isinstance(last.body, tl.RoundStart) and last.body.cache_ttl:
             ttl = last.body.cache_ttl  # the time to live was set by that request
         unused = self.runtime.clock.now() - last.ts
         return unused.total_seconds() >= ttl - PRUNE_BUFFER_SECONDS
 
-    def _is_worth_pruning(self, pruned: Projection) -> bool:
+    def _is_worth_pruning(self, pruned: tl.Projection) -> bool:
         """Return whether the window makes the prompt smaller, or moves feedback to its turn."""
         if pruned == self.view.window:
             return False
         smaller = self.view.render_under(pruned).tokens < self.view.rendering.tokens
         return smaller or pruned.feedback > self.view.window.feedback
 
-    async def _compact(self, current: Projection, budget: prompt.Budget) -> Projection:
+    async def _compact(self, current: tl.Projection, budget: prompt.Budget) -> tl.Projection:
         """Return a window under which the prompt fits, by the cheapest sufficient change, and record a message about it.
 
         First results are cleared, then old rounds are summarized, and at last texts are truncated.
@@ -215,7 +206,7 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
         return shorter.window
 
     def _clear_least(
-        self, current: Projection, window: Projection, budget: prompt.Budget
+        self, current: tl.Projection, window: tl.Projection, budget: prompt.Budget
     ) -> _Reduction:
         """Return the window with as few cleared results as possible for the prompt to fit, or with all cleared."""
         view = self.view
@@ -234,8 +225,8 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
         )
 
     async def _summarize(
-        self, window: Projection, budget: prompt.Budget, before: int
-    ) -> Projection | None:
+        self, window: tl.Projection, budget: prompt.Budget, before: int
+    ) -> tl.Projection | None:
         """Have the model summarize all but the newest rounds, and return the window with the recorded summary.
 
         A summary that was recorded before a crash and is not used yet is used instead. None if a summary is not possible.
@@ -254,17 +245,17 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
             messages_before=task.shown,
             messages_after=task.shown - covered.cut.messages + 1,
         )
-        history = [PlanHistory(text=covered.history)] if covered.history else []
-        bodies: list[Body] = [summary, *history]
-        turns = f"{turn_id(summary.first_turn)} to {turn_id(summary.last_turn)}"
+        history = [tl.PlanHistory(text=covered.history)] if covered.history else []
+        bodies: list[tl.Body] = [summary, *history]
+        turns = f"{tl.turn_id(summary.first_turn)} to {tl.turn_id(summary.last_turn)}"
         await self._record([*bodies, _describe(before, f"{turns} are summed up")])
         recorded = view.state.newest_summary
         seq = recorded[0].seq if recorded else 0
         return structs.replace(task.window, summary=seq, start=covered.cut.seq)
 
     def _plan_summary(
-        self, window: Projection, budget: prompt.Budget
-    ) -> _SummaryTask | Projection | None:
+        self, window: tl.Projection, budget: prompt.Budget
+    ) -> _SummaryTask | tl.Projection | None:
         """Return the summary to be written, or the window with an unused summary if that is enough, or None."""
         view = self.view
         unused = view.find_unused_summary(window)
@@ -283,7 +274,7 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
         return _SummaryTask(window, covered, hint, messages, len(now.messages))
 
     def _summary_messages(
-        self, window: Projection, cut: prompt.CutPoint, request: str, budget: prompt.Budget
+        self, window: tl.Projection, cut: prompt.CutPoint, request: str, budget: prompt.Budget
     ) -> Sequence[Message] | None:
         """Return the messages before a cut, with the reasoning that the provider has cached, or without it to fit.
 
@@ -299,7 +290,7 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
         return None
 
     def _coverage(
-        self, window: Projection, now: prompt.Rendering, budget: prompt.Budget
+        self, window: tl.Projection, now: prompt.Rendering, budget: prompt.Budget
     ) -> prompt.SummaryRange | None:
         """Return the range that a summary must replace for the remaining messages to fit; None if such a range does not exist."""
         view = self.view
@@ -333,7 +324,7 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
                 ),
             ],
             room=room,
-            history=plan.history(plans, int(room * prompt.LEDGER_SHARE * prompt.HISTORY_SHARE)),
+            history=tl.plan.history(plans, int(room * prompt.LEDGER_SHARE * prompt.HISTORY_SHARE)),
         )
 
     async def _write_summary(
@@ -388,12 +379,12 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
             why="" if text else "the model wrote no summary",
         )
 
-    async def _record(self, bodies: Sequence[Body]) -> None:
+    async def _record(self, bodies: Sequence[tl.Body]) -> None:
         await self.runtime.recorder.record(*bodies)
         self.view.extend(self.runtime.recorder.timeline.after(self.view.seq))
 
 
-def _shorten(view: prompt.View, window: Projection, budget: prompt.Budget) -> _Reduction:
+def _shorten(view: prompt.View, window: tl.Projection, budget: prompt.Budget) -> _Reduction:
     """Return the window with all results cleared, and with truncated texts if that is not enough."""
     if budget.over(view.render_under(window), prompt.TRIGGER):
         window, _ = prompt.clear_results(view, window, budget)
@@ -402,8 +393,8 @@ def _shorten(view: prompt.View, window: Projection, budget: prompt.Budget) -> _R
     return _Reduction(smaller, budget.cost(view.render_under(smaller)), description)
 
 
-def _describe(before: int, description: str, after: int = 0) -> SystemMessage:
+def _describe(before: int, description: str, after: int = 0) -> tl.SystemMessage:
     """Return the message about a compaction; `before` and `after` are the tokens of the prompt, 0 if not known."""
     to = f" to {after}" if after else ""
     text = f"To make room, from about {before} tokens{to}, {description}."
-    return SystemMessage(code="compaction", text=text)
+    return tl.SystemMessage(code="compaction", text=text)

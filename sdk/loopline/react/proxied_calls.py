@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
+from loopline import timeline as tl
 from loopline.clock import elapsed_ms
 from loopline.errors import LooplineError, StoreError, ToolError
 from loopline.events import Delta
@@ -19,16 +20,6 @@ from loopline.react.extensions import Ask, Deny
 from loopline.react.guards import CallChecker, CheckedCall
 from loopline.react.result_text import RenderedResult, render_result, truncate_outcome
 from loopline.react.tool_runtime import Children, Outbox, ToolRuntime
-from loopline.timeline import (
-    Body,
-    Effect,
-    ProxiedCall,
-    ProxiedResult,
-    ResultStatus,
-    Timeline,
-    ToolCalled,
-    ToolQuestion,
-)
 from loopline.tools import ApprovalRequired, AskUser, Outcome, ProxiedAnswer, ToolSet
 
 
@@ -37,14 +28,14 @@ def tool_question(
     question: str,
     form: Json = None,
     kind: Literal["question", "approval"] = "question",
-) -> ToolQuestion:
+) -> tl.ToolQuestion:
     """Return the body of a question of a running call; `form` is the JSON schema of the answer."""
-    return ToolQuestion(
+    return tl.ToolQuestion(
         call_id=call_id, question=well_formed(question), form=well_formed_json(form), kind=kind
     )
 
 
-def pending_event(question: ToolQuestion) -> Delta:
+def pending_event(question: tl.ToolQuestion) -> Delta:
     """Return the event that sends the question to listeners."""
     return Delta(
         type="pending",
@@ -84,8 +75,8 @@ class ProxiedCalls:
         runtime: ToolRuntime,
         checker: CallChecker,
         invoke: Invoke,
-        parent: ToolCalled,
-        effect: Effect,
+        parent: tl.ToolCalled,
+        effect: tl.Effect,
         tools: ToolSet,
         outbox: Outbox,
     ) -> None:
@@ -131,7 +122,7 @@ class ProxiedCalls:
             self._count = sum(call.parent == self._parent.call_id for call in turn.proxied.values())
         self._count += 1
         call_id = f"{self._parent.call_id}-{self._count}"
-        called = ToolCalled(call_id=call_id, tool=tool, arguments=arguments)
+        called = tl.ToolCalled(call_id=call_id, tool=tool, arguments=arguments)
         entry = _ProxiedTask(self._checker.parse(called))
         before = [
             earlier.done
@@ -168,7 +159,7 @@ class ProxiedCalls:
         call = parsed.call
         start = self._clock.elapsed()
         await self._recorder.record(
-            ProxiedCall(
+            tl.ProxiedCall(
                 call_id=call.call_id,
                 parent=self._parent.call_id,
                 tool=call.tool,
@@ -270,10 +261,10 @@ class ProxiedCalls:
         return await self._record_end(parsed, text, "error", start)
 
     async def _record_end(
-        self, parsed: CheckedCall, text: str, status: ResultStatus, start: float
+        self, parsed: CheckedCall, text: str, status: tl.ResultStatus, start: float
     ) -> ProxiedAnswer:
         call = parsed.call
-        result = ProxiedResult(
+        result = tl.ProxiedResult(
             call_id=call.call_id,
             parent=self._parent.call_id,
             tool=call.tool,
@@ -297,17 +288,17 @@ class ProxiedCalls:
         turn = self._recorder.number
         stored = truncate_outcome(outcome, self._runtime.options.result_bytes)
         ran_with = None if parsed.arguments is call.arguments else parsed.arguments
-        status: ResultStatus = "error" if outcome.failed or outcome.missing else "ok"
+        status: tl.ResultStatus = "error" if outcome.failed or outcome.missing else "ok"
         whole: list[RenderedResult] = []
 
-        def bodies(timeline: Timeline) -> list[Body]:
+        def bodies(timeline: tl.Timeline) -> list[tl.Body]:
             limits = self._runtime.workspace_limits
             files = file_bodies(timeline, turn, outcome.files, call.call_id, limits=limits)
             rendered = render_result(outcome, timeline, turn, call.call_id, files)
             whole[:] = [rendered]
             if stored is not outcome:
                 rendered = render_result(stored, timeline, turn, call.call_id, files)
-            result = ProxiedResult(
+            result = tl.ProxiedResult(
                 call_id=call.call_id,
                 parent=self._parent.call_id,
                 tool=call.tool,

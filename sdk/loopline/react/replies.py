@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, structs
 
+from loopline import timeline as tl
 from loopline.errors import ModelUnavailable, ToolError
 from loopline.events import Delta, Event, EventSink
 from loopline.models import (
@@ -39,19 +40,6 @@ from loopline.prompt import (
     Splitter,
 )
 from loopline.tasks import compute
-from loopline.timeline import (
-    Block,
-    Body,
-    BodyUnion,
-    Completion,
-    Draft,
-    Notes,
-    SourcePool,
-    Thinking,
-    Turn,
-    citations,
-    plan,
-)
 
 ANSWER_TOOL = "react.answer"
 """The tool whose arguments are the answer; it is never run."""
@@ -227,7 +215,7 @@ class ReplyFormat(Struct, frozen=True, kw_only=True):
     """
 
     protocol: DecisionProtocol
-    pool: SourcePool
+    pool: tl.SourcePool
     in_prose: bool = False
     steps: int = 0
     before: str = ""
@@ -286,7 +274,7 @@ class ReplyFormat(Struct, frozen=True, kw_only=True):
         """
         if not isinstance(decided, Answer) or not self.steps:
             return decided, ""
-        marks, answer = plan.split_marks(decided.text, self.steps)
+        marks, answer = tl.plan.split_marks(decided.text, self.steps)
         if answer.strip():
             return structs.replace(decided, text=answer), marks
         problem = "The reply held only plan marks: call a tool or answer."
@@ -309,7 +297,7 @@ EMPTY_REPLY = "(nothing)"
 """The stored text of an empty reply."""
 
 
-def cut_off_text(turn: Turn) -> str:
+def cut_off_text(turn: tl.Turn) -> str:
     """Return the joined texts of the newest replies in a row that were cut off by the output limit."""
     texts: list[str] = []
     for decision in reversed(turn.decisions):
@@ -326,11 +314,11 @@ class CitationFilter:
     unknown. Other channels are passed on unchanged. Use one filter for each reply; `close` sends the rest of the text.
     """
 
-    def __init__(self, listen: EventSink, pool: SourcePool) -> None:
+    def __init__(self, listen: EventSink, pool: tl.SourcePool) -> None:
         self._listen = listen
         self._pool = pool
         self._attempt = 1
-        self._resolver: citations.Resolver | None = None
+        self._resolver: tl.citations.Resolver | None = None
 
     def __call__(self, event: Event) -> None:
         """Pass an event on; the end of a text that may be part of a citation is held back."""
@@ -342,7 +330,7 @@ class CitationFilter:
             case Delta(type="reset", channel="answer"):
                 self._resolver = None
                 self._listen(event)
-            case Delta() | Block():
+            case Delta() | tl.Block():
                 self._listen(event)
 
     def close(self) -> None:
@@ -351,9 +339,9 @@ class CitationFilter:
             self._emit(self._resolver.close())
             self._resolver = None
 
-    def _new_resolver(self) -> citations.Resolver:
-        marks = citations.Marks(self._pool.sources)
-        return citations.Resolver(marks, newest=self._pool.newest)
+    def _new_resolver(self) -> tl.citations.Resolver:
+        marks = tl.citations.Marks(self._pool.sources)
+        return tl.citations.Resolver(marks, newest=self._pool.newest)
 
     def _emit(self, text: str) -> None:
         if text:
@@ -436,26 +424,26 @@ class ChannelTexts:
                 )
 
 
-ChannelBody = Thinking | Notes | Completion | Draft
+ChannelBody = tl.Thinking | tl.Notes | tl.Completion | tl.Draft
 """The bodies that are streamed before they are recorded, each type on its own channel."""
-_CHANNELS = BodyUnion[ChannelBody](ChannelBody)
+_CHANNELS = tl.BodyUnion[ChannelBody](ChannelBody)
 
 
-def resolve_texts(bodies: Iterable[Body], pool: SourcePool) -> dict[str, str]:
+def resolve_texts(bodies: Iterable[tl.Body], pool: tl.SourcePool) -> dict[str, str]:
     """Return the texts of bodies by channel, with resolved citations in the answer."""
     texts: dict[str, str] = {}
     for body in bodies:
         if not _CHANNELS.has(body):
             continue
         match body:
-            case Thinking(text=text):
+            case tl.Thinking(text=text):
                 texts["thinking"] = texts.get("thinking", "") + text
-            case Notes(text=text):
+            case tl.Notes(text=text):
                 texts["notes"] = text
-            case Completion(text=text):
-                marks = citations.Marks(pool.sources)
-                texts["answer"] = citations.resolve(text, marks, newest=pool.newest)
-            case Draft(text=text):
+            case tl.Completion(text=text):
+                marks = tl.citations.Marks(pool.sources)
+                texts["answer"] = tl.citations.resolve(text, marks, newest=pool.newest)
+            case tl.Draft(text=text):
                 texts["draft"] = text.strip()
     return texts
 
@@ -569,11 +557,11 @@ class MarkFilter:
         if self._held_text is None:
             return [("answer", text)]
         self._held_text += text
-        remaining_text = plan.split_marks(self._held_text, self._steps)[1]
+        remaining_text = tl.plan.split_marks(self._held_text, self._steps)[1]
         if (
             len(self._held_text) < LONGEST_MARKS
             and "\n" not in remaining_text
-            and plan.may_lead(remaining_text)
+            and tl.plan.may_lead(remaining_text)
         ):
             return []
         return self.close()
@@ -584,7 +572,7 @@ class MarkFilter:
         self._held_text = None
         if not held_text:
             return []
-        marks, remaining_text = plan.split_marks(held_text, self._steps)
+        marks, remaining_text = tl.plan.split_marks(held_text, self._steps)
         pieces: list[Piece] = [("notes", marks), ("answer", remaining_text)]
         return [piece for piece in pieces if piece[1]]
 

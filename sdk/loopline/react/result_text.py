@@ -8,24 +8,9 @@ from hashlib import sha256
 
 from msgspec import Struct, structs
 
+from loopline import timeline as tl
 from loopline.models import ADDRESS_CHARACTERS, Json, dumps, one_line
 from loopline.refs import FileRef
-from loopline.timeline import (
-    ArtifactKept,
-    Body,
-    FileAdded,
-    FileBody,
-    FileRemoved,
-    FilesPulled,
-    Source,
-    SourceAdded,
-    SourcePool,
-    SourceSpan,
-    TextKept,
-    Timeline,
-    citations,
-    workspace,
-)
 from loopline.tools import Outcome, ResultSection
 
 _POSITION = re.compile(r"\[\[S:@([0-9]{1,6})\]\]")
@@ -68,28 +53,30 @@ class _NumberedOutcome(Struct, frozen=True, kw_only=True):
 
     outcome: Outcome
     sids: Sequence[int]
-    added: Sequence[SourceAdded]
-    kept: Sequence[TextKept]
+    added: Sequence[tl.SourceAdded]
+    kept: Sequence[tl.TextKept]
     shows: tuple[tuple[str, str], ...]
 
 
-def _with_file_sources(outcome: Outcome, files: Sequence[FileBody], turn: int) -> Outcome:
+def _with_file_sources(outcome: Outcome, files: Sequence[tl.FileBody], turn: int) -> Outcome:
     """Return the outcome with the files for the user added to its sources, if `cites_files` is set."""
     if not outcome.cites_files:
         return outcome
     sources = [
-        Source(url=str(_file_ref(file, turn)), title=file.path, source_type="file")
+        tl.Source(url=str(_file_ref(file, turn)), title=file.path, source_type="file")
         for file in files
-        if isinstance(file, FileAdded) and file.area == "outputs" and file.visibility == "external"
+        if isinstance(file, tl.FileAdded)
+        and file.area == "outputs"
+        and file.visibility == "external"
     ]
     return structs.replace(outcome, sources=(*outcome.sources, *sources))
 
 
-def _file_ref(file: FileAdded, turn: int) -> FileRef:
+def _file_ref(file: tl.FileAdded, turn: int) -> FileRef:
     return FileRef(turn_id=f"turn_{turn}", area=file.area, path=file.path, version=file.version)
 
 
-def _number_sources(outcome: Outcome, pool: SourcePool) -> _NumberedOutcome:
+def _number_sources(outcome: Outcome, pool: tl.SourcePool) -> _NumberedOutcome:
     """Return the outcome with numbers of the pool for its sources; sources that a section cites are added to its list."""
     if not outcome.sections and not outcome.sources:
         return _NumberedOutcome(outcome=outcome, sids=(), added=(), kept=(), shows=outcome.shows)
@@ -103,15 +90,15 @@ def _number_sources(outcome: Outcome, pool: SourcePool) -> _NumberedOutcome:
         )
     numbers = iter(sids[len(section_sources) + len(outcome.sources) :])
     sections: list[ResultSection] = []
-    kept: list[TextKept] = []
+    kept: list[tl.TextKept] = []
     shows = list(outcome.shows)
     for section in outcome.sections:
         by_number = {number: next(numbers) for number in section.cites}
-        text = citations.bind(section.text, by_number)
+        text = tl.citations.bind(section.text, by_number)
         sections.append(structs.replace(section, text=text))
         shows += ((ref, sha256(text.encode()).hexdigest()) for ref in section.shown_as)
         if section.kept is not None:
-            stored = citations.bind(section.kept.text, by_number)
+            stored = tl.citations.bind(section.kept.text, by_number)
             kept.append(structs.replace(section.kept, text=stored))
     return _NumberedOutcome(
         outcome=structs.replace(outcome, sections=tuple(sections), sources=tuple(listed)),
@@ -123,8 +110,8 @@ def _number_sources(outcome: Outcome, pool: SourcePool) -> _NumberedOutcome:
 
 
 def _source_spans(
-    numbered: _NumberedOutcome, pool: SourcePool, text: str
-) -> tuple[SourceSpan, ...]:
+    numbered: _NumberedOutcome, pool: tl.SourcePool, text: str
+) -> tuple[tl.SourceSpan, ...]:
     """Return the spans of a rendered result that show texts of its sources which the pool has not recorded."""
     if not numbered.sids:
         return ()
@@ -132,7 +119,7 @@ def _source_spans(
     outcome = numbered.outcome
     sections = [(section.source, section.text) for section in outcome.sections if section.source]
     shown = [*sections, *((source, "") for source in outcome.sources)]
-    spans: dict[SourceSpan, None] = {}
+    spans: dict[tl.SourceSpan, None] = {}
     for sid, (source, section) in zip(numbered.sids, shown, strict=True):
         recorded_text = recorded[sid] if sid in recorded else pool.sources[sid].text
         if source.text and source.text in recorded_text:
@@ -140,33 +127,33 @@ def _source_spans(
         part = source.text if source.text and source.text in text else section
         start = text.find(part)
         if part and start >= 0 and part not in recorded_text:
-            spans[SourceSpan(sid=sid, start=start, end=start + len(part))] = None
+            spans[tl.SourceSpan(sid=sid, start=start, end=start + len(part))] = None
     return tuple(spans)
 
 
-def _file_lines(files: Sequence[FileBody], turn: int) -> list[str]:
+def _file_lines(files: Sequence[tl.FileBody], turn: int) -> list[str]:
     """Return a line for each file that a call wrote or removed, with the ref of a written file."""
     lines: list[str] = []
     for body in files:
         match body:
-            case FileAdded():
-                lines.append(f"wrote {_file_ref(body, turn)} ({workspace.describe_file(body)})")
-            case FileRemoved(area=area, path=path):
+            case tl.FileAdded():
+                lines.append(f"wrote {_file_ref(body, turn)} ({tl.workspace.describe_file(body)})")
+            case tl.FileRemoved(area=area, path=path):
                 lines.append(f"removed {area}/{path}")
-            case FilesPulled():
+            case tl.FilesPulled():
                 pass  # the text of the tool lists them
     return lines
 
 
 def _artifact_bodies(
-    timeline: Timeline, turn: int, call_id: str, artifact: Json
-) -> tuple[str, list[ArtifactKept]]:
+    timeline: tl.Timeline, turn: int, call_id: str, artifact: Json
+) -> tuple[str, list[tl.ArtifactKept]]:
     """Return the pinned ref of a call's artifact, and the body that stores it; both empty without an artifact."""
     if artifact is None:
         return "", []
     version = timeline.artifacts.get((turn, call_id), 0) + 1
     ref = f"ar:turn_{turn}.artifacts.{call_id}@{version}"
-    body = ArtifactKept(
+    body = tl.ArtifactKept(
         name=call_id, version=version, text=dumps(artifact), mime="application/json"
     )
     return ref, [body]
@@ -216,16 +203,16 @@ class RenderedResult(Struct, frozen=True, kw_only=True):
     sections: Sequence[str]
     artifact: str
     shows: tuple[tuple[str, str], ...]
-    source_spans: tuple[SourceSpan, ...]
-    bodies: Sequence[Body]
+    source_spans: tuple[tl.SourceSpan, ...]
+    bodies: Sequence[tl.Body]
 
 
 def render_result(
     outcome: Outcome,
-    timeline: Timeline,
+    timeline: tl.Timeline,
     turn: int,
     call_id: str,
-    files: Sequence[FileBody],
+    files: Sequence[tl.FileBody],
     *,
     before: str = "",
     after: str = "",

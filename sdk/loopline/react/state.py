@@ -12,36 +12,12 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from loopline import timeline as tl
 from loopline.errors import LooplineError
 from loopline.files import Attachment
 from loopline.models import JsonObject, Message, OutputType, SchemaMismatch, Usage, dumps
 from loopline.prompt import View, protocol_named
 from loopline.react.loop_options import LoopOptions
-from loopline.timeline import (
-    DEFAULT_PROJECT,
-    DEFAULT_TENANT,
-    DEFAULT_USER,
-    BackgroundResult,
-    Batch,
-    Block,
-    BodyUnion,
-    Completion,
-    Decision,
-    Exit,
-    ExitReason,
-    PendingCall,
-    RoundStart,
-    Timeline,
-    ToolCalled,
-    ToolResult,
-    ToolStarted,
-    Turn,
-    TurnResult,
-    UserFollowup,
-    UserSteer,
-    turn_id,
-    with_number,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,19 +28,19 @@ class TurnPayload:
     conversation: str
     turn_id: str
     ts: datetime
-    tenant: str = DEFAULT_TENANT
-    project: str = DEFAULT_PROJECT
-    user: str = DEFAULT_USER
+    tenant: str = tl.DEFAULT_TENANT
+    project: str = tl.DEFAULT_PROJECT
+    user: str = tl.DEFAULT_USER
     attachments: Sequence[Attachment] = ()
 
 
 def result(
-    timeline: Timeline,
+    timeline: tl.Timeline,
     number: int,
-    reason: ExitReason,
+    reason: tl.ExitReason,
     error: str = "",
     output: OutputType[Any] | None = None,
-) -> TurnResult[Any]:
+) -> tl.TurnResult[Any]:
     """Return the result of a turn from its blocks.
 
     If the answer is a value of a type, `output` of the result is that value, validated by the `output` type; without this
@@ -76,7 +52,7 @@ def result(
     turn = timeline.turn(number)
     completion = turn.completion
     used = completion.sources_used if completion else ()
-    return TurnResult(
+    return tl.TurnResult(
         answer=completion.text if completion else "",
         turn_id=f"turn_{number}",
         exit_reason=reason,
@@ -85,7 +61,7 @@ def result(
         rounds=turn.rounds,
         usage=turn.usage,
         sources=[
-            with_number(timeline.pool.sources[sid], sid)
+            tl.with_number(timeline.pool.sources[sid], sid)
             for sid in used
             if sid in timeline.pool.sources
         ],
@@ -97,7 +73,7 @@ def result(
     )
 
 
-def _output_value(turn: Turn, answer: Completion, output: OutputType[Any] | None) -> object:
+def _output_value(turn: tl.Turn, answer: tl.Completion, output: OutputType[Any] | None) -> object:
     """Return the value of an answer that has a schema; None for other answers."""
     if not answer.schema_sha256:
         return None
@@ -106,7 +82,7 @@ def _output_value(turn: Turn, answer: Completion, output: OutputType[Any] | None
             return json.loads(answer.text)
         except (ValueError, RecursionError) as error:
             raise LooplineError(
-                f"the answer of {turn_id(turn.number)} has a schema ({answer.schema_sha256[:12]}…), "
+                f"the answer of {tl.turn_id(turn.number)} has a schema ({answer.schema_sha256[:12]}…), "
                 f"and is not valid JSON: {error}"
             ) from error
     try:
@@ -114,16 +90,16 @@ def _output_value(turn: Turn, answer: Completion, output: OutputType[Any] | None
     except SchemaMismatch as error:
         header_output = turn.header.output if turn.header else None
         raise LooplineError(
-            f"the answer of {turn_id(turn.number)} is {header_output.name if header_output else 'of another type'} (schema "
+            f"the answer of {tl.turn_id(turn.number)} is {header_output.name if header_output else 'of another type'} (schema "
             f"{answer.schema_sha256[:12]}…), and {output.schema.name} ({output.sha256[:12]}…) does not read it: {error}"
         ) from error
 
 
-def pending_calls(turn: Turn) -> list[PendingCall]:
+def pending_calls(turn: tl.Turn) -> list[tl.PendingCall]:
     """Return the calls that wait for the user, in order."""
     calls = [(turn.open_calls[call_id], pending) for call_id, pending in turn.unanswered.items()]
     return [
-        PendingCall(
+        tl.PendingCall(
             call_id=call.call_id,
             tool=call.tool,
             arguments=call.arguments,
@@ -133,13 +109,13 @@ def pending_calls(turn: Turn) -> list[PendingCall]:
     ]
 
 
-def late_input(timeline: Timeline) -> list[str]:
+def late_input(timeline: tl.Timeline) -> list[str]:
     """Return the refs of followups, steers and background results that no round has taken."""
     pending = timeline.pending.values()
     return [
         block.ref
         for block in pending
-        if isinstance(block.body, UserFollowup | UserSteer | BackgroundResult)
+        if isinstance(block.body, tl.UserFollowup | tl.UserSteer | tl.BackgroundResult)
     ]
 
 
@@ -151,7 +127,7 @@ FARTHEST = 64
 """The number of newest rounds in which repeated calls are detected."""
 
 
-def decision_limit(turn: Turn, options: LoopOptions) -> int | None:
+def decision_limit(turn: tl.Turn, options: LoopOptions) -> int | None:
     """Return the most decisions that the turn may make, fewer after a steer; None without a limit."""
     maximum = options.max_iterations
     steered_at = turn.steered_at_round
@@ -176,7 +152,7 @@ class ReactStateV2(Struct, frozen=True, kw_only=True):
     malformed: int = 0
     cut_off: int = 0
     steered: bool = False
-    batches: Sequence[Batch] = ()
+    batches: Sequence[tl.Batch] = ()
     notices: Mapping[str, int] = {}
     usage: Usage = Usage()
     cost: float | None = None
@@ -184,7 +160,7 @@ class ReactStateV2(Struct, frozen=True, kw_only=True):
     answer: str | None = None
 
     @classmethod
-    def fold(cls, turn: Turn, options: LoopOptions, elapsed_seconds: float) -> ReactStateV2:
+    def fold(cls, turn: tl.Turn, options: LoopOptions, elapsed_seconds: float) -> ReactStateV2:
         """Return the state of a turn from its blocks."""
         maximum = decision_limit(turn, options)
         minimum = options.min_rounds
@@ -222,7 +198,7 @@ class ReactStateV2(Struct, frozen=True, kw_only=True):
         return list(repetitions(self.batches[-FARTHEST:]))[-1] if self.batches else 0
 
 
-def repetitions(batches: Iterable[Batch]) -> Iterator[int]:
+def repetitions(batches: Iterable[tl.Batch]) -> Iterator[int]:
     """Yield for each round how often its calls have been made in a row; 0 for a round without calls.
 
     Cycles of at most `LONGEST_CIRCLE` rounds are detected too.
@@ -240,7 +216,7 @@ def repetitions(batches: Iterable[Batch]) -> Iterator[int]:
         steps_so_far = steps_so_far[-LONGEST_CIRCLE:]
 
 
-def _call_steps(batch: Batch) -> list[str]:
+def _call_steps(batch: tl.Batch) -> list[str]:
     """Return the calls of a round as one text for all, without their order and spacing, repeated as often as they are made."""
     calls = Counter(dumps([call.tool, _normalize(call.arguments)]) for call in batch.calls)
     times = gcd(*calls.values())
@@ -275,7 +251,7 @@ class Channels:
     llm_response: str = ""
 
 
-def channels(timeline: Timeline, number: int) -> Channels:
+def channels(timeline: tl.Timeline, number: int) -> Channels:
     """Return the channels of the turn of that number."""
     turn = timeline.turn(number)
     last = turn.decisions[-1] if turn.decisions else None
@@ -293,21 +269,29 @@ def channels(timeline: Timeline, number: int) -> Channels:
     )
 
 
-NodeBody = RoundStart | Decision | ToolCalled | ToolStarted | ToolResult | Completion | Exit
-_NODES = BodyUnion[NodeBody](NodeBody)
+NodeBody = (
+    tl.RoundStart
+    | tl.Decision
+    | tl.ToolCalled
+    | tl.ToolStarted
+    | tl.ToolResult
+    | tl.Completion
+    | tl.Exit
+)
+_NODES = tl.BodyUnion[NodeBody](NodeBody)
 
 
-def nodes(blocks: Iterable[Block]) -> Iterator[tuple[Node, Block]]:
+def nodes(blocks: Iterable[tl.Block]) -> Iterator[tuple[Node, tl.Block]]:
     """Yield each block that a node of the loop writes, with the name of the node; other blocks are left out."""
     for block, body in _NODES.among(blocks):
         match body:
-            case RoundStart():
+            case tl.RoundStart():
                 yield "prepare", block
-            case Decision():
+            case tl.Decision():
                 yield "call_llm", block
-            case ToolCalled():
+            case tl.ToolCalled():
                 yield "route_after", block
-            case ToolStarted() | ToolResult():
+            case tl.ToolStarted() | tl.ToolResult():
                 yield "execute_tools", block
-            case Completion() | Exit():
+            case tl.Completion() | tl.Exit():
                 yield "finalize", block

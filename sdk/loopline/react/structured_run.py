@@ -13,6 +13,7 @@ from hashlib import sha256
 
 from msgspec import structs
 
+from loopline import timeline as tl
 from loopline.clock import Clock
 from loopline.errors import ModelAccessError, ModelError, ModelUnavailable
 from loopline.models import (
@@ -51,14 +52,6 @@ from loopline.react.model_requests import (
 )
 from loopline.react.replies import EMPTY_REPLY
 from loopline.react.state import TurnPayload, result
-from loopline.timeline import (
-    Body,
-    ExitReason,
-    ModelSwitched,
-    Recorder,
-    RoundStart,
-    TurnResult,
-)
 from loopline.tools import ReplyForm
 
 
@@ -66,7 +59,7 @@ from loopline.tools import ReplyForm
 class StructuredRun:
     """A run that requests one reply of the form from its `models`, in their order."""
 
-    recorder: Recorder
+    recorder: tl.Recorder
     clock: Clock
     options: LoopOptions
     quota: Quota
@@ -74,7 +67,7 @@ class StructuredRun:
     form: ReplyForm
     system: str
 
-    async def run(self, payload: TurnPayload) -> TurnResult:
+    async def run(self, payload: TurnPayload) -> tl.TurnResult:
         """Run or resume the turn and return its result; without a valid reply the exit reason is an error or a limit.
 
         Raises:
@@ -182,7 +175,7 @@ class _Rounds:
         """Record a fallback answer with the reason why a valid reply is missing."""
         turn = self._recorder.turn
         problem = str(self._failure or error)
-        reason: ExitReason = "error"
+        reason: tl.ExitReason = "error"
         if isinstance(self._failure, OutOfBudget):
             reason = "deadline" if self._interrupter.is_late else "budget"
         if self._failure is not None:
@@ -204,7 +197,7 @@ class _Rounds:
     async def hand_over(self, model: Model, place: int) -> None:
         """Record the switch to the next model of the chain, and its reason."""
         refused = self._failure is None
-        switched = ModelSwitched(
+        switched = tl.ModelSwitched(
             model=self.name,
             to=model.name,
             why="refusal" if refused else "unavailable",
@@ -233,7 +226,7 @@ class _Rounds:
             )
         tools = tools_text(prompt.tools)
         recorder.round = recorder.turn.rounds + 1
-        start = RoundStart(
+        start = tl.RoundStart(
             saw=timeline.seq,
             takes=tuple(block.seq for block in timeline.inputs_for(recorder.number)),
             epoch=1,
@@ -252,7 +245,7 @@ class _Rounds:
         )
         await recorder.record(start)
 
-    def _invalid_bodies(self) -> list[Body]:
+    def _invalid_bodies(self) -> list[tl.Body]:
         """Return the bodies that record the last reply as malformed, and forget the reply; empty without a reply."""
         if self._reply is None:
             return []
@@ -262,7 +255,7 @@ class _Rounds:
             text = "\n".join(part for part in (text, arguments) if part)
         return self._reply_bodies(raw=text if text.strip() else EMPTY_REPLY)
 
-    def _reply_bodies(self, *, raw: str = "", discarded: str = "") -> list[Body]:
+    def _reply_bodies(self, *, raw: str = "", discarded: str = "") -> list[tl.Body]:
         """Return the bodies that record the last reply, and forget the reply; empty without a reply."""
         reply = self._reply
         self._reply = None

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 from msgspec import structs
 
+from loopline import timeline as tl
 from loopline.clock import Clock
 from loopline.errors import LooplineError, StoreError, ToolError
 from loopline.events import Delta, Event, EventSink
@@ -26,23 +27,6 @@ from loopline.react.state import ReactStateV2
 from loopline.reader import Reader
 from loopline.refs import BlockRef, ConversationRef, parse
 from loopline.tasks import compute, finish
-from loopline.timeline import (
-    Block,
-    BodyUnion,
-    CustomEvent,
-    LimitValue,
-    Recorder,
-    RunChild,
-    Source,
-    SourceAdded,
-    ToolCalled,
-    ToolPending,
-    Turn,
-    TurnResult,
-    child_depth,
-    child_name,
-    citations,
-)
 from loopline.tools import AskUser, Background, ChildTask, Emission, NoBackground
 
 T = TypeVar("T")
@@ -74,7 +58,7 @@ class Child:
 class Spawn(Protocol):
     """Runs child runs. A child run of one name is started once, however often it is requested."""
 
-    async def __call__(self, child: Child, listen: EventSink) -> TurnResult:
+    async def __call__(self, child: Child, listen: EventSink) -> tl.TurnResult:
         """Start or resume the child run, and return its result, also if it has ended before; it may be paused.
 
         The listener receives every block of the child run, those of earlier runs first. Cancelling this stops the child.
@@ -89,7 +73,7 @@ class Spawn(Protocol):
 class ToolRuntime:
     """The environment of one run: its log, clock, event sink, options, budget, guards, and the values for its tools."""
 
-    recorder: Recorder
+    recorder: tl.Recorder
     clock: Clock
     listen: EventSink
     reader: Reader
@@ -123,9 +107,9 @@ MIN_COST = 0.000_001
 """The least `max_cost` of a child run, in US dollars."""
 
 
-ReportedBody = ToolCalled | CustomEvent | ToolPending | SourceAdded
+ReportedBody = tl.ToolCalled | tl.CustomEvent | tl.ToolPending | tl.SourceAdded
 """The bodies of a child run that its parent needs."""
-_REPORTED = BodyUnion[ReportedBody](ReportedBody)
+_REPORTED = tl.BodyUnion[ReportedBody](ReportedBody)
 
 
 @dataclass(slots=True)
@@ -135,9 +119,9 @@ class _ChildListener:
     name: str
     outbox: Outbox
     on_event: Callable[[Event], None] | None = None
-    turn: Turn = field(default_factory=lambda: Turn(1))
-    questions: dict[str, Block] = field(default_factory=dict[str, Block])
-    sources: dict[int, Source] = field(default_factory=dict[int, Source])
+    turn: tl.Turn = field(default_factory=lambda: tl.Turn(1))
+    questions: dict[str, tl.Block] = field(default_factory=dict[str, tl.Block])
+    sources: dict[int, tl.Source] = field(default_factory=dict[int, tl.Source])
 
     def __call__(self, event: Event) -> None:
         if self.on_event is not None:
@@ -146,42 +130,42 @@ class _ChildListener:
             case Delta(type="progress", text=text):
                 self.outbox.progress(f"{self.name}: {text}")
             case Delta(type="custom", name=name, data=data):
-                self.outbox.relay(CustomEvent(name=name, data=data))
+                self.outbox.relay(tl.CustomEvent(name=name, data=data))
             case Delta():
                 pass
-            case Block(body=body):
+            case tl.Block(body=body):
                 self.turn.take(event)
                 if _REPORTED.has(body):
                     self._take(event, body)
 
-    def _take(self, block: Block, body: ReportedBody) -> None:
+    def _take(self, block: tl.Block, body: ReportedBody) -> None:
         match body:
-            case ToolCalled(tool=tool):
+            case tl.ToolCalled(tool=tool):
                 self.outbox.progress(f"{self.name}: {tool}")
-            case CustomEvent():
+            case tl.CustomEvent():
                 self.outbox.relay(body)
-            case ToolPending(call_id=call_id):
+            case tl.ToolPending(call_id=call_id):
                 self.questions[call_id] = block
-            case SourceAdded(sid=sid, source=source):
+            case tl.SourceAdded(sid=sid, source=source):
                 self.sources[sid] = source
 
-    def first_question(self, result: TurnResult) -> AskUser:
+    def first_question(self, result: tl.TurnResult) -> AskUser:
         """Return the first open question of a paused child run, for the parent to ask."""
         first = result.pending[0]
         block = self.questions[first.call_id]
         ref = ConversationRef(conversation=self.name, ref=block.name)
-        kind = block.body.kind if isinstance(block.body, ToolPending) else "question"
+        kind = block.body.kind if isinstance(block.body, tl.ToolPending) else "question"
         return AskUser(first.question, kind=kind, child=str(ref))
 
-    async def resolve_citations(self, result: TurnResult) -> TurnResult:
+    async def resolve_citations(self, result: tl.TurnResult) -> tl.TurnResult:
         """Replace the citations in the answer of the result by their positions in `result.sources`, and return the new result.
 
         The mark `[1]` is the first source. A citation of a source that the child run did not add becomes `[?]`.
         """
         answer = result.answer
-        marks = citations.Marks(self.sources)
+        marks = tl.citations.Marks(self.sources)
         newest = max(self.sources, default=0)
-        resolve = partial(citations.resolve, answer, marks, newest=newest)
+        resolve = partial(tl.citations.resolve, answer, marks, newest=newest)
         return replace(result, answer=await compute(resolve, characters=len(answer)))
 
 
@@ -195,7 +179,7 @@ class Children:
         self._options = runtime.options
         self._quota = runtime.quota
         self.outbox: Outbox = Outbox(call_id, runtime.recorder, runtime.listen)
-        self._tasks: list[asyncio.Task[TurnResult]] = []
+        self._tasks: list[asyncio.Task[tl.TurnResult]] = []
         self._inactive: dict[str, asyncio.Event] = {}  # set when a child has ended or asks the user
         self._questions: dict[str, AskUser] = {}
 
@@ -204,7 +188,7 @@ class Children:
         """Whether a child is running now."""
         return any(not task.done() for task in self._tasks)
 
-    def spawn(self, task: ChildTask) -> Awaitable[TurnResult]:
+    def spawn(self, task: ChildTask) -> Awaitable[tl.TurnResult]:
         """Start the next child run, or resume it; the result is awaited separately.
 
         Raises:
@@ -215,9 +199,9 @@ class Children:
         limit = self._options.max_depth
         if run is None:
             raise ToolError("a child run cannot be begun here")
-        if child_depth(parent) >= limit:
+        if tl.child_depth(parent) >= limit:
             raise ToolError(
-                f"{parent!r} may not begin a child run: its depth is {child_depth(parent)}, and max_depth "
+                f"{parent!r} may not begin a child run: its depth is {tl.child_depth(parent)}, and max_depth "
                 f"is {limit}"
             )
         deadline = self._options.deadline_seconds
@@ -225,7 +209,7 @@ class Children:
             raise ToolError("a child run cannot be begun or resumed: the time of the turn is over")
         if not task.text.strip():
             raise ToolError("a child run needs a task: its text is empty")
-        name = child_name(parent, self._call_id, task.number or len(self._tasks) + 1)
+        name = tl.child_name(parent, self._call_id, task.number or len(self._tasks) + 1)
         if name in self._inactive:
             raise ToolError(f"{name} is already begun: give each child run another number")
         inactive = asyncio.Event()
@@ -269,7 +253,9 @@ class Children:
             (self._questions[name] for name in self._inactive if name in self._questions), None
         )
 
-    async def _run_child(self, run: Spawn, name: str, task: ChildTask, quota: Quota) -> TurnResult:
+    async def _run_child(
+        self, run: Spawn, name: str, task: ChildTask, quota: Quota
+    ) -> tl.TurnResult:
         recorder = self._recorder
         child = Child(
             name=name,
@@ -281,7 +267,7 @@ class Children:
         )
         if child.is_new:
             # Recorded before the run begins, so that a crash in between does not lose the link to it.
-            start = RunChild(
+            start = tl.RunChild(
                 call_id=self._call_id,
                 conversation=name,
                 agent=task.agent,
@@ -308,7 +294,7 @@ class Children:
             raise question
         return await listener.resolve_citations(result)
 
-    async def _record(self, link: RunChild, task: ChildTask) -> None:
+    async def _record(self, link: tl.RunChild, task: ChildTask) -> None:
         """Record the start or the end of a child run, in one append with the bodies that its task adds."""
         if task.bodies is None:
             await self._recorder.record(link)
@@ -344,7 +330,7 @@ class Children:
             return None
         return ChildAnswer(child.ref, answer.value) if isinstance(child.ref, BlockRef) else None
 
-    def _limits(self, requested: Mapping[str, LimitValue]) -> Limits:
+    def _limits(self, requested: Mapping[str, tl.LimitValue]) -> Limits:
         """Return the limits of a child run: the requested ones, lowered to the remaining time and budget of its parent."""
         limits = cast("Limits", dict(requested))
         check_limits(limits)
@@ -368,7 +354,7 @@ class Children:
 class Outbox:
     """Sends the events of a call in their order; while a durable event is being recorded, later events wait."""
 
-    def __init__(self, call_id: str, recorder: Recorder, listen: EventSink) -> None:
+    def __init__(self, call_id: str, recorder: tl.Recorder, listen: EventSink) -> None:
         self._call_id = call_id
         self._recorder = recorder
         self._listen = listen
@@ -384,14 +370,14 @@ class Outbox:
             Delta(type="progress", channel="tool", text=progress_text, call_id=self._call_id)
         )
 
-    def relay(self, event: CustomEvent) -> None:
+    def relay(self, event: tl.CustomEvent) -> None:
         """Send an event of a child run to listeners, as an event of the call that began it."""
         delta = Delta(
             type="custom", channel="tool", name=event.name, data=event.data, call_id=self._call_id
         )
         self._deliver_from_any_thread(delta)
 
-    def emit(self, event: CustomEvent, durable: bool) -> Emission:
+    def emit(self, event: tl.CustomEvent, durable: bool) -> Emission:
         """Send an event of the call to listeners, and record it if it is durable; from any thread.
 
         In the event loop a durable event is recorded when the returned emission is awaited; in another thread, on return.
@@ -428,7 +414,7 @@ class Outbox:
         except RuntimeError:
             return False
 
-    def _check_open(self, event: CustomEvent) -> None:
+    def _check_open(self, event: tl.CustomEvent) -> None:
         if self._closed:
             raise LooplineError(
                 f"the event {event.name!r} comes too late: the call {self._call_id} has ended"
@@ -448,24 +434,24 @@ class Outbox:
         else:
             self._send(delta)
 
-    async def _record_in_loop(self, event: CustomEvent) -> None:
+    async def _record_in_loop(self, event: tl.CustomEvent) -> None:
         self._check_open(event)
         await self._send(event)
 
-    def _send(self, event: Delta | CustomEvent) -> asyncio.Task[None]:
+    def _send(self, event: Delta | tl.CustomEvent) -> asyncio.Task[None]:
         self._last = asyncio.create_task(self._send_after(self._last, event))
         self._last.add_done_callback(self._note_failure)
         return self._last
 
     async def _send_after(
-        self, before: asyncio.Task[None] | None, event: Delta | CustomEvent
+        self, before: asyncio.Task[None] | None, event: Delta | tl.CustomEvent
     ) -> None:
         if before is not None:
             await asyncio.wait([before])
         match event:
             case Delta():
                 self._listen(event)
-            case CustomEvent():
+            case tl.CustomEvent():
                 await self._recorder.record(event)
 
     def _note_failure(self, sent: asyncio.Task[None]) -> None:
