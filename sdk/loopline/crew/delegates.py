@@ -32,7 +32,6 @@ from loopline.react.environment import parse_duration, read_variables, whole_num
 from loopline.timeline import CustomEvent, Effect, LimitValue, TurnResult
 from loopline.tools import DELEGATE, ChildTask, Outcome, RerunnableTool, ToolContext, ToolInvocation
 from loopline.tools.parameters import (
-    check_names,
     integer_argument,
     object_schema,
     optional_text,
@@ -226,21 +225,12 @@ class DelegationTool(RerunnableTool):
         """Return the schema of the arguments; `agent` is the schema of an agent's name."""
 
     @abstractmethod
-    def calls(self, arguments: JsonObject) -> Sequence[AgentCall]:
+    def parse(self, arguments: JsonObject) -> Sequence[AgentCall]:
         """Return the calls of agents for these arguments.
 
         Raises:
             ToolError: an argument is not valid.
         """
-
-    def check(self, arguments: JsonObject) -> None:
-        """Check the arguments.
-
-        Raises:
-            ToolError: a field is unknown, missing or has the wrong type.
-        """
-        check_names(self.spec, arguments)
-        self.calls(arguments)
 
     def key(self, arguments: JsonObject) -> str:
         """Return a key that equal calls share, since only calls with different keys run at once."""
@@ -270,7 +260,7 @@ class DelegationTool(RerunnableTool):
         self, arguments: JsonObject, dispatcher: Dispatcher
     ) -> Sequence[AgentResult]:
         """Run the agents, all at once, and return the results for the caller."""
-        return await dispatcher.dispatch(self.calls(arguments))
+        return await dispatcher.dispatch(self.parse(arguments))
 
 
 class DelegateTool(DelegationTool):
@@ -294,7 +284,7 @@ class DelegateTool(DelegationTool):
             "task",
         )
 
-    def calls(self, arguments: JsonObject) -> Sequence[AgentCall]:
+    def parse(self, arguments: JsonObject) -> Sequence[AgentCall]:
         """Return the call of the agent."""
         return [
             AgentCall(
@@ -318,7 +308,7 @@ class ListedTool(DelegationTool):
         schema: JsonObject = {"type": "array", "items": item, "minItems": 1, "maxItems": MOST_TASKS}
         return object_schema({self.argument: schema}, self.argument)
 
-    def calls(self, arguments: JsonObject) -> Sequence[AgentCall]:
+    def parse(self, arguments: JsonObject) -> Sequence[AgentCall]:
         """Return the call of each item."""
         form = f'{self.argument}: a list of 1 to {MOST_TASKS} such as {{"agent": "…", "task": "…"}}'
         items = {self.argument: None, **arguments}[self.argument]
@@ -363,7 +353,7 @@ class PipelineTool(ListedTool):
         """Run the stages in order, until one fails."""
         results: list[AgentResult] = []
         context = ""
-        for index, stage in enumerate(self.calls(arguments)):
+        for index, stage in enumerate(self.parse(arguments)):
             results += await dispatcher.dispatch([replace(stage, context=context)], index)
             last = results[-1]
             if last.problem:
@@ -400,10 +390,10 @@ class DebateTool(DelegationTool):
             "judge",
         )
 
-    def calls(self, arguments: JsonObject) -> Sequence[AgentCall]:
+    def parse(self, arguments: JsonObject) -> Sequence[AgentCall]:
         """Return the calls of the first round."""
         question = text_argument(arguments, "question")
-        # `check` calls this method, so the arguments that only `dispatch` reads are checked here.
+        # `check` calls this method, so the arguments that only `dispatch` reads are checked here too.
         text_argument(arguments, "judge")
         integer_argument(arguments, "rounds", 2, MOST_ROUNDS)
         match {"agents": None, **arguments}["agents"]:
@@ -417,7 +407,7 @@ class DebateTool(DelegationTool):
         self, arguments: JsonObject, dispatcher: Dispatcher
     ) -> Sequence[AgentResult]:
         """Run the rounds, then the judge; return the result of the judge."""
-        first = self.calls(arguments)
+        first = self.parse(arguments)
         rounds = integer_argument(arguments, "rounds", 2, MOST_ROUNDS)
         judge = self.crew.agents.find(text_argument(arguments, "judge"))
         results = await dispatcher.dispatch(first)

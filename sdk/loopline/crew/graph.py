@@ -34,7 +34,7 @@ from loopline.tools import (
     Tool,
     ToolInvocation,
 )
-from loopline.tools.parameters import check_names, object_schema, text_argument
+from loopline.tools.parameters import object_schema, text_argument
 
 MOST_STEPS = 20
 MIN_CONFIDENCE = 0.5
@@ -508,14 +508,9 @@ class GraphTool(RerunnableTool):
         self._clock = clock
         self._learns = learns
 
-    def check(self, arguments: JsonObject) -> None:
-        """Check the arguments.
-
-        Raises:
-            ToolError: the goal is missing or not a text, or there is another argument.
-        """
-        check_names(self.spec, arguments)
-        text_argument(arguments, "goal")
+    def parse(self, arguments: JsonObject) -> str:
+        """Return the goal."""
+        return text_argument(arguments, "goal")
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """Run the graph and return its result.
@@ -524,8 +519,9 @@ class GraphTool(RerunnableTool):
             ToolError: the planner failed to write a plan that can be run.
             AskUser: a step asks the user.
         """
-        goal = text_argument(arguments, "goal")
-        graph = _GraphRun(goal=goal, call=call, options=self._options, clock=self._clock)
+        graph = _GraphRun(
+            goal=self.parse(arguments), call=call, options=self._options, clock=self._clock
+        )
         outcome = await graph.run()
         if self._learns:
             return structs.replace(outcome, bodies=await child_reflections(call))

@@ -12,7 +12,7 @@ from loopline.crew.agents import MAIN, Agent, Agents
 from loopline.models import Json, JsonObject, ToolSpec, extract_json
 from loopline.timeline import AgentSwitched, BodyUnion, Effect, Imported, Timeline, TurnHeader
 from loopline.tools import Outcome, RerunnableTool, ToolInvocation
-from loopline.tools.parameters import check_names, object_schema, optional_text, text_argument
+from loopline.tools.parameters import object_schema, optional_text, text_argument
 
 Confidence = Literal["high", "medium", "low"]
 
@@ -245,26 +245,16 @@ class HandOverTool(RerunnableTool):
             lines.append(f"- {MAIN}: whoever led at the beginning")
         return "\n".join(lines)
 
-    def check(self, arguments: JsonObject) -> None:
-        """Check the arguments.
-
-        Raises:
-            ToolError: a field is unknown or has the wrong type, or the agent is not offered.
-        """
-        check_names(self.spec, arguments)
-        self._find_agent(arguments)
-        optional_text(arguments, "note")
-
-    def _find_agent(self, arguments: JsonObject) -> Agent | None:
-        """Return the agent that is to lead; None for the bundle's own loop."""
+    def parse(self, arguments: JsonObject) -> tuple[Agent | None, str]:
+        """Return the agent that is to lead, None for the bundle's own loop, and the note."""
         name = text_argument(arguments, "agent")
         also = [MAIN] if self._offers_main else []
-        return None if name in also else self._agents.find(name, also)
+        agent = None if name in also else self._agents.find(name, also)
+        return agent, optional_text(arguments, "note")
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """Return the body that switches the leading agent, from the next decision on."""
-        agent = self._find_agent(arguments)
-        note = optional_text(arguments, "note")
+        agent, note = self.parse(arguments)
         switch = AgentSwitched(
             agent=agent.name if agent else "",
             agent_digest=agent.digest if agent else "",

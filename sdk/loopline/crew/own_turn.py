@@ -19,7 +19,7 @@ from loopline.react import Hold, ReactStateV2, Reminder, RoundHook
 from loopline.react.extensions import RoundHookResult
 from loopline.timeline import Effect, TurnResult, turn_number
 from loopline.tools import Outcome, RerunnableTool, Tool, ToolInvocation
-from loopline.tools.parameters import check_names, object_schema
+from loopline.tools.parameters import object_schema
 
 PREPARE = "crew.prepare"
 REVIEW = "crew.review"
@@ -76,14 +76,6 @@ class OwnTurnTool(RerunnableTool):
         self.spec: ToolSpec = ToolSpec(
             name=self.name, description=self.about, parameters=object_schema({})
         )
-
-    def check(self, arguments: JsonObject) -> None:
-        """Check the arguments.
-
-        Raises:
-            ToolError: there is an argument.
-        """
-        check_names(self.spec, arguments)
 
 
 class PrepareTool(OwnTurnTool):
