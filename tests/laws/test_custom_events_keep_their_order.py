@@ -112,19 +112,12 @@ def expected(acts: Acts) -> list[Json]:
 
 @examples(80)
 @given(drawn)
-def test_each_call_is_heard_in_its_order_and_before_its_result(
+def test_each_call_is_heard_in_order_before_its_result_and_only_what_is_durable_is_a_block(
     calls: list[tuple[str, Acts]],
 ) -> None:
     story = asyncio.run(heard(calls, None))
     for number, (_, acts) in enumerate(calls, start=1):
         assert story.of(f"c{number}") == [*expected(acts), "result"]
-
-
-@examples(80)
-@given(drawn)
-def test_what_is_durable_is_a_block_and_nothing_else_is(calls: list[tuple[str, Acts]]) -> None:
-    story = asyncio.run(heard(calls, None))
-    for number, (_, acts) in enumerate(calls, start=1):
         datas = [
             block.body.data
             for block in story.blocks

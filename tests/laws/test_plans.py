@@ -226,10 +226,6 @@ def test_without_earlier_plans_there_is_no_history() -> None:
     assert plan.history(after(Plans(), plan.new(Plans(), "a", ["look"], NOON))) == ""
 
 
-def test_a_mark_of_a_step_one_beyond_the_last_acknowledges_nothing() -> None:
-    assert plan.read_marks("✓ [2] done\n✓ [3] beyond\n✓ [0] before", steps=2) == {2: "done"}
-
-
 def test_a_plan_that_is_current_already_is_not_recorded_again() -> None:
     begun = after(Plans(), plan.new(Plans(), "plan:a", ["look"], NOON))
     assert plan.activate(begun, "plan:a", NOON) == []

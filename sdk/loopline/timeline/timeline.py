@@ -47,12 +47,12 @@ from loopline.timeline.prompt_blocks import Checkpoint, ModelOverflowed, RoundSt
 from loopline.timeline.sources import SourceAdded, SourcePool
 from loopline.timeline.turn_state import OverflowLessons, Turn
 from loopline.timeline.workspace import (
+    EMPTY_START,
     FileAdded,
     FileBody,
     FileRemoved,
     FilesPulled,
     FileTree,
-    begins_empty,
 )
 
 F = TypeVar("F")
@@ -386,16 +386,20 @@ class Timeline:
                     self.overflows.take(block, body)
             case TurnHeader():
                 take_file(self.files, block)
-                self._add_commits(body.knowledge_commits)
+                self._add_commits(body)
                 if block.seq > self.base.covers:  # a carried header has no turn in this timeline
                     self._started[block.turn] = None
             case Exit():
                 self._started.pop(block.turn, None)
 
-    def _add_commits(self, commits: Sequence[KnowledgeCommit]) -> None:
-        """Add the commits that differ from the newest commit of the same repository name."""
+    def _add_commits(self, header: TurnHeader) -> None:
+        """Add the commits of the header that differ from the newest commit of the same repository name."""
+        if header.knowledge is None and not header.repositories:  # as in most bundles
+            return
         newest = {commit.name: commit for commit in self.knowledge}
-        self.knowledge += [commit for commit in commits if newest.get(commit.name) != commit]
+        self.knowledge += [
+            commit for commit in header.knowledge_commits if newest.get(commit.name) != commit
+        ]
 
     def _make_inert(self, confirmed: Sequence[str]) -> None:
         """Make imported turns inert and drop imported repositories, except those that are confirmed by their action's name.
@@ -491,7 +495,7 @@ def take_file(tree: FileTree[Block], block: Block) -> None:
         case FileAdded() | FileRemoved() | FilesPulled():
             tree.take(block, body)
         case TurnHeader(limits=limits):
-            if begins_empty(limits):
+            if limits.get("workspace") == EMPTY_START:
                 tree.start_empty(block.turn)
 
 

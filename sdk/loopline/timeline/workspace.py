@@ -155,11 +155,6 @@ EMPTY_START = "empty"
 """The value of the option `workspace` for a turn that starts without files."""
 
 
-def begins_empty(limits: Mapping[str, object]) -> bool:
-    """Return whether a turn with these options starts without the files of earlier turns."""
-    return ("workspace", EMPTY_START) in limits.items()
-
-
 def total_size(files: Iterable[FileAdded]) -> int:
     """Return the sum of the sizes of these files, in bytes."""
     return sum(file.size for file in files)
