@@ -477,9 +477,8 @@ class Rendering:
         self._round = _Round(decision.calls) if decision.calls else None
         if decision.raw:
             message = AssistantMessage(text=self._text(block, decision.raw))
-            self.shown_in_full.discard(
-                block.ref
-            )  # react.read shows more of a decision than this text
+            # `react.read` shows more of a decision than this text.
+            self.shown_in_full.discard(block.ref)
             self._add(self._attach_echo(message), block.ref)
 
     def _keep_tail(self, opener: tl.Block) -> None:
@@ -548,9 +547,8 @@ class Rendering:
             case tl.ToolCalled(call_id=call_id):
                 current.calls[call_id] = (block, body)
             case tl.ToolResult(call_id=call_id):
-                if (
-                    call_id in current.calls
-                ):  # an old log may have a result of an earlier round here
+                # An old log may have a result of an earlier round here.
+                if call_id in current.calls:
                     current.results[call_id] = (block, body)
             case tl.Notes(text=text):
                 current.notes = self._notes_text(block, text)

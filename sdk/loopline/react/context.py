@@ -195,9 +195,8 @@ class Context:
         if iteration.traces or recorder.turn.open_round is not None:
             await recorder.catch_up()
         is_open = False
-        while (
-            not is_open
-        ):  # other producers may append meanwhile; then the round takes their blocks too
+        # Other producers may append meanwhile; then the round takes their blocks too.
+        while not is_open:
             fresh = recorder.timeline.after(self.view.seq)
             if len(fresh) > RENDERED_INLINE:  # a conversation that was opened just now
                 await compute(partial(self.view.extend, fresh))

@@ -236,9 +236,8 @@ class ToolExecutor:
             tasks.append(task)
             order.add(parsed.claim, task)
         try:
-            await asyncio.sleep(
-                0
-            )  # calls that do not wait end in this tick, so `run_together` returns at once
+            # Calls that do not wait end in this tick, so `run_together` returns at once.
+            await asyncio.sleep(0)
             await run_together(tasks)
         except BaseException:
             for task in tasks:
@@ -379,9 +378,8 @@ class ToolExecutor:
                 )
                 # The call may be interrupted while the recorder finishes earlier appends.
                 await self._recorder.record_from(lambda _: () if running.cause else (started,))
-            await (
-                self._recorder.check_lease()
-            )  # the process may have been suspended since its last append
+            # The process may have been suspended since its last append.
+            await self._recorder.check_lease()
             if self._recorder.turn.stopped:  # the stop was appended before the start of the call
                 raise asyncio.CancelledError
         pulled = await self._read_pulled_files()
@@ -504,9 +502,8 @@ class ToolExecutor:
             status=status,
             elapsed_ms=elapsed_ms,
         )
-        if (
-            call.call_id in self._recorder.turn.open_calls
-        ):  # it may be interrupted after its result is recorded
+        # It may be interrupted after its result is recorded.
+        if call.call_id in self._recorder.turn.open_calls:
             await self._recorder.record(result)
 
     async def _record_outcome(

@@ -299,9 +299,8 @@ class Quota(Struct, eq=False):
 
     def _notify(self) -> None:
         """Wake the requests that wait for a part of the budget."""
-        root = (
-            self._root
-        )  # requests wait at the root, because any run of the tree may release budget
+        # Requests wait at the root, because any run of the tree may release budget.
+        root = self._root
         root.changed.set()
         root.changed = asyncio.Event()
 

@@ -92,9 +92,8 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
                 window, causes = pruned, ["prune"]
         window = window if causes in ([], ["start"]) else self._drop_reasoning(window)
         if window != self.view.window:
-            self.view.render_under(
-                window
-            )  # rendered here because a caller may run this in a thread
+            # Rendered here because a caller may run this in a thread.
+            self.view.render_under(window)
         return window, causes
 
     async def make_room(
@@ -111,9 +110,8 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
         elif causes == ["prune"]:
             await self._record_prune(window)
         if window != self.view.window:
-            await compute(
-                partial(self.view.render_under, window)
-            )  # rendered in a thread, not in the event loop
+            # Rendered in a thread, not in the event loop.
+            await compute(partial(self.view.render_under, window))
         return window, causes
 
     async def _record_prune(self, window: tl.Projection) -> None:

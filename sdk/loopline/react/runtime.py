@@ -345,9 +345,8 @@ class React(Generic[T_co]):
         recorder = self._recorder
         journal = self._journal
         reply, decided, marks = await self._chain.read(written)
-        if not isinstance(
-            decided, Calls
-        ):  # an answer is held if the user has added input meanwhile
+        # An answer is held if the user has added input meanwhile.
+        if not isinstance(decided, Calls):
             await recorder.catch_up()
         waiting = bool(recorder.timeline.inputs_for(recorder.number))
         table = Table(

@@ -287,9 +287,8 @@ class Children:
         if result.exit_reason == "paused":
             question = self._questions[name] = listener.first_question(result)
             self._inactive[name].set()
-            for inactive in list(
-                self._inactive.values()
-            ):  # the other children may run to their ends
+            # The other children may run to their ends.
+            for inactive in list(self._inactive.values()):
                 await inactive.wait()
             raise question
         return await listener.resolve_citations(result)
