@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from http import HTTPStatus
 from typing import Annotated, Any
 
 from fastapi import Depends, Path, Query, Request
@@ -13,7 +12,7 @@ from loopline.conversations import Conversation
 from loopline.reader import check_name
 from loopline.server.bundle_host import BundleHost
 from loopline.server.principals import Principal
-from loopline.server.problems import RequestProblem, not_found
+from loopline.server.problems import forbidden, not_found
 from loopline.server.request_access import access_of
 from loopline.timeline import ConversationKey, ConversationSummary
 
@@ -58,9 +57,7 @@ def owner_of(caller: CallerDep, tenant: Name, project: Name) -> Principal:
         RequestProblem: the token is of another tenant or project, 403.
     """
     if (tenant, project) != (caller.tenant, caller.project):
-        raise RequestProblem(
-            HTTPStatus.FORBIDDEN, "the token is of another tenant or project than the path"
-        )
+        raise forbidden("the token is of another tenant or project than the path")
     return caller
 
 
@@ -76,9 +73,7 @@ def reader_of(owner: OwnerDep, user_id: OptionalName = "") -> Principal:
     if user_id in ("", owner.user):
         return owner
     if not owner.is_privileged:
-        raise RequestProblem(
-            HTTPStatus.FORBIDDEN, "only a privileged caller may read conversations of another user"
-        )
+        raise forbidden("only a privileged caller may read conversations of another user")
     check_name("user", user_id)
     return replace(owner, user=user_id)
 

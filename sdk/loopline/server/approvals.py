@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
-from http import HTTPStatus
 from typing import Literal
 
 from loopline.clock import Clock
@@ -18,7 +17,7 @@ from loopline.conversations import questions_of
 from loopline.events import question_digest
 from loopline.models import Json, JsonObject
 from loopline.react import read_approval
-from loopline.server.problems import RequestProblem
+from loopline.server.problems import RequestProblem, forbidden
 from loopline.timeline import ConversationKey, Timeline, TimelineLog, open_timeline, turn_id
 
 
@@ -190,9 +189,8 @@ class ApprovalSigner:
     def _check(self, conversation: ConversationKey, call: WaitingQuestion, approval: str) -> None:
         where = "GET …/approvals returns the waiting calls with their signed approvals"
         if not approval:
-            raise RequestProblem(
-                HTTPStatus.FORBIDDEN,
-                f"{call.call_id} awaits approval: answer with the signed approval; {where}",
+            raise forbidden(
+                f"{call.call_id} awaits approval: answer with the signed approval; {where}"
             )
         expires = _expiry(approval, call.call_id)
         mac = self._mac(conversation, call.call_id, call.digest, expires)
@@ -200,9 +198,8 @@ class ApprovalSigner:
             approval.encode(errors="surrogatepass"), f"{call.call_id}.{expires}.{mac}".encode()
         )
         if not is_right or expires <= self._clock.now().timestamp():
-            raise RequestProblem(
-                HTTPStatus.FORBIDDEN,
-                f"the approval of {call.call_id} was not signed here for this call, or has expired; {where}",
+            raise forbidden(
+                f"the approval of {call.call_id} was not signed here for this call, or has expired; {where}"
             )
 
     def _sign_answer(
@@ -220,7 +217,7 @@ class ApprovalSigner:
             code = self._newest_code(conversation, call.call_id, call.digest)
             words = f"yes {code}" if self.required else "yes"
             text += f" To approve {call.call_id}, answer: {words}. It asks: {call.question}"
-        return RequestProblem(HTTPStatus.FORBIDDEN, text)
+        return forbidden(text)
 
     def _period(self) -> int:
         """Return the number of the present period; a code is valid in its own period and the next one."""

@@ -23,7 +23,7 @@ from pydantic_core import to_jsonable_python
 from loopline.bundle import Bundle, Setting
 from loopline.clock import Clock
 from loopline.conversations import Conversation, HandedOver, Recovery, Submission
-from loopline.errors import BundleError, LooplineError
+from loopline.errors import BundleError, ConflictError, LooplineError
 from loopline.harness import Harness, ModelChoice
 from loopline.models import Json, ModelRegistry
 from loopline.react import PrivateErrors, hide_details
@@ -35,7 +35,7 @@ from loopline.server.broadcasts import Broadcasts
 from loopline.server.metrics import ServerMetrics
 from loopline.server.open_tokens import OpenTokens
 from loopline.server.principals import Authenticator, LocalUser, Principal
-from loopline.server.problems import RequestProblem, problem_of
+from loopline.server.problems import RequestProblem, problem_of, unavailable
 from loopline.server.quotas import QuotaGate
 from loopline.server.settings import SECONDS_BETWEEN, ServerSettings
 from loopline.server.webhooks import Webhooks
@@ -408,8 +408,7 @@ class BundleHost:
     async def conversation(self, key: ConversationKey, bundle_id: str = "") -> Conversation[Any]:
         """Return the conversation with the bundle of `harness_of`.
 
-        Raises:
-            RequestProblem: as for `harness_of`.
+        Errors are those of `harness_of`.
         """
         harness = await self.harness_of(key, bundle_id)
         return harness.conversation(key.name, user=key.user, tenant=key.tenant, project=key.project)
@@ -418,13 +417,13 @@ class BundleHost:
         """Return the bundle of the conversation. A new conversation is run by the named bundle, or by the first one if no bundle is named.
 
         Raises:
-            RequestProblem: another bundle than the named one runs the conversation, 409; or its bundle is not served here, 404.
+            ConflictError: another bundle than the named one runs the conversation.
+            RequestProblem: its bundle is not served here, 404.
         """
         own = await self.bundle_of(key) if len(self._harnesses) > 1 else ""
         if own and bundle_id and own != bundle_id:
-            raise RequestProblem(
-                HTTPStatus.CONFLICT,
-                f"conversation {key.name!r} belongs to the bundle {own!r}: begin another conversation",
+            raise ConflictError(
+                f"conversation {key.name!r} belongs to the bundle {own!r}: begin another conversation"
             )
         wanted = own or bundle_id
         return self.harness(wanted) if wanted else self._first
@@ -525,17 +524,9 @@ class BundleHost:
 
     def _check_capacity(self) -> None:
         if self.draining.is_set():
-            raise RequestProblem(
-                HTTPStatus.SERVICE_UNAVAILABLE,
-                "the server is shutting down",
-                headers=request_access.RETRY,
-            )
+            raise unavailable("the server is shutting down")
         if self.running_turns + self._sending.total() >= self.settings.turns:
-            raise RequestProblem(
-                HTTPStatus.SERVICE_UNAVAILABLE,
-                f"{self.settings.turns} turns run already: try again",
-                headers=request_access.RETRY,
-            )
+            raise unavailable(f"{self.settings.turns} turns run already: try again")
 
     def audit(self, action: str, key: ConversationKey, **details: str | int) -> None:
         """Write a line to the audit log: the action, the user, the conversation and the details, but no text of the user."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, timedelta
-from http import HTTPStatus
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 from pydantic import AwareDatetime, BaseModel, JsonValue
 
+from loopline.errors import LooplineError
 from loopline.models import well_formed
 from loopline.server import bodies, conversation_views
 from loopline.server.access import (
@@ -24,7 +24,7 @@ from loopline.server.access import (
 )
 from loopline.server.approvals import WaitingQuestion, questions_in
 from loopline.server.bundle_host import BundleHost
-from loopline.server.problems import RequestProblem, not_found
+from loopline.server.problems import not_found
 from loopline.server.resource_routes import read_for_user
 from loopline.timeline import (
     ConversationKey,
@@ -231,9 +231,9 @@ async def conversations_in_period(
 ) -> PeriodAnswer:
     """List the conversations with feedback in a period: those of the caller, or of all users if the caller is privileged."""
     if body.cursor is not None and not _CURSOR.fullmatch(body.cursor):
-        raise RequestProblem(HTTPStatus.UNPROCESSABLE_ENTITY, "the cursor is malformed")
+        raise LooplineError("the cursor is malformed")
     if body.end < body.start:
-        raise RequestProblem(HTTPStatus.UNPROCESSABLE_ENTITY, "the period ends before it begins")
+        raise LooplineError("the period ends before it begins")
     # This order does not change while a client fetches pages.
     summaries = sorted(
         await host.log.conversations(

@@ -17,11 +17,16 @@ from loopline.errors import LooplineError
 from loopline.models import is_loopback
 from loopline.server import request_access
 from loopline.server.bundle_host import BundleHost
-from loopline.server.problems import RequestProblem, problem_of, response_to
+from loopline.server.problems import (
+    RequestProblem,
+    forbidden,
+    problem_of,
+    response_to,
+    unavailable,
+)
 from loopline.server.request_access import (
     FIRST_PACKET_BYTES,
     FIRST_PACKET_SECONDS,
-    RETRY,
     UNKNOWN,
     RequestAccess,
     Sender,
@@ -47,13 +52,6 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Content-Security-Policy": "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 }
-
-
-class BodyTooLarge(HTTPException):
-    """A body has more bytes than the limit."""
-
-    def __init__(self, limit: int) -> None:
-        super().__init__(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _too_large_text(limit))
 
 
 class BodyRefused(HTTPException):
@@ -107,11 +105,7 @@ class RequestGuard:
         except asyncio.CancelledError:
             if not self._host.draining.is_set() or exchange.has_response:
                 raise
-            shutdown = RequestProblem(
-                HTTPStatus.SERVICE_UNAVAILABLE,
-                "the server is shutting down: send the request again",
-                headers=RETRY,
-            )
+            shutdown = unavailable("the server is shutting down: send the request again")
             await response_to(shutdown)(scope, receive, exchange.send)
         finally:
             exchange.release()
@@ -122,9 +116,7 @@ class RequestGuard:
         if not length.isascii() or not length.isdigit():
             return RequestProblem(HTTPStatus.BAD_REQUEST, "Content-Length is not a number")
         if len(length) > len(str(self._body_bytes)) or int(length) > self._body_bytes:
-            return RequestProblem(
-                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _too_large_text(self._body_bytes)
-            )
+            return _too_large(self._body_bytes)
         if not self._host.is_local:
             return None
         client = HTTPConnection(scope).client
@@ -136,10 +128,9 @@ class RequestGuard:
                 "without authentication the server answers only this machine: use localhost in the URL",
             )
         if not self._is_of_allowed_page(headers):
-            return RequestProblem(
-                HTTPStatus.FORBIDDEN,
+            return forbidden(
                 "web pages of other origins may not use this server, also those of other ports: "
-                "name the origin with --origin",
+                "name the origin with --origin"
             )
         return None
 
@@ -194,8 +185,8 @@ class _Exchange:
         """Receive the next part of the request.
 
         Raises:
-            BodyRefused: the sender is not authenticated, too many bytes are being received, or the body is too slow.
-            BodyTooLarge: the body has more bytes than the limit.
+            BodyRefused: the sender is not authenticated, or the body is too large or too slow, or too many bytes are
+                being received.
         """
         if not self._unread:
             return self._count_body(await self._receive())
@@ -248,7 +239,7 @@ class _Exchange:
             raise BodyRefused(RequestProblem(HTTPStatus.LENGTH_REQUIRED, "the body has no length"))
         self._remaining -= count
         if self._remaining < 0:
-            raise BodyTooLarge(self._limit)
+            raise BodyRefused(_too_large(self._limit))
         if self._sender is not None:
             self._host.body_bytes.add(self._sender, count)
             self._reserved_bytes += count
@@ -345,8 +336,9 @@ def _body_length(scope: Scope, limit: int) -> int:
     return 0
 
 
-def _too_large_text(limit: int) -> str:
-    return f"a request may have {limit:,} bytes"
+def _too_large(limit: int) -> RequestProblem:
+    text = f"a request may have {limit:,} bytes"
+    return RequestProblem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
 
 
 def _first_header(headers: Headers, name: str) -> str:

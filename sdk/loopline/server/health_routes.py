@@ -11,8 +11,7 @@ from pydantic import BaseModel
 from loopline.errors import StoreError, StoreFailed
 from loopline.server.access import CallerDep, HostDep
 from loopline.server.metrics import MEDIA_TYPE
-from loopline.server.problems import RequestProblem
-from loopline.server.request_access import RETRY
+from loopline.server.problems import RequestProblem, unavailable
 
 router: APIRouter = APIRouter(tags=["health"])
 
@@ -33,11 +32,7 @@ async def health() -> HealthAnswer:
 async def ready(host: HostDep) -> HealthAnswer:
     """Answer that the bundles are open, the server accepts turns and the store works; otherwise 503."""
     if host.draining.is_set() or not host.is_open:
-        raise RequestProblem(
-            HTTPStatus.SERVICE_UNAVAILABLE,
-            "the server is starting or shutting down",
-            headers=RETRY,
-        )
+        raise unavailable("the server is starting or shutting down")
     for harness in host.harnesses:
         try:
             await harness.log.check()

@@ -22,7 +22,7 @@ ActionBy = Literal["client", "user", "operator", "author"]
 MEDIA_TYPE = "application/problem+json"
 DETAIL_CHARACTERS = 2_000
 SHOWN_FAULTS = 20
-RETRY_SECONDS = 2
+RETRY = {"Retry-After": "2"}
 
 _PROBLEM_SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -69,6 +69,16 @@ def not_found(name: str) -> RequestProblem:
     return RequestProblem(HTTPStatus.NOT_FOUND, f"there is no {name} here")
 
 
+def forbidden(text: str) -> RequestProblem:
+    """Return the problem for something that the sender is not allowed to do, 403."""
+    return RequestProblem(HTTPStatus.FORBIDDEN, text)
+
+
+def unavailable(text: str) -> RequestProblem:
+    """Return the problem for a request that the server may accept in two seconds, 503."""
+    return RequestProblem(HTTPStatus.SERVICE_UNAVAILABLE, text, headers=RETRY)
+
+
 def problem_of(error: errors.LooplineError) -> RequestProblem:
     """Convert an error to the problem that the sender of the request gets."""
     text = str(error)
@@ -79,8 +89,7 @@ def problem_of(error: errors.LooplineError) -> RequestProblem:
             challenge = {"WWW-Authenticate": 'Bearer realm="loopline"'}
             return RequestProblem(HTTPStatus.UNAUTHORIZED, text, headers=challenge)
         case errors.StoreBusy() | HandedOver():
-            retry = {"Retry-After": f"{RETRY_SECONDS}"}
-            return RequestProblem(HTTPStatus.SERVICE_UNAVAILABLE, text, headers=retry)
+            return unavailable(text)
         case errors.StoreFailed():
             return RequestProblem(HTTPStatus.SERVICE_UNAVAILABLE, text, action_by="operator")
         case errors.StoreFull():

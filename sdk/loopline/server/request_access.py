@@ -11,7 +11,7 @@ from http import HTTPStatus
 from starlette.types import Scope
 
 from loopline.server.principals import Principal
-from loopline.server.problems import RequestProblem
+from loopline.server.problems import RETRY, RequestProblem, unavailable
 from loopline.timeline import ConversationKey
 
 KEY = "loopline.access"
@@ -20,7 +20,6 @@ Sender = tuple[str, str, str]
 """The tenant, the project and the user."""
 UNKNOWN: Sender = "", "", ""
 """The sender of a socket that has not sent its first packet."""
-RETRY = {"Retry-After": "2"}
 SENDERS = 10_000
 """How many senders have a stored request rate. The sender that was idle longest is dropped first."""
 MINUTE = 60.0
@@ -145,7 +144,7 @@ class SharedLimit:
         if self._user_limit is not None and self._used[sender] + count > self._user_limit:
             raise RequestProblem(HTTPStatus.TOO_MANY_REQUESTS, self._user_full_text, headers=RETRY)
         if self.count + count > self._limit:
-            raise RequestProblem(HTTPStatus.SERVICE_UNAVAILABLE, self._full_text, headers=RETRY)
+            raise unavailable(self._full_text)
         self._used[sender] += count
 
     def subtract(self, sender: Sender, count: int) -> None:

@@ -15,7 +15,7 @@ from fastapi.responses import Response
 from msgspec import structs
 from pydantic import BaseModel
 
-from loopline.errors import RefError
+from loopline.errors import LooplineError, RefError
 from loopline.reader import Item, Reading
 from loopline.refs import (
     ConversationRef,
@@ -30,7 +30,7 @@ from loopline.server.bodies import ResourceBody
 from loopline.server.bundle_host import PATH as FILES
 from loopline.server.bundle_host import BundleHost
 from loopline.server.principals import Principal
-from loopline.server.problems import RequestProblem, not_found
+from loopline.server.problems import forbidden, not_found
 from loopline.timeline import BodyUnion, ConversationKey, FileAdded, is_hosted, turn_number
 
 router: APIRouter = APIRouter(tags=["resources"])
@@ -125,9 +125,7 @@ async def download(
 ) -> Response:
     """Return a file by its signed URL, or a range of it."""
     if not host.urls.is_valid(rn, expires, signature):
-        raise RequestProblem(
-            HTTPStatus.FORBIDDEN, "the URL was not signed here, or has expired: ask for a new one"
-        )
+        raise forbidden("the URL was not signed here, or has expired: ask for a new one")
     await host.open()
     resource = await _find(host, _parse_name(rn))
     return _file_response(resource, byte_range, in_browser=show == "preview")
@@ -137,14 +135,11 @@ def _parse_name(rn: str) -> HostedRef:
     """Parse a resource name.
 
     Raises:
-        RequestProblem: the text is not a resource name, 422.
+        LooplineError: the text is not a resource name.
     """
-    try:
-        name = parse(rn)
-    except RefError as error:
-        raise RequestProblem(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
+    name = parse(rn)
     if not isinstance(name, HostedRef):
-        raise RequestProblem(HTTPStatus.UNPROCESSABLE_ENTITY, "a resource name begins with ef:")
+        raise LooplineError("a resource name begins with ef:")
     return name
 
 

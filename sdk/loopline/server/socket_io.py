@@ -8,7 +8,6 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import datetime
-from http import HTTPStatus
 from importlib import import_module
 from secrets import token_hex
 from typing import Any, Literal, cast
@@ -29,10 +28,9 @@ from loopline.server.conversation_views import state_of
 from loopline.server.event_streams import EarlyEvents, conversation_events, start_position
 from loopline.server.open_tokens import OpenStream
 from loopline.server.principals import Principal, Unauthenticated
-from loopline.server.problems import RequestProblem, problem_of, response_to
+from loopline.server.problems import problem_of, response_to, unavailable
 from loopline.server.request_access import (
     FIRST_PACKET_SECONDS,
-    RETRY,
     ListenerSlot,
     SocketEntry,
 )
@@ -544,8 +542,7 @@ async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "websocket.close", "code": TRY_AGAIN_LATER})
         return
     text = f"{STRANGERS} sockets have not authenticated yet: try again later"
-    problem = RequestProblem(HTTPStatus.SERVICE_UNAVAILABLE, text, headers=RETRY)
-    await response_to(problem)(scope, receive, send)
+    await response_to(unavailable(text))(scope, receive, send)
 
 
 def _envelope(record: Record) -> JsonObject:

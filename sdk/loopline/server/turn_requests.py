@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import Any, Self, Unpack
 
 from msgspec.structs import replace
@@ -17,7 +16,6 @@ from loopline.models import Json, dumps, one_line, well_formed
 from loopline.react import Limits
 from loopline.server.bodies import FILES
 from loopline.server.bundle_host import BundleHost
-from loopline.server.problems import RequestProblem
 from loopline.timeline import BodyUnion, ConversationKey, TimelineLog, UserAnswer
 
 _ANSWERS = BodyUnion[UserAnswer](UserAnswer)
@@ -82,7 +80,8 @@ async def resume_turn(
     """Answer calls of the paused turn and continue it; without values continue a turn that was cut off.
 
     Raises:
-        RequestProblem: a call has been answered already, 409; or the server refuses the turn, as for `submit_message`.
+        ConflictError: a call has been answered already.
+        RequestProblem: the server refuses the turn, as for `submit_message`.
         LooplineError: no turn can be continued with these answers.
     """
     key = conversation.conversation
@@ -106,8 +105,8 @@ async def send_answers(
     """Answer calls by id: calls of the running turn that stay open, or calls of the paused turn, which continues.
 
     Raises:
-        RequestProblem: a signed approval is missing or wrong, 403; a call has been answered already or only some of the
-            calls stay open, 409.
+        RequestProblem: a signed approval is missing or wrong, 403.
+        ConflictError: a call has been answered already, or only some of the calls stay open.
         LooplineError: no call waits for such an answer.
     """
     answered = await answer_open_calls(host, conversation, values, approvals)
@@ -157,8 +156,8 @@ async def answer_open_calls(
     Return None if no value is for such a call.
 
     Raises:
-        RequestProblem: a signed approval is missing or wrong, 403; or only some values are for calls that stay open, 409.
-            Nothing was answered.
+        RequestProblem: a signed approval is missing or wrong, 403.
+        ConflictError: only some values are for calls that stay open; nothing was answered.
     """
     await host.check_approvals(conversation, values, approvals)
     questions = {
@@ -169,9 +168,8 @@ async def answer_open_calls(
         return None
     if absent := values.keys() - questions.keys():
         names = well_formed(", ".join(absent))[:200]
-        raise RequestProblem(
-            HTTPStatus.CONFLICT,
-            f"{names}: not an open call of the running turn, so nothing was answered; leave it out",
+        raise ConflictError(
+            f"{names}: not an open call of the running turn, so nothing was answered; leave it out"
         )
     blocks = [questions[call_id] for call_id in values]
     # Two answers to a call may arrive at once, also in two processes: the first one in the log counts.
@@ -190,7 +188,7 @@ async def check_unanswered(
     """Check that none of the calls in `values` has an answer.
 
     Raises:
-        RequestProblem: a call has an answer, which the message quotes, 409.
+        ConflictError: a call has an answer, which the message quotes.
     """
     if not values:
         return
@@ -198,6 +196,4 @@ async def check_unanswered(
     for _, answer in reversed(list(_ANSWERS.among(blocks))):
         if answer.call_id in values:
             text = one_line(dumps(answer.value))
-            raise RequestProblem(
-                HTTPStatus.CONFLICT, f"{answer.call_id} has been answered already: {text}"
-            )
+            raise ConflictError(f"{answer.call_id} has been answered already: {text}")

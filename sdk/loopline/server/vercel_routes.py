@@ -246,7 +246,7 @@ async def _answers(
     """Return the answers of a message to calls that wait, by call id.
 
     Raises:
-        RequestProblem: no call waits, and a call of the message has been answered already, 409.
+        ConflictError: no call waits, and a call of the message has been answered already.
         LooplineError: no call waits for an answer of the message.
     """
     key = conversation.conversation

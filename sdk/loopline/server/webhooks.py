@@ -41,7 +41,7 @@ class Webhooks:
         """Check that a webhook can be sent to a URL. The IP address is checked when it is sent.
 
         Raises:
-            RequestProblem: the server has no secret for signatures, or the URL is malformed or not https, 422.
+            LooplineError: the server has no secret for signatures, or the URL is malformed or not https.
         """
         if not self._secret:
             raise RequestProblem(
@@ -50,13 +50,9 @@ class Webhooks:
                 action_by="operator",
             )
         if not _is_web_url(url):
-            raise RequestProblem(
-                HTTPStatus.UNPROCESSABLE_ENTITY, "the webhook must have an http or https URL"
-            )
+            raise LooplineError("the webhook must have an http or https URL")
         if not url.lower().startswith("https:") and not self._networks:
-            raise RequestProblem(
-                HTTPStatus.UNPROCESSABLE_ENTITY, "the URL of a webhook must begin with https://"
-            )
+            raise LooplineError("the URL of a webhook must begin with https://")
 
     def send(
         self, url: str, key: ConversationKey, turn: str, data: JsonObject, turn_url: str = ""
