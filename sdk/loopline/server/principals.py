@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import fcntl
 import hmac
-import json
 import logging
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex, token_urlsafe
-from typing import Protocol
+from typing import Literal, Protocol
+
+from msgspec import DecodeError, Struct, json
 
 from loopline import timeline
 from loopline.clock import Clock, SystemClock
 from loopline.errors import LooplineError
-from loopline.models import Json, JsonObject
-from loopline.names import nearest_hint
 
 PRIVILEGED = "privileged"
 """The role that may read the conversations of all users of its tenant and project."""
 KEY_PREFIX = "llk"
 _KEY = re.compile(rf"{KEY_PREFIX}_([0-9a-f]{{16}})_[A-Za-z0-9_-]{{43}}")
-_FIELDS = ("id", "sha256", "tenant", "project", "user", "roles", "expires")
 _log = logging.getLogger("loopline")
 _NO_DIGEST = "0" * 64
 
@@ -80,14 +78,30 @@ class LocalUser:
         return self.principal
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredKey:
-    """A stored API key: its id, the SHA-256 of the key, and its owner. With `expires` None the key never expires."""
+class StoredKey(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A stored API key: its id, the SHA-256 of the key, its owner, and the time when it expires; "" is never."""
 
-    key_id: str
-    digest: str = field(repr=False)
-    principal: Principal
-    expires: datetime | None = None
+    id: str
+    sha256: str
+    tenant: str
+    project: str
+    user: str
+    roles: tuple[str, ...]
+    expires: str
+
+    def __post_init__(self) -> None:
+        if self.expires:
+            datetime.fromisoformat(self.expires)
+
+    def __repr__(self) -> str:
+        return f"StoredKey({self.id!r})"
+
+
+class _KeyFile(Struct, frozen=True, forbid_unknown_fields=True):
+    """The document in a file of API keys."""
+
+    version: Literal[1]
+    keys: tuple[StoredKey, ...]
 
 
 class ApiKeys:
@@ -97,7 +111,7 @@ class ApiKeys:
     """
 
     def __init__(self, keys: Sequence[StoredKey], clock: Clock | None = None) -> None:
-        self._keys = {key.key_id: key for key in keys}
+        self._keys = {key.id: key for key in keys}
         self._clock = clock or SystemClock()
         self._path: Path | None = None
         self._stamp = (0, 0, 0)
@@ -123,7 +137,7 @@ class ApiKeys:
         if self._path is None or (stamp := _stamp(self._path)) == self._stamp:
             return
         try:
-            self._keys = {key.key_id: key for key in read_keys(self._path)}
+            self._keys = {key.id: key for key in read_keys(self._path)}
         except LooplineError as error:
             if self._keys:
                 _log.error("all API keys are refused: %s", error)
@@ -138,12 +152,14 @@ class ApiKeys:
         key = self._keys.get(match[1]) if match else None
         digest = sha256(token.encode(errors="surrogatepass")).hexdigest()
         # An unknown key costs the same comparison as a known one, so its time reveals nothing.
-        is_right = hmac.compare_digest(digest, key.digest if key else _NO_DIGEST)
+        is_right = hmac.compare_digest(digest, key.sha256 if key else _NO_DIGEST)
         if key is None or not is_right:
             raise Unauthenticated("the API key is missing or unknown")
-        if key.expires is not None and key.expires <= self._clock.now():
+        if key.expires and datetime.fromisoformat(key.expires) <= self._clock.now():
             raise Unauthenticated("the API key has expired: ask for a new one")
-        return key.principal
+        return Principal(
+            tenant=key.tenant, project=key.project, user=key.user, roles=frozenset(key.roles)
+        )
 
 
 class FirstOf:
@@ -163,58 +179,37 @@ class FirstOf:
         raise Unauthenticated("; ".join(problems) or "the server has no authenticator")
 
 
-def read_keys(path: Path) -> list[StoredKey]:
+def read_keys(path: Path) -> Sequence[StoredKey]:
     """Read the keys of a file. A missing file has no keys.
 
     Raises:
         LooplineError: the file cannot be read, or is not a file of API keys.
     """
     try:
-        text = path.read_text("utf-8")
+        return json.decode(path.read_bytes(), type=_KeyFile).keys
     except FileNotFoundError:
-        return []
-    except (OSError, ValueError) as error:
+        return ()
+    except OSError as error:
         raise LooplineError(f"{path}: the file cannot be read: {error}") from error
-    try:
-        document: Json = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise LooplineError(f"{path}: the file is not valid JSON: {error}") from error
-    match document:
-        case {"version": 1, "keys": [*rows]}:
-            return [_parse_key(row, path) for row in rows]
-        case _:
-            raise LooplineError(f"{path}: this is not a file of API keys, version 1")
-
-
-def _parse_key(row: Json, path: Path) -> StoredKey:
-    for name in row if isinstance(row, dict) else ():
-        if name not in _FIELDS:
-            hint = nearest_hint(name, _FIELDS)
-            raise LooplineError(f"{path}: a key has the unknown field {name!r}, {hint}")
-    match row:
-        case {
-            "id": str(key_id),
-            "sha256": str(digest),
-            "tenant": str(tenant),
-            "project": str(project),
-            "user": str(user),
-            "roles": [*roles],
-            "expires": str(expires),
-        }:
-            names = frozenset(role for role in roles if isinstance(role, str))
-            owner = Principal(tenant=tenant, project=project, user=user, roles=names)
-            ends = datetime.fromisoformat(expires) if expires else None
-            return StoredKey(key_id=key_id, digest=digest, principal=owner, expires=ends)
-        case _:
-            raise LooplineError(f"{path}: a key lacks a field, or has one of the wrong type")
+    except (DecodeError, RecursionError) as error:
+        message = f"{path}: this is not a file of API keys, version 1: {error}"
+        raise LooplineError(message) from error
 
 
 def new_key(principal: Principal, expires: datetime | None = None) -> tuple[str, StoredKey]:
     """Create a key. Return its text, which is not stored, and the stored key."""
     key_id = token_hex(8)
     key = f"{KEY_PREFIX}_{key_id}_{token_urlsafe(32)}"
-    digest = sha256(key.encode()).hexdigest()
-    return key, StoredKey(key_id=key_id, digest=digest, principal=principal, expires=expires)
+    stored = StoredKey(
+        id=key_id,
+        sha256=sha256(key.encode()).hexdigest(),
+        tenant=principal.tenant,
+        project=principal.project,
+        user=principal.user,
+        roles=tuple(sorted(principal.roles)),
+        expires=timeline.iso_time(expires) if expires else "",
+    )
+    return key, stored
 
 
 def add_key(path: Path, principal: Principal, expires: datetime | None = None) -> str:
@@ -240,8 +235,8 @@ def revoke_key(path: Path, key_id: str) -> bool:
     removed = list[StoredKey]()
 
     def remove(keys: Sequence[StoredKey]) -> list[StoredKey]:
-        removed.extend(key for key in keys if key.key_id == key_id)
-        return [key for key in keys if key.key_id != key_id]
+        removed.extend(key for key in keys if key.id == key_id)
+        return [key for key in keys if key.id != key_id]
 
     _rewrite(path, remove)
     return bool(removed)
@@ -257,11 +252,11 @@ def _rewrite(path: Path, change: Callable[[Sequence[StoredKey]], Sequence[Stored
     try:
         with path.with_name(f".{path.name}.lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            rows: list[Json] = [_row(key) for key in change(read_keys(path))]
+            document = _KeyFile(1, tuple(change(read_keys(path))))
             new.unlink(missing_ok=True)  # a file of a killed process may have other permissions
             descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                json.dump({"version": 1, "keys": rows}, file, indent=1)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(json.format(json.encode(document), indent=1))
                 file.flush()
                 os.fsync(file.fileno())
             new.replace(path)
@@ -276,16 +271,3 @@ def _stamp(path: Path) -> tuple[int, int, int]:
     except OSError:
         return (0, 0, 0)
     return status.st_ino, status.st_mtime_ns, status.st_size
-
-
-def _row(key: StoredKey) -> JsonObject:
-    owner = key.principal
-    return {
-        "id": key.key_id,
-        "sha256": key.digest,
-        "tenant": owner.tenant,
-        "project": owner.project,
-        "user": owner.user,
-        "roles": list[Json](sorted(owner.roles)),
-        "expires": timeline.iso_time(key.expires) if key.expires else "",
-    }
