@@ -237,23 +237,30 @@ class ServerConnection:
             ServerUnreachable: as in `send`.
         """
         body = await self.send(request)
-        try:
-            value = decode(body, type=kind)
-            fields = decode(body, type=dict[str, Raw]) if required else {}
-        except (DecodeError, RecursionError) as error:
-            raise ServerProblem(
-                f"{request.path}: the answer is not that of a Loopline server: {error}",
-                status=HTTPStatus.BAD_GATEWAY,
-                action_by="operator",
-            ) from error
+        value = _decode_answer(request, body, kind)
+        fields = _decode_answer(request, body, dict[str, Raw]) if required else {}
         for name in required:
             if name not in fields:
-                raise ServerProblem(
-                    f"{request.path}: the answer has no {name!r}: the server has another version",
-                    status=HTTPStatus.BAD_GATEWAY,
-                    action_by="operator",
-                )
+                raise _unknown_answer(request, f"has no {name!r}: the server has another version")
         return value
+
+    async def read_field(self, request: ServerRequest, name: str, kind: type[Document]) -> Document:
+        """Send a request, and decode the field `name` of the answer as `kind`. Errors are those of `read`."""
+        fields = await self.read(request, dict[str, Raw], [name])
+        return _decode_answer(request, fields[name], kind)
+
+
+def _decode_answer(request: ServerRequest, body: bytes | Raw, kind: type[Document]) -> Document:
+    try:
+        return decode(body, type=kind)
+    except (DecodeError, RecursionError) as error:
+        text = f"is not that of a Loopline server: {error}"
+        raise _unknown_answer(request, text) from error
+
+
+def _unknown_answer(request: ServerRequest, text: str) -> ServerProblem:
+    message = f"{request.path}: the answer {text}"
+    return ServerProblem(message, status=HTTPStatus.BAD_GATEWAY, action_by="operator")
 
 
 async def wait_or_raise(attempts: Reconnection, response: httpx2.Response, body: bytes) -> None:
@@ -305,41 +312,19 @@ class PositionDocument(Struct):
     seq: int
 
 
-class DoneDocument(Struct):
-    """`done` is False if there was nothing to do."""
+class ApprovalDocument(Struct):
+    """A call that awaits approval, with its signed approval."""
 
-    done: bool
-
-
-class _ApprovalDocument(Struct):
     call_id: str
     approval: str
 
 
-class ApprovalsDocument(Struct):
-    """The calls that await approval, with their signed approvals."""
-
-    approvals: tuple[_ApprovalDocument, ...]
-
-
-class ForkDocument(Struct):
-    """The name of a new fork."""
-
-    conversation_id: str
-
-
-class StatusMeta(Struct):
+class StatusDocument(Struct):
     """The newest seq of a conversation, its turns that can be resumed, and those that no bundle resumes, with reasons."""
 
     last_seq: int
     resumable_turns: tuple[str, ...]
     left_turns: dict[str, str]
-
-
-class StatusDocument(Struct):
-    """The status of a conversation."""
-
-    meta: StatusMeta
 
 
 class BlocksDocument(Struct):
@@ -356,9 +341,3 @@ class ListedDocument(Struct):
     last_activity_at: str
     started_at: str
     title: str | None
-
-
-class ListDocument(Struct):
-    """The conversations of a user."""
-
-    items: tuple[ListedDocument, ...]

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, Unpack, overload
+from typing import Any, Self, Unpack
 from urllib.parse import quote
 
 from msgspec import structs
@@ -20,12 +20,9 @@ from typing_extensions import TypeForm, TypeVar
 from loopline import timeline
 from loopline.client.connection import (
     RETRY_SECONDS,
-    ApprovalsDocument,
+    ApprovalDocument,
     BlocksDocument,
-    DoneDocument,
-    ForkDocument,
     FormFile,
-    ListDocument,
     ListedDocument,
     PositionDocument,
     PrincipalDocument,
@@ -46,7 +43,7 @@ from loopline.names import AsyncContext
 from loopline.react import Limits
 from loopline.reader import Reading, block_at, check_name
 
-Out = TypeVar("Out")
+Out = TypeVar("Out", default=Any)
 Attachments = AttachmentInput | Sequence[AttachmentInput]
 NOT_FOUND = 404
 PAGE_BLOCKS = 1_000
@@ -70,7 +67,6 @@ class RemoteConversation:
         names = (conversation.tenant, conversation.project, conversation.name)
         self._path = "/conversations/" + "/".join(quote(name, safe="") for name in names)
 
-    @overload
     async def say(
         self,
         text: str,
@@ -78,30 +74,9 @@ class RemoteConversation:
         attachments: Attachments = (),
         when_busy: WhenBusy = "queue",
         key: str = "",
-        output_type: None = None,
+        output_type: TypeForm[Out] | None = None,
         **limits: Unpack[Limits],
-    ) -> timeline.TurnResult[Any]: ...
-    @overload
-    async def say(
-        self,
-        text: str,
-        *,
-        attachments: Attachments = (),
-        when_busy: WhenBusy = "queue",
-        key: str = "",
-        output_type: TypeForm[Out],
-        **limits: Unpack[Limits],
-    ) -> timeline.TurnResult[Out]: ...
-    async def say(
-        self,
-        text: str,
-        *,
-        attachments: Attachments = (),
-        when_busy: WhenBusy = "queue",
-        key: str = "",
-        output_type: object = None,
-        **limits: Unpack[Limits],
-    ) -> timeline.TurnResult[Any]:
+    ) -> timeline.TurnResult[Out]:
         """Send a message, and return the result of its turn.
 
         With a `key` that was used in the conversation before, nothing is sent and the result is that of the first message.
@@ -137,33 +112,17 @@ class RemoteConversation:
 
     async def listen(self, *, after: int | None = None) -> AsyncGenerator[Event, None]:
         """Yield the events of all turns from now on; with `after`, first every stored block after that seq."""
-        start = (await self._status()).meta.last_seq if after is None else after
+        start = (await self._status()).last_seq if after is None else after
         async for event in self._events(EventStream(self._connection, self._path, after=start)):
             yield event
 
-    @overload
     async def resume(
         self,
         values: Mapping[str, Json] | None = None,
         *,
-        output_type: None = None,
+        output_type: TypeForm[Out] | None = None,
         **limits: Unpack[Limits],
-    ) -> timeline.TurnResult[Any]: ...
-    @overload
-    async def resume(
-        self,
-        values: Mapping[str, Json] | None = None,
-        *,
-        output_type: TypeForm[Out],
-        **limits: Unpack[Limits],
-    ) -> timeline.TurnResult[Out]: ...
-    async def resume(
-        self,
-        values: Mapping[str, Json] | None = None,
-        *,
-        output_type: object = None,
-        **limits: Unpack[Limits],
-    ) -> timeline.TurnResult[Any]:
+    ) -> timeline.TurnResult[Out]:
         """Continue the turn that was cut off or is paused. `values` answer its calls by id, an approval with True or False.
 
         `output_type` decodes the answer, as for `say`.
@@ -250,8 +209,9 @@ class RemoteConversation:
             ConflictError: there is no block with that seq, or a conversation of that name exists.
         """
         request = self._request("fork", {"seq": seq, "name": name})
-        fork = await self._connection.read(replace(request, repeatable=bool(name)), ForkDocument)
-        key = structs.replace(self.conversation, name=fork.conversation_id)
+        request = replace(request, repeatable=bool(name))
+        fork = await self._connection.read_field(request, "conversation_id", str)
+        key = structs.replace(self.conversation, name=fork)
         return RemoteConversation(self._connection, key, self._bundle)
 
     async def read(self, refs: str | Sequence[str]) -> Reading:
@@ -321,10 +281,10 @@ class RemoteConversation:
         return EventStream(self._connection, self._path, request=request, joins=joins)
 
     async def _continuation(self, values: Mapping[str, Json] | None, limits: Limits) -> EventStream:
-        meta = (await self._status()).meta
-        if not meta.resumable_turns:
+        status = await self._status()
+        if not status.resumable_turns:
             raise LooplineError("there is nothing to resume: say something")
-        receipt = Receipt(meta.last_seq, timeline.turn_number(meta.resumable_turns[0]))
+        receipt = Receipt(status.last_seq, timeline.turn_number(status.resumable_turns[0]))
         body: JsonObject = {
             "values": dict(values or {}),
             "approvals": await self._approvals(values or {}),
@@ -339,8 +299,10 @@ class RemoteConversation:
         """Request signed approvals of calls, and return them by call id."""
         if not call_ids:
             return {}
-        document = await self._connection.read(self._get("approvals"), ApprovalsDocument)
-        return {row.call_id: row.approval for row in document.approvals if row.call_id in call_ids}
+        rows = await self._connection.read_field(
+            self._get("approvals"), "approvals", tuple[ApprovalDocument, ...]
+        )
+        return {row.call_id: row.approval for row in rows if row.call_id in call_ids}
 
     async def _interrupt(self, kind: str, text: str, attachments: Attachments, key: str) -> Receipt:
         files: list[Json] = [
@@ -374,10 +336,10 @@ class RemoteConversation:
                 yield event
 
     async def _status(self) -> StatusDocument:
-        return await self._connection.read(self._get("status"), StatusDocument)
+        return await self._connection.read_field(self._get("status"), "meta", StatusDocument)
 
     async def _done(self, action: str, body: JsonObject) -> bool:
-        return (await self._connection.read(self._request(action, body), DoneDocument)).done
+        return await self._connection.read_field(self._request(action, body), "done", bool)
 
     def _get(self, action: str, *query: tuple[str, str]) -> ServerRequest:
         return ServerRequest(method="GET", path=f"{self._path}/{action}", query=query)
@@ -537,4 +499,4 @@ class RemoteServer(AsyncContext):
             path=f"/conversations/{own.tenant}/{own.project}",
             query=[("last_n", f"{limit}")],
         )
-        return (await self._connection.read(request, ListDocument)).items
+        return await self._connection.read_field(request, "items", tuple[ListedDocument, ...])

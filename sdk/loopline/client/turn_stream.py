@@ -242,7 +242,8 @@ class EventStream:
             LooplineError: the turn was cut off, and only `resume` continues it.
         """
         request = ServerRequest(method="GET", path=f"{self._path}/status")
-        left_turns = (await self._connection.read(request, StatusDocument)).meta.left_turns
+        status = await self._connection.read_field(request, "meta", StatusDocument)
+        left_turns = status.left_turns
         if receipt.turn_id in left_turns:
             reason = left_turns[receipt.turn_id]
             raise LooplineError(f"{receipt.turn_id} was cut off, resume() continues it: {reason}")
