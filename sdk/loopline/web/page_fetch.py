@@ -6,7 +6,7 @@ import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Protocol, cast
+from typing import Any
 from urllib.parse import urlsplit
 
 from loopline.clock import Clock
@@ -22,39 +22,11 @@ _HTML = ("text/html", "application/xhtml+xml")
 _PLAIN = ("application/json", "application/xml")
 
 
-class _Robots(Protocol):
-    """The rules of a site."""
-
-    def can_fetch(self, url: str, user_agent: str, /) -> bool: ...
-
-
-class _RobotsParser(Protocol):
-    def parse(self, content: str, /) -> _Robots: ...
-
-
-class _Protego(Protocol):
-    Protego: _RobotsParser
-
-
-class _Extracted(Protocol):
-    """The used fields of a trafilatura document; the types of the library are incomplete."""
-
-    title: str | None
-    date: str | None
-    text: str | None
-
-
-class _Trafilatura(Protocol):
-    def bare_extraction(
-        self, page: bytes | str, *, url: str, with_metadata: bool, include_links: bool
-    ) -> _Extracted | None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class _SiteRules:
     until: float
-    robots: _Robots | None
-    """None if the site does not allow any page."""
+    robots: Any
+    """A `protego.Protego`, or None if the site does not allow any page."""
 
 
 class PageFetch:
@@ -98,8 +70,8 @@ class PageFetch:
         if response.status >= 500:
             return _SiteRules(self._clock.elapsed(), None)
         text = response.body.decode("utf-8", "replace") if response.status < 400 else ""
-        protego = cast("_Protego", import_module("protego"))
-        return _SiteRules(until, await asyncio.to_thread(protego.Protego.parse, text))
+        parse: Any = import_module("protego").Protego.parse
+        return _SiteRules(until, await asyncio.to_thread(parse, text))
 
 
 def _page(response: WebResponse) -> WebPage:
@@ -117,11 +89,9 @@ def _page(response: WebResponse) -> WebPage:
 
 
 def _extract_html(response: WebResponse) -> WebPage:
-    trafilatura = cast("_Trafilatura", import_module("trafilatura"))
+    extract: Any = import_module("trafilatura").bare_extraction
     source = _decode(response) if response.charset else response.body
-    document = trafilatura.bare_extraction(
-        source, url=response.url, with_metadata=True, include_links=False
-    )
+    document = extract(source, url=response.url, with_metadata=True, include_links=False)
     if document is None or not document.text:
         raise ToolError(f"{one_line(response.url)} has no text that can be read")
     return WebPage(

@@ -6,7 +6,7 @@ The requests, as documented on 2026-11-22: SearXNG `GET /search?format=json`, Br
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pydantic import AliasChoices, AliasPath, BaseModel, Field, ValidationError
@@ -41,14 +41,11 @@ class _Results(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchEngine:
-    """A search server: its URL and its key."""
+    """A search server: its name ("searxng", "brave" or "tavily"), its URL and its key."""
 
     name: str
     url: str
     key: str = field(default="", repr=False)
-
-
-_Request = Callable[[BoundedClient, SearchEngine, str, int], Awaitable[WebResponse]]
 
 
 class EngineSearch:
@@ -64,7 +61,7 @@ class EngineSearch:
         Raises:
             ToolError: the engine refuses or fails; the key is not in the message.
         """
-        response = await _REQUESTS[self._engine.name](self._client, self._engine, query, limit)
+        response = await self._request(query, limit)
         if response.status >= 400:
             raise ToolError(f"{self._engine.name} answered {response.status}")
         try:
@@ -82,35 +79,20 @@ class EngineSearch:
             for hit in results[:limit]
         ]
 
-
-async def _searxng(
-    client: BoundedClient, engine: SearchEngine, query: str, limit: int
-) -> WebResponse:
-    del limit
-    params = {"q": query, "format": "json"}
-    return await client.request("GET", f"{engine.url}/search", params=params)
-
-
-async def _brave(
-    client: BoundedClient, engine: SearchEngine, query: str, limit: int
-) -> WebResponse:
-    return await client.request(
-        "GET",
-        f"{engine.url}/res/v1/web/search",
-        params={"q": query, "count": str(limit)},
-        headers={"X-Subscription-Token": engine.key, "Accept": "application/json"},
-    )
-
-
-async def _tavily(
-    client: BoundedClient, engine: SearchEngine, query: str, limit: int
-) -> WebResponse:
-    return await client.request(
-        "POST",
-        f"{engine.url}/search",
-        json={"query": query, "max_results": limit},
-        headers={"Authorization": f"Bearer {engine.key}"},
-    )
-
-
-_REQUESTS: Mapping[str, _Request] = {"searxng": _searxng, "brave": _brave, "tavily": _tavily}
+    async def _request(self, query: str, limit: int) -> WebResponse:
+        url = self._engine.url
+        key = self._engine.key
+        match self._engine.name:
+            case "searxng":
+                params = {"q": query, "format": "json"}
+                return await self._client.request("GET", f"{url}/search", params=params)
+            case "brave":
+                params = {"q": query, "count": f"{limit}"}
+                headers = {"X-Subscription-Token": key, "Accept": "application/json"}
+                url = f"{url}/res/v1/web/search"
+                return await self._client.request("GET", url, params=params, headers=headers)
+            case _:
+                body = {"query": query, "max_results": limit}
+                headers = {"Authorization": f"Bearer {key}"}
+                url = f"{url}/search"
+                return await self._client.request("POST", url, json=body, headers=headers)
