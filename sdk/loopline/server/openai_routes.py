@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from http import HTTPStatus
 from secrets import token_hex
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, Literal
 
 from fastapi import APIRouter, Header, Path, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from fastapi.routing import APIRoute
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from loopline.conversations import Conversation, HandedOver, Submission
 from loopline.errors import LooplineError
@@ -26,10 +26,11 @@ from loopline.events import (
     failure_data,
     outcome_of,
 )
+from loopline.files import Attachment
 from loopline.models import well_formed
 from loopline.server.access import CallerDep, HostDep, key_of
 from loopline.server.approvals import waiting_questions
-from loopline.server.bodies import NAME
+from loopline.server.bodies import NAME, TEXT, decode_file
 from loopline.server.bundle_host import BundleHost
 from loopline.server.event_streams import (
     DONE_FRAME,
@@ -39,12 +40,6 @@ from loopline.server.event_streams import (
     subscribe_early,
 )
 from loopline.server.guards import BodyRefused
-from loopline.server.openai_bodies import (
-    RESPONSE,
-    ClientMessages,
-    CompletionBody,
-    ResponseBody,
-)
 from loopline.server.principals import Principal
 from loopline.server.problems import (
     DETAIL_CHARACTERS,
@@ -55,6 +50,205 @@ from loopline.server.problems import (
 )
 from loopline.server.turn_requests import TurnRequest, open_fork, send_answers, submit_message
 from loopline.timeline import turn_number
+
+MESSAGES = 2_000
+NAMED = "conversation_id"
+"""The key of the metadata for the name of the conversation."""
+RESPONSE = "resp_"
+"""The beginning of the id of a response."""
+
+
+class _Part(BaseModel):
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore")
+
+
+class TextPart(_Part):
+    """A part with a text."""
+
+    type: Literal["text", "input_text", "output_text"]
+    text: Annotated[str, Field(max_length=TEXT)]
+
+
+class ImageUrl(_Part):
+    """The bytes of an image in a data URL."""
+
+    url: str
+
+
+class ImagePart(_Part):
+    """A part with an image, as chat completions have it."""
+
+    type: Literal["image_url"]
+    image_url: ImageUrl
+
+
+class InputImagePart(_Part):
+    """A part with an image, as responses have it: its bytes in a data URL."""
+
+    type: Literal["input_image"]
+    image_url: str
+
+
+class FileData(_Part):
+    """The bytes of a file in a data URL, and its name."""
+
+    file_data: str
+    filename: Annotated[str, Field(max_length=NAME)] = ""
+
+
+class FilePart(_Part):
+    """A part with a file, such as a PDF, as chat completions have it."""
+
+    type: Literal["file"]
+    file: FileData
+
+
+class InputFilePart(FileData):
+    """A part with a file, as responses have it."""
+
+    type: Literal["input_file"]
+
+
+Part = Annotated[
+    TextPart | ImagePart | InputImagePart | FilePart | InputFilePart, Field(discriminator="type")
+]
+
+
+class ChatMessage(_Part):
+    """A message of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: Annotated[str, Field(max_length=TEXT)] | list[Part] | None = None
+
+    @property
+    def parts(self) -> Sequence[Part]:
+        """The parts of the content; a text is one part."""
+        match self.content:
+            case None:
+                return ()
+            case str(text):
+                return (TextPart(type="text", text=text),)
+            case parts:
+                return parts
+
+    @property
+    def text(self) -> str:
+        """The texts of the message, joined by line breaks."""
+        return "\n".join(part.text for part in self.parts if isinstance(part, TextPart))
+
+
+class InputMessage(ChatMessage):
+    """A message in the input of a response."""
+
+    type: Literal["message"] = "message"
+
+
+class InputReasoning(_Part):
+    """The reasoning of an earlier response, which a client sends back; it is not used."""
+
+    type: Literal["reasoning"]
+
+
+def _content(
+    messages: Sequence[ChatMessage], *, with_transcript: bool
+) -> tuple[str, list[Attachment]]:
+    """Return the text and the files of the user's messages after the last answer.
+
+    With `with_transcript`, the text begins with the earlier messages and the instructions.
+
+    Raises:
+        LooplineError: the messages have no text, or a file is not in a data URL.
+    """
+    roles = [message.role for message in messages]
+    begin = max((at + 1 for at, role in enumerate(roles) if role == "assistant"), default=0)
+    newest = [message for message in messages[begin:] if message.role == "user"]
+    text = "\n".join(message.text for message in newest if message.text)
+    if not text:
+        raise LooplineError("the last message must be a message of the user with a text")
+    earlier = [
+        f"{message.role}: {message.text}"
+        for at, message in enumerate(messages)
+        if message.text and (at < begin or message.role != "user")
+    ]
+    if with_transcript and earlier:
+        before = "\n".join(earlier)
+        text = f"[Earlier in this conversation]\n{before}\n[Now]\n{text}"
+    files: list[Attachment] = []
+    for part in (part for message in newest for part in message.parts):
+        match part:
+            case TextPart():
+                pass
+            case ImagePart(image_url=ImageUrl(url=url)) | InputImagePart(image_url=str(url)):
+                files.append(decode_file(f"image-{len(files) + 1}", url))
+            case FilePart(file=file) | (InputFilePart() as file):
+                name = file.filename or f"file-{len(files) + 1}"
+                files.append(decode_file(name, file.file_data))
+    return text, files
+
+
+class StreamOptions(_Part):
+    """The options of a stream."""
+
+    include_usage: bool = False
+
+
+class ReplyBody(_Part):
+    """The fields that both requests have. `model` is the id of a bundle."""
+
+    model: Annotated[str, Field(max_length=NAME)] = ""
+    stream: bool = False
+    tools: Annotated[list[JsonValue], Field(max_length=0)] | None = None
+    metadata: Annotated[dict[str, str], Field(max_length=50)] | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the conversation that the metadata has, or an empty text."""
+        return (self.metadata or {}).get(NAMED, "")
+
+
+class CompletionBody(ReplyBody):
+    """A request for a chat completion."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MESSAGES)]
+    stream_options: StreamOptions | None = None
+    n: Annotated[int, Field(ge=1, le=1)] | None = None
+
+
+class ResponseConversation(_Part):
+    """The name of a conversation."""
+
+    id: Annotated[str, Field(max_length=NAME)]
+
+
+class ResponseBody(ReplyBody):
+    """A request for a response."""
+
+    input: (
+        Annotated[str, Field(max_length=TEXT)]
+        | Annotated[list[InputMessage | InputReasoning], Field(max_length=MESSAGES)]
+    )
+    instructions: Annotated[str, Field(max_length=TEXT)] | None = None
+    conversation: Annotated[str, Field(max_length=NAME)] | ResponseConversation | None = None
+    previous_response_id: Annotated[str, Field(max_length=2 * NAME)] | None = None
+    background: Literal[False] | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the conversation, or an empty text."""
+        match self.conversation:
+            case None:
+                return super().name
+            case str(name) | ResponseConversation(id=name):
+                return name
+
+    @property
+    def messages(self) -> Sequence[ChatMessage]:
+        """The instructions as a message, and the messages of the input."""
+        system = ChatMessage(role="system", content=self.instructions)
+        if isinstance(self.input, str):
+            return [system, ChatMessage(role="user", content=self.input)]
+        return [system, *(item for item in self.input if isinstance(item, InputMessage))]
+
 
 CONVERSATION = "Loopline-Conversation"
 _KINDS = {
@@ -193,9 +387,7 @@ async def _reply(
     """Send the newest message of the client, and return the reply in one piece or as a stream."""
     key = conversation.conversation
     with subscribe_early(host, conversation, is_streamed=body.stream) as early:
-        request = await _submit(
-            host, conversation, body.client_messages, idempotency_key, is_new=is_new
-        )
+        request = await _submit(host, conversation, body.messages, idempotency_key, is_new=is_new)
         blocks = await conversation.blocks(after=request.after, limit=1)
         created = blocks[0].ts if blocks else host.clock.now()
         head = ReplyHead(
@@ -272,7 +464,7 @@ async def _continued(
 async def _submit(
     host: BundleHost,
     conversation: Conversation[Any],
-    messages: ClientMessages,
+    messages: Sequence[ChatMessage],
     idempotency_key: str,
     *,
     is_new: bool,
@@ -282,7 +474,7 @@ async def _submit(
     A message that is no answer ends the paused turn. A question of a running turn is not answered here: the message waits
     until the turn has ended.
     """
-    text = messages.text(with_transcript=is_new)
+    text, files = _content(messages, with_transcript=is_new)
     key = conversation.conversation
     questions = {} if is_new else await waiting_questions(host.log, key)
     paused = [question for question in questions.values() if not question.stays_open]
@@ -291,7 +483,7 @@ async def _submit(
         values = {answer.call_id: answer.value}
         return await send_answers(host, conversation, values, answer.approvals)
     submission = await submit_message(
-        host, conversation, text, attachments=messages.attachments(), key=idempotency_key
+        host, conversation, text, attachments=files, key=idempotency_key
     )
     return TurnRequest.of_message(submission)
 
