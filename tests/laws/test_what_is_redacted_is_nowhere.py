@@ -27,7 +27,7 @@ from loopline.redaction.redaction import (
     redact_text,
 )
 from loopline.server import app
-from loopline.server.application import bundle_host
+from loopline.server.bundle_host import bundle_host
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.timeline.sources import SourceSpan
 from tests.support.attachment_corpus import docx

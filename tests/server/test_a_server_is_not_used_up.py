@@ -15,7 +15,7 @@ from starlette.types import Message
 
 from loopline.models import JsonObject
 from loopline.server import ServerSettings, app
-from loopline.server.application import bundle_host
+from loopline.server.bundle_host import bundle_host
 from loopline.server.problems import RequestProblem
 from loopline.server.request_access import Listeners
 from loopline.timeline import ConversationKey
@@ -125,7 +125,7 @@ def test_a_user_has_a_share_of_the_places_for_listeners() -> None:
     with pytest.raises(RequestProblem, match="4 streams are open already"):
         listeners.take(structs.replace(KEY, user="eve"))
     for place in [*places, *places]:
-        place.release()
+        place.close()
     assert listeners.count == 0
     listeners.take(ann)
     assert listeners.count == 1

@@ -26,7 +26,7 @@ from wsproto.events import (
 )
 
 from loopline.server import ApiKeys, Principal, ServerSettings, add_key, app
-from loopline.server.application import bundle_host
+from loopline.server.bundle_host import bundle_host
 from loopline.server.guards import UNREAD_BYTES
 from loopline.server.problems import RequestProblem
 from loopline.server.request_access import FIRST_PACKET_BYTES, body_bytes_limit

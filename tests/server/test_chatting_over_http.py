@@ -21,7 +21,7 @@ from msgspec import to_builtins
 from loopline import Bundle, Output, Source, tool
 from loopline.models import JsonObject, Prompt, Reply, TextDelta
 from loopline.server import ServerSettings, app
-from loopline.server.application import bundle_host
+from loopline.server.bundle_host import bundle_host
 from loopline.testing import Call, Say, ScriptedModel
 from tests.mcp.served import Served, sdk
 from tests.support.echo_model import EchoModel

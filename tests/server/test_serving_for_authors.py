@@ -12,7 +12,7 @@ import pytest
 from loopline import Bundle, LooplineError
 from loopline.bundle import Setting
 from loopline.server import ServerSettings, app
-from loopline.server.application import bundle_host
+from loopline.server.bundle_host import bundle_host
 from tests.doors.command import Loopline
 from tests.support.echo_model import EchoModel
 

@@ -10,7 +10,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from loopline.conversations import Conversation
 from loopline.reader import check_name
-from loopline.server.bundle_host import BundleHost
+from loopline.server.bundle_host import BundleHost, bundle_host
 from loopline.server.principals import Principal
 from loopline.server.problems import forbidden, not_found
 from loopline.server.request_access import access_of
@@ -24,9 +24,7 @@ _bearer = HTTPBearer(auto_error=False, description="An API key or a JWT.")
 
 def host_of(request: Request) -> BundleHost:
     """Return the host of the app that serves the request."""
-    host = request.app.state.host
-    assert isinstance(host, BundleHost)
-    return host
+    return bundle_host(request.app)
 
 
 HostDep = Annotated[BundleHost, Depends(host_of)]

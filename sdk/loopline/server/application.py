@@ -31,7 +31,7 @@ from loopline.server import (
     resource_routes,
     vercel_routes,
 )
-from loopline.server.bundle_host import BundleHost, BundleSource
+from loopline.server.bundle_host import BundleHost, BundleSource, bundle_host
 from loopline.server.connections import ConnectionConfig, raise_descriptor_limit
 from loopline.server.guards import RequestGuard
 from loopline.server.principals import Authenticator
@@ -128,13 +128,7 @@ def app(
 
 BACKLOG = 2_048
 """How many connections wait in the kernel to be accepted."""
-ACCEPTED_AT_ONCE = 16
-"""How many connections the event loop accepts before it can refuse one. Each has a file descriptor by then."""
 TICK_SECONDS = 0.1
-GRACE_SECONDS = 1
-"""How long requests may take to end after their turns are handed over."""
-
-
 CLOSING_SECONDS = 5.0
 """The shortest time that a server has for its shutdown, even if `drain_seconds` is shorter."""
 _log = logging.getLogger("loopline")
@@ -239,13 +233,6 @@ def _url_host(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def bundle_host(served: FastAPI) -> BundleHost:
-    """Return the host of an app."""
-    host = served.state.host
-    assert isinstance(host, BundleHost)
-    return host
-
-
 def make_server(
     served: FastAPI,
     *,
@@ -268,13 +255,4 @@ def make_server(
             "name a file of API keys (--keys FILE) or an issuer of tokens (--issuer URL)"
         )
     raise_descriptor_limit()
-    config = ConnectionConfig(
-        served,
-        host=host,
-        port=port,
-        backlog=ACCEPTED_AT_ONCE,
-        grace_seconds=GRACE_SECONDS,
-        settings=bundles.settings,
-        body_bytes=bundles.body_bytes,
-    )
-    return _DrainingServer(config, bundles, on_listening)
+    return _DrainingServer(ConnectionConfig(served, host, port), bundles, on_listening)

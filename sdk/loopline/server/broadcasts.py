@@ -152,9 +152,8 @@ class ConversationBroadcast:
         conversation: Conversation[Any],
         clock: Clock,
         keep_alive_seconds: float,
-        *,
         head: int,
-        file_url: events.FileUrl | None = None,
+        file_url: events.FileUrl | None,
     ) -> None:
         self.listeners = 0
         self._file_url = file_url
@@ -421,14 +420,10 @@ class Broadcasts:
         if broadcast is None or broadcast.is_closed:
             head = summary.head if summary else 0
             make = self._file_url_maker
-            broadcast = ConversationBroadcast(
-                conversation,
-                self._clock,
-                self._keep_alive_seconds,
-                head=head,
-                file_url=make(conversation.conversation) if make else None,
+            url = make(conversation.conversation) if make else None
+            broadcast = self._open[bundle, conversation.conversation] = ConversationBroadcast(
+                conversation, self._clock, self._keep_alive_seconds, head, url
             )
-            self._open[bundle, conversation.conversation] = broadcast
         if self._draining.is_set():
             broadcast.close()
         if self._ending is None:

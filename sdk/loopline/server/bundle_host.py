@@ -18,6 +18,7 @@ from secrets import token_bytes
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from fastapi import FastAPI
 from pydantic_core import to_jsonable_python
 
 from loopline.bundle import Bundle, Setting
@@ -535,6 +536,13 @@ class BundleHost:
             "%s tenant=%r project=%r user=%r conversation=%r%s",
             *(action, key.tenant, key.project, key.user, key.name, suffix),
         )
+
+
+def bundle_host(served: FastAPI) -> BundleHost:
+    """Return the host of an app."""
+    host = served.state.host
+    assert isinstance(host, BundleHost)
+    return host
 
 
 def _is_of_client(error: Exception) -> bool:

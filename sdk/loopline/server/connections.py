@@ -19,6 +19,7 @@ from uvicorn.protocols.websockets.wsproto_impl import (
 from uvicorn.server import ServerState
 from wsproto import events
 
+from loopline.server.bundle_host import bundle_host
 from loopline.server.guards import UNLOCK
 from loopline.server.problems import RequestProblem
 from loopline.server.request_access import FIRST_PACKET_BYTES, UNKNOWN, SharedLimit
@@ -33,6 +34,10 @@ RESERVED = 128
 DESCRIPTORS_OF_A_TURN = 2
 FEWEST = 64
 LOG_SECONDS = 60.0
+ACCEPTED_AT_ONCE = 16
+"""How many connections the event loop accepts before it can refuse one. Each has a file descriptor by then."""
+GRACE_SECONDS = 1
+"""How long requests may take to end after their turns are handed over."""
 FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 2\r\nConnection: close\r\n"
     b"Content-Length: 0\r\n\r\n"
@@ -80,17 +85,7 @@ _LOGGING: dict[str, Any] = {
 class ConnectionConfig(uvicorn.Config):
     """The uvicorn configuration of a server that limits its connections."""
 
-    def __init__(
-        self,
-        app: FastAPI,
-        *,
-        host: str,
-        port: int,
-        backlog: int,
-        grace_seconds: int,
-        settings: ServerSettings,
-        body_bytes: SharedLimit,
-    ) -> None:
+    def __init__(self, app: FastAPI, host: str, port: int) -> None:
         super().__init__(
             app,
             host=host,
@@ -99,16 +94,17 @@ class ConnectionConfig(uvicorn.Config):
             log_level="warning",
             access_log=False,
             server_header=False,
-            backlog=backlog,
+            backlog=ACCEPTED_AT_ONCE,
             http=HttpConnection,
             ws=SocketConnection,
             ws_per_message_deflate=False,  # a packet of 8 KiB could have megabytes in it
             h11_max_incomplete_event_size=HEADER_BYTES,
-            timeout_graceful_shutdown=grace_seconds,
+            timeout_graceful_shutdown=GRACE_SECONDS,
         )
-        self.body_bytes = body_bytes
+        bundles = bundle_host(app)
+        self.body_bytes: SharedLimit = bundles.body_bytes
         self.descriptors: int = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        self.most_connections: int = most_connections(settings, self.descriptors)
+        self.most_connections: int = most_connections(bundles.settings, self.descriptors)
         self._logged_at = -LOG_SECONDS
 
     def log_full(self) -> None:

@@ -23,7 +23,7 @@ from loopline.server.broadcasts import LAST_RECORD, SERVER_ENDS
 from loopline.server.bundle_host import BundleHost
 from loopline.server.principals import Unauthenticated
 from loopline.server.problems import problem_of, response_to
-from loopline.server.request_access import ListenerSlot, access_of
+from loopline.server.request_access import access_of
 from loopline.server.turn_requests import TurnRequest
 from loopline.timeline import Block, ConversationKey, open_timeline
 
@@ -34,14 +34,14 @@ class EarlyEvents:
     Leaving the context with an exception closes the subscription. Otherwise the stream that reads the events closes it.
     """
 
-    def __init__(self, conversation: Conversation[Any], slot: ListenerSlot | None = None) -> None:
-        """Subscribe. `close` releases the listener slot."""
-        self.slot = slot
+    def __init__(self, conversation: Conversation[Any], slot: ExitStack | None = None) -> None:
+        """Subscribe. `close` frees the listener slot."""
         self._read = conversation.blocks
         self._order = conversation.event_order(0)
         self._mailbox = Mailbox(limit=HELD_SIZE)
-        self._subscription = ExitStack()
-        self._subscription.enter_context(conversation.subscribed(self._mailbox.put))
+        self._open = slot or ExitStack()
+        self._open.callback(self._mailbox.close)
+        self._open.enter_context(conversation.subscribed(self._mailbox.put))
 
     def __enter__(self) -> EarlyEvents:
         return self
@@ -60,11 +60,8 @@ class EarlyEvents:
         return order_events(self._mailbox, self._order, self._read)
 
     def close(self) -> None:
-        """Release the slot and end the subscription. An iteration over `events` ends."""
-        if self.slot is not None:
-            self.slot.release()
-        self._subscription.close()
-        self._mailbox.close()
+        """Free the slot and end the subscription. An iteration over `events` ends."""
+        self._open.close()
 
 
 def subscribe_early(
@@ -121,15 +118,13 @@ class EventResponse(StreamingResponse):
         Raises:
             RequestProblem: too many streams are open, 429 or 503.
         """
-        slot = early.slot if early is not None else None
-        self._slot = slot or host.listeners.take(key)
+        self._open = early or host.listeners.take(key)
         all_headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", **(headers or {})}
         self._on_abandoned = on_abandoned
         self._is_complete = False
         self._frames = self._until_end(frames)
         super().__init__(self._frames, media_type=MEDIA_TYPE, headers=all_headers)
         self._host = host
-        self._early = early
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the frames."""
@@ -164,10 +159,8 @@ class EventResponse(StreamingResponse):
                 await response_to(problem_of(Unauthenticated(reason)))(scope, receive, send)
         finally:
             self._host.tokens.discard(access.token, stream)
-            self._slot.release()
+            self._open.close()
             await self._frames.aclose()  # it may still wait for the lost client
-            if self._early is not None:
-                self._early.close()
             if self._on_abandoned is not None and not (self._is_complete or is_cancelled):
                 await self._on_abandoned()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -165,44 +166,26 @@ def body_bytes_limit(limit: int, *, is_shared: bool) -> SharedLimit:
     )
 
 
-class ListenerSlot:
-    """The slot of one listener. Only the first release counts."""
-
-    def __init__(self, limit: SharedLimit, user: Sender) -> None:
-        self._limit = limit
-        self._user = user
-        self._is_taken = True
-
-    def release(self) -> None:
-        """Free the slot for another listener."""
-        if self._is_taken:
-            self._is_taken = False
-            self._limit.subtract(self._user, 1)
-
-
-class Listeners:
+class Listeners(SharedLimit):
     """The slots of listeners: event streams and sockets."""
 
     def __init__(self, limit: int, user_limit: int | None) -> None:
         """Without `user_limit` one user may have all slots."""
-        self._slots = SharedLimit(
+        super().__init__(
             limit,
             user_limit,
             full_text=f"{limit} streams are open already: try again",
             user_full_text=f"a user may have {user_limit} streams open: close one of them",
         )
 
-    @property
-    def count(self) -> int:
-        """The number of listeners."""
-        return self._slots.count
-
-    def take(self, owner: ConversationKey | Principal) -> ListenerSlot:
-        """Take a slot for the user of a conversation or of a token.
+    def take(self, owner: ConversationKey | Principal) -> ExitStack:
+        """Take a slot for the user of a conversation or of a token. The first `close` of the result frees it.
 
         Raises:
             RequestProblem: the user has too many listeners, 429; or all users together, 503.
         """
         user = sender_of(owner)
-        self._slots.add(user, 1)
-        return ListenerSlot(self._slots, user)
+        self.add(user, 1)
+        slot = ExitStack()
+        slot.callback(self.subtract, user, 1)
+        return slot

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import ExitStack, aclosing, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from importlib import import_module
@@ -31,7 +31,6 @@ from loopline.server.principals import Principal, Unauthenticated
 from loopline.server.problems import problem_of, response_to, unavailable
 from loopline.server.request_access import (
     FIRST_PACKET_SECONDS,
-    ListenerSlot,
     SocketEntry,
 )
 from loopline.server.turn_requests import send_answers, submit_message
@@ -184,7 +183,7 @@ class _OpenSocket:
     principal: Principal
     token: str
     stream: OpenStream
-    slot: ListenerSlot
+    slot: ExitStack
 
 
 class SocketHost:
@@ -358,7 +357,7 @@ class SocketHost:
         del reason
         opened = self._open.pop(sid, None)
         if opened is not None:
-            opened.slot.release()
+            opened.slot.close()
             self._host.tokens.discard(opened.token, opened.stream)
             self._known.pop(opened.connection, None)
         for (socket_id, _), pump in list(self._pumps.items()):
