@@ -15,7 +15,7 @@ from collections.abc import (
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Generic, Unpack, get_args, overload
+from typing import Any, Generic, Literal, Unpack, get_args, overload
 
 from msgspec import structs
 from typing_extensions import TypeForm, TypeVar
@@ -324,13 +324,9 @@ class Conversation(ConversationReader, Generic[T_co]):
                 bundle; nothing was recorded.
             AttachmentError: the values are too large; nothing was recorded.
         """
-        resumption = Resumption(
-            values=values,
-            limits=limits,
-            output=output_type_of(output_type),
-            any_bundle=any_bundle,
+        return await self._resume(
+            Resumption(values, output_type_of(output_type), limits, any_bundle)
         )
-        return await self._resume(resumption)
 
     async def stream_resume(
         self,
@@ -341,12 +337,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         **limits: Unpack[Limits],
     ) -> AsyncIterator[Event]:
         """Resume as `resume` does, and yield the events of the turn."""
-        resumption = Resumption(
-            values=values,
-            limits=limits,
-            output=output_type_of(output_type),
-            any_bundle=any_bundle,
-        )
+        resumption = Resumption(values, output_type_of(output_type), limits, any_bundle)
         async for event in self._stream(
             lambda sink: self._resume(structs.replace(resumption, sink=sink))
         ):
@@ -360,7 +351,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         **limits: Unpack[Limits],
     ) -> Submission:
         """Resume as `resume` does, and return once the answers are stored; the turn runs in the background."""
-        resumption = Resumption(values=values, limits=limits, output=output_type_of(output_type))
+        resumption = Resumption(values, output_type_of(output_type), limits)
         number = await self._answer(resumption)
         timeline = await open_timeline(self._log, self.conversation)
         receipt = Receipt(timeline.seq, number or turn_to_continue(timeline))
@@ -388,7 +379,7 @@ class Conversation(ConversationReader, Generic[T_co]):
             LooplineError: the conversation has not begun.
         """
         files = await self._checks.attachments(text, attachments)
-        return await self.interrupts.steer(text, files, key=key)
+        return await self.interrupts.add("steer", text, files, key=key)
 
     async def followup(self, text: str, *, attachments: Attachments = (), key: str = "") -> Receipt:
         """Add a message to the running turn, or to the next one if none is running.
@@ -398,7 +389,7 @@ class Conversation(ConversationReader, Generic[T_co]):
             LooplineError: the conversation has not begun.
         """
         files = await self._checks.attachments(text, attachments)
-        return await self.interrupts.followup(text, files, key=key)
+        return await self.interrupts.add("followup", text, files, key=key)
 
     async def recall(self, receipt: Receipt) -> bool:
         """Take a message back, unless a round has taken it; return whether it was taken back."""
@@ -662,9 +653,8 @@ class Conversation(ConversationReader, Generic[T_co]):
 
     async def _join(self, message: Message) -> TurnResult[Any] | None:
         """Add the message to the running turn and return the result of the turn that took it, None if it was too late."""
-        steers = message.when_busy == "steer"
-        add = self.interrupts.steer if steers else self.interrupts.followup
-        receipt = await add(message.text, message.files, key=message.key)
+        kind: Literal["followup", "steer"] = "steer" if message.when_busy == "steer" else "followup"
+        receipt = await self.interrupts.add(kind, message.text, message.files, key=message.key)
         if message.on_receipt is not None:
             message.on_receipt(receipt)
         reads = message.output or self._turns.output

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Literal, Protocol
 
 from loopline.clock import Clock
 from loopline.errors import ConflictError, LooplineError
@@ -110,30 +110,37 @@ class InterruptQueue:
         self._conversation = conversation
         self._turns = turns
 
-    async def followup(
-        self, text: str, files: Sequence[UserAttachment] = (), *, key: str = ""
+    async def add(
+        self,
+        kind: Literal["followup", "steer"],
+        text: str,
+        files: Sequence[UserAttachment] = (),
+        *,
+        key: str = "",
     ) -> Receipt:
         """Add a message to the running turn, or to the next one if no turn is running.
 
-        Raises:
-            LooplineError: the conversation has not begun.
-        """
-        turn = await self._newest("there is nothing to follow up: say something first")
-        followup = UserFollowup(text=check_message_text(text), sender=self._turns.sender)
-        return await self._add(followup, turn, files, key)
-
-    async def steer(
-        self, text: str, files: Sequence[UserAttachment] = (), *, key: str = ""
-    ) -> Receipt:
-        """Redirect the running turn: its current model reply or tool calls are cancelled for this message.
+        A "steer" also cancels the current model reply or tool calls of the turn. A file is renamed if the turn has a file of
+        its name.
 
         Raises:
             LooplineError: the conversation has not begun.
         """
-        turn = await self._newest("there is nothing to steer: say something first")
-        steer = UserSteer(text=check_message_text(text), sender=self._turns.sender)
-        receipt = await self._add(steer, turn, files, key)
-        self._turns.steer(self._conversation, receipt.seq)
+        summary = await self._log.find(self._conversation)
+        if summary is None:
+            action = "steer" if kind == "steer" else "follow up"
+            raise LooplineError(f"there is nothing to {action}: say something first")
+        turn = summary.turns
+        make = UserSteer if kind == "steer" else UserFollowup
+        body = make(text=check_message_text(text), sender=self._turns.sender)
+        if files:
+            attached = await self._log.read(
+                self._conversation, types=["user.attachment"], turn=turn
+            )
+            files = with_unique_names(files, [file.name for _, file in _FILES.among(attached)])
+        receipt = await self.append(body, turn, files, key=key)
+        if kind == "steer":
+            self._turns.steer(self._conversation, receipt.seq)
         return receipt
 
     async def questions(self) -> Sequence[ToolQuestion]:
@@ -291,18 +298,6 @@ class InterruptQueue:
             return Receipt(input_seq_of(block) or block.seq, block.turn)
         return None  # the conversation was forgotten
 
-    async def _add(
-        self, body: Body, turn: int, files: Sequence[UserAttachment], key: str
-    ) -> Receipt:
-        """Append the message. A file is renamed if the turn has a file of its name."""
-        if files:
-            attached = await self._log.read(
-                self._conversation, types=["user.attachment"], turn=turn
-            )
-            names = [file.name for _, file in _FILES.among(attached)]
-            files = with_unique_names(files, names)
-        return await self.append(body, turn, files, key=key)
-
     async def append(
         self, body: Body, turn: int, files: Sequence[UserAttachment] = (), *, key: str = ""
     ) -> Receipt:
@@ -343,12 +338,6 @@ class InterruptQueue:
             return first, ()
         block = blocks[-len(entries)]
         return Receipt(block.seq, block.turn), blocks
-
-    async def _newest(self, otherwise: str) -> int:
-        summary = await self._log.find(self._conversation)
-        if summary is None:
-            raise LooplineError(otherwise)
-        return summary.turns
 
 
 def questions_of(timeline: Timeline) -> list[tuple[Block, ToolQuestion]]:

@@ -34,7 +34,7 @@ NEVER_STARTED = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Recovery:
     """The outcome for one unfinished turn.
 
@@ -164,9 +164,7 @@ class Recoveries:
             status, reason = "running", ""
         except LooplineError as error:
             status, reason = "failed", str(error)
-        return Recovery(
-            conversation=conversation, turn_id=turn_id(number), status=status, reason=reason
-        )
+        return Recovery(conversation, turn_id(number), status, reason=reason)
 
     async def _reason_to_leave(
         self, conversation: ConversationKey, timeline: Timeline, turn: Turn
@@ -175,16 +173,12 @@ class Recoveries:
         name = turn_id(turn.number)
         if turn.is_paused:
             paused = result(timeline, turn.number, "paused")
-            return Recovery(
-                conversation=conversation, turn_id=name, status="waiting", result=paused
-            )
+            return Recovery(conversation, name, "waiting", paused)
         bundle = bundle_of(timeline, turn)
         reason = await self.turns.order().refusal(timeline, turn) if bundle else NEVER_STARTED
         if not reason or (not bundle and self.unbegun_since is not None):
             return None
-        return Recovery(
-            conversation=conversation, turn_id=name, status="skipped", reason=reason, bundle=bundle
-        )
+        return Recovery(conversation, name, "skipped", reason=reason, bundle=bundle)
 
     async def _resume(self, conversation: ConversationKey, number: int) -> Recovery:
         async def choose(timeline: Timeline) -> int:
@@ -210,9 +204,7 @@ class Recoveries:
 
         request = Request(conversation=conversation, choose=choose, wait=False, adopted=True)
         outcome = await self.turns.run(request)
-        return Recovery(
-            conversation=conversation, turn_id=turn_id(number), status="resumed", result=outcome
-        )
+        return Recovery(conversation, turn_id(number), "resumed", outcome)
 
 
 def _lasts(outcome: Recovery) -> bool:

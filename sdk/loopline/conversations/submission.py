@@ -88,12 +88,12 @@ class Message(Struct, frozen=True, kw_only=True):
     on_receipt: Callable[[Receipt], None] | None = None
 
 
-class Resumption(Struct, frozen=True, kw_only=True):
+class Resumption(Struct, frozen=True):
     """A turn to continue: the user's answers by call id, and the other arguments of `Conversation.resume`."""
 
     values: Mapping[str, Json] | None
-    limits: Limits
     output: OutputType[Any] | None
+    limits: Limits
     any_bundle: bool = False
     sink: EventSink | None = None
 

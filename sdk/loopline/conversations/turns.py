@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 
 from msgspec import Struct, structs
 
+from loopline import errors
 from loopline.bundle import OpenBundle, RunLoop
 from loopline.clock import Clock
 from loopline.conversations.interrupts import CHILD_TURN, child_input
@@ -33,16 +34,6 @@ from loopline.conversations.subscriptions import (
     replay,
 )
 from loopline.conversations.turn_order import NOBODY, EndTurn, RunTurn, TurnOrder, WaitForTurn
-from loopline.errors import (
-    BundleError,
-    ConflictError,
-    LeaseLost,
-    LooplineError,
-    StoreBusy,
-    StoreError,
-    StoreFailed,
-    WrongBundle,
-)
 from loopline.events import EventSink, Observer
 from loopline.files import attachment_of
 from loopline.models import Json, Model, ModelRegistry, OutputSchema, OutputType
@@ -192,7 +183,7 @@ class Turns:
             LooplineError: there is none.
         """
         if self._bundle is None:
-            raise LooplineError(
+            raise errors.LooplineError(
                 "the conversation was opened without a bundle: it can be read, not run"
             )
         return self._bundle
@@ -209,7 +200,7 @@ class Turns:
             LooplineError: this is called from within a turn of the conversation.
         """
         if conversation in _inside.get():
-            raise LooplineError(
+            raise errors.LooplineError(
                 f"conversation {conversation.name!r} cannot wait for a message of its own turn: "
                 "return the text as the tool's result, or use followup"
             )
@@ -234,7 +225,7 @@ class Turns:
         self._requests.append(pending)
         try:
             return await asyncio.shield(pending.task)
-        except LeaseLost as error:
+        except errors.LeaseLost as error:
             raise HandedOver if pending.handed_over else error from None
         except asyncio.CancelledError:
             if pending.task.cancelled() and self._closing and not _is_cancelled():
@@ -396,11 +387,11 @@ class Turns:
         while any(turn.header is not None for turn in _find_stopped(timeline)):
             try:
                 if queue.locked():
-                    raise ConflictError("a turn runs here")
+                    raise errors.ConflictError("a turn runs here")
                 async with queue, self._log.lease(conversation, wait=False) as term:
                     await self._end_stopped(conversation, term)
                 return
-            except ConflictError:  # the lease may be that of a turn which nobody has stopped
+            except errors.ConflictError:  # the lease may be that of a turn which nobody has stopped
                 await asyncio.sleep(pause)
             pause = min(2 * pause, LAST_LOOK_SECONDS)
             timeline.extend(await self._log.read(conversation, after=timeline.seq))
@@ -434,7 +425,9 @@ class Turns:
         try:
             if recorder is not None:
                 await recorder.hand_over()
-        except LooplineError as error:  # the next process takes it for a turn that was cut off
+        except (
+            errors.LooplineError
+        ) as error:  # the next process takes it for a turn that was cut off
             _log.warning("that a turn is handed over is not recorded: %s", error)
 
     async def _cancel(self, requests: Sequence[_PendingRequest]) -> None:
@@ -461,7 +454,7 @@ class Turns:
         _inside.set(_inside.get() | {conversation})
         queue = self._queues.setdefault(conversation, asyncio.Lock())
         if not request.wait and queue.locked():
-            raise ConflictError(f"conversation {conversation.name!r} is being run already")
+            raise errors.ConflictError(f"conversation {conversation.name!r} is being run already")
         is_told = request.sink is not None or _log.isEnabledFor(logging.INFO)
         notice = BusyNotice(self._log, self._clock, conversation, request.sink) if is_told else None
         order = TurnOrder(self._log, self.sender or NOBODY)
@@ -476,7 +469,7 @@ class Turns:
                             await notice.end()
                         return await self._run_chosen(pending, lease, number)
                 if not request.wait:
-                    raise ConflictError(f"{turn_id(number)} waits for another turn to end")
+                    raise errors.ConflictError(f"{turn_id(number)} waits for another turn to end")
                 await self._wait_for_change(conversation, seen, wait, order)
         except asyncio.CancelledError:
             if not pending.stopping:
@@ -536,7 +529,7 @@ class Turns:
                 case RunTurn(turn):
                     try:
                         await self._run_for_another(pending, lease, turn.number)
-                    except WrongBundle as error:
+                    except errors.WrongBundle as error:
                         _log.warning(
                             "%s is not run for its sender: %s", turn_id(turn.number), error
                         )
@@ -635,9 +628,9 @@ class Turns:
         with in_turn(recorder):
             try:
                 await self._run_turn(pending, lease, recorder, sink)
-            except (StoreError, WrongBundle):
+            except (errors.StoreError, errors.WrongBundle):
                 raise
-            except LooplineError as error:
+            except errors.LooplineError as error:
                 _log.warning("%s was run for its sender, and failed: %s", turn_id(number), error)
 
     async def _run_turn(
@@ -678,16 +671,11 @@ class Turns:
             if not pending.handed_over:
                 await lease.stop(recorder)
             raise
-        except (
-            LeaseLost,
-            StoreBusy,
-            StoreFailed,
-            WrongBundle,
-        ):  # the turn is left as it is, to be carried on
-            raise
+        except (errors.LeaseLost, errors.StoreBusy, errors.StoreFailed, errors.WrongBundle):
+            raise  # the turn is left as it is, to be carried on
         except Exception as error:
             if pending.handed_over:
-                raise LeaseLost(str(error)) from error
+                raise errors.LeaseLost(str(error)) from error
             await _end_failed(lease, recorder, error, bundle.services.convert_error)
         finally:
             self._subscriptions.running.pop(request.conversation, None)
@@ -711,7 +699,7 @@ async def _end_failed(
 ) -> NoReturn:
     """Record the end of a turn that failed, with the error that users see, and raise that error."""
     shown = convert_error(error)
-    by_bundle = isinstance(error, BundleError)
+    by_bundle = isinstance(error, errors.BundleError)
     await finish(lease.end(recorder, "error", str(shown), by_bundle=by_bundle))
     if shown is error:
         raise error
@@ -771,9 +759,9 @@ def _build_result(
     """
     end = timeline.turn(number).exit
     if end is None:
-        raise LooplineError(f"{turn_id(number)} has not ended")
+        raise errors.LooplineError(f"{turn_id(number)} has not ended")
     if end.by_bundle:
-        raise BundleError(end.error)
+        raise errors.BundleError(end.error)
     return result(timeline, number, end.reason, end.error, output)
 
 
@@ -781,7 +769,7 @@ def _payload(recorder: Recorder) -> tuple[TurnPayload, Limits, OutputSchema | No
     """Read the payload of the turn, its limits and the schema of its answer from the log."""
     block, key = recorder.turn.prompt, recorder.conversation
     if block is None or not isinstance(prompt := block.body, UserPrompt):
-        raise LooplineError(f"{turn_id(recorder.number)} has no prompt to answer to")
+        raise errors.LooplineError(f"{turn_id(recorder.number)} has no prompt to answer to")
     payload = TurnPayload(
         text=prompt.text,
         conversation=key.name,
