@@ -213,7 +213,14 @@ async def list_conversations(
             continue
         if bundle_id and await host.bundle_of(summary.conversation) != bundle_id:
             continue
-        items.append(_list_item(summary, with_title=include_titles))
+        items.append(
+            ListedConversation(
+                conversation_id=summary.conversation.name,
+                last_activity_at=iso_time(summary.last_activity_at),
+                started_at=iso_time(summary.started_at),
+                title=summary.title if include_titles else None,
+            )
+        )
     return ListAnswer(user_id=reader.user, items=items)
 
 
@@ -512,12 +519,3 @@ async def _period_feedback(
 
 def _days_ago(host: BundleHost, days: int) -> datetime:
     return host.clock.now() - timedelta(days=days)
-
-
-def _list_item(summary: ConversationSummary, *, with_title: bool) -> ListedConversation:
-    return ListedConversation(
-        conversation_id=summary.conversation.name,
-        last_activity_at=iso_time(summary.last_activity_at),
-        started_at=iso_time(summary.started_at),
-        title=summary.title if with_title else None,
-    )
