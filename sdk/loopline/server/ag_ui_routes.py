@@ -49,7 +49,11 @@ async def run_agent(host: HostDep, caller: CallerDep, body: RunAgentInput) -> Re
     response streams the newest turn from its first event, live if the turn runs.
     """
     key = key_of(caller, body.thread_id)
-    conversation = await host.conversation(key, _bundle_id(body.forwarded_props))
+    match body.forwarded_props:
+        case {"bundle_id": str(bundle_id)}:
+            conversation = await host.conversation(key, bundle_id)
+        case _:
+            conversation = await host.conversation(key)
     last = body.messages[-1] if body.messages else None
     message = last if isinstance(last, UserMessage) else None
     if message is None and not body.resume:
@@ -127,21 +131,9 @@ def _key(message: UserMessage) -> str:
     return f"ag-ui:{sha256(message.id.encode()).hexdigest()}"
 
 
-def _error_event(reason: str) -> JsonObject:
-    """Return the event of a run that breaks off."""
-    return {"type": "RUN_ERROR", "message": reason, "code": "interrupted"}
-
-
-FORMAT = StreamFormat(error_data=_error_event)
-
-
-def _bundle_id(properties: object) -> str:
-    """Return the forwarded property `bundle_id`, or an empty text if there is none."""
-    match properties:
-        case {"bundle_id": str(bundle_id)}:
-            return bundle_id
-        case _:
-            return ""
+FORMAT = StreamFormat(
+    error_data=lambda reason: {"type": "RUN_ERROR", "message": reason, "code": "interrupted"}
+)
 
 
 def _content(message: UserMessage) -> tuple[str, list[Attachment]]:
@@ -156,16 +148,15 @@ def _content(message: UserMessage) -> tuple[str, list[Attachment]]:
     texts: list[str] = []
     files: list[Attachment] = []
     for part in parts:
+        if isinstance(part, TextPart):
+            texts.append(part.text)
+            continue
         name = f"{part.type}-{len(files) + 1}"
-        match part:
-            case TextPart(text=text):
-                texts.append(text)
-            case _:
-                match part.source:
-                    case DataSource(value=value, mime_type=mime):
-                        files.append(decode_file(name, f"data:{mime};base64,{value}"))
-                    case UrlSource(value=url) | FileSource(value=url):
-                        files.append(decode_file(name, url))
+        match part.source:
+            case DataSource(value=value, mime_type=mime):
+                files.append(decode_file(name, f"data:{mime};base64,{value}"))
+            case UrlSource(value=url) | FileSource(value=url):
+                files.append(decode_file(name, url))
     text = "\n".join(text for text in texts if text)
     if not text:
         raise LooplineError("the message has no text")

@@ -26,11 +26,11 @@ from loopline.clock import Clock
 from loopline.conversations import Conversation, HandedOver, Recovery, Submission
 from loopline.errors import BundleError, ConflictError, LooplineError
 from loopline.harness import Harness, ModelChoice
-from loopline.models import Json, ModelRegistry
+from loopline.models import ModelRegistry
 from loopline.react import PrivateErrors, hide_details
 from loopline.refs import HostedRef
 from loopline.server import request_access
-from loopline.server.approvals import ApprovalSigner, waiting_questions
+from loopline.server.approvals import ApprovalSigner
 from loopline.server.bodies import turn_of
 from loopline.server.broadcasts import Broadcasts
 from loopline.server.metrics import ServerMetrics
@@ -178,8 +178,7 @@ class BundleHost:
         self._watches: set[asyncio.Task[None]] = set()
         self._opening = asyncio.Lock()
         self._closing = AsyncExitStack()
-        self._recovery: asyncio.Task[None] | None = None
-        self._expiry: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self.draining: asyncio.Event = asyncio.Event()
         self.broadcasts: Broadcasts = Broadcasts(
             clock, settings.keep_alive_seconds, self.draining, self.urls.file_url_maker
@@ -209,9 +208,8 @@ class BundleHost:
             async with AsyncExitStack() as stack:
                 harnesses: dict[str, Harness[Any]] = {}
                 store = self._store
-                if (
-                    store == "memory:"
-                ):  # one log for all bundles, each of which adds its own redactor
+                if store == "memory:":
+                    # One log for all bundles, each of which adds its own redactor.
                     store = MemoryLog(self.clock)
                 for source in self._sources:
                     harness = await stack.enter_async_context(self._harness(source, store))
@@ -223,11 +221,10 @@ class BundleHost:
                     harnesses[harness.bundle.id] = harness
                 self._harnesses = harnesses
                 self._closing = stack.pop_all()
-            self._recovery = asyncio.create_task(self._recover())
             failure = "inactive conversations were not forgotten"
-            self._expiry = asyncio.create_task(
-                self._repeat(self._forget_expired, SECONDS_BETWEEN, failure)
-            )
+            expiry = self._repeat(self._forget_expired, SECONDS_BETWEEN, failure)
+            recoveries = map(self._recover_bundle, self.harnesses)
+            self._tasks = [asyncio.create_task(work) for work in (expiry, *recoveries)]
 
     def _harness(self, source: BundleSource, store: str | TimelineLog | None) -> Harness[Any]:
         return Harness.open(
@@ -284,10 +281,9 @@ class BundleHost:
     async def close(self) -> None:
         """Drain, and close every bundle."""
         await self.drain()
-        tasks = [task for task in (self._recovery, self._expiry) if task is not None]
-        for task in tasks:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.webhooks.close()
         await self._closing.aclose()
         if self._watches:
@@ -328,9 +324,6 @@ class BundleHost:
             for harness in self.harnesses:
                 await harness.memory.remove(forgotten)
             await self.log.finish_forgetting(forgotten)
-
-    async def _recover(self) -> None:
-        await asyncio.gather(*map(self._recover_bundle, self._harnesses.values()))
 
     async def _recover_bundle(self, harness: Harness[Any]) -> None:
         """Resume the turns of a bundle that a killed process left unfinished: at the start, and then every `recovery_seconds`."""
@@ -428,21 +421,6 @@ class BundleHost:
             )
         wanted = own or bundle_id
         return self.harness(wanted) if wanted else self._first
-
-    async def check_approvals(
-        self,
-        conversation: Conversation[Any],
-        values: Mapping[str, Json],
-        approvals: Mapping[str, str],
-    ) -> None:
-        """Check the signed `approvals` of answers to calls that await approval; both are by call id.
-
-        Raises:
-            RequestProblem: the signature of an answer is missing, wrong or expired, 403.
-        """
-        if values:
-            waiting = await waiting_questions(self.log, conversation.conversation)
-            self.approvals.check(conversation.conversation, waiting, values, approvals)
 
     def watch(self, key: ConversationKey, submission: Submission, webhook: str = "") -> None:
         """Count a submitted turn as running until it ends, count how it ended, and then call the webhook."""

@@ -108,49 +108,43 @@ def problem_of(error: errors.LooplineError) -> RequestProblem:
 
 def response_to(problem: RequestProblem) -> Response:
     """Return the problem as a response."""
-    return _response(
-        problem.status, str(problem), action_by=problem.action_by, headers=problem.headers
-    )
+    status = problem.status
+    content: JsonObject = {
+        "type": "about:blank",
+        "title": status.phrase,
+        "status": int(status),
+        "detail": well_formed(str(problem))[:DETAIL_CHARACTERS],
+        "action_by": problem.action_by,
+    }
+    return Response(dumps(content), int(status), {**problem.headers}, MEDIA_TYPE)
 
 
 def add_handlers(app: FastAPI) -> None:
-    """Register handlers that answer every error of the app with a problem."""
-    app.add_exception_handler(errors.LooplineError, _refuse)
-    app.add_exception_handler(HTTPException, _refuse_http)
-    app.add_exception_handler(RequestValidationError, _refuse_fields)
-    app.add_exception_handler(Exception, _report_fault)
+    """Register a handler that answers every error of the app with a problem."""
+    for kind in (errors.LooplineError, HTTPException, RequestValidationError, Exception):
+        app.add_exception_handler(kind, _answer_error)
 
 
-async def _refuse(request: Request, error: Exception) -> Response:
-    del request
-    known = error if isinstance(error, errors.LooplineError) else errors.LooplineError(str(error))
-    return response_to(problem_of(known))
-
-
-async def _refuse_http(request: Request, error: Exception) -> Response:
-    del request
-    if not isinstance(error, HTTPException):
-        return _response(HTTPStatus.BAD_REQUEST, str(error), action_by="client", headers={})
-    status = HTTPStatus(error.status_code)
-    return _response(status, str(error.detail), action_by="client", headers=error.headers or {})
-
-
-async def _refuse_fields(request: Request, error: Exception) -> Response:
-    del request
-    text = ""
-    if isinstance(error, RequestValidationError):
-        text = faults_text(error)
-        _drop_body(error)
-    return _response(HTTPStatus.UNPROCESSABLE_ENTITY, text, action_by="client", headers={})
-
-
-def _drop_body(error: RequestValidationError) -> None:
-    """Remove the body of a request from the error and its traceback, whose frames refer to each other in a cycle.
-
-    Otherwise bodies of 36 MB stay in memory until the garbage collector finds the cycle, many requests later.
-    """
-    error.body = None
-    error.__traceback__ = error.__cause__ = error.__context__ = None
+async def _answer_error(request: Request, error: Exception) -> Response:
+    match error:
+        case errors.LooplineError():
+            problem = problem_of(error)
+        case HTTPException(status_code=status, detail=detail, headers=headers):
+            problem = RequestProblem(HTTPStatus(status), str(detail), headers=headers)
+        case RequestValidationError():
+            problem = RequestProblem(HTTPStatus.UNPROCESSABLE_ENTITY, faults_text(error))
+            # The frames of the traceback refer to each other in a cycle: a body of 36 MB would stay in memory until the
+            # garbage collector finds the cycle, many requests later.
+            error.body = None
+            error.__traceback__ = error.__cause__ = error.__context__ = None
+        case _:
+            _log.error("%s %r failed", request.method, request.url.path, exc_info=error)
+            problem = RequestProblem(
+                HTTPStatus.INTERNAL_SERVER_ERROR,
+                "the server failed; the reason is in its log",
+                action_by="operator",
+            )
+    return response_to(problem)
 
 
 def faults_text(error: RequestValidationError) -> str:
@@ -160,22 +154,3 @@ def faults_text(error: RequestValidationError) -> str:
         names: tuple[str | int, ...] = fault["loc"]
         texts.append(f"{'.'.join(map(str, names))}: {fault['msg']}")
     return "; ".join(texts)
-
-
-async def _report_fault(request: Request, error: Exception) -> Response:
-    _log.error("%s %r failed", request.method, request.url.path, exc_info=error)
-    text = "the server failed; the reason is in its log"
-    return _response(HTTPStatus.INTERNAL_SERVER_ERROR, text, action_by="operator", headers={})
-
-
-def _response(
-    status: HTTPStatus, detail: str, *, action_by: ActionBy, headers: Mapping[str, str]
-) -> Response:
-    content: JsonObject = {
-        "type": "about:blank",
-        "title": status.phrase,
-        "status": int(status),
-        "detail": well_formed(detail)[:DETAIL_CHARACTERS],
-        "action_by": action_by,
-    }
-    return Response(dumps(content), int(status), {**headers}, MEDIA_TYPE)

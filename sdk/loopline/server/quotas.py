@@ -229,7 +229,10 @@ class QuotaGate:
                 return output
             changed = self._changed
             short = [limit for limit, most in outputs if most < enough]
-            if not all(self._is_reserved_from(limit, run.key) for limit in short):
+            # Requests without an answer may release a part of what they reserve.
+            if not all(
+                any(other.reserved for other in self._runs_of(limit, run.key)) for limit in short
+            ):
                 raise react.OutOfBudget(
                     "too little of the day's quota is left for another request: it is renewed at midnight UTC"
                 )
@@ -250,10 +253,6 @@ class QuotaGate:
             return react.Remaining(None, unused - math.fsum(amount.cost for amount in reserved))
         tokens = sum(amount.tokens for amount in reserved)
         return react.Remaining(int(limit.most - self._usage(limit, key)) - tokens, None)
-
-    def _is_reserved_from(self, limit: DailyLimit, key: timeline.ConversationKey) -> bool:
-        """Return whether requests without an answer reserve from the limit, and may release a part of it."""
-        return any(run.reserved for run in self._runs_of(limit, key))
 
     def _runs_of(self, limit: DailyLimit, key: timeline.ConversationKey) -> list[_MeteredRun]:
         """Return the runs that count towards the limit for a conversation."""

@@ -14,6 +14,7 @@ from loopline.errors import ConflictError, LooplineError
 from loopline.files import Attachment
 from loopline.models import Json, dumps, one_line, well_formed
 from loopline.react import Limits
+from loopline.server.approvals import waiting_questions
 from loopline.server.bodies import FILES
 from loopline.server.bundle_host import BundleHost
 from loopline.timeline import BodyUnion, ConversationKey, TimelineLog, UserAnswer
@@ -159,7 +160,10 @@ async def answer_open_calls(
         RequestProblem: a signed approval is missing or wrong, 403.
         ConflictError: only some values are for calls that stay open; nothing was answered.
     """
-    await host.check_approvals(conversation, values, approvals)
+    key = conversation.conversation
+    if values:
+        waiting = await waiting_questions(host.log, key)
+        host.approvals.check(key, waiting, values, approvals)
     questions = {
         question.call_id: block
         for block, question in await conversation.interrupts.question_blocks()
@@ -176,7 +180,7 @@ async def answer_open_calls(
     are_first = [
         await conversation.interrupts.answer(call_id, value) for call_id, value in values.items()
     ]
-    host.audit("answer", conversation.conversation, calls=",".join(values))
+    host.audit("answer", key, calls=",".join(values))
     return AnsweredCalls(
         turn=blocks[0].turn, asked_at=max(block.seq for block in blocks), is_first=all(are_first)
     )

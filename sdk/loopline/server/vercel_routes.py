@@ -14,7 +14,7 @@ from loopline.conversations import Conversation
 from loopline.errors import ConflictError, LooplineError
 from loopline.events import ClientRun, RunDialect, run_dialect
 from loopline.files import Attachment
-from loopline.models import Json, JsonObject
+from loopline.models import Json
 from loopline.server.access import CallerDep, HostDep, key_of
 from loopline.server.approvals import WaitingQuestion, decline, deny, waiting_questions
 from loopline.server.bodies import NAME, decode_file
@@ -209,13 +209,8 @@ async def resume_stream(
     return replay_response(host, conversation, encoder, FORMAT, turn)
 
 
-def _error_part(reason: str) -> JsonObject:
-    """Return the last part of a stream that breaks off."""
-    return {"type": "error", "errorText": reason}
-
-
 FORMAT = StreamFormat(
-    error_data=_error_part,
+    error_data=lambda reason: {"type": "error", "errorText": reason},
     headers={"x-vercel-ai-ui-message-stream": "v1"},
     retry_ms=None,
     last_frame=DONE_FRAME,
