@@ -59,6 +59,10 @@ class EarlyEvents:
         """Yield all stored blocks of the conversation in order, and then the events since the subscription."""
         return order_events(self._mailbox, self._order, self._read)
 
+    def finish(self) -> None:
+        """End an iteration over `events` after the events that have been received."""
+        self._mailbox.close()
+
     def close(self) -> None:
         """Free the slot and end the subscription. An iteration over `events` ends."""
         self._open.close()
@@ -251,32 +255,27 @@ async def conversation_events(
         HandedOver: the server shuts down; the next server resumes the turn.
     """
     newest = 0
+    early = early or EarlyEvents(conversation)
     end = asyncio.ensure_future(_wait_for_end(host, submission))
-    events = conversation.listen(after=0) if early is None else early.events()
-    waiting: asyncio.Future[Event] | None = None
+    end.add_done_callback(lambda _: early.finish())
     try:
-        while True:
-            waiting = asyncio.ensure_future(anext(events))
-            await asyncio.wait([waiting, end], return_when=asyncio.FIRST_COMPLETED)
-            if not waiting.done():
-                break
-            event = waiting.result()
-            waiting = None
-            if isinstance(event, Block):
-                newest = event.seq
-            elif head and newest <= head:
-                continue
-            yield event
+        async with aclosing(early.events()) as events:
+            async for event in events:
+                if isinstance(event, Block):
+                    newest = event.seq
+                elif head and newest <= head:
+                    continue
+                yield event
+                if end.done() and host.draining.is_set():
+                    break  # the client reconnects to read the rest
         for block in await conversation.blocks(after=newest) if submission else ():
             yield block
-        end.result()
+        if end.done():
+            end.result()
     finally:
         end.cancel()
-        if waiting is not None:
-            waiting.cancel()
-            await asyncio.gather(waiting, return_exceptions=True)
         await asyncio.gather(end, return_exceptions=True)
-        await events.aclose()
+        early.close()
 
 
 async def _wait_for_end(host: BundleHost, submission: Submission | None) -> None:
