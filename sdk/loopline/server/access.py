@@ -14,6 +14,7 @@ from loopline.server.bundle_host import BundleHost, bundle_host
 from loopline.server.principals import Principal
 from loopline.server.problems import forbidden, not_found
 from loopline.server.request_access import access_of
+from loopline.server.turn_requests import ServedConversation, serve
 from loopline.timeline import ConversationKey, ConversationSummary
 
 NAME_CHARACTERS = 200
@@ -103,14 +104,14 @@ OwnKeyDep = Annotated[ConversationKey, Depends(own_conversation)]
 ReadKeyDep = Annotated[ConversationKey, Depends(readable_conversation)]
 
 
-async def own_existing(host: HostDep, key: OwnKeyDep) -> Conversation[Any]:
+async def own_existing(host: HostDep, key: OwnKeyDep) -> ServedConversation:
     """Return the caller's conversation in the path.
 
     Raises:
         RequestProblem: it does not exist, 404.
     """
     await find_summary(host, key)
-    return await host.conversation(key)
+    return await serve(host, key)
 
 
 async def readable_existing(host: HostDep, key: ReadKeyDep) -> Conversation[Any]:
@@ -127,6 +128,6 @@ async def find_summary(host: HostDep, key: ReadKeyDep) -> ConversationSummary:
     return summary
 
 
-OwnDep = Annotated[Conversation[Any], Depends(own_existing)]
+OwnDep = Annotated[ServedConversation, Depends(own_existing)]
 ReadDep = Annotated[Conversation[Any], Depends(readable_existing)]
 SummaryDep = Annotated[ConversationSummary, Depends(find_summary)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import sha256
-from typing import Any, cast
+from typing import cast
 
 from ag_ui.core import (
     DataSource,
@@ -19,24 +19,21 @@ from fastapi import APIRouter
 from fastapi.responses import Response, StreamingResponse
 from pydantic import JsonValue
 
-from loopline.conversations import Conversation
 from loopline.errors import LooplineError
 from loopline.events import ClientRun, run_dialect
 from loopline.files import Attachment
 from loopline.models import Json, JsonObject
 from loopline.server.access import CallerDep, HostDep, key_of
-from loopline.server.approvals import call_id_of, decline, waiting_questions
+from loopline.server.approvals import call_id_of, decline
 from loopline.server.bodies import decode_file
-from loopline.server.bundle_host import BundleHost
 from loopline.server.event_streams import (
-    EarlyEvents,
     StreamFormat,
     newest_turn,
     replay_response,
     run_response,
     subscribe_early,
 )
-from loopline.server.turn_requests import TurnRequest, send_answers, submit_message
+from loopline.server.turn_requests import ServedConversation, TurnRequest, serve
 
 router: APIRouter = APIRouter(tags=["ag-ui"])
 
@@ -51,67 +48,50 @@ async def run_agent(host: HostDep, caller: CallerDep, body: RunAgentInput) -> Re
     key = key_of(caller, body.thread_id)
     match body.forwarded_props:
         case {"bundle_id": str(bundle_id)}:
-            conversation = await host.conversation(key, bundle_id)
+            served = await serve(host, key, bundle_id)
         case _:
-            conversation = await host.conversation(key)
+            served = await serve(host, key)
     last = body.messages[-1] if body.messages else None
     message = last if isinstance(last, UserMessage) else None
     if message is None and not body.resume:
-        return await _replay(host, conversation, body)
-    with subscribe_early(host, conversation) as early:
-        return await _send(host, conversation, body, message, early)
+        return await _replay(served, body)
+    with subscribe_early(served) as early:
+        if body.resume or message is None:
+            entries = body.resume or []
+            values = await _answer_values(served, entries)
+            approvals = {call_id_of(entry.interrupt_id): entry.interrupt_id for entry in entries}
+            request = await served.send_answers(values, approvals)
+        else:
+            text, files = _content(message)
+            submission = await served.submit(text, attachments=files, key=_key(message))
+            request = TurnRequest.of_message(submission)
+        run = await _client_run(served, body, request.turn, request.after)
+        return run_response(served, run_dialect("ag-ui", key, run), FORMAT, request, early)
 
 
-async def _send(
-    host: BundleHost,
-    conversation: Conversation[Any],
-    body: RunAgentInput,
-    message: UserMessage | None,
-    early: EarlyEvents | None,
-) -> Response:
-    """Send the answers to interrupts, or the message if there are none, and stream the run."""
-    if body.resume or message is None:
-        entries = body.resume or []
-        values = await _answer_values(host, conversation, entries)
-        approvals = {call_id_of(entry.interrupt_id): entry.interrupt_id for entry in entries}
-        request = await send_answers(host, conversation, values, approvals)
-    else:
-        text, files = _content(message)
-        submission = await submit_message(
-            host, conversation, text, attachments=files, key=_key(message)
-        )
-        request = TurnRequest.of_message(submission)
-    run = await _client_run(host, conversation, body, request.turn, request.after)
-    encoder = run_dialect("ag-ui", conversation.conversation, run)
-    return run_response(host, conversation, encoder, FORMAT, request, early)
-
-
-async def _replay(
-    host: BundleHost, conversation: Conversation[Any], body: RunAgentInput
-) -> Response:
+async def _replay(served: ServedConversation, body: RunAgentInput) -> Response:
     """Stream the newest turn, and a snapshot of the messages of the thread that the client lacks.
 
     Raises:
         LooplineError: no turn of the thread has started.
     """
-    key = conversation.conversation
-    turn = await newest_turn(host, key)
+    turn = await newest_turn(served)
     if turn is None:
         raise LooplineError(
             "the last message must be a message of the user, because no turn of this thread has started"
         )
-    run = await _client_run(host, conversation, body, turn.number, turn.head)
-    return replay_response(host, conversation, run_dialect("ag-ui", key, run), FORMAT, turn)
+    run = await _client_run(served, body, turn.number, turn.head)
+    return replay_response(served, run_dialect("ag-ui", served.key, run), FORMAT, turn)
 
 
 async def _client_run(
-    host: BundleHost, conversation: Conversation[Any], body: RunAgentInput, turn: int, after: int
+    served: ServedConversation, body: RunAgentInput, turn: int, after: int
 ) -> ClientRun:
     """Return the run of the turn that ends with the first end or question after the seq `after`."""
     prompts: dict[int, JsonObject] = {}
     for message in body.messages:
         if isinstance(message, UserMessage):
-            receipt = await conversation.interrupts.receipt_of(_key(message))
+            receipt = await served.conversation.interrupts.receipt_of(_key(message))
             if receipt is not None:
                 prompts[receipt.turn] = message.model_dump(
                     mode="json", by_alias=True, exclude_none=True
@@ -122,7 +102,7 @@ async def _client_run(
         prompts=prompts,
         ends_after=after,
         roles={message.id: message.role for message in body.messages},
-        sign=host.approvals.signature(conversation.conversation),
+        sign=served.host.approvals.signature(served.key),
     )
 
 
@@ -164,10 +144,10 @@ def _content(message: UserMessage) -> tuple[str, list[Attachment]]:
 
 
 async def _answer_values(
-    host: BundleHost, conversation: Conversation[Any], entries: Sequence[ResumeEntry]
+    served: ServedConversation, entries: Sequence[ResumeEntry]
 ) -> dict[str, Json]:
     """Return the answers by call id. An interrupt id is a call id or a signed approval."""
-    questions = await waiting_questions(host.log, conversation.conversation)
+    questions = await served.waiting()
     values: dict[str, Json] = {}
     for entry in entries:
         call_id = entry.interrupt_id

@@ -12,16 +12,16 @@ from pydantic import JsonValue, ValidationError
 from pydantic_core import to_jsonable_python
 from starlette.datastructures import FormData, UploadFile
 
-from loopline.conversations import Conversation, Receipt, Submission
+from loopline.conversations import Receipt, Submission
 from loopline.errors import AttachmentError, BundleError
 from loopline.events import DialectName, dialect
 from loopline.files import Attachment, AttachmentCaps
 from loopline.models import well_formed
-from loopline.server import bodies, event_streams, turn_requests
+from loopline.server import bodies, event_streams
 from loopline.server.access import HostDep, OwnDep, OwnKeyDep, ReadKeyDep
-from loopline.server.approvals import waiting_questions
 from loopline.server.bundle_host import BundleHost
 from loopline.server.problems import not_found
+from loopline.server.turn_requests import ServedConversation, TurnRequest, serve
 from loopline.timeline import (
     ConversationKey,
     TurnResult,
@@ -183,13 +183,9 @@ async def _send(
     """Send a message, and answer with its receipt, its events or its result."""
     if message.webhook:
         host.webhooks.check(message.webhook)
-    conversation = await host.conversation(key, message.bundle_id)
-    with event_streams.subscribe_early(
-        host, conversation, is_streamed=_accepts_events(request)
-    ) as early:
-        submission = await turn_requests.submit_message(
-            host,
-            conversation,
+    served = await serve(host, key, message.bundle_id)
+    with event_streams.subscribe_early(served, is_streamed=_accepts_events(request)) as early:
+        submission = await served.submit(
             message.text,
             attachments=files,
             when_busy=message.when_busy,
@@ -199,48 +195,37 @@ async def _send(
         )
         if message.background and early is None:
             return _receipt_response(host, key, submission.receipt, request)
-        return await _respond(host, conversation, submission, dialect_header, early)
+        return await _respond(served, submission, dialect_header, early)
 
 
 @router.post(
     "/answers", response_model=bodies.TurnAnswer, responses={202: {"model": bodies.ReceiptAnswer}}
 )
 async def answer_calls(
-    host: HostDep,
-    key: OwnKeyDep,
-    conversation: OwnDep,
-    body: bodies.AnswersBody,
-    request: Request,
-    name: DialectHeader = None,
+    served: OwnDep, body: bodies.AnswersBody, request: Request, name: DialectHeader = None
 ) -> Response:
     """Answer calls that wait for the user, and continue the paused turn.
 
     Without values a turn that was cut off is continued. A call that stays open while its turn runs, here or in another
     process, receives its answer, and the response says so with 202.
     """
-    answered = await turn_requests.answer_open_calls(
-        host, conversation, body.values, body.approvals
-    )
+    answered = await served.answer_open_calls(body.values, body.approvals)
     if answered is not None:
         if not answered.is_first:
-            await turn_requests.check_unanswered(host.log, key, body.values)
+            await served.check_unanswered(body.values)
         return JSONResponse(bodies.DoneAnswer(done=answered.is_first).model_dump(), 202)
-    await turn_requests.check_unanswered(host.log, key, body.values)
+    await served.check_unanswered(body.values)
     if body.only_open:
         raise not_found("call that stays open for an answer")
-    with event_streams.subscribe_early(
-        host, conversation, is_streamed=_accepts_events(request)
-    ) as early:
-        submission = await turn_requests.resume_turn(
-            host, conversation, body.values, **body.limits.options()
-        )
-        return await _respond(host, conversation, submission, name, early)
+    with event_streams.subscribe_early(served, is_streamed=_accepts_events(request)) as early:
+        submission = await served.resume(body.values, **body.limits.options())
+        return await _respond(served, submission, name, early)
 
 
 @router.get("/approvals")
-async def read_approvals(host: HostDep, key: OwnKeyDep, _: OwnDep) -> bodies.ApprovalsAnswer:
+async def read_approvals(served: OwnDep) -> bodies.ApprovalsAnswer:
     """Return the calls that await approval, each with a signed approval that is valid from now on."""
-    waiting = await waiting_questions(host.log, key)
+    waiting = await served.waiting()
     return bodies.ApprovalsAnswer(
         approvals=[
             bodies.ApprovalAnswer(
@@ -248,7 +233,7 @@ async def read_approvals(host: HostDep, key: OwnKeyDep, _: OwnDep) -> bodies.App
                 tool=call.tool,
                 question=call.question,
                 arguments=to_jsonable_python(call.arguments),
-                approval=host.approvals.sign(key, call.call_id, call.digest),
+                approval=served.host.approvals.sign(served.key, call.call_id, call.digest),
             )
             for call in waiting.values()
             if call.kind == "approval"
@@ -257,26 +242,21 @@ async def read_approvals(host: HostDep, key: OwnKeyDep, _: OwnDep) -> bodies.App
 
 
 @router.post("/stop")
-async def stop_turn(host: HostDep, key: OwnKeyDep, conversation: OwnDep) -> bodies.DoneAnswer:
+async def stop_turn(served: OwnDep) -> bodies.DoneAnswer:
     """Stop the running turn, and take back the messages that wait for it to end."""
-    done = await conversation.stop()
-    host.audit("stop", key)
-    return bodies.DoneAnswer(done=done)
+    return bodies.DoneAnswer(done=await served.stop())
 
 
 @router.post("/interrupts", status_code=202)
 async def interrupt_turn(
-    host: HostDep,
-    key: OwnKeyDep,
-    conversation: OwnDep,
-    body: bodies.InterruptBody,
-    idempotency_key: KeyHeader = "",
+    served: OwnDep, body: bodies.InterruptBody, idempotency_key: KeyHeader = ""
 ) -> bodies.PlaceAnswer:
     """Add a message to the running turn, or redirect the turn. If no turn runs, the next one receives the message."""
     files = [Attachment(file.name, file.data, file.mime) for file in body.attachments]
+    conversation = served.conversation
     send = conversation.steer if body.kind == "steer" else conversation.followup
     receipt = await send(body.text, attachments=files, key=idempotency_key)
-    host.audit(body.kind, key, seq=receipt.seq)
+    served.host.audit(body.kind, served.key, seq=receipt.seq)
     return bodies.PlaceAnswer(turn_id=receipt.turn_id, seq=receipt.seq)
 
 
@@ -291,25 +271,22 @@ async def read_turn(host: HostDep, key: ReadKeyDep, turn: str) -> bodies.TurnAns
 
 
 @router.post("/recall")
-async def recall_message(
-    host: HostDep, key: OwnKeyDep, conversation: OwnDep, body: bodies.RecallBody
-) -> bodies.DoneAnswer:
+async def recall_message(served: OwnDep, body: bodies.RecallBody) -> bodies.DoneAnswer:
     """Take a message back. `done` is false if a round has used it already."""
+    conversation = served.conversation
     pending = {block.seq: block for block in await conversation.interrupts.pending()}
     block = pending.get(body.seq)
     is_message = block is not None and block.turn_id == body.turn_id
     done = is_message and await conversation.recall(Receipt(body.seq, turn_number(body.turn_id)))
-    host.audit("recall", key, seq=body.seq)
+    served.host.audit("recall", served.key, seq=body.seq)
     return bodies.DoneAnswer(done=done)
 
 
 @router.post("/fork", status_code=201)
-async def fork_conversation(
-    host: HostDep, key: OwnKeyDep, conversation: OwnDep, body: bodies.ForkBody
-) -> bodies.ForkAnswer:
+async def fork_conversation(served: OwnDep, body: bodies.ForkBody) -> bodies.ForkAnswer:
     """Create a conversation with the blocks up to a seq."""
-    fork = await conversation.fork(seq=body.seq, name=body.name)
-    host.audit("fork", key, seq=body.seq, to=fork.conversation.name)
+    fork = await served.conversation.fork(seq=body.seq, name=body.name)
+    served.host.audit("fork", served.key, seq=body.seq, to=fork.conversation.name)
     return bodies.ForkAnswer(conversation_id=fork.conversation.name)
 
 
@@ -329,12 +306,11 @@ async def listen(
     Without a position the first event is that of the first block.
     """
     position = event_streams.start_position(last_event_id or after or "0")
-    harness = await host.harness_of(key, bundle_id)
-    conversation = await host.conversation(key, harness.bundle.id)
-    frames = host.broadcasts.frames(
-        host.log, harness.bundle.id, conversation, dialect_name(dialect_in_path or name), position
-    )
-    return event_streams.EventResponse(host, key, frames)
+    bundle = (await host.harness_of(key, bundle_id)).bundle.id
+    served = await serve(host, key, bundle)
+    dialect_chosen = dialect_name(dialect_in_path or name)
+    frames = host.broadcasts.frames(host.log, bundle, served.conversation, dialect_chosen, position)
+    return event_streams.EventResponse(served, frames)
 
 
 def _accepts_events(request: Request) -> bool:
@@ -361,8 +337,7 @@ def _receipt_response(
 
 
 async def _respond(
-    host: BundleHost,
-    conversation: Conversation[Any],
+    served: ServedConversation,
     submission: Submission,
     dialect_header: OwnDialect | None,
     early: event_streams.EarlyEvents | None,
@@ -371,23 +346,22 @@ async def _respond(
 
     If bundle code fails, the result is that of the stored turn, with the exit reason "error".
     """
-    key = conversation.conversation
+    host = served.host
+    key = served.key
     receipt = submission.receipt
     if early is not None:
         headers = {"Loopline-Turn": receipt.turn_id, "Loopline-Seq": f"{receipt.seq}"}
         file_url = host.urls.file_url_maker(key)
         encoder = dialect(dialect_name(dialect_header), key, file_url=file_url)
-        request = turn_requests.TurnRequest.of_message(submission)
+        request = TurnRequest.of_message(submission)
         stream_format = event_streams.StreamFormat(headers=headers)
-        return event_streams.run_response(
-            host, conversation, encoder, stream_format, request, early
-        )
+        return event_streams.run_response(served, encoder, stream_format, request, early)
     try:
         result: TurnResult[Any] = await submission.result()
     except BundleError:
         return JSONResponse((await read_turn(host, key, receipt.turn_id)).model_dump())
     output: JsonValue = to_jsonable_python(result.output, fallback=str)
-    waiting = await waiting_questions(host.log, key) if result.pending else {}
+    waiting = await served.waiting() if result.pending else {}
     approvals = {
         call_id: host.approvals.sign(key, call_id, call.digest)
         for call_id, call in waiting.items()

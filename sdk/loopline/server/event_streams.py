@@ -24,8 +24,8 @@ from loopline.server.bundle_host import BundleHost
 from loopline.server.principals import Unauthenticated
 from loopline.server.problems import problem_of, response_to
 from loopline.server.request_access import access_of
-from loopline.server.turn_requests import TurnRequest
-from loopline.timeline import Block, ConversationKey, open_timeline
+from loopline.server.turn_requests import ServedConversation, TurnRequest
+from loopline.timeline import Block, open_timeline
 
 
 class EarlyEvents:
@@ -69,7 +69,7 @@ class EarlyEvents:
 
 
 def subscribe_early(
-    host: BundleHost, conversation: Conversation[Any], *, is_streamed: bool = True
+    served: ServedConversation, *, is_streamed: bool = True
 ) -> AbstractContextManager[EarlyEvents | None]:
     """Take a listener slot and subscribe to the conversation. If the answer is not streamed, do nothing.
 
@@ -78,7 +78,7 @@ def subscribe_early(
     """
     if not is_streamed:
         return nullcontext()
-    return EarlyEvents(conversation, host.listeners.take(conversation.conversation))
+    return EarlyEvents(served.conversation, served.host.listeners.take(served.key))
 
 
 MEDIA_TYPE = "text/event-stream"
@@ -107,8 +107,7 @@ class EventResponse(StreamingResponse):
 
     def __init__(
         self,
-        host: BundleHost,
-        key: ConversationKey,
+        served: ServedConversation,
         frames: AsyncGenerator[bytes, None],
         headers: Mapping[str, str] | None = None,
         *,
@@ -122,13 +121,13 @@ class EventResponse(StreamingResponse):
         Raises:
             RequestProblem: too many streams are open, 429 or 503.
         """
-        self._open = early or host.listeners.take(key)
+        self._open = early or served.host.listeners.take(served.key)
         all_headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", **(headers or {})}
         self._on_abandoned = on_abandoned
         self._is_complete = False
         self._frames = self._until_end(frames)
         super().__init__(self._frames, media_type=MEDIA_TYPE, headers=all_headers)
-        self._host = host
+        self._tokens = served.host.tokens
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the frames."""
@@ -150,7 +149,7 @@ class EventResponse(StreamingResponse):
 
         access = access_of(scope)
         is_cancelled = False
-        stream = self._host.tokens.add(access.token, await access.principal(), end)
+        stream = self._tokens.add(access.token, await access.principal(), end)
         try:
             await super().__call__(scope, receive, send_and_yield)
         except asyncio.CancelledError:
@@ -162,7 +161,7 @@ class EventResponse(StreamingResponse):
             else:
                 await response_to(problem_of(Unauthenticated(reason)))(scope, receive, send)
         finally:
-            self._host.tokens.discard(access.token, stream)
+            self._tokens.discard(access.token, stream)
             self._open.close()
             await self._frames.aclose()  # it may still wait for the lost client
             if self._on_abandoned is not None and not (self._is_complete or is_cancelled):
@@ -240,8 +239,7 @@ async def dialect_frames(
 
 
 async def conversation_events(
-    host: BundleHost,
-    conversation: Conversation[Any],
+    served: ServedConversation,
     submission: Submission | None = None,
     *,
     head: int = 0,
@@ -255,8 +253,8 @@ async def conversation_events(
         HandedOver: the server shuts down; the next server resumes the turn.
     """
     newest = 0
-    early = early or EarlyEvents(conversation)
-    end = asyncio.ensure_future(_wait_for_end(host, submission))
+    early = early or EarlyEvents(served.conversation)
+    end = asyncio.ensure_future(_wait_for_end(served.host, submission))
     end.add_done_callback(lambda _: early.finish())
     try:
         async with aclosing(early.events()) as events:
@@ -266,9 +264,9 @@ async def conversation_events(
                 elif head and newest <= head:
                     continue
                 yield event
-                if end.done() and host.draining.is_set():
+                if end.done() and served.host.draining.is_set():
                     break  # the client reconnects to read the rest
-        for block in await conversation.blocks(after=newest) if submission else ():
+        for block in await served.conversation.blocks(after=newest) if submission else ():
             yield block
         if end.done():
             end.result()
@@ -296,8 +294,7 @@ async def _wait_for_end(host: BundleHost, submission: Submission | None) -> None
 
 
 def run_response(
-    host: BundleHost,
-    conversation: Conversation[Any],
+    served: ServedConversation,
     encoder: Dialect,
     stream_format: StreamFormat,
     request: TurnRequest,
@@ -308,32 +305,26 @@ def run_response(
     The stream of a `RunDialect` also ends when the turn asks the user.
     """
     frames = dialect_frames(
-        host,
-        conversation_events(host, conversation, request.submission, early=early),
+        served.host,
+        conversation_events(served, request.submission, early=early),
         encoder,
         stream_format,
         after=request.after,
         until=(lambda: encoder.is_over) if isinstance(encoder, RunDialect) else None,
     )
-    key = conversation.conversation
-    stop = (
-        partial(_stop_turn, host, conversation, request) if host.settings.stop_abandoned else None
-    )
-    return EventResponse(host, key, frames, stream_format.headers, early=early, on_abandoned=stop)
+    stop = partial(_stop_turn, served, request) if served.host.settings.stop_abandoned else None
+    return EventResponse(served, frames, stream_format.headers, early=early, on_abandoned=stop)
 
 
-async def _stop_turn(
-    host: BundleHost, conversation: Conversation[Any], request: TurnRequest
-) -> None:
+async def _stop_turn(served: ServedConversation, request: TurnRequest) -> None:
     """Stop the turn of a request if it runs or is paused; a message whose turn has not begun is taken back."""
-    key = conversation.conversation
-    turn = await newest_turn(host, key)
+    turn = await newest_turn(served)
     if turn is not None and turn.number == request.turn:
-        if turn.is_running and await conversation.stop():
-            host.audit("stop", key)
+        if turn.is_running:
+            await served.stop()
     elif request.submission is not None and (turn is None or turn.number < request.turn):
-        await conversation.recall(request.submission.receipt)
-        host.audit("recall", key, seq=request.submission.receipt.seq)
+        await served.conversation.recall(request.submission.receipt)
+        served.host.audit("recall", served.key, seq=request.submission.receipt.seq)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,9 +340,9 @@ class NewestTurn:
     is_running: bool
 
 
-async def newest_turn(host: BundleHost, key: ConversationKey) -> NewestTurn | None:
+async def newest_turn(served: ServedConversation) -> NewestTurn | None:
     """Return the newest turn that has started, or None if no turn has."""
-    timeline = await open_timeline(host.log, key)
+    timeline = await open_timeline(served.host.log, served.key)
     started = [turn for turn in timeline.turns.values() if turn.header is not None]
     if not started:
         return None
@@ -365,26 +356,25 @@ async def newest_turn(host: BundleHost, key: ConversationKey) -> NewestTurn | No
 
 
 def replay_response(
-    host: BundleHost,
-    conversation: Conversation[Any],
+    served: ServedConversation,
     encoder: RunDialect,
     stream_format: StreamFormat,
     turn: NewestTurn,
 ) -> Response:
     """Stream a turn from its first block: live until it ends or asks the user, or from the log if it does not run."""
     if turn.is_running:
-        events = conversation_events(host, conversation, head=turn.head)
+        events = conversation_events(served, head=turn.head)
     else:
-        events = _read_events(conversation)
+        events = _read_events(served.conversation)
     frames = dialect_frames(
-        host,
+        served.host,
         events,
         encoder,
         stream_format,
         after=turn.begins_after,
         until=lambda: encoder.is_over,
     )
-    return EventResponse(host, conversation.conversation, frames, stream_format.headers)
+    return EventResponse(served, frames, stream_format.headers)
 
 
 async def _read_events(conversation: Conversation[Any]) -> AsyncGenerator[Event, None]:

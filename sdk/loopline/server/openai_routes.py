@@ -16,7 +16,7 @@ from fastapi.responses import JSONResponse, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from loopline.conversations import Conversation, HandedOver, Submission
+from loopline.conversations import HandedOver, Submission
 from loopline.errors import LooplineError
 from loopline.events import (
     ChatCompletion,
@@ -29,7 +29,6 @@ from loopline.events import (
 from loopline.files import Attachment
 from loopline.models import well_formed
 from loopline.server.access import CallerDep, HostDep, key_of
-from loopline.server.approvals import waiting_questions
 from loopline.server.bodies import NAME, TEXT, decode_file
 from loopline.server.bundle_host import BundleHost
 from loopline.server.event_streams import (
@@ -48,7 +47,7 @@ from loopline.server.problems import (
     faults_text,
     problem_of,
 )
-from loopline.server.turn_requests import TurnRequest, open_fork, send_answers, submit_message
+from loopline.server.turn_requests import ServedConversation, TurnRequest, serve
 from loopline.timeline import turn_number
 
 MESSAGES = 2_000
@@ -347,8 +346,8 @@ async def complete_chat(
     """
     name = conversation_name or body.name
     key = key_of(caller, name or _new_name(caller, idempotency_key))
-    conversation = await host.conversation(key, _harness_id(host, body.model))
-    return await _reply(host, conversation, body, idempotency_key, is_new=not name)
+    served = await serve(host, key, _harness_id(host, body.model))
+    return await _reply(served, body, idempotency_key, is_new=not name)
 
 
 @router.post("/responses", response_class=JSONResponse, responses=_STREAMED)
@@ -366,29 +365,29 @@ async def create_response(
     """
     bundle_id = _harness_id(host, body.model)
     if body.previous_response_id:
-        conversation = await _continued(
+        served = await _continued(
             host, caller, body.previous_response_id, bundle_id, idempotency_key
         )
-        return await _reply(host, conversation, body, idempotency_key, is_new=False)
+        return await _reply(served, body, idempotency_key, is_new=False)
     name = conversation_name or body.name
     key = key_of(caller, name or _new_name(caller, idempotency_key))
-    conversation = await host.conversation(key, bundle_id)
-    return await _reply(host, conversation, body, idempotency_key, is_new=not name)
+    served = await serve(host, key, bundle_id)
+    return await _reply(served, body, idempotency_key, is_new=not name)
 
 
 async def _reply(
-    host: BundleHost,
-    conversation: Conversation[Any],
+    served: ServedConversation,
     body: CompletionBody | ResponseBody,
     idempotency_key: str,
     *,
     is_new: bool,
 ) -> Response:
     """Send the newest message of the client, and return the reply in one piece or as a stream."""
-    key = conversation.conversation
-    with subscribe_early(host, conversation, is_streamed=body.stream) as early:
-        request = await _submit(host, conversation, body.messages, idempotency_key, is_new=is_new)
-        blocks = await conversation.blocks(after=request.after, limit=1)
+    host = served.host
+    key = served.key
+    with subscribe_early(served, is_streamed=body.stream) as early:
+        request = await _submit(served, body.messages, idempotency_key, is_new=is_new)
+        blocks = await served.conversation.blocks(after=request.after, limit=1)
         created = blocks[0].ts if blocks else host.clock.now()
         head = ReplyHead(
             conversation=key.name,
@@ -402,8 +401,8 @@ async def _reply(
         headers = {CONVERSATION: key.name}
         if early is not None:
             stream_format = replace(FORMAT, headers=headers)
-            return run_response(host, conversation, reply.dialect(), stream_format, request, early)
-    outcome = await _outcome(conversation, head, request.submission)
+            return run_response(served, reply.dialect(), stream_format, request, early)
+    outcome = await _outcome(served, head, request.submission)
     if outcome is None:
         error = "the turn has not ended: its conversation has the answer later"
     elif outcome.has_failed:
@@ -441,7 +440,7 @@ def _new_name(caller: Principal, idempotency_key: str) -> str:
 
 async def _continued(
     host: BundleHost, caller: Principal, response_id: str, bundle_id: str, idempotency_key: str
-) -> Conversation[Any]:
+) -> ServedConversation:
     """Return the conversation of a response; if a later turn has begun there, a fork that ends with the response.
 
     Raises:
@@ -452,18 +451,17 @@ async def _continued(
     if key is None or await host.log.find(key) is None or not turn_number(turn):
         text = f"no response {well_formed(response_id)[:60]!r} of yours"
         raise RequestProblem(HTTPStatus.BAD_REQUEST, text)
-    conversation = await host.conversation(key, bundle_id)
+    served = await serve(host, key, bundle_id)
     ends = await host.log.read(key, types=["react.exit"], turn=turn_number(turn))
-    newest = await newest_turn(host, key)
+    newest = await newest_turn(served)
     if newest is None or not ends or newest.number <= turn_number(turn):
-        return conversation
+        return served
     fork = _new_name(caller, idempotency_key and f"{response_id} {idempotency_key}")
-    return await open_fork(host, conversation, ends[-1].seq, fork)
+    return await served.fork(ends[-1].seq, fork)
 
 
 async def _submit(
-    host: BundleHost,
-    conversation: Conversation[Any],
+    served: ServedConversation,
     messages: Sequence[ChatMessage],
     idempotency_key: str,
     *,
@@ -475,21 +473,17 @@ async def _submit(
     until the turn has ended.
     """
     text, files = _content(messages, with_transcript=is_new)
-    key = conversation.conversation
-    questions = {} if is_new else await waiting_questions(host.log, key)
+    questions = {} if is_new else await served.waiting()
     paused = [question for question in questions.values() if not question.stays_open]
-    answer = host.approvals.read_text(key, paused, text)
+    answer = served.host.approvals.read_text(served.key, paused, text)
     if answer is not None:
-        values = {answer.call_id: answer.value}
-        return await send_answers(host, conversation, values, answer.approvals)
-    submission = await submit_message(
-        host, conversation, text, attachments=files, key=idempotency_key
-    )
+        return await served.send_answers({answer.call_id: answer.value}, answer.approvals)
+    submission = await served.submit(text, attachments=files, key=idempotency_key)
     return TurnRequest.of_message(submission)
 
 
 async def _outcome(
-    conversation: Conversation[Any], head: ReplyHead, submission: Submission | None
+    served: ServedConversation, head: ReplyHead, submission: Submission | None
 ) -> TurnOutcome | None:
     """Wait until the turn has ended or paused, and return its outcome; None if it has neither ended nor paused.
 
@@ -503,7 +497,7 @@ async def _outcome(
         raise
     except LooplineError:
         _log.exception("a turn failed")
-    return outcome_of(await conversation.blocks(), head)
+    return outcome_of(await served.conversation.blocks(), head)
 
 
 def failure(problem: RequestProblem) -> Response:

@@ -15,7 +15,7 @@ from urllib.parse import parse_qs
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from loopline.conversations import Conversation, HandedOver, WhenBusy
+from loopline.conversations import HandedOver, WhenBusy
 from loopline.errors import LooplineError
 from loopline.events import Record, dialect
 from loopline.events.dialects.encoder import position
@@ -33,7 +33,7 @@ from loopline.server.request_access import (
     FIRST_PACKET_SECONDS,
     SocketEntry,
 )
-from loopline.server.turn_requests import send_answers, submit_message
+from loopline.server.turn_requests import ServedConversation, serve
 from loopline.timeline import ConversationKey, iso_time, open_timeline, turn_id
 
 _POLICIES: dict[str, WhenBusy] = {
@@ -405,13 +405,11 @@ class SocketHost:
         message = read_message(data, files)
         key = key_of(principal, message.conversation or f"chat-{token_hex(12)}")
         is_new = await self._host.log.find(key) is None
-        conversation = await self._host.conversation(key, message.bundle_id)
-        await self._follow(sid, conversation, after=None)
+        served = await serve(self._host, key, message.bundle_id)
+        await self._follow(sid, served, after=None)
         if message.when_busy == "steer" and not message.text:
             return await self._stop(sid, principal, {"conversation_id": key.name})
-        submission = await submit_message(
-            self._host,
-            conversation,
+        submission = await served.submit(
             message.text,
             attachments=message.files,
             when_busy=message.when_busy,
@@ -431,46 +429,43 @@ class SocketHost:
         }
 
     async def _answer(self, sid: str, principal: Principal, data: Json) -> Json:
-        conversation = await self._existing_conversation(principal, data)
+        served = await self._existing_conversation(principal, data)
         values = data["values"] if isinstance(data, dict) and "values" in data else None
         if not isinstance(values, dict) or not values:
             raise LooplineError("values must be the answers by call id")
-        await self._follow(sid, conversation, after=None)
-        request = await send_answers(self._host, conversation, values, approvals_of(data))
+        await self._follow(sid, served, after=None)
+        request = await served.send_answers(values, approvals_of(data))
         return {"ok": True, "turn_id": turn_id(request.turn)}
 
     async def _stop(self, sid: str, principal: Principal, data: Json) -> Json:
         del sid
-        conversation = await self._existing_conversation(principal, data)
-        done = await conversation.stop()
-        self._host.audit("stop", conversation.conversation)
-        return {"ok": True, "done": done}
+        served = await self._existing_conversation(principal, data)
+        return {"ok": True, "done": await served.stop()}
 
     async def _listen(self, sid: str, principal: Principal, data: Json) -> Json:
         """Start to send the events of a conversation after `after`, a seq or the id of an event."""
-        conversation = await self._existing_conversation(principal, data)
-        await self._follow(sid, conversation, after=start_position(text_of(data, "after") or "0"))
-        return {"ok": True, "conversation_id": conversation.conversation.name}
+        served = await self._existing_conversation(principal, data)
+        await self._follow(sid, served, after=start_position(text_of(data, "after") or "0"))
+        return {"ok": True, "conversation_id": served.key.name}
 
     async def _status(self, sid: str, principal: Principal, data: Json) -> Json:
-        conversation = await self._existing_conversation(principal, data)
-        timeline = await open_timeline(self._host.log, conversation.conversation)
-        summary = await self._host.log.find(conversation.conversation)
+        key = (await self._existing_conversation(principal, data)).key
+        timeline = await open_timeline(self._host.log, key)
+        summary = await self._host.log.find(key)
         newest: datetime = summary.last_activity_at if summary else self._host.clock.now()
         status: JsonObject = {"state": state_of(timeline), "updated_at": iso_time(newest)}
-        name = conversation.conversation.name
         envelope: JsonObject = {
             "type": "conv.status",
             "timestamp": iso_time(self._host.clock.now()),
             "service": {"tenant": principal.tenant, "project": principal.project},
-            "conversation": {"session_id": sid, "conversation_id": name},
+            "conversation": {"session_id": sid, "conversation_id": key.name},
             "event": {"step": "conv.state", "status": "completed"},
             "data": status,
         }
         await self._server.emit("conv_status", envelope, to=sid)
-        return {"conversation_id": name, **status}
+        return {"conversation_id": key.name, **status}
 
-    async def _existing_conversation(self, principal: Principal, data: Json) -> Conversation[Any]:
+    async def _existing_conversation(self, principal: Principal, data: Json) -> ServedConversation:
         """Return the existing conversation that the data names.
 
         Raises:
@@ -479,26 +474,26 @@ class SocketHost:
         key = key_of(principal, text_of(data, "conversation_id"))
         if await self._host.log.find(key) is None:
             raise LooplineError(f"there is no conversation {key.name!r} here")
-        return await self._host.conversation(key)
+        return await serve(self._host, key)
 
     async def _follow(
-        self, sid: str, conversation: Conversation[Any], *, after: tuple[int, int] | None
+        self, sid: str, served: ServedConversation, *, after: tuple[int, int] | None
     ) -> None:
         """Send a socket the events of a conversation after a position; with None, only events from now on.
 
         If the socket receives them already, nothing changes with None; with a position they are sent again from there.
         """
-        pump_key = (sid, conversation.conversation)
+        pump_key = (sid, served.key)
         running = self._pumps.get(pump_key)
         if running is not None and not running.done():
             if after is None:
                 return
             running.cancel()
-        with EarlyEvents(conversation) as early:
+        with EarlyEvents(served.conversation) as early:
             if after is None:
-                summary = await self._host.log.find(conversation.conversation)
+                summary = await self._host.log.find(served.key)
                 after = start_position(f"{summary.head if summary else 0}")
-            pump = asyncio.create_task(self._pump(sid, conversation, early, after))
+            pump = asyncio.create_task(self._pump(sid, served, early, after))
         self._pumps[pump_key] = pump
         pump.add_done_callback(lambda done: self._discard_pump(pump_key, done))
 
@@ -511,22 +506,18 @@ class SocketHost:
             _log.error("the events of a socket broke off", exc_info=error)
 
     async def _pump(
-        self, sid: str, conversation: Conversation[Any], early: EarlyEvents, after: tuple[int, int]
+        self, sid: str, served: ServedConversation, early: EarlyEvents, after: tuple[int, int]
     ) -> None:
-        key = conversation.conversation
-        encoder = dialect("kdcube", key, file_url=self._host.urls.file_url_maker(key))
-        events = conversation_events(self._host, conversation, early=early)
-        try:
-            async with aclosing(events):
-                with suppress(HandedOver):  # the client receives `server_shutdown`
-                    async for event in events:
-                        for record in encoder.take(event):
-                            if not record.id or position(record.id) > after:
-                                if self.unread_packets(sid) >= QUEUED_PACKETS:
-                                    await self._wait_until_read(sid)
-                                await self._server.emit(record.event, _envelope(record), to=sid)
-        finally:
-            early.close()
+        url_maker = self._host.urls.file_url_maker(served.key)
+        encoder = dialect("kdcube", served.key, file_url=url_maker)
+        async with aclosing(conversation_events(served, early=early)) as events:
+            with suppress(HandedOver):  # the client receives `server_shutdown`
+                async for event in events:
+                    for record in encoder.take(event):
+                        if not record.id or position(record.id) > after:
+                            if self.unread_packets(sid) >= QUEUED_PACKETS:
+                                await self._wait_until_read(sid)
+                            await self._server.emit(record.event, _envelope(record), to=sid)
 
 
 def _connection(scope: Scope) -> str:

@@ -1,4 +1,4 @@
-"""Messages and answers for a conversation: every route sends them through this module, which admits and audits them."""
+"""Conversations on a server: every route sends its messages and answers through them, which admits and audits them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from loopline.errors import ConflictError, LooplineError
 from loopline.files import Attachment
 from loopline.models import Json, dumps, one_line, well_formed
 from loopline.react import Limits
-from loopline.server.approvals import waiting_questions
+from loopline.server.approvals import WaitingQuestion, waiting_questions
 from loopline.server.bodies import FILES
 from loopline.server.bundle_host import BundleHost
-from loopline.timeline import BodyUnion, ConversationKey, TimelineLog, UserAnswer
+from loopline.timeline import BodyUnion, ConversationKey, UserAnswer
 
 _ANSWERS = BodyUnion[UserAnswer](UserAnswer)
 
@@ -41,98 +41,6 @@ class TurnRequest:
         return cls(turn=receipt.turn, after=receipt.seq - 1, submission=submission)
 
 
-async def submit_message(
-    host: BundleHost,
-    conversation: Conversation[Any],
-    text: str,
-    *,
-    attachments: Sequence[Attachment] = (),
-    when_busy: WhenBusy = "queue",
-    key: str = "",
-    webhook: str = "",
-    **limits: Unpack[Limits],
-) -> Submission:
-    """Send a message and return once it is stored; its turn runs in the background.
-
-    A message with a `key` that was used in the conversation before is not stored again.
-
-    Raises:
-        RequestProblem: the server is full or shuts down, or too little of a quota is left.
-        StoreError: the store cannot store the message.
-        LooplineError: the message has more than `FILES` files, or the conversation does not accept it.
-    """
-    if len(attachments) > FILES:
-        raise LooplineError(f"a message may have {FILES} files, not {len(attachments)}")
-    async with host.turn_slot(conversation.conversation, key):
-        submission = await conversation.submit(
-            text, attachments=attachments, when_busy=when_busy, key=key, **limits
-        )
-        host.watch(conversation.conversation, submission, webhook)
-    host.audit("message", conversation.conversation, seq=submission.receipt.seq)
-    return submission
-
-
-async def resume_turn(
-    host: BundleHost,
-    conversation: Conversation[Any],
-    values: Mapping[str, Json],
-    **limits: Unpack[Limits],
-) -> Submission:
-    """Answer calls of the paused turn and continue it; without values continue a turn that was cut off.
-
-    Raises:
-        ConflictError: a call has been answered already.
-        RequestProblem: the server refuses the turn, as for `submit_message`.
-        LooplineError: no turn can be continued with these answers.
-    """
-    key = conversation.conversation
-    async with host.turn_slot(key):
-        try:
-            submission = await conversation.submit_resume(values or None, **limits)
-        except LooplineError:
-            await check_unanswered(host.log, key, values)
-            raise
-        host.watch(key, submission)
-    host.audit("answer", key, calls=",".join(values))
-    return submission
-
-
-async def send_answers(
-    host: BundleHost,
-    conversation: Conversation[Any],
-    values: Mapping[str, Json],
-    approvals: Mapping[str, str],
-) -> TurnRequest:
-    """Answer calls by id: calls of the running turn that stay open, or calls of the paused turn, which continues.
-
-    Raises:
-        RequestProblem: a signed approval is missing or wrong, 403.
-        ConflictError: a call has been answered already, or only some of the calls stay open.
-        LooplineError: no call waits for such an answer.
-    """
-    answered = await answer_open_calls(host, conversation, values, approvals)
-    if answered is not None:
-        return TurnRequest(turn=answered.turn, after=answered.asked_at)
-    submission = await resume_turn(host, conversation, values)
-    receipt = submission.receipt
-    return TurnRequest(turn=receipt.turn, after=receipt.seq, submission=submission)
-
-
-async def open_fork(
-    host: BundleHost, conversation: Conversation[Any], seq: int, name: str
-) -> Conversation[Any]:
-    """Return the conversation of this name, which is created with the blocks up to `seq` if it does not exist.
-
-    With a `seq` of 0 it is empty.
-    """
-    key = replace(conversation.conversation, name=name)
-    if seq and await host.log.find(key) is None:
-        with suppress(ConflictError):  # another request has created it meanwhile
-            await conversation.fork(seq=seq, name=name)
-            host.audit("fork", conversation.conversation, seq=seq, to=name)
-    return await host.conversation(key, await host.bundle_of(conversation.conversation))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnsweredCalls:
     """Calls of the running turn that were answered.
@@ -146,58 +54,153 @@ class AnsweredCalls:
     is_first: bool
 
 
-async def answer_open_calls(
-    host: BundleHost,
-    conversation: Conversation[Any],
-    values: Mapping[str, Json],
-    approvals: Mapping[str, str],
-) -> AnsweredCalls | None:
-    """Check the signed approvals, and answer calls of the running turn that stay open, in any process.
+@dataclass(frozen=True, slots=True)
+class ServedConversation:
+    """A conversation on a server."""
 
-    Return None if no value is for such a call.
+    host: BundleHost
+    conversation: Conversation[Any]
 
-    Raises:
-        RequestProblem: a signed approval is missing or wrong, 403.
-        ConflictError: only some values are for calls that stay open; nothing was answered.
-    """
-    key = conversation.conversation
-    if values:
-        waiting = await waiting_questions(host.log, key)
-        host.approvals.check(key, waiting, values, approvals)
-    questions = {
-        question.call_id: block
-        for block, question in await conversation.interrupts.question_blocks()
-    }
-    if not values.keys() & questions.keys():
-        return None
-    if absent := values.keys() - questions.keys():
-        names = well_formed(", ".join(absent))[:200]
-        raise ConflictError(
-            f"{names}: not an open call of the running turn, so nothing was answered; leave it out"
+    @property
+    def key(self) -> ConversationKey:
+        """The key of the conversation."""
+        return self.conversation.conversation
+
+    async def submit(
+        self,
+        text: str,
+        *,
+        attachments: Sequence[Attachment] = (),
+        when_busy: WhenBusy = "queue",
+        key: str = "",
+        webhook: str = "",
+        **limits: Unpack[Limits],
+    ) -> Submission:
+        """Send a message and return once it is stored; its turn runs in the background.
+
+        A message with a `key` that was used in the conversation before is not stored again.
+
+        Raises:
+            RequestProblem: the server is full or shuts down, or too little of a quota is left.
+            StoreError: the store cannot store the message.
+            LooplineError: the message has more than `FILES` files, or the conversation does not accept it.
+        """
+        if len(attachments) > FILES:
+            raise LooplineError(f"a message may have {FILES} files, not {len(attachments)}")
+        async with self.host.turn_slot(self.key, key):
+            submission = await self.conversation.submit(
+                text, attachments=attachments, when_busy=when_busy, key=key, **limits
+            )
+            self.host.watch(self.key, submission, webhook)
+        self.host.audit("message", self.key, seq=submission.receipt.seq)
+        return submission
+
+    async def resume(self, values: Mapping[str, Json], **limits: Unpack[Limits]) -> Submission:
+        """Answer calls of the paused turn and continue it; without values continue a turn that was cut off.
+
+        Raises:
+            ConflictError: a call has been answered already.
+            RequestProblem: the server refuses the turn, as for `submit`.
+            LooplineError: no turn can be continued with these answers.
+        """
+        async with self.host.turn_slot(self.key):
+            try:
+                submission = await self.conversation.submit_resume(values or None, **limits)
+            except LooplineError:
+                await self.check_unanswered(values)
+                raise
+            self.host.watch(self.key, submission)
+        self.host.audit("answer", self.key, calls=",".join(values))
+        return submission
+
+    async def send_answers(
+        self, values: Mapping[str, Json], approvals: Mapping[str, str]
+    ) -> TurnRequest:
+        """Answer calls by id: calls of the running turn that stay open, or calls of the paused turn, which continues.
+
+        Raises:
+            RequestProblem: a signed approval is missing or wrong, 403.
+            ConflictError: a call has been answered already, or only some of the calls stay open.
+            LooplineError: no call waits for such an answer.
+        """
+        answered = await self.answer_open_calls(values, approvals)
+        if answered is not None:
+            return TurnRequest(turn=answered.turn, after=answered.asked_at)
+        submission = await self.resume(values)
+        receipt = submission.receipt
+        return TurnRequest(turn=receipt.turn, after=receipt.seq, submission=submission)
+
+    async def answer_open_calls(
+        self, values: Mapping[str, Json], approvals: Mapping[str, str]
+    ) -> AnsweredCalls | None:
+        """Check the signed approvals, and answer calls of the running turn that stay open, in any process.
+
+        Return None if no value is for such a call.
+
+        Raises:
+            RequestProblem: a signed approval is missing or wrong, 403.
+            ConflictError: only some values are for calls that stay open; nothing was answered.
+        """
+        if values:
+            self.host.approvals.check(self.key, await self.waiting(), values, approvals)
+        interrupts = self.conversation.interrupts
+        questions = {
+            question.call_id: block for block, question in await interrupts.question_blocks()
+        }
+        if not values.keys() & questions.keys():
+            return None
+        if absent := values.keys() - questions.keys():
+            names = well_formed(", ".join(absent))[:200]
+            raise ConflictError(
+                f"{names}: not an open call of the running turn, so nothing was answered; leave it out"
+            )
+        blocks = [questions[call_id] for call_id in values]
+        # Two answers to a call may arrive at once, also in two processes: the first one in the log counts.
+        are_first = [await interrupts.answer(call_id, value) for call_id, value in values.items()]
+        self.host.audit("answer", self.key, calls=",".join(values))
+        return AnsweredCalls(
+            turn=blocks[0].turn,
+            asked_at=max(block.seq for block in blocks),
+            is_first=all(are_first),
         )
-    blocks = [questions[call_id] for call_id in values]
-    # Two answers to a call may arrive at once, also in two processes: the first one in the log counts.
-    are_first = [
-        await conversation.interrupts.answer(call_id, value) for call_id, value in values.items()
-    ]
-    host.audit("answer", key, calls=",".join(values))
-    return AnsweredCalls(
-        turn=blocks[0].turn, asked_at=max(block.seq for block in blocks), is_first=all(are_first)
-    )
+
+    async def check_unanswered(self, values: Mapping[str, Json]) -> None:
+        """Check that none of the calls in `values` has an answer.
+
+        Raises:
+            ConflictError: a call has an answer, which the message quotes.
+        """
+        if not values:
+            return
+        blocks = await self.host.log.read(self.key, types=["user.answer"])
+        for _, answer in reversed(list(_ANSWERS.among(blocks))):
+            if answer.call_id in values:
+                text = one_line(dumps(answer.value))
+                raise ConflictError(f"{answer.call_id} has been answered already: {text}")
+
+    async def waiting(self) -> dict[str, WaitingQuestion]:
+        """Return the calls that wait for the user by call id, as `waiting_questions` does."""
+        return await waiting_questions(self.host.log, self.key)
+
+    async def stop(self) -> bool:
+        """Stop the running or paused turn. Return False if there was none."""
+        is_stopped = await self.conversation.stop()
+        self.host.audit("stop", self.key)
+        return is_stopped
+
+    async def fork(self, seq: int, name: str) -> ServedConversation:
+        """Return the conversation of this name, which is created with the blocks up to `seq` if it does not exist.
+
+        With a `seq` of 0 it is empty.
+        """
+        key = replace(self.key, name=name)
+        if seq and await self.host.log.find(key) is None:
+            with suppress(ConflictError):  # another request has created it meanwhile
+                await self.conversation.fork(seq=seq, name=name)
+                self.host.audit("fork", self.key, seq=seq, to=name)
+        return await serve(self.host, key, await self.host.bundle_of(self.key))
 
 
-async def check_unanswered(
-    log: TimelineLog, key: ConversationKey, values: Mapping[str, Json]
-) -> None:
-    """Check that none of the calls in `values` has an answer.
-
-    Raises:
-        ConflictError: a call has an answer, which the message quotes.
-    """
-    if not values:
-        return
-    blocks = await log.read(key, types=["user.answer"])
-    for _, answer in reversed(list(_ANSWERS.among(blocks))):
-        if answer.call_id in values:
-            text = one_line(dumps(answer.value))
-            raise ConflictError(f"{answer.call_id} has been answered already: {text}")
+async def serve(host: BundleHost, key: ConversationKey, bundle_id: str = "") -> ServedConversation:
+    """Return the conversation with the bundle of `BundleHost.harness_of`, whose errors it raises."""
+    return ServedConversation(host, await host.conversation(key, bundle_id))

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from hashlib import sha256
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from loopline.conversations import Conversation
 from loopline.errors import ConflictError, LooplineError
 from loopline.events import ClientRun, RunDialect, run_dialect
 from loopline.files import Attachment
 from loopline.models import Json
 from loopline.server.access import CallerDep, HostDep, key_of
-from loopline.server.approvals import WaitingQuestion, decline, deny, waiting_questions
+from loopline.server.approvals import WaitingQuestion, decline, deny
 from loopline.server.bodies import NAME, decode_file
-from loopline.server.bundle_host import BundleHost
 from loopline.server.event_streams import (
     DONE_FRAME,
     StreamFormat,
@@ -27,13 +25,7 @@ from loopline.server.event_streams import (
     run_response,
     subscribe_early,
 )
-from loopline.server.turn_requests import (
-    TurnRequest,
-    check_unanswered,
-    open_fork,
-    send_answers,
-    submit_message,
-)
+from loopline.server.turn_requests import ServedConversation, TurnRequest, serve
 
 router: APIRouter = APIRouter(prefix="/api/chat", tags=["ai-sdk"])
 MESSAGES = 2_000
@@ -129,53 +121,48 @@ class ChatBody(BaseModel):
 @router.post("", response_class=StreamingResponse)
 async def chat(host: HostDep, caller: CallerDep, body: ChatBody) -> Response:
     """Send the last message of a chat, or the answers to its calls, and stream the message of the assistant."""
-    conversation = await host.conversation(key_of(caller, body.branch), body.bundle_id)
+    served = await serve(host, key_of(caller, body.branch), body.bundle_id)
     try:
-        return await _send(host, conversation, body)
+        return await _send(served, body)
     except ConflictError:
-        fork = await _fork_before(host, conversation, body)
+        fork = await _fork_before(served, body)
         if fork is None:
             raise
-        return await _send(host, fork, body)
+        return await _send(fork, body)
 
 
-async def _send(host: BundleHost, conversation: Conversation[Any], body: ChatBody) -> Response:
+async def _send(served: ServedConversation, body: ChatBody) -> Response:
     """Send the last message, or the answers to calls of the chat, and stream the message of the assistant.
 
     Raises:
         ConflictError: a message with the same id and another text was sent before.
     """
     last = body.messages[-1]
-    with subscribe_early(host, conversation) as early:
+    with subscribe_early(served) as early:
         if last.role == "assistant":
-            answers = await _answers(host, conversation, last)
-            request = await send_answers(host, conversation, answers, last.approvals())
+            request = await served.send_answers(await _answers(served, last), last.approvals())
         else:
             text = last.text()
             if not text:
                 raise LooplineError("the last message has no text")
-            submission = await submit_message(
-                host, conversation, text, attachments=last.files(), key=body.key
-            )
+            submission = await served.submit(text, attachments=last.files(), key=body.key)
             request = TurnRequest.of_message(submission)
-        encoder = _encoder(host, conversation, body.id, request.turn, request.after)
-        return run_response(host, conversation, encoder, FORMAT, request, early)
+        encoder = _encoder(served, body.id, request.turn, request.after)
+        return run_response(served, encoder, FORMAT, request, early)
 
 
-async def _fork_before(
-    host: BundleHost, conversation: Conversation[Any], body: ChatBody
-) -> Conversation[Any] | None:
+async def _fork_before(served: ServedConversation, body: ChatBody) -> ServedConversation | None:
     """Return the fork in which the edited last message is sent: the blocks before the first message with its id.
 
     The fork of the same edit is always the same. The result is None if no message has the id.
     """
-    receipt = await conversation.interrupts.receipt_of(body.key)
+    receipt = await served.conversation.interrupts.receipt_of(body.key)
     if receipt is None:
         return None
     last = body.messages[-1]
-    edit = f"{conversation.conversation.name} {last.id} {last.text()}"
+    edit = f"{served.key.name} {last.id} {last.text()}"
     name = f"{_edits_of(body.id)}{sha256(edit.encode()).hexdigest()[:12]}"
-    return await open_fork(host, conversation, receipt.seq - 1, name)
+    return await served.fork(receipt.seq - 1, name)
 
 
 def _edits_of(chat_id: str) -> str:
@@ -201,12 +188,12 @@ async def resume_stream(
     names = [item.conversation.name for item in recent]
     edits = _edits_of(chat_id)
     newest = next((name for name in names if name == chat_id or name.startswith(edits)), chat_id)
-    conversation = await host.conversation(key_of(caller, newest), bundle_id)
-    turn = await newest_turn(host, conversation.conversation)
+    served = await serve(host, key_of(caller, newest), bundle_id)
+    turn = await newest_turn(served)
     if turn is None or not turn.is_running:
         return Response(status_code=204)
-    encoder = _encoder(host, conversation, chat_id, turn.number, turn.head)
-    return replay_response(host, conversation, encoder, FORMAT, turn)
+    encoder = _encoder(served, chat_id, turn.number, turn.head)
+    return replay_response(served, encoder, FORMAT, turn)
 
 
 FORMAT = StreamFormat(
@@ -217,39 +204,34 @@ FORMAT = StreamFormat(
 )
 
 
-def _encoder(
-    host: BundleHost, conversation: Conversation[Any], chat_id: str, turn: int, after: int
-) -> RunDialect:
+def _encoder(served: ServedConversation, chat_id: str, turn: int, after: int) -> RunDialect:
     """Return an encoder for the run that ends when the turn ends or asks the user after the seq `after`.
 
     In a fork of the chat, the ids of messages name the fork, so that the chat continues there.
     """
-    name = conversation.conversation.name
+    key = served.key
     run = ClientRun(
         turn=turn,
         ends_after=after,
-        sign=host.approvals.signature(conversation.conversation),
-        file_url=host.urls.file_url_maker(conversation.conversation),
-        branch="" if name == chat_id else f"{name}/",
+        sign=served.host.approvals.signature(key),
+        file_url=served.host.urls.file_url_maker(key),
+        branch="" if key.name == chat_id else f"{key.name}/",
     )
-    return run_dialect("vercel", conversation.conversation, run)
+    return run_dialect("vercel", key, run)
 
 
-async def _answers(
-    host: BundleHost, conversation: Conversation[Any], message: UiMessage
-) -> Mapping[str, Json]:
+async def _answers(served: ServedConversation, message: UiMessage) -> Mapping[str, Json]:
     """Return the answers of a message to calls that wait, by call id.
 
     Raises:
         ConflictError: no call waits, and a call of the message has been answered already.
         LooplineError: no call waits for an answer of the message.
     """
-    key = conversation.conversation
-    waiting = await waiting_questions(host.log, key)
+    waiting = await served.waiting()
     results = message.answers(waiting)
     answers = {call_id: value for call_id, value in results.items() if call_id in waiting}
     if not answers:
-        await check_unanswered(host.log, key, results)
+        await served.check_unanswered(results)
         raise LooplineError("no call of this chat waits for the answers of the message")
     return answers
 
