@@ -9,7 +9,6 @@ from contextlib import aclosing
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, Unpack
 from urllib.parse import quote
 
@@ -438,12 +437,7 @@ class RemoteServer(AsyncContext):
             raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         """Close every connection."""
         await self._connection.client.aclose()
 

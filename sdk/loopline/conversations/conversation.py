@@ -724,7 +724,6 @@ class Conversation(ConversationReader, Generic[T_co]):
         await task
 
     def _start(self, run: Coroutine[Any, Any, TurnResult[Any]]) -> asyncio.Task[TurnResult[Any]]:
-        """Run a turn in a task of its own."""
         task = asyncio.create_task(run)
         self._tasks.add(task)
         task.add_done_callback(self._discard_task)

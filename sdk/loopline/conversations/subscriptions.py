@@ -353,7 +353,6 @@ class BusyNotice:
         self._telling = asyncio.create_task(self._tell())
 
     async def _tell(self) -> None:
-        """Send the notice to the sender and the log."""
         try:
             timeline = await open_timeline(self._log, self._conversation)
         except StoreError:

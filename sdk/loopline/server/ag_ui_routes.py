@@ -107,7 +107,6 @@ async def _client_run(
 
 
 def _key(message: UserMessage) -> str:
-    """Return the idempotency key of a message."""
     return f"ag-ui:{sha256(message.id.encode()).hexdigest()}"
 
 

@@ -71,7 +71,6 @@ def _operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]
 
 
 def _title(operation: dict[str, Any]) -> str:
-    """Return the first line of the description."""
     return str(operation.get("description", operation["summary"])).partition("\n")[0]
 
 

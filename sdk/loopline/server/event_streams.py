@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, aclosing, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 from fastapi.responses import Response, StreamingResponse
@@ -46,12 +45,7 @@ class EarlyEvents:
     def __enter__(self) -> EarlyEvents:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
         if kind is not None:
             self.close()
 

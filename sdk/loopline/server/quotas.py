@@ -307,7 +307,6 @@ class QuotaGate:
                 run.settled = react.Amount()
 
     def _forget(self, key: timeline.ConversationKey, runs: set[_MeteredRun]) -> None:
-        """Forget runs of a conversation."""
         remaining = self._runs.pop(key) - runs
         if remaining:
             self._runs[key] = remaining
