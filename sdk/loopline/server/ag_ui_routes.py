@@ -6,15 +6,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import cast
 
-from ag_ui.core import (
-    DataSource,
-    FileSource,
-    ResumeEntry,
-    RunAgentInput,
-    TextPart,
-    UrlSource,
-    UserMessage,
-)
+from ag_ui import core
 from fastapi import APIRouter
 from fastapi.responses import Response, StreamingResponse
 from pydantic import JsonValue
@@ -23,23 +15,17 @@ from loopline.errors import LooplineError
 from loopline.events import ClientRun, run_dialect
 from loopline.files import Attachment
 from loopline.models import Json, JsonObject
+from loopline.server import event_streams
 from loopline.server.access import CallerDep, HostDep, key_of
 from loopline.server.approvals import call_id_of, decline
 from loopline.server.bodies import decode_file
-from loopline.server.event_streams import (
-    StreamFormat,
-    newest_turn,
-    replay_response,
-    run_response,
-    subscribe_early,
-)
 from loopline.server.turn_requests import ServedConversation, TurnRequest, serve
 
 router: APIRouter = APIRouter(tags=["ag-ui"])
 
 
 @router.post("/ag-ui", response_class=StreamingResponse)
-async def run_agent(host: HostDep, caller: CallerDep, body: RunAgentInput) -> Response:
+async def run_agent(host: HostDep, caller: CallerDep, body: core.RunAgentInput) -> Response:
     """Send the newest message of the user, or answers to interrupts, and stream the events of the run.
 
     The thread is a conversation of the caller. If the last message is not one of the user and nothing is resumed, the
@@ -52,10 +38,10 @@ async def run_agent(host: HostDep, caller: CallerDep, body: RunAgentInput) -> Re
         case _:
             served = await serve(host, key)
     last = body.messages[-1] if body.messages else None
-    message = last if isinstance(last, UserMessage) else None
+    message = last if isinstance(last, core.UserMessage) else None
     if message is None and not body.resume:
         return await _replay(served, body)
-    with subscribe_early(served) as early:
+    with event_streams.subscribe_early(served) as early:
         if body.resume or message is None:
             entries = body.resume or []
             values = await _answer_values(served, entries)
@@ -66,31 +52,35 @@ async def run_agent(host: HostDep, caller: CallerDep, body: RunAgentInput) -> Re
             submission = await served.submit(text, attachments=files, key=_key(message))
             request = TurnRequest.of_message(submission)
         run = await _client_run(served, body, request.turn, request.after)
-        return run_response(served, run_dialect("ag-ui", key, run), FORMAT, request, early)
+        return event_streams.run_response(
+            served, run_dialect("ag-ui", key, run), FORMAT, request, early
+        )
 
 
-async def _replay(served: ServedConversation, body: RunAgentInput) -> Response:
+async def _replay(served: ServedConversation, body: core.RunAgentInput) -> Response:
     """Stream the newest turn, and a snapshot of the messages of the thread that the client lacks.
 
     Raises:
         LooplineError: no turn of the thread has started.
     """
-    turn = await newest_turn(served)
+    turn = await event_streams.newest_turn(served)
     if turn is None:
         raise LooplineError(
             "the last message must be a message of the user, because no turn of this thread has started"
         )
     run = await _client_run(served, body, turn.number, turn.head)
-    return replay_response(served, run_dialect("ag-ui", served.key, run), FORMAT, turn)
+    return event_streams.replay_response(
+        served, run_dialect("ag-ui", served.key, run), FORMAT, turn
+    )
 
 
 async def _client_run(
-    served: ServedConversation, body: RunAgentInput, turn: int, after: int
+    served: ServedConversation, body: core.RunAgentInput, turn: int, after: int
 ) -> ClientRun:
     """Return the run of the turn that ends with the first end or question after the seq `after`."""
     prompts: dict[int, JsonObject] = {}
     for message in body.messages:
-        if isinstance(message, UserMessage):
+        if isinstance(message, core.UserMessage):
             receipt = await served.conversation.interrupts.receipt_of(_key(message))
             if receipt is not None:
                 prompts[receipt.turn] = message.model_dump(
@@ -106,35 +96,37 @@ async def _client_run(
     )
 
 
-def _key(message: UserMessage) -> str:
+def _key(message: core.UserMessage) -> str:
     return f"ag-ui:{sha256(message.id.encode()).hexdigest()}"
 
 
-FORMAT = StreamFormat(
+FORMAT = event_streams.StreamFormat(
     error_data=lambda reason: {"type": "RUN_ERROR", "message": reason, "code": "interrupted"}
 )
 
 
-def _content(message: UserMessage) -> tuple[str, list[Attachment]]:
+def _content(message: core.UserMessage) -> tuple[str, list[Attachment]]:
     """Return the text of a message, its parts joined by line breaks, and its files.
 
     Raises:
         LooplineError: the text is empty, or a file is not sent as its bytes in base64.
     """
     parts = (
-        message.content if isinstance(message.content, list) else [TextPart(text=message.content)]
+        message.content
+        if isinstance(message.content, list)
+        else [core.TextPart(text=message.content)]
     )
     texts: list[str] = []
     files: list[Attachment] = []
     for part in parts:
-        if isinstance(part, TextPart):
+        if isinstance(part, core.TextPart):
             texts.append(part.text)
             continue
         name = f"{part.type}-{len(files) + 1}"
         match part.source:
-            case DataSource(value=value, mime_type=mime):
+            case core.DataSource(value=value, mime_type=mime):
                 files.append(decode_file(name, f"data:{mime};base64,{value}"))
-            case UrlSource(value=url) | FileSource(value=url):
+            case core.UrlSource(value=url) | core.FileSource(value=url):
                 files.append(decode_file(name, url))
     text = "\n".join(text for text in texts if text)
     if not text:
@@ -143,7 +135,7 @@ def _content(message: UserMessage) -> tuple[str, list[Attachment]]:
 
 
 async def _answer_values(
-    served: ServedConversation, entries: Sequence[ResumeEntry]
+    served: ServedConversation, entries: Sequence[core.ResumeEntry]
 ) -> dict[str, Json]:
     """Return the answers by call id. An interrupt id is a call id or a signed approval."""
     questions = await served.waiting()

@@ -127,23 +127,15 @@ def _config(config: uvicorn.Config) -> ConnectionConfig:
 class HttpConnection(H11Protocol):
     """A connection that is refused if too many are open, and closed if no request arrives in `HEADER_SECONDS`."""
 
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
-        self._limits = _config(config)
-        self._is_idle = True
-        self._deadline: asyncio.TimerHandle | None = None
+    _is_idle = True
+    _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Accept the connection, or refuse it with 503 if too many are open."""
         super().connection_made(cast("asyncio.Transport", transport))
-        if len(self.connections) > self._limits.most_connections:
-            self._limits.log_full()
+        config = _config(self.config)
+        if len(self.connections) > config.most_connections:
+            config.log_full()
             self.transport.write(FULL)
             self.transport.close()
         else:

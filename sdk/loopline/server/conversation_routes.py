@@ -11,17 +11,7 @@ from pydantic import AwareDatetime, BaseModel, JsonValue
 
 from loopline.errors import LooplineError
 from loopline.models import well_formed
-from loopline.server import bodies, conversation_views
-from loopline.server.access import (
-    HostDep,
-    OwnKeyDep,
-    ReadDep,
-    ReaderDep,
-    ReadKeyDep,
-    SummaryDep,
-    find_summary,
-    key_of,
-)
+from loopline.server import access, bodies, conversation_views
 from loopline.server.approvals import WaitingQuestion, questions_in
 from loopline.server.bundle_host import BundleHost
 from loopline.server.problems import not_found
@@ -189,8 +179,8 @@ class PeriodAnswer(BaseModel):
 
 @router.get("")
 async def list_conversations(
-    host: HostDep,
-    reader: ReaderDep,
+    host: access.HostDep,
+    reader: access.ReaderDep,
     last_n: Annotated[int, Query(ge=1, le=PAGE)] = 100,
     started_after: AwareDatetime | None = None,
     days: Annotated[int, Query(ge=1, le=3_650)] = 365,
@@ -226,15 +216,15 @@ async def list_conversations(
 
 @router.post("/fetch")
 async def fetch_named(
-    host: HostDep, reader: ReaderDep, body: bodies.NamedFetchBody
+    host: access.HostDep, reader: access.ReaderDep, body: bodies.NamedFetchBody
 ) -> conversation_views.FetchAnswer:
     """Return the turns of the conversation that the body names."""
-    return await _fetch(host, key_of(reader, body.conversation_id), body)
+    return await _fetch(host, access.key_of(reader, body.conversation_id), body)
 
 
 @router.post("/feedback/conversations-in-period")
 async def conversations_in_period(
-    host: HostDep, reader: ReaderDep, body: bodies.PeriodBody
+    host: access.HostDep, reader: access.ReaderDep, body: bodies.PeriodBody
 ) -> PeriodAnswer:
     """List the conversations with feedback in a period: those of the caller, or of all users if the caller is privileged."""
     if body.cursor is not None and not _CURSOR.fullmatch(body.cursor):
@@ -270,14 +260,16 @@ async def conversations_in_period(
 
 @router.post("/{conversation}/fetch")
 async def fetch(
-    host: HostDep, key: ReadKeyDep, body: bodies.FetchBody
+    host: access.HostDep, key: access.ReadKeyDep, body: bodies.FetchBody
 ) -> conversation_views.FetchAnswer:
     """Return the turns of a conversation."""
     return await _fetch(host, key, body)
 
 
 @router.get("/{conversation}/status")
-async def status(host: HostDep, key: ReadKeyDep, summary: SummaryDep) -> StatusAnswer:
+async def status(
+    host: access.HostDep, key: access.ReadKeyDep, summary: access.SummaryDep
+) -> StatusAnswer:
     """Return the state of a conversation, and the calls that wait for the user."""
     timeline = await open_timeline(host.log, key)
     pending: list[JsonValue] = [call for turn in timeline.resumable for call in turn.unanswered]
@@ -314,7 +306,9 @@ def _question_row(question: WaitingQuestion) -> JsonValue:
 
 
 @router.get("/{conversation}/details")
-async def details(host: HostDep, key: ReadKeyDep, summary: SummaryDep) -> DetailsAnswer:
+async def details(
+    host: access.HostDep, key: access.ReadKeyDep, summary: access.SummaryDep
+) -> DetailsAnswer:
     """Return a conversation with a list of its turns."""
     timeline = Timeline(await host.log.read(key))
     return DetailsAnswer(
@@ -337,9 +331,9 @@ async def details(host: HostDep, key: ReadKeyDep, summary: SummaryDep) -> Detail
 
 
 @router.delete("/{conversation}")
-async def delete(host: HostDep, key: OwnKeyDep) -> DeleteAnswer:
+async def delete(host: access.HostDep, key: access.OwnKeyDep) -> DeleteAnswer:
     """Delete a conversation for good, with its files and child runs, and cancel its turns."""
-    summary = await find_summary(host, key)
+    summary = await access.find_summary(host, key)
     messages = await host.log.read(key, types=["user.prompt", "assistant.completion"])
     attachments = await host.log.read(key, types=["user.attachment"])
     files = await host.log.read(key, types=["file.added"])
@@ -358,10 +352,10 @@ async def delete(host: HostDep, key: OwnKeyDep) -> DeleteAnswer:
 
 @router.post("/{conversation}/turns/{turn}/feedback")
 async def give_feedback(
-    host: HostDep, key: OwnKeyDep, turn: str, body: bodies.FeedbackBody
+    host: access.HostDep, key: access.OwnKeyDep, turn: str, body: bodies.FeedbackBody
 ) -> FeedbackAnswer:
     """Rate a turn. A new reaction replaces the one before, and null removes it."""
-    summary = await find_summary(host, key)
+    summary = await access.find_summary(host, key)
     if not 1 <= turn_number(turn) <= summary.turns:
         raise not_found(f"turn {well_formed(turn)[:40]!r} in this conversation")
     conversation = await host.conversation(key)
@@ -379,7 +373,7 @@ async def give_feedback(
 
 @router.post("/{conversation}/turns-with-feedbacks")
 async def turns_with_feedbacks(
-    host: HostDep, key: ReadKeyDep, _: SummaryDep, body: bodies.RatedTurnsBody
+    host: access.HostDep, key: access.ReadKeyDep, _: access.SummaryDep, body: bodies.RatedTurnsBody
 ) -> RatedTurnsAnswer:
     """Return the turns that have feedback, with their current reactions."""
     timeline = Timeline(await host.log.read(key))
@@ -410,7 +404,7 @@ async def turns_with_feedbacks(
 
 
 @router.get("/{conversation}/satisfaction")
-async def satisfaction(key: ReadKeyDep, conversation: ReadDep) -> SatisfactionAnswer:
+async def satisfaction(key: access.ReadKeyDep, conversation: access.ReadDep) -> SatisfactionAnswer:
     """Return the counts of the user's current reactions, and the share of `ok`."""
     counts: Satisfaction = await conversation.satisfaction()
     return SatisfactionAnswer(
@@ -424,8 +418,8 @@ async def satisfaction(key: ReadKeyDep, conversation: ReadDep) -> SatisfactionAn
 
 @router.get("/{conversation}/blocks")
 async def read_blocks(
-    key: ReadKeyDep,
-    conversation: ReadDep,
+    key: access.ReadKeyDep,
+    conversation: access.ReadDep,
     after: Annotated[int, Query(ge=0, le=2**53)] = 0,
     limit: Annotated[int, Query(ge=1, le=1_000)] = 200,
     types: Annotated[list[bodies.BoundedName] | None, Query(max_length=50)] = None,
@@ -443,7 +437,7 @@ async def read_blocks(
 
 @router.post("/{conversation}/read")
 async def read_refs(
-    host: HostDep, key: ReadKeyDep, _: SummaryDep, body: bodies.ReadBody
+    host: access.HostDep, key: access.ReadKeyDep, _: access.SummaryDep, body: bodies.ReadBody
 ) -> bodies.ReadingAnswer:
     """Return the text of each requested ref."""
     reading = await read_for_user(host, key, body.refs)
@@ -451,7 +445,7 @@ async def read_refs(
 
 
 @router.get("/{conversation}/export")
-async def export(conversation: ReadDep) -> dict[str, JsonValue]:
+async def export(conversation: access.ReadDep) -> dict[str, JsonValue]:
     """Return the whole conversation as a document for the import."""
     return await conversation.export()
 
@@ -459,7 +453,7 @@ async def export(conversation: ReadDep) -> dict[str, JsonValue]:
 async def _fetch(
     host: BundleHost, key: ConversationKey, body: bodies.FetchBody
 ) -> conversation_views.FetchAnswer:
-    summary = await find_summary(host, key)
+    summary = await access.find_summary(host, key)
     blocks = await host.log.read(key)
     views = conversation_views.TurnViews(key, Timeline(blocks), body.materialize)
     since = _days_ago(host, body.days)

@@ -15,24 +15,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from loopline.errors import LooplineError
 from loopline.models import is_loopback
-from loopline.server import request_access
+from loopline.server import problems, request_access
 from loopline.server.bundle_host import BundleHost
-from loopline.server.problems import (
-    RequestProblem,
-    forbidden,
-    problem_of,
-    response_to,
-    unavailable,
-)
-from loopline.server.request_access import (
-    FIRST_PACKET_BYTES,
-    FIRST_PACKET_SECONDS,
-    UNKNOWN,
-    RequestAccess,
-    Sender,
-    SocketEntry,
-    sender_of,
-)
 from loopline.server.socket_io import SocketHost
 
 UNLOCK = "loopline.unlock"
@@ -57,7 +41,7 @@ HEADERS = {
 class BodyRefused(HTTPException):
     """A body is not read, or not to its end."""
 
-    def __init__(self, problem: RequestProblem) -> None:
+    def __init__(self, problem: problems.RequestProblem) -> None:
         super().__init__(problem.status, str(problem), dict(problem.headers))
         self.problem = problem
 
@@ -86,35 +70,35 @@ class RequestGuard:
         problem = self._problem(headers, scope)
         scheme, _, credentials = _first_header(headers, "authorization").partition(" ")
         token = credentials.strip() if scheme.lower() == "bearer" else ""
-        access = RequestAccess(token, self._host.admit)
+        access = request_access.RequestAccess(token, self._host.admit)
         scope[request_access.KEY] = access
         if scope["type"] == "websocket":
             if problem is not None:
                 await send({"type": "websocket.close", "code": POLICY_VIOLATION})
                 return
-            entry = SocketEntry(_unlock_function(scope))
+            entry = request_access.SocketEntry(_unlock_function(scope))
             self._sockets.enter(scope, entry)
             await self._app(scope, _FirstPackets(entry, receive, send).receive, send)
             return
         exchange = _Exchange(scope, receive, send, access, self._host, self._sockets)
         try:
             if problem is not None:
-                await response_to(problem)(scope, receive, exchange.send)
+                await problems.response_to(problem)(scope, receive, exchange.send)
             else:
                 await self._app(scope, exchange.receive, exchange.send)
         except asyncio.CancelledError:
             if not self._host.draining.is_set() or exchange.has_response:
                 raise
-            shutdown = unavailable("the server is shutting down: send the request again")
-            await response_to(shutdown)(scope, receive, exchange.send)
+            shutdown = problems.unavailable("the server is shutting down: send the request again")
+            await problems.response_to(shutdown)(scope, receive, exchange.send)
         finally:
             exchange.release()
 
-    def _problem(self, headers: Headers, scope: Scope) -> RequestProblem | None:
+    def _problem(self, headers: Headers, scope: Scope) -> problems.RequestProblem | None:
         """Return the reason to refuse a request by its headers, or None."""
         length = _first_header(headers, "content-length") or "0"
         if not length.isascii() or not length.isdigit():
-            return RequestProblem(HTTPStatus.BAD_REQUEST, "Content-Length is not a number")
+            return problems.RequestProblem(HTTPStatus.BAD_REQUEST, "Content-Length is not a number")
         if len(length) > len(str(self._body_bytes)) or int(length) > self._body_bytes:
             return _too_large(self._body_bytes)
         if not self._host.is_local:
@@ -123,12 +107,12 @@ class RequestGuard:
         is_from_here = client is None or is_loopback(client.host)
         host_name = _host_name(f"//{_first_header(headers, 'host')}")
         if not is_from_here or not is_loopback(host_name):
-            return RequestProblem(
+            return problems.RequestProblem(
                 HTTPStatus.MISDIRECTED_REQUEST,
                 "without authentication the server answers only this machine: use localhost in the URL",
             )
         if not self._is_of_allowed_page(headers):
-            return forbidden(
+            return problems.forbidden(
                 "web pages of other origins may not use this server, also those of other ports: "
                 "name the origin with --origin"
             )
@@ -161,7 +145,7 @@ class _Exchange:
         scope: Scope,
         receive: Receive,
         send: Send,
-        access: RequestAccess,
+        access: request_access.RequestAccess,
         host: BundleHost,
         sockets: SocketHost,
     ) -> None:
@@ -173,7 +157,7 @@ class _Exchange:
         self._sockets = sockets
         self._began = time.monotonic()
         self._reading_since: float | None = None
-        self._sender: Sender | None = None
+        self._sender: request_access.Sender | None = None
         self._limit = host.settings.body_bytes
         self._remaining = self._limit
         self._reserved_bytes = 0
@@ -195,10 +179,10 @@ class _Exchange:
             async with asyncio.timeout(self._part_seconds()):
                 return self._count_body(await self._receive())
         except LooplineError as error:
-            raise BodyRefused(problem_of(error)) from error
+            raise BodyRefused(problems.problem_of(error)) from error
         except TimeoutError:
             text = f"the body is too slow: send a part each {PART_SECONDS:g} s, and {SLOWEST_BYTES:,} bytes a second"
-            raise BodyRefused(RequestProblem(HTTPStatus.REQUEST_TIMEOUT, text)) from None
+            raise BodyRefused(problems.RequestProblem(HTTPStatus.REQUEST_TIMEOUT, text)) from None
 
     def _part_seconds(self) -> float:
         """Return how long the server waits for the next part of the body.
@@ -220,15 +204,15 @@ class _Exchange:
         if self._sender is not None:
             return
         if not self._is_of_socket:
-            self._sender = sender_of(await self._access.principal())
+            self._sender = request_access.sender_of(await self._access.principal())
             return
         principal = self._sockets.sender(self._scope)
         if principal is None:
-            self._sender = UNKNOWN
-            self._limit = FIRST_PACKET_BYTES
-            self._remaining = FIRST_PACKET_BYTES
+            self._sender = request_access.UNKNOWN
+            self._limit = request_access.FIRST_PACKET_BYTES
+            self._remaining = request_access.FIRST_PACKET_BYTES
         else:
-            self._sender = sender_of(principal)
+            self._sender = request_access.sender_of(principal)
 
     def _count_body(self, message: Message) -> Message:
         """Count the bytes of a part against the limits, and return the part."""
@@ -236,7 +220,9 @@ class _Exchange:
             return message
         count = len(message.get("body", b""))
         if count and self._sender is None:  # a body that no header announced
-            raise BodyRefused(RequestProblem(HTTPStatus.LENGTH_REQUIRED, "the body has no length"))
+            raise BodyRefused(
+                problems.RequestProblem(HTTPStatus.LENGTH_REQUIRED, "the body has no length")
+            )
         self._remaining -= count
         if self._remaining < 0:
             raise BodyRefused(_too_large(self._limit))
@@ -277,11 +263,11 @@ class _Exchange:
 class _FirstPackets:
     """The packets of a WebSocket. Until its sender is known, their size and the waiting time are limited."""
 
-    def __init__(self, entry: SocketEntry, receive: Receive, send: Send) -> None:
+    def __init__(self, entry: request_access.SocketEntry, receive: Receive, send: Send) -> None:
         self._entry = entry
         self._receive = receive
         self._send = send
-        self._ends_at = asyncio.get_running_loop().time() + FIRST_PACKET_SECONDS
+        self._ends_at = asyncio.get_running_loop().time() + request_access.FIRST_PACKET_SECONDS
 
     async def receive(self) -> Message:
         """Receive the next packet.
@@ -297,7 +283,7 @@ class _FirstPackets:
                 if self._entry.is_open:
                     break
                 return await self._close()
-            is_small = _packet_bytes(message) <= FIRST_PACKET_BYTES
+            is_small = _packet_bytes(message) <= request_access.FIRST_PACKET_BYTES
             return message if is_small or self._entry.is_open else await self._close()
         return await self._receive()
 
@@ -336,9 +322,9 @@ def _body_length(scope: Scope, limit: int) -> int:
     return 0
 
 
-def _too_large(limit: int) -> RequestProblem:
+def _too_large(limit: int) -> problems.RequestProblem:
     text = f"a request may have {limit:,} bytes"
-    return RequestProblem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
+    return problems.RequestProblem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
 
 
 def _first_header(headers: Headers, name: str) -> str:

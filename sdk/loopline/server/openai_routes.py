@@ -16,37 +16,17 @@ from fastapi.responses import JSONResponse, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from loopline import events
 from loopline.conversations import HandedOver, Submission
 from loopline.errors import LooplineError
-from loopline.events import (
-    ChatCompletion,
-    ModelResponse,
-    ReplyHead,
-    TurnOutcome,
-    failure_data,
-    outcome_of,
-)
 from loopline.files import Attachment
 from loopline.models import well_formed
+from loopline.server import event_streams, problems
 from loopline.server.access import CallerDep, HostDep, key_of
 from loopline.server.bodies import NAME, TEXT, decode_file
 from loopline.server.bundle_host import BundleHost
-from loopline.server.event_streams import (
-    DONE_FRAME,
-    StreamFormat,
-    newest_turn,
-    run_response,
-    subscribe_early,
-)
 from loopline.server.guards import BodyRefused
 from loopline.server.principals import Principal
-from loopline.server.problems import (
-    DETAIL_CHARACTERS,
-    PROBLEMS,
-    RequestProblem,
-    faults_text,
-    problem_of,
-)
 from loopline.server.turn_requests import ServedConversation, TurnRequest, serve
 from loopline.timeline import turn_number
 
@@ -257,10 +237,10 @@ _KINDS = {
 }
 _NO_RETRY = {"x-should-retry": "false"}
 """A header that keeps OpenAI's clients from sending the message again, because the turn has run already."""
-FORMAT = StreamFormat(
-    error_data=failure_data,
+FORMAT = event_streams.StreamFormat(
+    error_data=events.failure_data,
     retry_ms=None,  # clients of this API take the field for an event without data
-    last_frame=DONE_FRAME,
+    last_frame=event_streams.DONE_FRAME,
 )
 _log = logging.getLogger("loopline")
 
@@ -276,9 +256,11 @@ class _OpenAiRoute(APIRoute):
             try:
                 return await handle(request)
             except RequestValidationError as error:
-                return failure(RequestProblem(HTTPStatus.BAD_REQUEST, faults_text(error)))
+                return failure(
+                    problems.RequestProblem(HTTPStatus.BAD_REQUEST, problems.faults_text(error))
+                )
             except LooplineError as error:
-                return failure(problem_of(error))
+                return failure(problems.problem_of(error))
             except BodyRefused as error:
                 return failure(error.problem)
 
@@ -287,7 +269,7 @@ class _OpenAiRoute(APIRoute):
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
     status: {**problem, "content": {**problem["content"], "application/json": {}}}
-    for status, problem in PROBLEMS.items()
+    for status, problem in problems.PROBLEMS.items()
 }
 router: APIRouter = APIRouter(
     prefix="/v1", tags=["openai"], route_class=_OpenAiRoute, responses=_ERRORS
@@ -385,11 +367,11 @@ async def _reply(
     """Send the newest message of the client, and return the reply in one piece or as a stream."""
     host = served.host
     key = served.key
-    with subscribe_early(served, is_streamed=body.stream) as early:
+    with event_streams.subscribe_early(served, is_streamed=body.stream) as early:
         request = await _submit(served, body.messages, idempotency_key, is_new=is_new)
         blocks = await served.conversation.blocks(after=request.after, limit=1)
         created = blocks[0].ts if blocks else host.clock.now()
-        head = ReplyHead(
+        head = events.ReplyHead(
             conversation=key.name,
             turn=request.turn,
             model=body.model or host.harnesses[0].bundle.id,
@@ -401,7 +383,9 @@ async def _reply(
         headers = {CONVERSATION: key.name}
         if early is not None:
             stream_format = replace(FORMAT, headers=headers)
-            return run_response(served, reply.dialect(), stream_format, request, early)
+            return event_streams.run_response(
+                served, reply.dialect(), stream_format, request, early
+            )
     outcome = await _outcome(served, head, request.submission)
     if outcome is None:
         error = "the turn has not ended: its conversation has the answer later"
@@ -409,20 +393,22 @@ async def _reply(
         error = outcome.error or outcome.reason
     else:
         return JSONResponse(reply.whole(outcome), headers=headers)
-    problem = RequestProblem(HTTPStatus.BAD_GATEWAY, error, headers={**_NO_RETRY, **headers})
+    problem = problems.RequestProblem(
+        HTTPStatus.BAD_GATEWAY, error, headers={**_NO_RETRY, **headers}
+    )
     return failure(problem)
 
 
 def _make_reply(
-    head: ReplyHead, body: CompletionBody | ResponseBody
-) -> ChatCompletion | ModelResponse:
+    head: events.ReplyHead, body: CompletionBody | ResponseBody
+) -> events.ChatCompletion | events.ModelResponse:
     match body:
         case CompletionBody(stream_options=options):
-            return ChatCompletion(
+            return events.ChatCompletion(
                 head=head, with_usage=options is not None and options.include_usage
             )
         case ResponseBody(previous_response_id=previous, metadata=metadata):
-            return ModelResponse(head=head, previous=previous or "", metadata=metadata or {})
+            return events.ModelResponse(head=head, previous=previous or "", metadata=metadata or {})
 
 
 def _harness_id(host: BundleHost, model: str) -> str:
@@ -450,10 +436,10 @@ async def _continued(
     key = key_of(caller, name) if name else None
     if key is None or await host.log.find(key) is None or not turn_number(turn):
         text = f"no response {well_formed(response_id)[:60]!r} of yours"
-        raise RequestProblem(HTTPStatus.BAD_REQUEST, text)
+        raise problems.RequestProblem(HTTPStatus.BAD_REQUEST, text)
     served = await serve(host, key, bundle_id)
     ends = await host.log.read(key, types=["react.exit"], turn=turn_number(turn))
-    newest = await newest_turn(served)
+    newest = await event_streams.newest_turn(served)
     if newest is None or not ends or newest.number <= turn_number(turn):
         return served
     fork = _new_name(caller, idempotency_key and f"{response_id} {idempotency_key}")
@@ -483,8 +469,8 @@ async def _submit(
 
 
 async def _outcome(
-    served: ServedConversation, head: ReplyHead, submission: Submission | None
-) -> TurnOutcome | None:
+    served: ServedConversation, head: events.ReplyHead, submission: Submission | None
+) -> events.TurnOutcome | None:
     """Wait until the turn has ended or paused, and return its outcome; None if it has neither ended nor paused.
 
     Raises:
@@ -497,15 +483,15 @@ async def _outcome(
         raise
     except LooplineError:
         _log.exception("a turn failed")
-    return outcome_of(await served.conversation.blocks(), head)
+    return events.outcome_of(await served.conversation.blocks(), head)
 
 
-def failure(problem: RequestProblem) -> Response:
+def failure(problem: problems.RequestProblem) -> Response:
     """Return a problem in the format of OpenAI's API."""
     status = problem.status
     kind = "server_error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
-    error = failure_data(
-        str(problem)[:DETAIL_CHARACTERS],
+    error = events.failure_data(
+        str(problem)[: problems.DETAIL_CHARACTERS],
         kind=_KINDS.get(status, kind),
         code="model_not_found" if status == HTTPStatus.NOT_FOUND else "",
     )

@@ -14,17 +14,10 @@ from loopline.errors import ConflictError, LooplineError
 from loopline.events import ClientRun, RunDialect, run_dialect
 from loopline.files import Attachment
 from loopline.models import Json
+from loopline.server import event_streams
 from loopline.server.access import CallerDep, HostDep, key_of
 from loopline.server.approvals import WaitingQuestion, decline, deny
 from loopline.server.bodies import NAME, decode_file
-from loopline.server.event_streams import (
-    DONE_FRAME,
-    StreamFormat,
-    newest_turn,
-    replay_response,
-    run_response,
-    subscribe_early,
-)
 from loopline.server.turn_requests import ServedConversation, TurnRequest, serve
 
 router: APIRouter = APIRouter(prefix="/api/chat", tags=["ai-sdk"])
@@ -138,7 +131,7 @@ async def _send(served: ServedConversation, body: ChatBody) -> Response:
         ConflictError: a message with the same id and another text was sent before.
     """
     last = body.messages[-1]
-    with subscribe_early(served) as early:
+    with event_streams.subscribe_early(served) as early:
         if last.role == "assistant":
             request = await served.send_answers(await _answers(served, last), last.approvals())
         else:
@@ -148,7 +141,7 @@ async def _send(served: ServedConversation, body: ChatBody) -> Response:
             submission = await served.submit(text, attachments=last.files(), key=body.key)
             request = TurnRequest.of_message(submission)
         encoder = _encoder(served, body.id, request.turn, request.after)
-        return run_response(served, encoder, FORMAT, request, early)
+        return event_streams.run_response(served, encoder, FORMAT, request, early)
 
 
 async def _fork_before(served: ServedConversation, body: ChatBody) -> ServedConversation | None:
@@ -189,18 +182,18 @@ async def resume_stream(
     edits = _edits_of(chat_id)
     newest = next((name for name in names if name == chat_id or name.startswith(edits)), chat_id)
     served = await serve(host, key_of(caller, newest), bundle_id)
-    turn = await newest_turn(served)
+    turn = await event_streams.newest_turn(served)
     if turn is None or not turn.is_running:
         return Response(status_code=204)
     encoder = _encoder(served, chat_id, turn.number, turn.head)
-    return replay_response(served, encoder, FORMAT, turn)
+    return event_streams.replay_response(served, encoder, FORMAT, turn)
 
 
-FORMAT = StreamFormat(
+FORMAT = event_streams.StreamFormat(
     error_data=lambda reason: {"type": "error", "errorText": reason},
     headers={"x-vercel-ai-ui-message-stream": "v1"},
     retry_ms=None,
-    last_frame=DONE_FRAME,
+    last_frame=event_streams.DONE_FRAME,
 )
 
 
