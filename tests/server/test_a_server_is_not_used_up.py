@@ -20,7 +20,7 @@ from loopline.server.problems import RequestProblem
 from loopline.server.request_access import Listeners
 from loopline.timeline import ConversationKey
 from tests.support.echo_model import EchoModel
-from tests.support.live_server import SHOP
+from tests.support.live_server import SHOP, streamed_messages
 
 SCOPE: dict[str, object] = {
     "type": "http",
@@ -131,20 +131,7 @@ def test_a_user_has_a_share_of_the_places_for_listeners() -> None:
     assert listeners.count == 1
 
 
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/conversations/default/default/c1/messages", {"text": "tea"}),
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "t"}], "stream": True}),
-        (
-            "/api/chat",
-            {
-                "id": "c1",
-                "messages": [{"id": "m", "role": "user", "parts": [{"type": "text", "text": "t"}]}],
-            },
-        ),
-    ],
-)
+@pytest.mark.parametrize(("path", "body"), streamed_messages("tea").items())
 async def test_a_message_whose_stream_has_no_place_is_not_sent(path: str, body: JsonObject) -> None:
     opened = app(SHOP, store="memory:", model=EchoModel(), settings=ServerSettings(listeners=0))
     host = bundle_host(opened)

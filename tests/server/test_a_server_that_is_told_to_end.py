@@ -13,9 +13,10 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from loopline.models import Json, JsonObject
+from loopline.models import Json
 from tests.docs.pages import ROOT
 from tests.doors.command import Loopline, wait_for
+from tests.support.live_server import streamed_messages
 from tests.support.warm_programs import warm_program
 
 HERE = "/conversations/default/default/c1"
@@ -151,38 +152,19 @@ def test_while_it_ends_a_server_answers_new_messages_with_503_and_when_to_come_b
     assert sent.result().json()["exit_reason"] == "complete"
 
 
-RUN: JsonObject = {"threadId": "c1", "runId": "r", "state": {}, "tools": [], "context": []}
-STREAMS: list[tuple[str, JsonObject, str]] = [
-    (f"{HERE}/messages", {"text": WAIT}, ""),
-    (
-        "/ag-ui",
-        {**RUN, "forwardedProps": {}, "messages": [{"id": "m", "role": "user", "content": WAIT}]},
-        '"type":"RUN_ERROR"',
-    ),
-    (
-        "/api/chat",
-        {
-            "id": "c1",
-            "messages": [{"id": "m", "role": "user", "parts": [{"type": "text", "text": WAIT}]}],
-        },
-        '"type":"error"',
-    ),
-    (
-        "/v1/chat/completions",
-        {
-            "messages": [{"role": "user", "content": WAIT}],
-            "stream": True,
-            "metadata": {"conversation_id": "c1"},
-        },
-        '"error":{"message":"this process ends',
-    ),
-]
-
-
-@pytest.mark.parametrize(("path", "body", "failure"), STREAMS, ids=[path for path, _, _ in STREAMS])
+@pytest.mark.parametrize(
+    ("path", "failure"),
+    [
+        (f"{HERE}/messages", ""),
+        ("/ag-ui", '"type":"RUN_ERROR"'),
+        ("/api/chat", '"type":"error"'),
+        ("/v1/chat/completions", '"error":{"message":"this process ends'),
+    ],
+)
 def test_a_stream_whose_turn_is_handed_over_says_so_and_ends(
-    path: str, body: JsonObject, failure: str, tmp_path: Path
+    path: str, failure: str, tmp_path: Path
 ) -> None:
+    body = streamed_messages(WAIT, HERE)[path]
     headers = {"Accept": "text/event-stream"}
     with running(f"sqlite:///{tmp_path}/talk.db") as server:
         with server.client.stream("POST", path, json=body, headers=headers) as response:

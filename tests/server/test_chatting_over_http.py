@@ -25,7 +25,7 @@ from loopline.server.bundle_host import bundle_host
 from loopline.testing import Call, Say, ScriptedModel
 from tests.mcp.served import Served, sdk
 from tests.support.echo_model import EchoModel
-from tests.support.live_server import SHOP, serving, sse_records, until
+from tests.support.live_server import SHOP, serving, sse_records, streamed_messages, until
 
 HERE = "/conversations/default/default"
 STREAM = {"Accept": "text/event-stream"}
@@ -43,39 +43,20 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Generator[httpx2.Client]
 def test_a_stream_that_is_closed_stops_its_turn_if_the_server_is_set_so(
     stops: bool, reason: str
 ) -> None:
-    text = "call shop.wait name=1"
-    run: JsonObject = {"threadId": "ag-ui", "runId": "r"}
-    part: JsonObject = {"type": "text", "text": text}
-    requests: dict[str, tuple[str, JsonObject]] = {
-        "own": (f"{HERE}/own/messages", {"text": text}),
-        "ag-ui": ("/ag-ui", {**run, "messages": [{"id": "m", "role": "user", "content": text}]}),
-        "ai-sdk": (
-            "/api/chat",
-            {"id": "ai-sdk", "messages": [{"id": "m", "role": "user", "parts": [part]}]},
-        ),
-        "openai": (
-            "/v1/responses",
-            {"input": text, "conversation": "openai", "stream": True},
-        ),
-    }
-    served = app(
-        SHOP,
-        store="memory:",
-        model=EchoModel(),
-        settings=ServerSettings(stop_abandoned=stops),
-    )
+    settings = ServerSettings(stop_abandoned=stops)
+    served = app(SHOP, store="memory:", model=EchoModel(), settings=settings)
     with serving(served) as url, httpx2.Client(base_url=url, timeout=30) as client:
-        for name, (path, body) in requests.items():
-            with client.stream("POST", path, json=body, headers=STREAM) as response:
-                next(
-                    line
-                    for line in response.iter_lines()
-                    if "shop.wait" in line or name == "openai"
-                )
-            turn = f"{HERE}/{name}/turns/turn_1"
+        for end in ("messages", "ag-ui", "chat", "responses"):
+            here = f"{HERE}/{end}"
+            requests = streamed_messages("call shop.wait name=1", here)
+            [path] = [path for path in requests if path.rpartition("/")[2] == end]
+            with client.stream("POST", path, json=requests[path], headers=STREAM) as response:
+                lines = response.iter_lines()
+                next(line for line in lines if "shop.wait" in line or end == "responses")
+            turn = f"{here}/turns/turn_1"
             while (ended := client.get(turn).json()["exit_reason"]) == "interrupted":
                 time.sleep(0.05)
-            assert (name, ended) == (name, reason)
+            assert (path, ended) == (path, reason)
 
 
 class HeldModel(EchoModel):

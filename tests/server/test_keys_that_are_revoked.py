@@ -12,35 +12,19 @@ from typing import Any
 import httpx2
 import pytest
 
-from loopline.models import Json, JsonObject
+from loopline.models import JsonObject
 from loopline.server import ApiKeys, Principal, Unauthenticated, add_key, app, revoke_key
 from loopline.server.open_tokens import OpenTokens
 from tests.doors.command import wait_for
 from tests.support.echo_model import EchoModel
-from tests.support.live_server import SHOP, serving
+from tests.support.live_server import SHOP, serving, streamed_messages
 
 ANN = Principal(tenant="acme", project="tea", user="ann")
 HERE = "/conversations/acme/tea/c1"
 WAIT = "call shop.wait name=6"
 """Longer than a key counts that was revoked."""
-RUN: JsonObject = {"threadId": "c1", "runId": "r", "state": {}, "tools": [], "context": []}
-PARTS: list[Json] = [{"type": "text", "text": WAIT}]
-STREAMS: list[tuple[str, JsonObject]] = [
-    (f"{HERE}/messages", {"text": WAIT}),
-    (
-        "/ag-ui",
-        {**RUN, "forwardedProps": {}, "messages": [{"id": "m", "role": "user", "content": WAIT}]},
-    ),
-    ("/api/chat", {"id": "c1", "messages": [{"id": "m", "role": "user", "parts": PARTS}]}),
-    (
-        "/v1/chat/completions",
-        {
-            "messages": [{"role": "user", "content": WAIT}],
-            "stream": True,
-            "metadata": {"conversation_id": "c1"},
-        },
-    ),
-]
+STREAMS = streamed_messages(WAIT, HERE)
+IN_THE_SUITE = (f"{HERE}/messages", "/v1/chat/completions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +56,17 @@ def place(tmp_path: Path) -> Generator[Place]:
 
 
 @pytest.mark.parametrize(
-    ("path", "body"),
+    "path",
     [
-        pytest.param(path, body, marks=pytest.mark.campaign if "/a" in path[:2] else (), id=path)
-        for path, body in STREAMS
+        pytest.param(path, marks=() if path in IN_THE_SUITE else pytest.mark.campaign)
+        for path in STREAMS
     ],
 )
 def test_a_stream_ends_when_its_key_is_revoked_and_its_turn_goes_on(
-    path: str, body: JsonObject, place: Place
+    path: str, place: Place
 ) -> None:
     with place.client(place.key) as client:
-        with client.stream("POST", path, json=body) as response:
+        with client.stream("POST", path, json=STREAMS[path]) as response:
             assert response.status_code == 200
             wait_for(lambda: bool(place.bodies("react.tool.call")))
             assert revoke_key(place.keys, place.key)

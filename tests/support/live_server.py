@@ -13,7 +13,7 @@ import httpx2
 from fastapi import FastAPI
 
 from loopline import Bundle, Output, OutputFile, ToolContext, tool
-from loopline.models import Json
+from loopline.models import Json, JsonObject
 from loopline.server import make_server
 
 
@@ -70,6 +70,26 @@ def serving(app: FastAPI) -> Generator[str]:
         server.should_exit = True
         thread.join()
         listening.close()
+
+
+def streamed_messages(
+    text: str, here: str = "/conversations/default/default/c1"
+) -> dict[str, JsonObject]:
+    """The requests that send a text to the conversation at the path `here`, and whose answers are streams, by path."""
+    name = here.rpartition("/")[2]
+    message: JsonObject = {"id": "m", "role": "user"}
+    run: JsonObject = {"threadId": name, "runId": "r", "state": {}, "tools": [], "context": []}
+    named: JsonObject = {"conversation_id": name}
+    part: JsonObject = {"type": "text", "text": text}
+    said: JsonObject = {**message, "content": text}
+    completion: JsonObject = {"messages": [said], "stream": True, "metadata": named}
+    return {
+        f"{here}/messages": {"text": text},
+        "/ag-ui": {**run, "forwardedProps": {}, "messages": [said]},
+        "/api/chat": {"id": name, "messages": [{**message, "parts": [part]}]},
+        "/v1/chat/completions": completion,
+        "/v1/responses": {"input": text, "conversation": name, "stream": True},
+    }
 
 
 Record = tuple[str, str, Json]
