@@ -84,8 +84,7 @@ if TYPE_CHECKING:
         Source,
         TurnResult,
     )
-    from loopline.tools import Output, ToolContext
-    from loopline.tools.tool import tool
+    from loopline.tools import Output, ToolContext, tool
 
 __all__ = [
     "Agent",

@@ -16,6 +16,7 @@ from msgspec.json import decode
 from loopline.clock import Clock
 from loopline.errors import AttachmentError, ConflictError, LooplineError
 from loopline.models import JsonObject, is_loopback, one_line
+from loopline.timeline import ApprovalMode, GrantedRule
 
 CONNECT_SECONDS = 10.0
 IDLE_SECONDS = 60.0
@@ -309,6 +310,13 @@ class DoneDocument(Struct):
     """`done` is False if there was nothing to do."""
 
     done: bool
+
+
+class ModeDocument(Struct):
+    """The approval mode of a conversation, and its rules."""
+
+    mode: ApprovalMode
+    rules: list[GrantedRule]
 
 
 class _ApprovalDocument(Struct):

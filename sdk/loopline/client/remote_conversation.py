@@ -27,6 +27,7 @@ from loopline.client.connection import (
     FormFile,
     ListDocument,
     ListedDocument,
+    ModeDocument,
     PositionDocument,
     PrincipalDocument,
     ServerConnection,
@@ -238,6 +239,29 @@ class RemoteConversation:
         }
         action = f"turns/{quote(turn, safe='')}/feedback"
         await self._connection.send(self._request(action, body))
+
+    async def mode(self) -> timeline.ApprovalMode:
+        """Return what happens to calls that need approval."""
+        return (await self._connection.read(self._get("mode"), ModeDocument)).mode
+
+    async def set_mode(self, mode: timeline.ApprovalMode) -> None:
+        """Change what happens to calls that need approval, as `Conversation.set_mode` does; the conversation must have begun."""
+        await self._done("mode", {"mode": mode})
+
+    async def rules(self) -> Sequence[timeline.GrantedRule]:
+        """Return the rules by which calls run without a question here, oldest first."""
+        return (await self._connection.read(self._get("mode"), ModeDocument)).rules
+
+    async def revoke_rule(self, rule_id: str) -> None:
+        """Revoke a rule, also one of the user's other conversations.
+
+        Raises:
+            LooplineError: no such rule counts here.
+        """
+        path = f"{self._path}/rules/{quote(rule_id, safe='')}"
+        request = ServerRequest(method="DELETE", path=path)
+        if not (await self._connection.read(request, DoneDocument)).done:
+            raise LooplineError(f"no rule {rule_id!r} counts here")
 
     async def satisfaction(self) -> timeline.Satisfaction:
         """Return the counts of the user's current reactions, and the share of "ok" in them."""

@@ -471,11 +471,15 @@ class Conversation(ConversationReader, Generic[T_co]):
         a conversation that has not begun, the mode is stored with the first message that this object sends.
 
         Raises:
-            LooplineError: the mode is unknown.
+            LooplineError: the mode is unknown, or it is "accept_reads" and the bundle permits no rules.
         """
         if mode not in get_args(ApprovalMode):
             raise LooplineError(
                 f"no mode {mode!r}: it must be {' or '.join(get_args(ApprovalMode))}"
+            )
+        if mode == "accept_reads" and self._checks.approvals.rules == "none":
+            raise LooplineError(
+                "this bundle asks about every call that needs approval: choose another mode"
             )
         check_own(self.conversation)
         summary = await self._log.find(self.conversation)

@@ -17,7 +17,7 @@ from loopline.conversations import WhenBusy
 from loopline.errors import LooplineError
 from loopline.files import Attachment
 from loopline.react import Limits, result
-from loopline.timeline import Reaction, Timeline, TurnResult
+from loopline.timeline import ApprovalMode, Reaction, RuleScope, Timeline, TurnResult
 
 NAME = 200
 TEXT = 512 * 1024
@@ -97,6 +97,12 @@ class InterruptBody(RequestBody):
     text: Annotated[str, Field(min_length=1, max_length=TEXT)]
     kind: Literal["followup", "steer"] = "followup"
     attachments: Annotated[list[AttachedFile], Field(max_length=FILES)] = []
+
+
+class ModeBody(RequestBody):
+    """What happens from now on to calls that need approval; `plan` also denies every call that is not a read."""
+
+    mode: ApprovalMode
 
 
 class RecallBody(RequestBody):
@@ -252,6 +258,30 @@ class TurnAnswer(BaseModel):
     late_input: list[str]
     output: JsonValue
     truncated: bool
+
+
+class RuleAnswer(BaseModel):
+    """A rule by which calls of a tool run without a question: with these arguments, or with any if they are null.
+
+    `conversation` granted it at `ts`. It counts before the time `until`, always if that is null.
+    """
+
+    rule_id: str
+    tool: str
+    arguments: dict[str, JsonValue] | None
+    scope: RuleScope
+    bundle: str
+    until: datetime | None
+    conversation: str
+    turn: int
+    ts: datetime
+
+
+class ModeAnswer(BaseModel):
+    """The approval mode of a conversation, and the rules that count in it, oldest first."""
+
+    mode: ApprovalMode
+    rules: list[RuleAnswer]
 
 
 class DoneAnswer(BaseModel):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Path, Query, Request
@@ -254,6 +255,35 @@ async def read_approvals(host: HostDep, key: OwnKeyDep, _: OwnDep) -> bodies.App
             if call.kind == "approval"
         ]
     )
+
+
+@router.get("/mode")
+async def read_mode(_: OwnKeyDep, conversation: OwnDep) -> bodies.ModeAnswer:
+    """Return what happens to calls that need approval: the mode of the conversation, and the rules that count in it."""
+    rules = [bodies.RuleAnswer(**asdict(rule)) for rule in await conversation.rules()]
+    return bodies.ModeAnswer(mode=await conversation.mode(), rules=rules)
+
+
+@router.post("/mode")
+async def set_mode(
+    host: HostDep, key: OwnKeyDep, conversation: OwnDep, body: bodies.ModeBody
+) -> bodies.DoneAnswer:
+    """Change the approval mode of a conversation, also for the turn that runs."""
+    await conversation.set_mode(body.mode)
+    host.audit("mode", key, mode=body.mode)
+    return bodies.DoneAnswer(done=True)
+
+
+@router.delete("/rules/{rule_id}")
+async def revoke_rule(
+    host: HostDep, key: OwnKeyDep, conversation: OwnDep, rule_id: str
+) -> bodies.DoneAnswer:
+    """Revoke a rule that counts in the conversation. `done` is false if there is no such rule."""
+    is_there = any(rule.rule_id == rule_id for rule in await conversation.rules())
+    if is_there:
+        await conversation.revoke_rule(rule_id)
+        host.audit("revoke_rule", key, rule=rule_id)
+    return bodies.DoneAnswer(done=is_there)
 
 
 @router.post("/stop")
