@@ -15,7 +15,6 @@ from itertools import count
 from loopline.clock import Clock
 from loopline.crew.agents import MAIN, SERVANTS, Agents, Reasoning
 from loopline.crew.dispatcher import (
-    MAX_WORKERS,
     AgentCall,
     AgentResult,
     Dispatcher,
@@ -38,6 +37,8 @@ from loopline.tools.parameters import (
     text_argument,
 )
 
+MAX_WORKERS = 4
+"""How many agents run at once by default."""
 MOST_TASKS = 100
 """The most agents that one call may run."""
 MOST_ROUNDS = 5
