@@ -45,6 +45,12 @@ _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 _FREE_FIELDS = {"arguments", "ran_with", "value", "parts", "limits"}
 """Fields with values from tools, bundles and providers, whose numbers are not checked."""
 
+_PROJECTED_SEQS = (
+    *("summary", "start", "reads_cleared", "results_cleared", "hides", "feedback"),
+    *("unbound", "files_cleared"),
+)
+"""The fields of a projection that are seqs."""
+
 
 class DocumentError(LooplineError):
     """A document cannot be imported; the message has the path in the document, such as `blocks[3].body`."""
@@ -281,21 +287,10 @@ def _find_faults(block: timeline.Block, body: NumberedBody, counts: _Counts) -> 
 def _find_projection_faults(
     projection: timeline.Projection, turn: int, before: int
 ) -> Iterator[str]:
-    seqs = {
-        "summary": projection.summary,
-        "start": projection.start,
-        "reads_cleared": projection.reads_cleared,
-        "results_cleared": projection.results_cleared,
-        "hides": projection.hides,
-        "feedback": projection.feedback,
-        "unbound": projection.unbound,
-        "files_cleared": projection.files_cleared,
-    }
-    for name, seq in seqs.items():
-        yield from _find_out_of_range(f"window.{name}", [seq], 0, before)
-    turns = {"old_before": projection.old_before, "spent_before": projection.spent_before}
-    for name, number in turns.items():
-        yield from _find_out_of_range(f"window.{name}", [number], 0, turn + 1)
+    for name in _PROJECTED_SEQS:
+        yield from _find_out_of_range(f"window.{name}", [getattr(projection, name)], 0, before)
+    for name in ("old_before", "spent_before"):
+        yield from _find_out_of_range(f"window.{name}", [getattr(projection, name)], 0, turn + 1)
 
 
 def _find_count_faults(body: CountedBody, turn: int, counts: _Counts) -> Iterator[str]:
