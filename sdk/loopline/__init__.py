@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from loopline.models import (
         Model,
         ModelRegistry,
+        ModelSettings,
         StructuredCallError,
         StructuredCallResult,
         Usage,
@@ -127,6 +128,7 @@ __all__ = [
     "ModelRegistry",
     "ModelReplyTooLarge",
     "ModelRequestError",
+    "ModelSettings",
     "ModelStreamBroken",
     "ModelTimedOut",
     "ModelUnavailable",

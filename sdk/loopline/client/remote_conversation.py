@@ -44,7 +44,7 @@ from loopline.events import Delta, Event
 from loopline.files import Attachment, AttachmentInput
 from loopline.models import Json, JsonObject, OutputType, dumps, output_type_of
 from loopline.names import AsyncContext
-from loopline.react import Limits
+from loopline.react import Limits, stored_settings
 from loopline.reader import Reading, block_at, check_name
 
 Out = TypeVar("Out")
@@ -331,7 +331,7 @@ class RemoteConversation:
         body: JsonObject = {
             "text": text,
             "when_busy": when_busy,
-            "limits": _limits(limits),
+            **_limits(limits),
             "bundle_id": self._bundle,
         }
         files = await _read_files(attachments)
@@ -352,7 +352,7 @@ class RemoteConversation:
         body: JsonObject = {
             "values": dict(values or {}),
             "approvals": await self._approvals(values or {}),
-            "limits": _limits(limits),
+            **_limits(limits),
         }
         request = self._request("answers", body, self._connection.clock.new_id())
         return EventStream(
@@ -442,7 +442,19 @@ def _block(row: JsonObject) -> timeline.Block:
 
 
 def _limits(limits: Limits) -> JsonObject:
-    return {name: value for name, value in limits.items() if isinstance(value, int | float | str)}
+    """Return the fields of a request for the limits, and for the settings of the model if there are any.
+
+    Raises:
+        LooplineError: the settings are not valid.
+    """
+    fields: JsonObject = {
+        "limits": {
+            name: value for name, value in limits.items() if isinstance(value, int | float | str)
+        }
+    }
+    if settings := stored_settings(limits):
+        fields["settings"] = settings
+    return fields
 
 
 async def _read_files(attachments: Attachments) -> list[Attachment]:

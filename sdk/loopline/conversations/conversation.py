@@ -43,7 +43,14 @@ from loopline.files import (
     read_attachments,
 )
 from loopline.models import Json, output_type_of, well_formed, well_formed_json
-from loopline.react import DEFAULT_APPROVALS, ApprovalLimits, Limits, check_limits, stored_limits
+from loopline.react import (
+    DEFAULT_APPROVALS,
+    ApprovalLimits,
+    Limits,
+    check_limits,
+    stored_limits,
+    stored_settings,
+)
 from loopline.reader import ConversationReader, Reader, check_name
 from loopline.redaction.redaction import Redactor, redact_text
 from loopline.tasks import finish
@@ -623,6 +630,7 @@ class Conversation(ConversationReader, Generic[T_co]):
             limits=stored_limits(check_limits(message.limits)),
             output=message.output.schema if message.output else None,
             sender=self._turns.sender,
+            settings=stored_settings(message.limits),
         )
 
     async def _withdraw(self, receipts: Sequence[Receipt]) -> None:

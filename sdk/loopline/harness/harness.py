@@ -373,6 +373,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 agents=await self._agents(loaded),  # before `models`, which it extends
                 models=self._make_models(redactor),
                 toolset=ThreadCache(partial(bundles.load_tools, bundle=loaded)),
+                model_settings=ThreadCache(partial(bundles.load_model_settings, bundle=loaded)),
                 skills=ThreadCache(skills),
                 deps=deps,
                 mcp_tools=servers.tools,

@@ -18,6 +18,7 @@ from loopline.errors import AttachmentError, BundleError
 from loopline.events import DialectName, dialect
 from loopline.files import Attachment, AttachmentCaps
 from loopline.models import well_formed
+from loopline.react import merge_limits
 from loopline.server import bodies, event_streams, turn_requests
 from loopline.server.access import HostDep, OwnDep, OwnKeyDep, ReadKeyDep
 from loopline.server.approvals import waiting_questions
@@ -196,7 +197,7 @@ async def _send(
             when_busy=message.when_busy,
             key=idempotency_key,
             webhook=message.webhook,
-            **message.limits.options(),
+            **merge_limits(message.limits.options(), message.settings.options()),
         )
         if message.background and early is None:
             return _receipt_response(host, key, submission.receipt, request)
@@ -233,7 +234,10 @@ async def answer_calls(
         host, conversation, is_streamed=_accepts_events(request)
     ) as early:
         submission = await turn_requests.resume_turn(
-            host, conversation, body.values, **body.limits.options()
+            host,
+            conversation,
+            body.values,
+            **merge_limits(body.limits.options(), body.settings.options()),
         )
         return await _respond(host, conversation, submission, name, early)
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from loopline.errors import LooplineError
 from loopline.files import Attachment
-from loopline.server.bodies import NAME, TEXT, decode_file
+from loopline.models import Effort, ModelSettings
+from loopline.react import Limits
+from loopline.server.bodies import NAME, TEXT, SampledFields, decode_file
 
 MESSAGES = 2_000
 NAMED = "conversation_id"
@@ -169,13 +171,25 @@ class StreamOptions(_Part):
     include_usage: bool = False
 
 
-class ReplyBody(_Part):
+class ReplyBody(SampledFields, _Part):
     """The fields that both requests have. `model` is the id of a bundle."""
 
     model: Annotated[str, Field(max_length=NAME)] = ""
     stream: bool = False
     tools: Annotated[list[JsonValue], Field(max_length=0)] | None = None
     metadata: Annotated[dict[str, str], Field(max_length=50)] | None = None
+
+    def options(self) -> Limits:
+        """Return the settings of the model that the client sent, as an option of the turn.
+
+        Clients send a temperature also to models that refuse it, so what the model does not support is left out.
+        """
+        values = self.sampled() | self._lengths()
+        return {"settings": ModelSettings(**values, unsupported="drop")} if values else {}
+
+    def _lengths(self) -> dict[str, Any]:
+        """Return the settings that have another name in this API."""
+        return {}
 
     @property
     def name(self) -> str:
@@ -189,6 +203,11 @@ class CompletionBody(ReplyBody):
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MESSAGES)]
     stream_options: StreamOptions | None = None
     n: Annotated[int, Field(ge=1, le=1)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1, le=100_000_000)] | None = None
+
+    def _lengths(self) -> dict[str, Any]:
+        limit = self.max_completion_tokens
+        return {} if limit is None else {"max_tokens": limit}
 
     @property
     def client_messages(self) -> ClientMessages:
@@ -202,6 +221,12 @@ class ResponseConversation(_Part):
     id: Annotated[str, Field(max_length=NAME)]
 
 
+class ResponseReasoning(_Part):
+    """How much the model thinks."""
+
+    effort: Effort | None = None
+
+
 class ResponseBody(ReplyBody):
     """A request for a response."""
 
@@ -213,6 +238,14 @@ class ResponseBody(ReplyBody):
     conversation: Annotated[str, Field(max_length=NAME)] | ResponseConversation | None = None
     previous_response_id: Annotated[str, Field(max_length=2 * NAME)] | None = None
     background: Literal[False] | None = None
+    max_output_tokens: Annotated[int, Field(ge=1, le=100_000_000)] | None = None
+    reasoning: ResponseReasoning | None = None
+
+    def _lengths(self) -> dict[str, Any]:
+        limit = self.max_output_tokens
+        effort = self.reasoning.effort if self.reasoning else None
+        values = {"max_tokens": limit, "reasoning_effort": effort}
+        return {name: value for name, value in values.items() if value is not None}
 
     @property
     def name(self) -> str:

@@ -41,7 +41,6 @@ from loopline.server.event_streams import (
 from loopline.server.guards import BodyRefused
 from loopline.server.openai_bodies import (
     RESPONSE,
-    ClientMessages,
     CompletionBody,
     ResponseBody,
 )
@@ -193,9 +192,7 @@ async def _reply(
     """Send the newest message of the client, and return the reply in one piece or as a stream."""
     key = conversation.conversation
     with subscribe_early(host, conversation, is_streamed=body.stream) as early:
-        request = await _submit(
-            host, conversation, body.client_messages, idempotency_key, is_new=is_new
-        )
+        request = await _submit(host, conversation, body, idempotency_key, is_new=is_new)
         blocks = await conversation.blocks(after=request.after, limit=1)
         created = blocks[0].ts if blocks else host.clock.now()
         head = ReplyHead(
@@ -272,7 +269,7 @@ async def _continued(
 async def _submit(
     host: BundleHost,
     conversation: Conversation[Any],
-    messages: ClientMessages,
+    body: CompletionBody | ResponseBody,
     idempotency_key: str,
     *,
     is_new: bool,
@@ -282,6 +279,7 @@ async def _submit(
     A message that is no answer ends the paused turn. A question of a running turn is not answered here: the message waits
     until the turn has ended.
     """
+    messages = body.client_messages
     text = messages.text(with_transcript=is_new)
     key = conversation.conversation
     questions = {} if is_new else await waiting_questions(host.log, key)
@@ -291,7 +289,12 @@ async def _submit(
         values = {answer.call_id: answer.value}
         return await send_answers(host, conversation, values, answer.approvals)
     submission = await submit_message(
-        host, conversation, text, attachments=messages.attachments(), key=idempotency_key
+        host,
+        conversation,
+        text,
+        attachments=messages.attachments(),
+        key=idempotency_key,
+        **body.options(),
     )
     return TurnRequest.of_message(submission)
 
