@@ -87,27 +87,33 @@ async def test_each_layer_overrides_those_before_it() -> None:
     assert model.requests[0].options.stop == ("build",)
 
 
-async def test_a_descriptor_has_settings_too(tmp_path: Path) -> None:
-    folder = tmp_path / "shop"
+def described(folder: Path, settings: str) -> Path:
+    """A package whose descriptor has these settings."""
     folder.mkdir()
     (folder / "__init__.py").write_text(
         "from loopline import BaseWorkflow, Bundle\n"
         "class Shop(BaseWorkflow):\n"
         "    async def process(self, payload):\n"
-        "        react = await self.build_react(tools_module='shop.tools_descriptor')\n"
+        f"        react = await self.build_react(tools_module='{folder.name}.tools_descriptor')\n"
         "        return await react.run(payload)\n"
         "bundle = Bundle(id='shop', workflow=Shop)\n"
     )
-    descriptor = folder / "tools_descriptor.py"
-    descriptor.write_text("TOOLS_SPECS = []\nMODEL_SETTINGS = {'temperature': 0.3}\n")
+    (folder / "tools_descriptor.py").write_text(f"TOOLS_SPECS = []\nMODEL_SETTINGS = {settings}\n")
+    return folder
+
+
+async def test_a_descriptor_has_settings_too(tmp_path: Path) -> None:
+    folder = described(tmp_path / "right", "{'temperature': 0.3}")
     model = ScriptedModel([Say("Tea.")])
     async with Harness.open(folder, store="memory:", model=model) as harness:
         await harness.conversation("c").say("Tea?")
     assert sent(model) == [ModelSettings(temperature=0.3)]
-    descriptor.write_text("TOOLS_SPECS = []\nMODEL_SETTINGS = {'temprature': 0.3}\n")
-    async with Harness.open(
-        folder, store="memory:", model=ScriptedModel([], strict=False)
-    ) as harness:
+
+
+async def test_an_unknown_setting_of_a_descriptor_gets_the_nearest_name(tmp_path: Path) -> None:
+    folder = described(tmp_path / "wrong", "{'temprature': 0.3}")
+    model = ScriptedModel([], strict=False)
+    async with Harness.open(folder, store="memory:", model=model) as harness:
         with pytest.raises(BundleError, match=r"tools_descriptor.py:2: .*'temperature'"):
             await harness.conversation("c").say("Tea?")
 
