@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     )
     from loopline.react import (
         Allow,
+        ApprovalLimits,
         Ask,
         Deny,
         Guard,
@@ -91,6 +92,7 @@ __all__ = [
     "Agent",
     "AgentEvent",
     "Allow",
+    "ApprovalLimits",
     "Ask",
     "Attachment",
     "AttachmentCaps",

@@ -2,8 +2,8 @@
 
 from loopline.react.answers import make_completion as make_completion
 from loopline.react.approvals import DEFAULT_APPROVALS as DEFAULT_APPROVALS
-from loopline.react.approvals import ApprovalAnswer as ApprovalAnswer
 from loopline.react.approvals import ApprovalLimits as ApprovalLimits
+from loopline.react.approvals import ApprovalReply as ApprovalReply
 from loopline.react.approvals import AskedCall as AskedCall
 from loopline.react.approvals import RuleBook as RuleBook
 from loopline.react.approvals import RuleRequest as RuleRequest
