@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from loopline.models import (
         Model,
         ModelRegistry,
+        ModelSettings,
         StructuredCallError,
         StructuredCallResult,
         Usage,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     )
     from loopline.react import (
         Allow,
+        ApprovalLimits,
         Ask,
         Deny,
         Guard,
@@ -84,13 +86,13 @@ if TYPE_CHECKING:
         Source,
         TurnResult,
     )
-    from loopline.tools import Output, ToolContext
-    from loopline.tools.tool import tool
+    from loopline.tools import Output, ToolContext, tool
 
 __all__ = [
     "Agent",
     "AgentEvent",
     "Allow",
+    "ApprovalLimits",
     "Ask",
     "Attachment",
     "AttachmentCaps",
@@ -128,6 +130,7 @@ __all__ = [
     "ModelRegistry",
     "ModelReplyTooLarge",
     "ModelRequestError",
+    "ModelSettings",
     "ModelStreamBroken",
     "ModelTimedOut",
     "ModelUnavailable",

@@ -21,6 +21,7 @@ from loopline.react import (
     check_edited,
     make_rule,
     stored_limits,
+    stored_settings,
 )
 from loopline.timeline import (
     Block,
@@ -416,7 +417,9 @@ def child_input(timeline: Timeline, child: Child) -> Body | None:
     # A task has texts of models and tools, unlike the prompt of a user.
     text = escape_frame(well_formed(child.task.prompt))
     if not timeline.turns:
-        return UserPrompt(text=text, limits=stored_limits(child.limits))
+        return UserPrompt(
+            text=text, limits=stored_limits(child.limits), settings=stored_settings(child.limits)
+        )
     prompt = timeline.turn(CHILD_TURN).prompt
     if prompt is None or not isinstance(prompt.body, UserPrompt) or prompt.body.text != text:
         raise LooplineError(

@@ -85,6 +85,13 @@ class ApprovalLimits:
 DEFAULT_APPROVALS: ApprovalLimits = ApprovalLimits()
 
 
+class OfferedTool(Struct, frozen=True):
+    """A tool as a round offered it to the model."""
+
+    name: str
+    parameters: JsonObject
+
+
 class RuleRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """The rule that an approving answer asks for: also let later calls of the tool run, with the same or any arguments."""
 
@@ -93,7 +100,7 @@ class RuleRequest(Struct, frozen=True, forbid_unknown_fields=True):
     seconds: float | None = None
 
 
-class ApprovalAnswer(Struct, frozen=True, forbid_unknown_fields=True):
+class ApprovalReply(Struct, frozen=True, forbid_unknown_fields=True):
     """An answer to an approval in full: with edited `arguments` and a rule if it approves, or with the reason if not."""
 
     approved: bool
@@ -139,12 +146,21 @@ def is_approval(value: Json) -> bool:
 
 
 def parse_approval(line: str) -> Json:
-    """Return the answer in a line that a person types at an approval; any text but yes or no is a no with this reason.
+    """Return the answer in a line that a person types at an approval; any text but these is a no with this reason.
 
-    A line that begins with yes and has more words is returned as it is, which `check_answer` refuses.
+    `yes` approves, `yes` with a JSON object approves with these arguments, and `always` also lets later calls of the tool run
+    in this conversation. A line that begins with yes and has other words is returned as it is, which `check_answer` refuses.
     """
     first, *words = line.split() or [""]
     match first.strip(",.:;!").casefold():
+        case "always" if not words:
+            return {"approved": True, "rule": {}}
+        case word if word in _YES and words and words[0].startswith("{"):
+            try:
+                arguments: Json = json.loads(line[line.index("{") :])
+            except ValueError:
+                return line
+            return {"approved": True, "arguments": arguments}
         case "no" if words:
             return {"approved": False, "reason": line.strip()}
         case word if word in _YES or line.strip().casefold() in _NO:
@@ -162,7 +178,7 @@ def denial_text(value: Json) -> str:
             return "The user did not approve of this call."
 
 
-def check_answer(pending: ToolPending | ToolQuestion, value: Json) -> ApprovalAnswer | None:
+def check_answer(pending: ToolPending | ToolQuestion, value: Json) -> ApprovalReply | None:
     """Check that an answer fits the question of a call. Returns the answer in full if the call waits for approval.
 
     Raises:
@@ -174,9 +190,9 @@ def check_answer(pending: ToolPending | ToolQuestion, value: Json) -> ApprovalAn
     if approved is None:
         raise LooplineError(f"{pending.call_id} awaits approval: answer yes or no, not {value!r}")
     if not isinstance(value, dict):
-        return ApprovalAnswer(approved)
+        return ApprovalReply(approved)
     try:
-        answer = msgspec.convert(value, ApprovalAnswer)
+        answer = msgspec.convert(value, ApprovalReply)
     except msgspec.ValidationError as error:
         raise LooplineError(
             f"the answer to {pending.call_id} is not valid: {error}; an answer has approved, reason, arguments and "
@@ -209,11 +225,10 @@ def check_edited(timeline: Timeline, tool: str, arguments: JsonObject) -> None:
     from loopline.models.bounded_schema import check_schema, find_errors
 
     last = timeline.last_round
-    offered: list[JsonObject] = json.loads(
-        timeline.tool_texts.get(last.tools_sha256, "[]") if last else "[]"
-    )
-    schema = next((spec.get("parameters") for spec in offered if spec.get("name") == tool), None)
-    if not isinstance(schema, dict):
+    text = timeline.tool_texts.get(last.tools_sha256, "[]") if last else "[]"
+    offered = msgspec.json.decode(text, type=list[OfferedTool])
+    schema = next((spec.parameters for spec in offered if spec.name == tool), None)
+    if schema is None:
         return
     check_schema(schema, skip_unreadable=True)
     for error in find_errors(schema)(arguments, 1):

@@ -23,6 +23,7 @@ from loopline.names import caller_location
 from loopline.react.approvals import (
     EDITED,
     QUESTION,
+    OfferedTool,
     approval_digest,
     approval_question,
     edited_arguments,
@@ -54,13 +55,6 @@ OWN_TOOLS: frozenset[str] = frozenset(
     }
 )
 """Tools of the loop that access only the conversation and the sources that it may read."""
-
-
-class _OfferedTool(Struct, frozen=True):
-    """A tool as a round offered it to the model."""
-
-    name: str
-    parameters: JsonObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,7 +372,7 @@ class CallChecker:
         if recorder.any_bundle or turn.versions <= {version} or last is None:
             return
         text = recorder.timeline.tool_texts.get(last.tools_sha256, "[]")
-        offered = {spec.name: spec for spec in decode_json(text, type=list[_OfferedTool])}
+        offered = {spec.name: spec for spec in decode_json(text, type=list[OfferedTool])}
         for call in turn.open_calls.values():
             answer = turn.answers.get(call.call_id)
             is_approved = answer is not None and is_approval(answer.value)
@@ -471,7 +465,8 @@ class CallChecker:
             return Deny(
                 f"{call.tool} needs approval, which this conversation denies to every call"
             ), ""
-        if mode == "accept_reads" and call.effect == "read":
+        may_loosen = self._rules is not None and self._rules.limits.rules != "none"
+        if mode == "accept_reads" and call.effect == "read" and may_loosen:
             return await self._guards.granted(call), ""
         bundle = recorder.header.bundle if recorder.header else ""
         rule = self._rules and await self._rules.find(

@@ -48,6 +48,8 @@ SURVIVE_POWER_LOSS = {
     "user.attachment",
     "turn.feedback",
     "memory.fact",
+    "approval.mode",
+    "approval.rule",
     "react.tool.start",
     "react.background.result",
     "assistant.completion",
