@@ -12,6 +12,9 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
+from msgspec import Struct, convert, field
+
+from loopline.models import Json, JsonObject
 
 router: APIRouter = APIRouter(include_in_schema=False)
 _STYLE = """
@@ -26,11 +29,50 @@ _POLICY = (
 _SCHEMA_REF = re.compile(r"#/components/schemas/([\w.-]{1,200})")
 
 
+class _Content(Struct, frozen=True):
+    """A body of one media type."""
+
+    body: Json = field(name="schema")
+
+
+class _Body(Struct, frozen=True):
+    """The bodies of an operation by media type."""
+
+    content: dict[str, _Content] = {}
+
+
+class _Parameter(Struct, frozen=True):
+    """A parameter, its place in a request, and its schema."""
+
+    name: str
+    place: str = field(name="in")
+    kind: Json = field(name="schema")
+    required: bool = False
+
+
+class _Operation(Struct, frozen=True, rename="camel"):
+    """An operation of the OpenAPI document."""
+
+    summary: str
+    description: str = ""
+    parameters: tuple[_Parameter, ...] = ()
+    request_body: _Body = _Body()
+
+    @property
+    def title(self) -> str:
+        """The first line of the description."""
+        return (self.description or self.summary).partition("\n")[0]
+
+
 @router.get("/")
 async def show_index(request: Request) -> Response:
     """Return the name and version of the server, and the first line of the description of each route."""
     document: dict[str, Any] = request.app.openapi()
     prefix = request.url.path.rstrip("/")
+    routes: JsonObject = {
+        f"{method.upper()} {path}": operation.title
+        for path, method, operation in _operations(document)
+    }
     info = document["info"]
     return JSONResponse(
         {
@@ -38,7 +80,7 @@ async def show_index(request: Request) -> Response:
             "version": info["version"],
             "docs": f"{prefix}/docs",
             "openapi": f"{prefix}/openapi.json",
-            "routes": {route: _title(operation) for route, operation in _operations(document)},
+            "routes": routes,
         }
     )
 
@@ -55,7 +97,7 @@ async def show_docs(request: Request) -> Response:
         "The same as a document: <a href=openapi.json>openapi.json</a>.",
         "<p>With keys, send <code>Authorization: Bearer KEY</code>; <code>GET /me</code> names the "
         "tenant and the project of a key for the paths.<h2>Routes</h2>",
-        *(_operation_html(route, operation) for route, operation in _operations(document)),
+        *(_operation_html(*operation) for operation in _operations(document)),
         "<h2>Schemas</h2>",
         *(_details(escape(name), _json_html(schema), name) for name, schema in schemas.items()),
     ]
@@ -63,33 +105,28 @@ async def show_docs(request: Request) -> Response:
     return HTMLResponse("\n".join(parts), headers=headers)
 
 
-def _operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each route, such as `GET /me`, with its operation in the OpenAPI document."""
-    for path, methods in document["paths"].items():
+def _operations(document: dict[str, Any]) -> Iterator[tuple[str, str, _Operation]]:
+    """Yield the path, the method and the description of each operation in an OpenAPI document."""
+    paths = convert(document["paths"], dict[str, dict[str, _Operation]])
+    for path, methods in paths.items():
         for method, operation in methods.items():
-            yield f"{method.upper()} {path}", operation
+            yield path, method, operation
 
 
-def _title(operation: dict[str, Any]) -> str:
-    return str(operation.get("description", operation["summary"])).partition("\n")[0]
-
-
-def _operation_html(route: str, operation: dict[str, Any]) -> str:
+def _operation_html(path: str, method: str, operation: _Operation) -> str:
     """Render an operation with the schemas of its parameters and of its body."""
     rows = [
-        f"<li><code>{escape(row['name'])}</code> in the {row['in']}"
-        f"{', required' if row.get('required') else ''}: {_json_html(row['schema'])}"
-        for row in operation.get("parameters", ())
+        f"<li><code>{escape(row.name)}</code> in the {escape(row.place)}"
+        f"{', required' if row.required else ''}: {_json_html(row.kind)}"
+        for row in operation.parameters
     ]
     bodies = [
-        f"<p>Body, {escape(media)}:{_json_html(content['schema'])}"
-        for media, content in operation.get("requestBody", {}).get("content", {}).items()
+        f"<p>Body, {escape(media)}:{_json_html(content.body)}"
+        for media, content in operation.request_body.content.items()
     ]
-    description = escape(operation.get("description", ""))
-    text = f"<p>{description}<ul>{''.join(rows)}</ul>{''.join(bodies)}"
-    return _details(
-        f"<code>{escape(route)}</code> {escape(_title(operation))}", text, route.replace(" ", "-")
-    )
+    text = f"<p>{escape(operation.description)}<ul>{''.join(rows)}</ul>{''.join(bodies)}"
+    name = f"<code>{method.upper()} {escape(path)}</code> {escape(operation.title)}"
+    return _details(name, text, f"{method}-{path}")
 
 
 def _details(summary: str, text: str, name: str) -> str:
