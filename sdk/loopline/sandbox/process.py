@@ -168,7 +168,7 @@ class BubblewrapSandbox:
             options = self._options(folder, execution.bundle_root, prepared.script, keeper)
             options[1:1] = ["--info-fd", str(entry.descriptor)]
             python = [self._python, "-I", "-S", "-B", "-u", f"/run/{prepared.script.name}"]
-            variables = environment(execution, WORK, OUT, SOCKET)
+            variables = environment(execution)
             launch = Launch(
                 begin=partial(_begin, [*options, *python], variables, entry, [keeper, disk.inner]),
                 start=start,
