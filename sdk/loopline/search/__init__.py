@@ -18,11 +18,14 @@ from loopline.search.index import Index as Index
 from loopline.search.index import IndexBase as IndexBase
 from loopline.search.index import IndexDamaged as IndexDamaged
 from loopline.search.index import Kind as Kind
+from loopline.search.index import PieceEmbedder as PieceEmbedder
+from loopline.search.index import PieceIndex as PieceIndex
 from loopline.search.index import QueryTerm as QueryTerm
 from loopline.search.ranking import STOP_WORDS as STOP_WORDS
 from loopline.search.ranking import MemoryIndex as MemoryIndex
 from loopline.search.ranking import name_parts as name_parts
 from loopline.search.ranking import query_terms as query_terms
+from loopline.search.ranking import rarity as rarity
 from loopline.search.sections import CHUNKS_VERSION as CHUNKS_VERSION
 from loopline.search.sections import SEPARATOR as SEPARATOR
 from loopline.search.sections import chunk as chunk

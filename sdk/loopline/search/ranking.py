@@ -8,10 +8,18 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from loopline.search.index import Candidates, Chunk, IndexBase, Kind, QueryTerm
+from loopline.search.index import (
+    Candidates,
+    Chunk,
+    IndexBase,
+    Kind,
+    PieceEmbedder,
+    PieceIndex,
+    QueryTerm,
+)
 
 _STOP_WORDS = """
 a about am an and any are as at be been but by can could did do does each else for from get had has
@@ -116,6 +124,11 @@ class WordScore:
     coverage: float
 
 
+def rarity(share: float, size: int) -> float:
+    """Return the weight of a word that this share of the `size` chunks of an index has; 0 chunks count as half a chunk."""
+    return math.log(1 + 1 / max(share, 0.5 / max(size, 1)))
+
+
 def score_by_words(
     query: str, terms: Sequence[QueryTerm], chunks: Iterable[Chunk], *, size: int = 0
 ) -> list[WordScore]:
@@ -189,11 +202,16 @@ def _stem(token: str) -> str:
 class MemoryIndex:
     """An index in memory for a few thousand chunks, and the specification of the protocol."""
 
-    def __init__(self, chunks: Iterable[Chunk]) -> None:
+    def __init__(self, chunks: Iterable[Chunk], static: PieceEmbedder | None = None) -> None:
+        """With `static`, the chunks have static vectors."""
         self._chunks = tuple(
             (chunk, word_stems(f"{chunk.title}\n{chunk.path}\n{chunk.text}")) for chunk in chunks
         )
         self._holding = Counter(stem for _, stems in self._chunks for stem in stems)
+        self._pieces: PieceIndex | None = None
+        if static is not None:
+            vectors = static.embed_pieces([chunk for chunk, _ in self._chunks])
+            self._pieces = static.load_pieces(list(enumerate(vectors, start=1)))
 
     @property
     def size(self) -> int:
@@ -222,6 +240,22 @@ class MemoryIndex:
                 if not chunk_stems.isdisjoint(query_stems) and (among is None or number in among)
             },
         )
+
+    def similar(
+        self,
+        query: str,
+        *,
+        limit: int,
+        numbers: Collection[int] = (),
+        among: Collection[int] | None = None,
+    ) -> Mapping[int, float]:
+        """Return the cosines of the chunks nearest to the query, and of the chunks `numbers`; empty without vectors."""
+        if self._pieces is None:
+            return {}
+        return self._pieces.similar(query, self._rarity, limit=limit, numbers=numbers, among=among)
+
+    def _rarity(self, word: str) -> float:
+        return rarity(self._holding[word_stem(word)] / max(self.size, 1), self.size)
 
     def read(self, numbers: Sequence[int]) -> list[Chunk]:
         """Return the chunks with these numbers, in this order."""
