@@ -20,7 +20,14 @@ from loopline.knowledge import KnowledgeConfig, KnowledgeSpace, Passage, Reposit
 from loopline.memory import ConversationMemory, MemoryTurnIndex, TurnIndex
 from loopline.models import Json
 from loopline.reader import KnowledgeRead
-from loopline.search import Embedder, EmbeddingError, SharedEmbedder, loaded_vectors
+from loopline.search import (
+    STATIC_KEY,
+    Embedder,
+    EmbeddingError,
+    PieceEmbedder,
+    SharedEmbedder,
+    loaded_vectors,
+)
 from loopline.timeline import History, KnowledgeCommit, Timeline, TimelineLog
 
 if TYPE_CHECKING:
@@ -205,7 +212,9 @@ def open_space(
         for name, each in (config.repositories or {"": config}).items()
     }
     indexes = FtsIndexes(
-        None if store_file is None else store_file.with_name(f"{store_file.name}-indexes")
+        None if store_file is None else store_file.with_name(f"{store_file.name}-indexes"),
+        load=_load_static,
+        vectors_key=STATIC_KEY,
     )
     if not config.embedder:
         return KnowledgeSpace(repositories, indexes, config, clock=clock)
@@ -220,6 +229,13 @@ def open_space(
         embedder=embedder,
         vectors=VectorFiles(read_only_store.cache_folder(store_file, "vectors")),
     )
+
+
+def _load_static() -> PieceEmbedder:
+    # NumPy is imported when the first index is built or searched.
+    from loopline.search.static_vectors import load_static_embedder
+
+    return load_static_embedder()
 
 
 def _open_repository(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from hashlib import sha256
 from itertools import chain
 
@@ -48,6 +49,7 @@ from loopline.knowledge.tree import KnowledgeConfig, Root, read_roots
 from loopline.refs import KnowledgeRef, Lines
 from loopline.search import (
     CHUNKS_VERSION,
+    Chunk,
     EmbeddingError,
     Hit,
     Index,
@@ -55,9 +57,11 @@ from loopline.search import (
     MemoryVectors,
     SharedEmbedder,
     Vector,
+    VectorCache,
     VectorIndex,
     VectorState,
     VectorStore,
+    compare_chunks,
     search,
 )
 
@@ -65,6 +69,8 @@ logger: logging.Logger = logging.getLogger("loopline")
 
 LOAD_SECONDS = 20.0
 """The longest time that a search waits until an embedder is loaded."""
+PAUSE_SECONDS = 5.0
+"""The longest time that making vectors pauses for a search before its next batch."""
 RETRY_SECONDS = 30.0
 """The time after a failure from which the next search starts making the vectors again."""
 
@@ -91,6 +97,12 @@ class VectorBuild:
         self._loaded = threading.Event()
         """Set when the stored vectors are open or known to be missing, or when a search has waited long enough."""
         self._vectors: VectorIndex | None = None
+        self._is_loaded = False
+        """True if the embedder is loaded, so that it can compare candidates."""
+        self._cache: VectorCache | None = None
+        self._idle = threading.Event()
+        """Cleared while a search uses the model."""
+        self._idle.set()
         self._state = VectorState(total=index.size)
         self._failed_at: float | None = None
         self._starting = threading.Lock()
@@ -100,6 +112,26 @@ class VectorBuild:
     def state(self) -> VectorState:
         """The progress of the vectors, and the last problem."""
         return self._state
+
+    def compare(self, query: str, chunks: Sequence[Chunk]) -> Sequence[float | None]:
+        """Return the cosines of the query and each chunk by the model, None where time or the model is missing.
+
+        Meanwhile the thread that makes the other vectors pauses.
+        """
+        nothing = [None] * len(chunks)
+        if not self._is_loaded:
+            return nothing
+        self._idle.clear()
+        try:
+            embedder = self._embedder.get()
+            cache = self._cache or self._store.cache(embedder)
+            self._cache = cache
+            return compare_chunks(query, chunks, embedder, cache, self._clock)
+        except EmbeddingError as error:
+            self._state = replace(self._state, problem=str(error))
+            return nothing
+        finally:
+            self._idle.set()
 
     def ask(self, query: str) -> tuple[VectorIndex, Vector] | None:
         """Return the vectors and the vector of the query; None if not all vectors are made, or the query has none.
@@ -164,6 +196,7 @@ class VectorBuild:
     def _run(self) -> None:
         try:
             embedder = self._embedder.get()
+            self._is_loaded = True
             self._use(self._store.open(self._signature, embedder, self._index.size))
             self._loaded.set()
             if self._vectors is None:
@@ -189,6 +222,7 @@ class VectorBuild:
         self._state = replace(self._state, done=done)
         if self._progress is not None:
             self._progress(done, total, "embedding passages")
+        self._idle.wait(PAUSE_SECONDS)
         return not self._stopped.is_set()
 
 
@@ -382,7 +416,12 @@ class RepositorySpace:
             among = opened.index.numbers(lambda path: accepts(self._reader.space_path(path)))
         answer = None if opened.vectors is None else opened.vectors.ask(query)
         vectors, question = answer or (None, None)
-        hits = search(query, opened.index, vectors, question, limit=limit, among=among)
+        compare = None
+        if opened.vectors is not None and vectors is None:
+            compare = partial(opened.vectors.compare, query)
+        hits = search(
+            query, opened.index, vectors, question, limit=limit, among=among, compare=compare
+        )
         return [
             _passage(hit, self._reader.space_path(hit.chunk.path), opened.state) for hit in hits
         ]

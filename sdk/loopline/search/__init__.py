@@ -6,6 +6,7 @@ from loopline.search.embedder import SharedEmbedder as SharedEmbedder
 from loopline.search.embedder import Vector as Vector
 from loopline.search.embedder import WordEmbedder as WordEmbedder
 from loopline.search.hybrid import ANSWER_SCORE as ANSWER_SCORE
+from loopline.search.hybrid import Compare as Compare
 from loopline.search.hybrid import Explanation as Explanation
 from loopline.search.hybrid import Hit as Hit
 from loopline.search.hybrid import nearness as nearness
@@ -26,15 +27,18 @@ from loopline.search.ranking import MemoryIndex as MemoryIndex
 from loopline.search.ranking import name_parts as name_parts
 from loopline.search.ranking import query_terms as query_terms
 from loopline.search.ranking import rarity as rarity
+from loopline.search.reorder import compare_chunks as compare_chunks
 from loopline.search.sections import CHUNKS_VERSION as CHUNKS_VERSION
 from loopline.search.sections import SEPARATOR as SEPARATOR
 from loopline.search.sections import chunk as chunk
 from loopline.search.sections import kind_of as kind_of
 from loopline.search.vectors import PASSAGE_TEXT_VERSION as PASSAGE_TEXT_VERSION
+from loopline.search.vectors import STATIC_KEY as STATIC_KEY
 from loopline.search.vectors import CosineFunction as CosineFunction
 from loopline.search.vectors import MemoryVectorIndex as MemoryVectorIndex
 from loopline.search.vectors import MemoryVectors as MemoryVectors
 from loopline.search.vectors import Neighbour as Neighbour
+from loopline.search.vectors import VectorCache as VectorCache
 from loopline.search.vectors import VectorIndex as VectorIndex
 from loopline.search.vectors import VectorLoader as VectorLoader
 from loopline.search.vectors import VectorProgress as VectorProgress

@@ -25,7 +25,7 @@ _Array = NDArray[np.float32] | NDArray[np.int8] | NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Encoder:
+class EncoderTensors:
     """The parameters of a BERT encoder, and its tensors under their published names without the prefix `bert.`."""
 
     layers: int
@@ -133,7 +133,7 @@ class _Network:
         )
 
 
-def export_encoder(encoder: Encoder) -> bytes:
+def export_encoder(encoder: EncoderTensors) -> bytes:
     """Return an ONNX network that maps `input_ids` and `attention_mask` to the last hidden states.
 
     Raises:

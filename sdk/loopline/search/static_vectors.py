@@ -20,13 +20,10 @@ from numpy.typing import NDArray
 from loopline.search.embedder import EmbeddingError, Vector
 from loopline.search.index import Chunk
 from loopline.search.ranking import STOP_WORDS
+from loopline.search.vectors import STATIC_TABLE_DIGEST, STATIC_VERSION
 from loopline.search.word_pieces import UNKNOWN, bert_words, word_pieces
 
 TABLE = Path(__file__).parent / "data" / "token_vectors.npz"
-TABLE_DIGEST = "0"
-"""The SHA-256 digest of the table. Another table makes other vectors, so stored vectors would not fit."""
-STATIC_VERSION = 1
-"""Part of the key of stored vectors: increment it when the same text gets another vector."""
 PIECE_CHARACTERS = 1_000
 """The characters of a piece. A longer text has several subjects, and its vector is similar to none of them."""
 LONGEST_PIECE = 1_300
@@ -50,7 +47,7 @@ def load_static_embedder() -> StaticEmbedder:
     Raises:
         EmbeddingError: the table is missing, or is not the table of this version.
     """
-    return StaticEmbedder(TABLE, TABLE_DIGEST)
+    return StaticEmbedder(TABLE, STATIC_TABLE_DIGEST)
 
 
 class StaticEmbedder:
