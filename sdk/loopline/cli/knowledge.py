@@ -183,8 +183,14 @@ def _print_passages(passages: Sequence[Passage], screen: Screen, *, explain: boo
 def _render_scores(why: Explanation) -> str:
     """Render the scores that rank a passage: each is from 0 to 1, and the cosine from -1 to 1."""
     parts = [f"words {why.words:.2f}", f"has {why.coverage:.0%} of what is rare in the query"]
+    if why.static is not None:
+        parts.append(f"static cosine {why.static:.2f}")
     if why.cosine is not None:
-        parts += [f"cosine {why.cosine:.2f}", f"vectors weigh {why.vector_weight:.0%}"]
+        parts.append(f"cosine {why.cosine:.2f}")
+    if why.static is not None or why.cosine is not None:
+        parts.append(f"vectors weigh {why.vector_weight:.0%}")
+    if why.reason:
+        parts.append(why.reason)
     return " · ".join(parts)
 
 

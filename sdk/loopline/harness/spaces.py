@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 
 EXTRAS: Mapping[str, tuple[tuple[str, ...], str]] = {
-    "local": (("numpy", "tokenizers", "safetensors"), "semantic-light"),
-    "sentence-transformers": (("numpy", "torch", "sentence_transformers"), "semantic"),
-    "openai": (("numpy",), "semantic-light"),
+    "local": (("tokenizers", "safetensors"), "semantic-light"),
+    "sentence-transformers": (("torch", "sentence_transformers"), "semantic"),
+    "openai": ((), ""),
 }
 """For each provider of embedders, the required packages and the extra that installs them."""
 
@@ -82,7 +82,13 @@ class Embedders:
         check_embedder(name, setting=setting)
         if name not in self._shared:
             self._shared[name] = SharedEmbedder(
-                partial(load_embedder, name, folder=self._folder, environment=self._environment)
+                partial(
+                    load_embedder,
+                    name,
+                    folder=self._folder,
+                    environment=self._environment,
+                    exports=cache_folder(None, "models"),
+                )
             )
         return self._shared[name]
 
@@ -101,10 +107,17 @@ class Embedders:
             await asyncio.to_thread(shared.close)
 
 
-def load_embedder(name: str, *, folder: Path | None, environment: Mapping[str, str]) -> Embedder:
+def load_embedder(
+    name: str,
+    *,
+    folder: Path | None,
+    environment: Mapping[str, str],
+    exports: Path | None = None,
+) -> Embedder:
     """Load the embedder of a name that `check_embedder` accepts; this blocks for seconds.
 
-    `folder` is the base of a relative path; `environment` has the key and the address of a provider.
+    `folder` is the base of a relative path; `environment` has the key and the address of a provider. A model of
+    `local:` is exported to the folder `exports` once, so that onnxruntime computes it; without it NumPy does.
 
     Raises:
         EmbeddingError: the model cannot be loaded.
@@ -113,7 +126,7 @@ def load_embedder(name: str, *, folder: Path | None, environment: Mapping[str, s
     if provider == "local":
         from loopline.search.local_embedder import LocalEmbedder
 
-        return LocalEmbedder(model_folder(model.strip(), folder))
+        return LocalEmbedder(model_folder(model.strip(), folder), exports)
     if provider == "openai":
         from loopline.search.http_embedder import HttpEmbedder
 

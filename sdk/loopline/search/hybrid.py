@@ -39,9 +39,14 @@ KIND_DISTANCE: Mapping[Kind, float] = {"prose": 0.0, "source": 0.1, "tests": 0.2
 STATIC_DISTANCE: Mapping[Kind, float] = {"prose": 0.0, "source": 0.0, "tests": 0.1, "other": 0.1}
 """The reduction of the cosine of static vectors by kind of file."""
 UNCOMPARED_WEIGHT = 0.1
+"""The weight of static vectors for a candidate without a vector of the model."""
+MIXED_WEIGHT = 0.15
+"""The weight of static vectors beside those of a model."""
 HISTORY_DISTANCE = 0.05
 UNNAMED_CERTAINTY = 0.2
 """The largest score of a chunk without rare words of the query."""
+AGREED_CERTAINTY = 0.5
+"""How much complete agreement of the rankings adds to the score of a chunk without rare words of the query."""
 ANSWER_SCORE = 0.38
 """If the score of the first hit is lower, the index probably contains no answer."""
 TOP_HITS = 5
@@ -56,7 +61,7 @@ class Explanation:
     `coverage` is the share of the query's rare words that the chunk has, and `words` is its score by words relative to
     the best score; both are from 0 to 1. `cosine` is the cosine of its vector of a model and that of the query, None if the
     model was not used for this chunk. `static` is the cosine of the static vector of its nearest piece, None without.
-    `vector_weight` is the weight of vectors for this query, from 0 to 1.
+    `vector_weight` is the weight of vectors for this query, from 0 to 1. `reason` says in words what ranks the chunk.
     """
 
     coverage: float
@@ -64,6 +69,7 @@ class Explanation:
     cosine: float | None
     vector_weight: float
     static: float | None = None
+    reason: str = ""
 
 
 Compare = Callable[[Sequence[Chunk]], Sequence[float | None]]
@@ -169,6 +175,7 @@ class Ranking:
                 cosine=self._cosines.get(number),
                 vector_weight=self.weight if has_vectors else 0.0,
                 static=self._static.get(number),
+                reason=self._reason(number),
             )
             if score > 0:
                 hits.append(Hit(chunk=chunk, score=score, why=why))
@@ -176,7 +183,30 @@ class Ranking:
         ranked = _diversify(hits)
         if has_vectors:
             ranked = _promote_best_by_words(ranked)
-        return _calibrate(ranked[:limit], self.coverage)
+        return _calibrate(ranked[:limit], self.coverage, self._agreement())
+
+    def _reason(self, number: int) -> str:
+        """Say in words what ranks the candidate: names and words, the meaning, or both."""
+        if self.weight == 0:
+            return "named by the query"
+        by_words = self._words[number].bm25 / self._best_words
+        if number in self._cosines:
+            by_meaning = _chunk_nearness(self._chunks[number], self._cosines[number])
+            source = "the model"
+        elif self._static:
+            by_meaning = self._static_score(number) / self._best_static
+            source = "static vectors"
+        else:
+            return "words of the query"
+        if by_meaning > 2 * by_words:
+            return f"other words, by {source}"
+        return "words of the query" if by_words > 2 * by_meaning else f"words and {source}"
+
+    def _agreement(self) -> float:
+        """Return how many of the five best chunks by words are also among the five best by static vectors, from 0 to 1."""
+        by_words = nlargest(TOP_HITS, self._words, key=lambda number: self._words[number].bm25)
+        by_static = nlargest(TOP_HITS, self._static, key=self._static_score)
+        return len({*by_words} & {*by_static}) / TOP_HITS
 
     def _score(self, number: int) -> float:
         """Return the score of a candidate, from 0 to 1."""
@@ -185,7 +215,7 @@ class Ranking:
         if self._cosines:
             near = _chunk_nearness(self._chunks[number], self._cosines.get(number))
             # A candidate that the model had no time for is below those that it compared.
-            near = near or UNCOMPARED_WEIGHT * by_static
+            near = (near or UNCOMPARED_WEIGHT * by_static) + MIXED_WEIGHT * by_static
             return (1 - self.weight) * by_words + self.weight * near
         weight = STATIC_WEIGHT * self.weight if self._static else 0.0
         by_words = self._words[number].bm25 / self._best_words
@@ -248,16 +278,17 @@ def _diversify(hits: list[Hit]) -> list[Hit]:
     return first + later
 
 
-def _calibrate(hits: list[Hit], coverage: float) -> list[Hit]:
+def _calibrate(hits: list[Hit], coverage: float, agreement: float) -> list[Hit]:
     """Replace the scores by descending ones; the first estimates how likely the index has an answer.
 
-    The estimate depends mainly on the coverage. A cosine says little, because a text about the same subject that is not
+    The estimate depends mainly on the coverage, and a little on the agreement of the rankings by words and by static
+    vectors. A cosine says little, because a text about the same subject that is not
     an answer has a cosine as high as an answer in other words.
     """
     if not hits:
         return []
     top = hits[0].score
-    certainty = coverage + (1 - coverage) * UNNAMED_CERTAINTY * top
+    certainty = coverage + (1 - coverage) * (UNNAMED_CERTAINTY * top + AGREED_CERTAINTY * agreement)
     scores: list[float] = []
     for hit in hits:
         scores.append(min(certainty * hit.score / top, *scores[-1:], 1.0))

@@ -217,10 +217,12 @@ class _Files:
         path = self.vectors.with_suffix(CACHED)
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with lock_file(self._directory / f"{self.model}.cache-lock"):
+            if path.exists() and path.stat().st_size > CACHED_BYTES:
+                # Removed and not truncated: another process may have mapped the rows.
+                _digests_of(path).unlink(missing_ok=True)
+                path.unlink()
             with path.open("ab") as rows, _digests_of(path).open("ab") as digests:
                 complete = min(rows.tell() // self._row_bytes, digests.tell() // DIGEST_BYTES)
-                if complete * self._row_bytes > CACHED_BYTES:
-                    complete = 0
                 rows.truncate(complete * self._row_bytes)
                 digests.truncate(complete * DIGEST_BYTES)
                 rows.write(b"".join(vectors.values()))
