@@ -592,7 +592,7 @@ class FtsIndexes:
         load: Callable[[], PieceEmbedder] | None = None,
         vectors_key: str = "",
     ) -> None:
-        """With `load`, indexes have static vectors; `load` returns the embedder with the key `vectors_key`."""
+        """Set up the store. With `load`, indexes have static vectors; it returns the embedder with the key `vectors_key`."""
         self._directory = directory
         self._load = load
         self._vectors_key = vectors_key

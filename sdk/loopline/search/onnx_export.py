@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Protocol, cast
+from io import BytesIO
+from typing import NewType, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,10 +35,14 @@ class EncoderTensors:
     tensors: Mapping[str, NDArray[np.float32]]
 
 
-class _Message(Protocol):
-    """A protocol buffer."""
+_Message = NewType("_Message", object)
+"""A node, tensor, graph or model of the package `onnx`."""
 
-    def SerializeToString(self) -> bytes: ...  # noqa: N802
+
+class _Onnx(Protocol):
+    """The part of `onnx` that is used; it is not typed."""
+
+    def save_model(self, model: _Message, file: BytesIO, /) -> None: ...
 
 
 class _Helper(Protocol):
@@ -225,4 +230,6 @@ def _serialize(network: _Network, width: int) -> bytes:
     graph = helper.make_graph(network.nodes, "bert", inputs, outputs, initializer=network.constants)
     versions = [helper.make_opsetid("", OPERATORS), helper.make_opsetid(RUNTIME_DOMAIN, 1)]
     model = helper.make_model(graph, opset_imports=versions, ir_version=IR_VERSION)
-    return model.SerializeToString()
+    file = BytesIO()
+    cast(_Onnx, import_module("onnx")).save_model(model, file)
+    return file.getvalue()

@@ -203,7 +203,7 @@ class MemoryIndex:
     """An index in memory for a few thousand chunks, and the specification of the protocol."""
 
     def __init__(self, chunks: Iterable[Chunk], static: PieceEmbedder | None = None) -> None:
-        """With `static`, the chunks have static vectors."""
+        """Index the chunks; with `static`, also by their static vectors."""
         self._chunks = tuple(
             (chunk, word_stems(f"{chunk.title}\n{chunk.path}\n{chunk.text}")) for chunk in chunks
         )

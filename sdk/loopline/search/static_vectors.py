@@ -30,10 +30,10 @@ LONGEST_PIECE = 1_300
 """A text of at most this number of characters is not split."""
 SCALE = 127
 """A coordinate of a stored vector is the nearest integer to this multiple of its share of the largest coordinate."""
-MOST_WORDS = 1 << 15
-"""The number of words whose vectors are cached: 32 MB for 256 dimensions."""
+MOST_WORDS = 1 << 14
+"""The number of words whose vectors are cached: 16 MB for 255 dimensions."""
 COMPARED_ROWS = 4_096
-"""The rows that are converted to floats at once: 4 MB for 256 dimensions."""
+"""The rows that are converted to floats at once: 4 MB for 255 dimensions."""
 _ASCII_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
 _ANY_WORD = re.compile(r"[^\W_]+")
 _Rows = NDArray[np.float32]
@@ -251,8 +251,9 @@ class StaticPieces:
             ranked = np.where(allowed, cosines, np.float32(-2))
             limit = min(limit, int(allowed.sum()))
         limit = min(limit, len(ranked))
-        nearest = np.argpartition(-ranked, limit - 1)[:limit] if limit else []
-        positions = [*map(int, nearest), *(self._positions[n] for n in numbers)]
+        positions = [self._positions[number] for number in numbers]
+        if limit:
+            positions += map(int, np.argpartition(-ranked, limit - 1)[:limit])
         return {int(self._numbers[position]): float(cosines[position]) for position in positions}
 
     def _blocks(self) -> Iterable[_Bytes]:
