@@ -87,7 +87,7 @@ class Embedders:
                     name,
                     folder=self._folder,
                     environment=self._environment,
-                    exports=cache_folder(None, "models"),
+                    exports=read_only_store.cache_folder(None, "models"),
                 )
             )
         return self._shared[name]

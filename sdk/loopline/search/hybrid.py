@@ -18,13 +18,15 @@ from heapq import nlargest
 
 from loopline.search.embedder import Vector
 from loopline.search.index import Chunk, Index, Kind
-from loopline.search.ranking import WordScore, is_history, score_by_words
+from loopline.search.ranking import WordScore, is_history, query_names, score_by_words
 from loopline.search.vectors import VectorIndex
 
 NEAREST = 40
 """The number of nearest chunks by vector that are ranked, in addition to the chunks found by words."""
 STATIC_WEIGHT = 0.65
 """The largest weight of static vectors beside words. Above it, questions that name something are found less often."""
+NAMED_CODE_WEIGHT = 0.4
+"""The share of the weight of vectors that is left if the query has a name of the code: exact matches come first."""
 COMPARED = 30
 """The number of candidates whose vectors of a model are made for a query."""
 WORDS_FOUND = 20
@@ -124,7 +126,10 @@ def search(
         missing = [number for number in chunks if number not in cosines]
         cosines.update(zip(missing, vectors.similarities(question, missing), strict=True))
     scores = score_by_words(query, candidates.terms, chunks.values(), size=index.size)
-    ranking = Ranking(chunks, dict(zip(chunks, scores, strict=True)), static, cosines)
+    names = query_names(query)
+    named = any(name in chunk.text.lower() for chunk in chunks.values() for name in names)
+    words = dict(zip(chunks, scores, strict=True))
+    ranking = Ranking(chunks, words, static, cosines, names_code=named)
     if compare is not None and not cosines and ranking.weight > 0:
         ranking = ranking.compared(compare)
     return ranking.hits(limit)
@@ -139,15 +144,18 @@ class Ranking:
         words: Mapping[int, WordScore],
         static: Mapping[int, float],
         cosines: Mapping[int, float],
+        *,
+        names_code: bool = False,
     ) -> None:
-        """`static` and `cosines` may lack chunks, or be empty."""
+        """`static` and `cosines` may lack chunks, or be empty. `names_code` says that the query has a name of the code."""
+        self._names_code = names_code
         self._chunks = chunks
         self._words = words
         self._static = static
         self._cosines = cosines
         best = nlargest(3, words.values(), key=lambda score: score.bm25)
         self.coverage = max((score.coverage for score in best), default=0.0)
-        self.weight = vector_weight(self.coverage)
+        self.weight = vector_weight(self.coverage) * (NAMED_CODE_WEIGHT if names_code else 1.0)
         """The weight of vectors, if there are some."""
         self._best_words = max((score.bm25 for score in best), default=0.0) or 1.0
         self._best_static = max(map(self._static_score, chunks), default=0.0) or 1.0
@@ -161,7 +169,9 @@ class Ranking:
             for number, value in zip(numbers, values, strict=True)
             if value is not None
         }
-        return Ranking(self._chunks, self._words, self._static, cosines)
+        return Ranking(
+            self._chunks, self._words, self._static, cosines, names_code=self._names_code
+        )
 
     def hits(self, limit: int) -> list[Hit]:
         """Return the best `limit` candidates, best first, with calibrated scores."""

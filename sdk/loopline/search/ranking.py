@@ -41,6 +41,9 @@ _JOINT = re.compile(_JOINT_PATTERN)
 _JOINT_OF_BYTES = re.compile(_JOINT_PATTERN.encode())
 _ONLY_NAMES = bytes(code if chr(code).isalnum() and code < 128 else 32 for code in range(256))
 """A translation table that keeps ASCII letters and digits and replaces every other byte by a space."""
+_NAME = re.compile(r"[^\W\d]\w*")
+LONGEST_DEFINING_WORD = 12
+"""The characters before a name in which the word of its definition is looked for."""
 LONGEST_QUERY = 24
 KIND_WEIGHT: dict[Kind, float] = {"prose": 1.0, "source": 0.85, "tests": 0.6, "other": 0.5}
 HISTORY = re.compile(
@@ -55,6 +58,28 @@ TYPICAL_CHARACTERS = 1_200
 COVERAGE_WEIGHT = 0.5
 PHRASE_BONUS = 1.2
 TITLE_PHRASE_BONUS = 1.5
+DEFINITION_BONUS = 1.5
+SHORTEST_NAME = 3
+DEFINING_WORDS = (
+    *(
+        "class",
+        "const",
+        "def",
+        "enum",
+        "fn",
+        "func",
+        "function",
+        "impl",
+        "interface",
+        "let",
+        "macro",
+        "module",
+    ),
+    *("mod", "namespace", "package", "struct", "trait", "type", "union", "var", "void", "#define"),
+)
+"""The words before the name of a definition, in many languages."""
+MOST_NAMES = 8
+"""The names of code in a query that are looked for."""
 RAREST_SHARE = 1e-4
 """The share from which the rarity of a term without chunks is computed; in an index of known size it is half a chunk."""
 _SUBSTRING_FROM = 5
@@ -108,6 +133,47 @@ def query_phrases(query: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(phrase.lower() for phrase in full + names[:8]))
 
 
+def query_names(query: str) -> tuple[str, ...]:
+    """Return the names of code in a query, in lower case and without their qualifiers, at most `MOST_NAMES`.
+
+    These are names with capitals inside, with underscores, with dots between their parts, and those before `()`.
+    """
+    names: dict[str, None] = {}
+    for token in query.split():
+        bare = token.strip(",:;!?[]{}<>\"'`*.")
+        called = bare.endswith(")") and "(" in bare[1:]
+        path = [part for part in _NAME.findall(bare.partition("(")[0]) if part]
+        joined = bare.partition("(")[0]
+        is_dotted = len(path) > 1 and joined == ".".join(path)
+        for name in path[-1:] if is_dotted or called else path:
+            if len(name) < SHORTEST_NAME:
+                continue
+            if is_dotted or called or "_" in name or _is_compound(name):
+                names[name.lower()] = None
+    return tuple(names)[:MOST_NAMES]
+
+
+def defines(text: str, names: Iterable[str]) -> bool:
+    """Return True if the text, in lower case, has the definition of a function, type or constant with one of the names."""
+    for name in names:
+        start = text.find(name)
+        while start >= 0:
+            end = start + len(name)
+            before = text[max(start - LONGEST_DEFINING_WORD, 0) : start].split("\n")[-1]
+            word = before.rstrip().rpartition(" ")[2].rpartition("\t")[2]
+            is_word = before[-1:].isspace() and not _continues_name(text[end : end + 1])
+            if is_word and word in DEFINING_WORDS:
+                return True
+            if not before and text[end : end + 3] == " = ":
+                return True
+            start = text.find(name, end)
+    return False
+
+
+def _continues_name(character: str) -> bool:
+    return character.isalnum() or character == "_"
+
+
 def _is_compound(token: str) -> bool:
     return token.isascii() and token.isalnum() and _JOINT.search(token) is not None
 
@@ -140,7 +206,8 @@ def score_by_words(
     rarest = max(RAREST_SHARE, 0.5 / size) if size else RAREST_SHARE
     patterns = [_TermPattern(term, rarest) for term in terms]
     phrases = query_phrases(query)
-    return [_score(chunk, patterns, phrases) for chunk in chunks]
+    names = query_names(query)
+    return [_score(chunk, patterns, phrases, names) for chunk in chunks]
 
 
 class _TermPattern:
@@ -158,7 +225,12 @@ class _TermPattern:
         self.occurrences: Callable[[str], list[str]] = re.compile(pattern).findall
 
 
-def _score(chunk: Chunk, patterns: list[_TermPattern], phrases: tuple[str, ...]) -> WordScore:
+def _score(
+    chunk: Chunk,
+    patterns: list[_TermPattern],
+    phrases: tuple[str, ...],
+    names: tuple[str, ...],
+) -> WordScore:
     title = chunk.title.lower()
     path = chunk.path.lower()
     text = chunk.text.lower()
@@ -178,6 +250,8 @@ def _score(chunk: Chunk, patterns: list[_TermPattern], phrases: tuple[str, ...])
     score = total * KIND_WEIGHT[chunk.kind] * (1 - COVERAGE_WEIGHT * (1 - share))
     if is_history(chunk.path):
         score *= HISTORY_WEIGHT
+    if names and chunk.kind == "source" and defines(text, names):
+        score *= DEFINITION_BONUS
     for phrase in phrases:
         if phrase in title:
             score *= TITLE_PHRASE_BONUS
