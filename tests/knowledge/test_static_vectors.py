@@ -95,11 +95,11 @@ WORDS = st.text(
 )
 
 
-# Whether a character is assigned depends on the version of Unicode.
-ASSIGNED = st.characters(exclude_categories=["Cn", "Co", "Cs"])
+# The categories of rarer characters depend on the version of Unicode.
+OLD = st.characters(max_codepoint=0x24F, exclude_categories=["Cn", "Co", "Cs"])
 
 
-@given(st.one_of(WORDS, st.text(ASSIGNED, max_size=30)))
+@given(st.one_of(WORDS, st.text(OLD, max_size=30)))
 @examples(300)
 def test_the_pieces_are_those_of_tokenizers(text: str) -> None:
     tokenizer, numbers = reference()

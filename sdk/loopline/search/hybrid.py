@@ -40,6 +40,8 @@ KIND_DISTANCE: Mapping[Kind, float] = {"prose": 0.0, "source": 0.1, "tests": 0.2
 """The reduction of a cosine by kind of file: documents answer questions, and tests are similar to every query."""
 STATIC_DISTANCE: Mapping[Kind, float] = {"prose": 0.0, "source": 0.0, "tests": 0.1, "other": 0.1}
 """The reduction of the cosine of static vectors by kind of file."""
+UNRELATED_STATIC = 0.3
+"""The lowest cosine of static vectors at which a chunk without words of the query is found."""
 UNCOMPARED_WEIGHT = 0.1
 """The weight of static vectors for a candidate without a vector of the model."""
 MIXED_WEIGHT = 0.15
@@ -187,13 +189,21 @@ class Ranking:
                 static=self._static.get(number),
                 reason=self._reason(number),
             )
-            if score > 0:
+            if score > 0 and self._is_related(number):
                 hits.append(Hit(chunk=chunk, score=score, why=why))
         hits.sort(key=lambda hit: hit.score, reverse=True)
         ranked = _diversify(hits)
         if has_vectors:
             ranked = _promote_best_by_words(ranked)
         return _calibrate(ranked[:limit], self.coverage, self._agreement())
+
+    def _is_related(self, number: int) -> bool:
+        """Return True if the candidate has a word of the query, or a vector that is near enough."""
+        return (
+            self._words[number].bm25 > 0
+            or number in self._cosines
+            or self._static.get(number, 0.0) >= UNRELATED_STATIC
+        )
 
     def _reason(self, number: int) -> str:
         """Say in words what ranks the candidate: names and words, the meaning, or both."""
@@ -214,7 +224,8 @@ class Ranking:
 
     def _agreement(self) -> float:
         """Return how many of the five best chunks by words are also among the five best by static vectors, from 0 to 1."""
-        by_words = nlargest(TOP_HITS, self._words, key=lambda number: self._words[number].bm25)
+        matching = [number for number, score in self._words.items() if score.bm25 > 0]
+        by_words = nlargest(TOP_HITS, matching, key=lambda number: self._words[number].bm25)
         by_static = nlargest(TOP_HITS, self._static, key=self._static_score)
         return len({*by_words} & {*by_static}) / TOP_HITS
 
