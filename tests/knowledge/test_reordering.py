@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,10 +11,12 @@ import pytest
 
 from loopline.clock import Clock, SystemClock
 from loopline.harness.spaces import load_embedder, model_folder
+from loopline.knowledge import KnowledgeSpace, MemoryIndexes, MemoryRepository
 from loopline.search import (
     Chunk,
     MemoryIndex,
     MemoryVectors,
+    SharedEmbedder,
     Vector,
     VectorStore,
     WordEmbedder,
@@ -21,6 +24,7 @@ from loopline.search import (
     search,
 )
 from loopline.search.local_embedder import LocalEmbedder
+from loopline.search.reorder import LARGEST_BATCH
 from loopline.search.vector_files import VectorFiles
 from loopline.testing import FakeClock
 
@@ -156,3 +160,69 @@ def test_a_search_within_the_budget_ends_with_the_system_clock() -> None:
     embedder = WordEmbedder()
     values = compare_chunks("tea1", pages(3), embedder, MemoryVectors().cache(embedder), clock)
     assert None not in values
+
+
+class BusyEmbedder(WordEmbedder):
+    """Knows that tea is a beverage. It makes the vectors of whole batches only when it is released."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.released = threading.Event()
+
+    def embed_passages(self, texts: Sequence[str]) -> list[Vector]:
+        if len(texts) > LARGEST_BATCH:
+            self.released.wait(20)
+        return super().embed_passages([text.lower().replace("tea", "beverage") for text in texts])
+
+
+async def test_a_search_does_not_wait_until_all_vectors_are_made() -> None:
+    files = {f"docs/{n}.md": f"# Page {n}\n\nA guest with a hat, number {n}.\n" for n in range(30)}
+    repository = MemoryRepository("project")
+    repository.commit({**files, "docs/tea.md": "# Leaves\n\nA guest with tea.\n"})
+    embedder = BusyEmbedder()
+    space = KnowledgeSpace(repository, MemoryIndexes(), embedder=SharedEmbedder(lambda: embedder))
+    await space.ensure()
+    [first, *_] = await space.search("guest wishes beverage poured slowly somewhere", limit=3)
+    state = space.vectors
+    assert state is not None
+    assert not state.is_ready
+    assert (first.path, first.why is not None) == ("docs/tea.md", True)
+    assert first.why is None or first.why.cosine is not None
+    embedder.released.set()
+    await space.ready()
+    [again, *_] = await space.search("guest wishes beverage poured slowly somewhere", limit=3)
+    assert again.path == "docs/tea.md"
+    await space.close()
+
+
+class BrokenEmbedder(BusyEmbedder):
+    """Makes no vector of a question."""
+
+    def embed_query(self, text: str) -> Vector:
+        raise ValueError("the tokenizer broke")
+
+
+class StuckEmbedder(BusyEmbedder):
+    """Waits for a server when it is asked."""
+
+    def embed_query(self, text: str) -> Vector:
+        self.released.wait(20)
+        return super().embed_query(text)
+
+
+@pytest.mark.parametrize("kind", [BrokenEmbedder, StuckEmbedder])
+async def test_a_model_that_fails_or_hangs_does_not_fail_or_stop_a_search(
+    kind: type[BusyEmbedder],
+) -> None:
+    repository = MemoryRepository("project")
+    repository.commit({f"{n}.md": f"# Page {n}\n\nA guest, number {n}.\n" for n in range(30)})
+    embedder = kind()
+    space = KnowledgeSpace(repository, MemoryIndexes(), embedder=SharedEmbedder(lambda: embedder))
+    await space.ensure()
+    found = await space.search("guest wishes beverage poured slowly somewhere", limit=3)
+    assert [passage.why and passage.why.cosine for passage in found] == [None] * 3
+    if kind is BrokenEmbedder:
+        assert space.vectors is not None
+        assert space.vectors.problem == "ValueError: the tokenizer broke"
+    embedder.released.set()
+    await space.close()

@@ -153,11 +153,12 @@ def index_line(state: KnowledgeState, *, hint: bool = True) -> Text:
 def vectors_line(vectors: VectorState) -> Text:
     """Render on one line how many passages have vectors, or why vectors cannot be used."""
     if vectors.problem:
-        return Text(f"words only: {escape(vectors.problem)}", style=WARNING)
+        return Text(f"without the model: {escape(vectors.problem)}", style=WARNING)
     if vectors.is_ready:
         return Text(f"vectors of {quantity(vectors.total, 'passage')}", style=QUIET)
     done = f"vectors of {vectors.done:,} of {quantity(vectors.total, 'passage')}"
-    return Text(f"{done}, so words only for now (loopline knowledge build)", style=QUIET)
+    ordered = "until then the model orders only the best candidates (loopline knowledge build)"
+    return Text(f"{done}; {ordered}", style=QUIET)
 
 
 def _print_passages(passages: Sequence[Passage], screen: Screen, *, explain: bool) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -69,6 +70,10 @@ logger: logging.Logger = logging.getLogger("loopline")
 
 LOAD_SECONDS = 20.0
 """The longest time that a search waits until an embedder is loaded."""
+COMPARE_SECONDS = 1.0
+"""The longest time that a search waits for a model that orders its candidates; usually it takes 0.3 seconds."""
+COMPARED_AT_ONCE = 8
+"""The number of searches whose candidates a model orders at the same time."""
 PAUSE_SECONDS = 5.0
 """The longest time that making vectors pauses for a search before its next batch."""
 RETRY_SECONDS = 30.0
@@ -100,6 +105,8 @@ class VectorBuild:
         self._is_loaded = False
         """True if the embedder is loaded, so that it can compare candidates."""
         self._cache: VectorCache | None = None
+        self._compare_again_at = -math.inf
+        self._free = threading.BoundedSemaphore(COMPARED_AT_ONCE)
         self._idle = threading.Event()
         """Cleared while a search uses the model."""
         self._idle.set()
@@ -116,22 +123,44 @@ class VectorBuild:
     def compare(self, query: str, chunks: Sequence[Chunk]) -> Sequence[float | None]:
         """Return the cosines of the query and each chunk by the model, None where time or the model is missing.
 
-        Meanwhile the thread that makes the other vectors pauses.
+        The call returns after `COMPARE_SECONDS` at the latest; a model that needs longer, such as one on a server, ends its
+        work in another thread, and its vectors are there for the next search. The thread that makes all other vectors
+        pauses. After a failure the model orders no candidates for `RETRY_SECONDS`.
         """
         nothing = [None] * len(chunks)
-        if not self._is_loaded:
+        if not self._is_loaded or self._clock.elapsed() < self._compare_again_at:
             return nothing
+        if not self._free.acquire(blocking=False):
+            return nothing
+        answer: Future[Sequence[float | None]] = Future()
+        threading.Thread(
+            target=self._compare, args=(query, chunks, answer), name="loopline-compare", daemon=True
+        ).start()
+        try:
+            return answer.result(COMPARE_SECONDS)
+        except TimeoutError:
+            return nothing
+
+    def _compare(
+        self, query: str, chunks: Sequence[Chunk], answer: Future[Sequence[float | None]]
+    ) -> None:
+        """Compare the chunks, and set the answer; after a failure no chunk has a cosine, and `state` says why."""
+        values: Sequence[float | None] = [None] * len(chunks)
         self._idle.clear()
         try:
             embedder = self._embedder.get()
             cache = self._cache or self._store.cache(embedder)
             self._cache = cache
-            return compare_chunks(query, chunks, embedder, cache, self._clock)
-        except EmbeddingError as error:
-            self._state = replace(self._state, problem=str(error))
-            return nothing
+            values = compare_chunks(query, chunks, embedder, cache, self._clock)
+        except KnowledgeError as error:
+            self._fail_to_compare(str(error))
+        except Exception as error:
+            logger.exception("candidates cannot be compared")
+            self._fail_to_compare(f"{type(error).__name__}: {error}")
         finally:
             self._idle.set()
+            self._free.release()
+            answer.set_result(values)
 
     def ask(self, query: str) -> tuple[VectorIndex, Vector] | None:
         """Return the vectors and the vector of the query; None if not all vectors are made, or the query has none.
@@ -208,6 +237,10 @@ class VectorBuild:
             self._fail(f"{type(error).__name__}: {error}")
         finally:
             self._loaded.set()
+
+    def _fail_to_compare(self, problem: str) -> None:
+        self._state = replace(self._state, problem=problem)
+        self._compare_again_at = self._clock.elapsed() + RETRY_SECONDS
 
     def _fail(self, problem: str) -> None:
         self._state = replace(self._state, problem=problem)
