@@ -21,13 +21,13 @@ from loopline.search.index import Chunk, Index, Kind
 from loopline.search.ranking import WordScore, is_history, query_names, score_by_words
 from loopline.search.vectors import VectorIndex
 
-NEAREST = 40
+NEAREST = 80
 """The number of nearest chunks by vector that are ranked, in addition to the chunks found by words."""
 STATIC_WEIGHT = 0.65
 """The largest weight of static vectors beside words. Above it, questions that name something are found less often."""
 NAMED_CODE_WEIGHT = 0.4
 """The share of the weight of vectors that is left if the query has a name of the code: exact matches come first."""
-COMPARED = 30
+COMPARED = 40
 """The number of candidates whose vectors of a model are made for a query."""
 WORDS_FOUND = 20
 NAMED = 0.9

@@ -179,16 +179,16 @@ def export_encoder(encoder: EncoderTensors) -> bytes:
 
 def _embed(network: _Network, tensors: Mapping[str, NDArray[np.float32]]) -> str:
     """Add the vector of each token, stored in 8 bits, to that of its position."""
-    words = tensors["embeddings.word_embeddings.weight"]
+    words, places, kinds = (
+        tensors[f"embeddings.{name}_embeddings.weight"]
+        for name in ("word", "position", "token_type")
+    )
     scales = np.abs(words).max(axis=1, keepdims=True) / LARGEST
     rows = np.rint(words / np.maximum(scales, 1e-12)).astype(np.int8)
     found = network.add("Gather", network.constant(rows), "input_ids", axis=0)
     scale = network.add("Gather", network.constant(scales.astype(np.float32)), "input_ids", axis=0)
     embedded = network.add("Mul", network.add("Cast", found, to=FLOAT), scale)
-    positions = (
-        tensors["embeddings.position_embeddings.weight"]
-        + tensors["embeddings.token_type_embeddings.weight"][0]
-    )
+    positions = places + kinds[0]
     length = network.split(network.add("Shape", "input_ids"), 2)[1]
     zero, one = (network.constant(np.array(value, dtype=np.int64)) for value in (0, 1))
     numbers = network.add("Range", zero, length, one)

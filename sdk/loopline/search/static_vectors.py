@@ -24,6 +24,8 @@ from loopline.search.vectors import STATIC_TABLE_DIGEST, STATIC_VERSION
 from loopline.search.word_pieces import UNKNOWN, bert_words, word_pieces
 
 TABLE = Path(__file__).parent / "data" / "token_vectors.npz"
+TABLE_ARRAYS = ("vectors", "weights", "vocabulary")
+"""The names of the arrays of the table."""
 PIECE_CHARACTERS = 1_000
 """The characters of a piece. A longer text has several subjects, and its vector is similar to none of them."""
 LONGEST_PIECE = 1_300
@@ -72,9 +74,10 @@ class StaticEmbedder:
                 f"its SHA-256 digest is {actual} instead of {digest}"
             )
         with np.load(table) as arrays:
-            self._table: _Bytes = arrays["vectors"]
-            self._weights: _Rows = arrays["weights"].astype(np.float32)
-            names = arrays["vocabulary"].tobytes().decode().split("\n")
+            vectors, weights, vocabulary = (arrays[name] for name in TABLE_ARRAYS)
+        self._table: _Bytes = vectors
+        self._weights: _Rows = weights.astype(np.float32)
+        names = vocabulary.tobytes().decode().split("\n")
         self._vocabulary = {name: number for number, name in enumerate(names)}
         self._unknown = self._vocabulary[UNKNOWN]
         self._digest = digest
