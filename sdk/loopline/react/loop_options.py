@@ -391,7 +391,9 @@ def stored_settings(limits: Limits) -> JsonObject:
     Raises:
         LooplineError: a header may not be stored, because its name says that it has a credential.
     """
-    settings = as_settings(limits["settings"]) if "settings" in limits else UNSET
+    if "settings" not in limits:
+        return {}
+    settings = as_settings(limits["settings"])
     settings.check_storable()
     return settings.stored()
 
