@@ -40,7 +40,7 @@ from loopline.client.turn_stream import EVENT_STREAM, EventStream
 from loopline.clock import Clock, SystemClock
 from loopline.conversations import Receipt, WhenBusy
 from loopline.errors import AttachmentError, ConflictError, LooplineError
-from loopline.events import Delta, Event
+from loopline.events import AnswerText, Delta, Event, NotesMode
 from loopline.files import Attachment, AttachmentInput
 from loopline.models import Json, JsonObject, OutputType, dumps, output_type_of
 from loopline.names import AsyncContext
@@ -135,6 +135,24 @@ class RemoteConversation:
         stream = await self._message(text, attachments, when_busy, key, limits)
         async for event in self._events(stream):
             yield event
+
+    async def stream_text(
+        self,
+        text: str,
+        *,
+        attachments: Attachments = (),
+        when_busy: WhenBusy = "queue",
+        key: str = "",
+        notes: NotesMode = "hold",
+        **limits: Unpack[Limits],
+    ) -> AsyncIterator[str]:
+        """Send a message and yield the text of its answer alone, as `Conversation.stream_text` does."""
+        answer = AnswerText(notes)
+        async for event in self.stream(
+            text, attachments=attachments, when_busy=when_busy, key=key, **limits
+        ):
+            if piece := answer.feed(event):
+                yield piece
 
     async def listen(self, *, after: int | None = None) -> AsyncGenerator[Event, None]:
         """Yield the events of all turns from now on; with `after`, first every stored block after that seq."""
