@@ -53,6 +53,9 @@ NOT_FOUND = 404
 PAGE_BLOCKS = 1_000
 
 
+_FILES = timeline.BodyUnion[timeline.FileAdded](timeline.FileAdded)
+
+
 class RemoteConversation:
     """One conversation of the key's user on a server, with the methods of `Conversation`.
 
@@ -402,9 +405,17 @@ class RemoteConversation:
         result = await stream.result()
         if result.exit_reason == "interrupted":  # the message was recalled before its turn began
             return replace(result, exit_reason="stopped")
+        if result.files:
+            result = replace(result, files=await self._fetch_files(result))
         if output is not None and result.ok:
             return replace(result, output=output.read(result.answer))
         return result
+
+    async def _fetch_files(self, result: timeline.TurnResult[Any]) -> list[timeline.TurnFile]:
+        """Return the files of a result with their contents."""
+        blocks = await self.blocks(types="file.added", turn=result.turn_id)
+        bodies = {block.ref: body for block, body in _FILES.among(blocks)}
+        return [replace(file, body=bodies.get(file.ref)) for file in result.files]
 
     async def _events(self, stream: EventStream) -> AsyncGenerator[Event, None]:
         """Yield the events, and note the calls that ask a question and stay open for the answer."""
