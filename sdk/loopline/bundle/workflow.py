@@ -295,7 +295,8 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         """Run a child run of the loop, and return its result."""
         child_loop = loop.for_child(child, run.models)
         task = replace(child.task, model=child_loop.models[0])
-        if settings := run.limits.get("settings"):  # those of the message hold for the whole turn
+        # The settings of the message hold for the whole turn.
+        if (settings := react.settings_of(run.limits)) is not UNSET:
             child = replace(child, limits={**child.limits, "settings": settings})
 
         async def run_loop(run: PreparedRun) -> tl.TurnResult[Any]:

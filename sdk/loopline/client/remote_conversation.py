@@ -482,7 +482,7 @@ def _limits(limits: Limits) -> JsonObject:
         }
     }
     if settings := stored_settings(limits):
-        fields["settings"] = settings
+        fields |= {"settings": settings}
     return fields
 
 
