@@ -173,6 +173,7 @@ from loopline.timeline.workspace import FileAdded as FileAdded
 from loopline.timeline.workspace import FileBody as FileBody
 from loopline.timeline.workspace import FileRemoved as FileRemoved
 from loopline.timeline.workspace import FilesPulled as FilesPulled
+from loopline.timeline.workspace import TurnFile as TurnFile
 from loopline.timeline.workspace import Visibility as Visibility
 from loopline.timeline.workspace import WorkspaceArea as WorkspaceArea
 from loopline.timeline.workspace_paths import WorkspacePath as WorkspacePath

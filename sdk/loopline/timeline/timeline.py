@@ -179,6 +179,12 @@ class FileTree(Struct):
             if block.turn < turn:
                 self._remove("files", block.turn, path)
 
+    def changed_in(self, turn: int) -> list[Block]:
+        """Return the outputs of the turn, and the files of the project whose newest version is of the turn."""
+        changed = takewhile(lambda block: block.turn >= turn, reversed(self.files.values()))
+        project = [block for block in changed if block.turn == turn][::-1]
+        return [*self.outputs.get(turn, {}).values(), *project]
+
     def outputs_of(self, turn: int) -> Mapping[str, Block]:
         """Return the outputs of the turn by path."""
         return self.outputs.get(turn, {})

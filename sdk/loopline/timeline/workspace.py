@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from msgspec import Struct
+
+from loopline.errors import LooplineError
 
 WorkspaceArea = Literal["files", "outputs"]
 Visibility = Literal["external", "internal"]
@@ -60,6 +63,30 @@ FileBody = FileAdded | FileRemoved | FilesPulled
 def file_bytes(file: FileAdded) -> bytes:
     """Return the content of a version."""
     return b64decode(file.data) if file.data else file.text.encode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnFile:
+    """A file that a turn made or changed: its pinned ref, its path as `name`, its MIME type, and its size in bytes.
+
+    `body` is its stored version, None if it was not fetched.
+    """
+
+    ref: str
+    name: str
+    type: str
+    size: int
+    body: FileAdded | None = field(default=None, repr=False, compare=False)
+
+    async def read(self) -> bytes:
+        """Return the content.
+
+        Raises:
+            LooplineError: it was not fetched from the server.
+        """
+        if self.body is None:
+            raise LooplineError(f"the content of {self.ref} was not fetched: read the ref instead")
+        return file_bytes(self.body)
 
 
 def describe_file(file: FileAdded) -> str:
