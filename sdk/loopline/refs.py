@@ -292,12 +292,12 @@ _SPAN = re.compile(r"#([LC])([1-9]\d{0,9})(?:-\1?([1-9]\d{0,9}))?\Z")
 _VERSION = re.compile(r"@([1-9]\d{0,9})\Z")
 _TURN = re.compile(r"([A-Za-z0-9_-]+)\.(.+)\Z", re.DOTALL)
 _TYPE = re.compile(r"([A-Za-z][A-Za-z_]*(?:\.[A-Za-z][A-Za-z_]*)*)(?:\.([1-9]\d{0,9}))?\Z")
-_CALL = re.compile(r"([A-Za-z0-9_-]+)\.(call|result)\Z")
-_FILE = re.compile(r"(files|outputs|user\.attachments)/(.+)\Z", re.DOTALL)
+_CALL = re.compile(r"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.(call|result)\Z")
+_FILE = re.compile(r"([A-Za-z0-9_-]+)\.(files|outputs|user\.attachments)/(.+)\Z", re.DOTALL)
 _ITEM = re.compile(r"\s*([1-9]\d{0,9})\s*(?:[-–]\s*([1-9]\d{0,9})\s*)?\Z")
 _SKILL = re.compile(r"([\w-]+)\.([\w.-]+?)(?:/([^@]+))?(?:@([0-9a-f]{6,64}))?\Z")
 _COMMIT = re.compile(r"@([^@]+)\Z")
-_SUMMARY = re.compile(r"conv\.range\.summary(?:\.([1-9]\d{0,9}))?\Z")
+_SUMMARY = re.compile(r"([A-Za-z0-9_-]+)\.conv\.range\.summary(?:\.([1-9]\d{0,9}))?\Z")
 
 
 def parse(text: str) -> Ref:
@@ -360,24 +360,22 @@ def _parse_ar(text: str) -> Ref | None:
 
 def _parse_tc(text: str) -> Ref | None:
     text, span = _split_span(text)
-    turn = _TURN.match(text)
-    call = _CALL.match(turn[2]) if turn else None
-    if turn is None or call is None:
+    call = _CALL.match(text)
+    if call is None:
         return None
-    part: Literal["call", "result"] = "call" if call[2] == "call" else "result"
-    return CallRef(turn_id=turn[1], call_id=call[1], part=part, span=span)
+    part: Literal["call", "result"] = "call" if call[3] == "call" else "result"
+    return CallRef(turn_id=call[1], call_id=call[2], part=part, span=span)
 
 
 def _parse_fi(text: str) -> Ref | None:
     text, span = _split_span(text)
     text, version = _split_version(text)
-    turn = _TURN.match(text)
-    file = _FILE.match(turn[2]) if turn else None
-    if turn is None or file is None:
+    file = _FILE.match(text)
+    if file is None:
         return None
     areas: dict[str, Area] = {"files": "files", "outputs": "outputs"}
-    area = areas.get(file[1], "user.attachments")
-    return FileRef(turn_id=turn[1], area=area, path=decode(file[2]), version=version, span=span)
+    area = areas.get(file[2], "user.attachments")
+    return FileRef(turn_id=file[1], area=area, path=decode(file[3]), version=version, span=span)
 
 
 def _parse_so(text: str) -> Ref | None:
@@ -393,11 +391,10 @@ def _parse_so(text: str) -> Ref | None:
 
 def _parse_su(text: str) -> Ref | None:
     text, span = _split_span(text)
-    turn = _TURN.match(text)
-    summary = _SUMMARY.match(turn[2]) if turn else None
-    if turn is None or summary is None:
+    summary = _SUMMARY.match(text)
+    if summary is None:
         return None
-    return SummaryRef(turn_id=turn[1], n=int(summary[1]) if summary[1] else None, span=span)
+    return SummaryRef(turn_id=summary[1], n=int(summary[2]) if summary[2] else None, span=span)
 
 
 def _parse_sk(text: str) -> Ref | None:

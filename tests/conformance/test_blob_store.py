@@ -1,4 +1,4 @@
-"""What every blob store promises."""
+"""What the blobs of a store promise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from loopline.clock import Alarm, SystemClock
 from loopline.errors import StoreError
-from loopline.store.blobs import BlobStore, FileBlobs, MemoryBlobs
+from loopline.store.blobs import FileBlobs
 
 DAY = timedelta(days=1)
 
@@ -45,35 +45,35 @@ def clock() -> SetClock:
     return SetClock()
 
 
-@pytest.fixture(params=["memory", "files"])
-def blobs(request: pytest.FixtureRequest, tmp_path: Path, clock: SetClock) -> BlobStore:
-    return MemoryBlobs(clock) if request.param == "memory" else FileBlobs(tmp_path / "b", clock)
+@pytest.fixture
+def blobs(tmp_path: Path, clock: SetClock) -> FileBlobs:
+    return FileBlobs(tmp_path / "b", clock)
 
 
 @pytest.mark.parametrize("data", [b"", b"hello", b"\0\xff" * 100_000])
-def test_what_was_put_is_got_back(blobs: BlobStore, data: bytes) -> None:
+def test_what_was_put_is_got_back(blobs: FileBlobs, data: bytes) -> None:
     assert blobs.get(blobs.put(data)) == data
 
 
-def test_a_blob_is_named_by_its_sha256(blobs: BlobStore) -> None:
+def test_a_blob_is_named_by_its_sha256(blobs: FileBlobs) -> None:
     assert blobs.put(b"hello") == sha256(b"hello").hexdigest()
 
 
-def test_the_same_bytes_are_put_twice_and_kept_once(blobs: BlobStore) -> None:
+def test_the_same_bytes_are_put_twice_and_kept_once(blobs: FileBlobs) -> None:
     first, second = blobs.put(b"hello"), blobs.put(b"hello")
     blobs.discard([first])
     with pytest.raises(StoreError, match=second[2:]):
         blobs.get(second)
 
 
-def test_a_missing_blob_is_named(blobs: BlobStore) -> None:
+def test_a_missing_blob_is_named(blobs: FileBlobs) -> None:
     blobs.put(b"other")
     missing = sha256(b"hello").hexdigest()
     with pytest.raises(StoreError, match=rf"{missing[2:]} is missing"):
         blobs.get(missing)
 
 
-def test_discarding_what_is_not_there_changes_nothing(blobs: BlobStore) -> None:
+def test_discarding_what_is_not_there_changes_nothing(blobs: FileBlobs) -> None:
     blobs.discard([sha256(b"hello").hexdigest()])
     kept = blobs.put(b"other")
     blobs.discard([sha256(b"hello").hexdigest()])
@@ -81,7 +81,7 @@ def test_discarding_what_is_not_there_changes_nothing(blobs: BlobStore) -> None:
 
 
 def test_only_old_blobs_that_nothing_refers_to_are_collected(
-    blobs: BlobStore, clock: SetClock
+    blobs: FileBlobs, clock: SetClock
 ) -> None:
     orphan, named = blobs.put(b"orphan"), blobs.put(b"named")
     clock.time += 2 * DAY
@@ -92,7 +92,7 @@ def test_only_old_blobs_that_nothing_refers_to_are_collected(
         blobs.get(orphan)
 
 
-def test_a_second_put_makes_an_old_blob_young(blobs: BlobStore, clock: SetClock) -> None:
+def test_a_second_put_makes_an_old_blob_young(blobs: FileBlobs, clock: SetClock) -> None:
     orphan = blobs.put(b"orphan")
     clock.time += 2 * DAY
     blobs.put(b"orphan")
@@ -101,7 +101,7 @@ def test_a_second_put_makes_an_old_blob_young(blobs: BlobStore, clock: SetClock)
 
 
 def test_an_old_orphan_put_while_the_references_are_read_is_not_collected(
-    blobs: BlobStore, clock: SetClock
+    blobs: FileBlobs, clock: SetClock
 ) -> None:
     orphan = blobs.put(b"orphan")
     clock.time += 2 * DAY
@@ -114,7 +114,7 @@ def test_an_old_orphan_put_while_the_references_are_read_is_not_collected(
     assert blobs.get(orphan) == b"orphan"
 
 
-def test_nothing_is_collected_where_nothing_was_put(blobs: BlobStore, clock: SetClock) -> None:
+def test_nothing_is_collected_where_nothing_was_put(blobs: FileBlobs, clock: SetClock) -> None:
     assert blobs.collect(lambda: (), clock.time) == 0
 
 

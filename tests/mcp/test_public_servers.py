@@ -36,8 +36,9 @@ def of_npm(package: Path, *arguments: str, **env: str) -> dict[str, Json]:
 
 
 async def test_the_server_of_times_converts_them(tmp_path: Path) -> None:
-    served = Served(tmp_path)
-    served.declare({"time": {"command": sys.executable, "args": ["-m", "mcp_server_time"]}})
+    served = Served(tmp_path).declare(
+        {"time": {"command": sys.executable, "args": ["-m", "mcp_server_time"]}}
+    )
     times = {"source_timezone": "UTC", "time": "12:00", "target_timezone": "Asia/Tokyo"}
     converted, wrong = await served.calls(
         Call("mcp.time.convert_time", **times),
@@ -81,10 +82,7 @@ async def test_the_server_of_everything_gives_each_kind_of_result(
         Call("mcp.all.get-env"),
     ]
     model = ScriptedModel([*calls, Say("Done.")])
-    async with served.open(model) as harness:
-        talk = harness.conversation("c1")
-        await talk.say("Go!", select_tools=False)
-        blocks = await talk.blocks()
+    blocks = await served.turn(model)
     total, structured, image, links, reference, env = results_in(blocks)
     assert "5" in total.text
     assert json.loads(structured.text)["temperature"] > 0
@@ -98,8 +96,7 @@ async def test_the_server_of_everything_gives_each_kind_of_result(
 
 @pytest.mark.service
 async def test_the_server_of_everything_tells_its_progress(packages: Path, tmp_path: Path) -> None:
-    served = Served(tmp_path)
-    served.declare({"all": of_npm(packages / "server-everything", "stdio")})
+    served = Served(tmp_path).declare({"all": of_npm(packages / "server-everything", "stdio")})
     call = Call("mcp.all.trigger-long-running-operation", duration=1, steps=2)
     async with served.open(ScriptedModel([call, Say("Done.")])) as harness:
         talk = harness.conversation("c1")
@@ -139,8 +136,7 @@ async def test_the_servers_of_files_and_of_memory_keep_what_they_are_told(
 async def test_the_tools_of_three_servers_wait_until_they_are_requested(
     packages: Path, tmp_path: Path
 ) -> None:
-    served = Served(tmp_path)
-    served.declare(
+    served = Served(tmp_path).declare(
         {
             "all": of_npm(packages / "server-everything", "stdio"),
             "fs": of_npm(packages / "server-filesystem", str(tmp_path)),
@@ -149,8 +145,7 @@ async def test_the_tools_of_three_servers_wait_until_they_are_requested(
     )
     request = Call("react.request_tools", tool_names=["mcp.all.get-sum"])
     model = ScriptedModel([request, Call("mcp.all.get-sum", a=1, b=2), Say("Done.")])
-    async with served.open(model, **{"react.select_tools": None}) as harness:
-        await harness.conversation("c1").say("Go!")
+    await served.turn(model, **{"react.select_tools": None})
     offered = [
         [tool.name for tool in each.tools if tool.name.startswith("mcp.")]
         for each in model.requests

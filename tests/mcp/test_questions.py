@@ -16,7 +16,7 @@ from loopline.models import Json, dumps
 from loopline.server import app
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.timeline import ToolQuestion, UserAnswer
-from tests.mcp.served import Served, plain, results_in, sdk
+from tests.mcp.served import Served, follow, plain, results_in, sdk
 from tests.support.echo_model import EchoModel
 from tests.support.live_server import serving
 
@@ -39,10 +39,9 @@ async def test_the_answer_of_the_user_goes_on_with_the_call(
     served.declare({"calc": sdk(API_TOKEN=TOKEN)})
     async with served.open(ScriptedModel([Call("mcp.calc.choose"), Say("Done.")])) as harness:
         talk = harness.conversation("c1")
-        async for event in talk.stream("Go!", select_tools=False):
-            if isinstance(event, Delta) and event.type == "pending":
-                questions.append(event)
-                assert talk.answer(event.call_id, answer)
+        async for event in follow(talk):
+            questions.append(event)
+            assert talk.answer(event.call_id, answer)
         [result] = results_in(await talk.blocks())
         assert not talk.answer("c1", answer)
     assert (result.status, result.text) == ("ok", text)
@@ -53,21 +52,18 @@ async def test_the_answer_of_the_user_goes_on_with_the_call(
 
 
 async def test_a_server_of_the_older_protocol_asks_too(tmp_path: Path) -> None:
-    served = Served(tmp_path)
-    served.declare({"one": plain("asks", API_TOKEN=TOKEN)})
+    served = Served(tmp_path).declare({"one": plain("asks", API_TOKEN=TOKEN)})
     async with served.open(ScriptedModel([Call("mcp.one.work"), Say("Done.")])) as harness:
         talk = harness.conversation("c1")
-        async for event in talk.stream("Go!"):
-            if isinstance(event, Delta) and event.type == "pending":
-                assert event.text == "one asks: Which tea, [secret]?"
-                talk.answer(event.call_id, {"kind": "green"})
+        async for event in follow(talk):
+            assert event.text == "one asks: Which tea, [secret]?"
+            talk.answer(event.call_id, {"kind": "green"})
         [result] = results_in(await talk.blocks())
     assert json.loads(result.text) == {"action": "accept", "content": {"kind": "green"}}
 
 
 async def test_a_question_that_nobody_hears_is_declined(tmp_path: Path) -> None:
-    served = Served(tmp_path)
-    served.declare({"calc": sdk()})
+    served = Served(tmp_path).declare({"calc": sdk()})
     [result] = await served.calls(Call("mcp.calc.choose"), seconds=60.0)
     assert (result.status, result.text) == ("ok", "decline: ")
 
@@ -75,8 +71,7 @@ async def test_a_question_that_nobody_hears_is_declined(tmp_path: Path) -> None:
 async def test_a_question_that_is_not_answered_ends_with_the_time_of_its_call(
     tmp_path: Path,
 ) -> None:
-    served = Served(tmp_path)
-    served.declare({"calc": sdk()})
+    served = Served(tmp_path).declare({"calc": sdk()})
     model = ScriptedModel([Call("mcp.calc.choose"), Call("mcp.calc.add", a=1, b=2), Say("Done.")])
     async with served.open(model) as harness:
         talk = harness.conversation("c1")
@@ -90,17 +85,15 @@ async def test_a_question_that_is_not_answered_ends_with_the_time_of_its_call(
 
 
 async def test_questions_of_calls_side_by_side_reach_their_own_calls(tmp_path: Path) -> None:
-    served = Served(tmp_path)
-    served.declare({"calc": sdk()})
+    served = Served(tmp_path).declare({"calc": sdk()})
     model = ScriptedModel([Say("", Call("mcp.calc.choose"), Call("mcp.calc.choose")), Say("Done.")])
     async with served.open(model) as harness:
         talk = harness.conversation("c1")
         asked = list[str]()
-        async for event in talk.stream("Go!", select_tools=False):
-            if isinstance(event, Delta) and event.type == "pending":
-                asked.append(event.call_id)
-                await asyncio.sleep(0)
-                talk.answer(event.call_id, {"kind": event.call_id})
+        async for event in follow(talk):
+            asked.append(event.call_id)
+            await asyncio.sleep(0)
+            talk.answer(event.call_id, {"kind": event.call_id})
         results = {result.call_id: result.text for result in results_in(await talk.blocks())}
     assert {call_id: results[call_id] for call_id in asked} == {
         call_id: f"accept: {call_id}" for call_id in asked
@@ -108,19 +101,17 @@ async def test_questions_of_calls_side_by_side_reach_their_own_calls(tmp_path: P
 
 
 async def test_an_answer_of_another_process_goes_on_with_the_call(tmp_path: Path) -> None:
-    served = Served(tmp_path, in_memory=False)
-    served.declare({"calc": sdk()})
+    served = Served(tmp_path, in_memory=False).declare({"calc": sdk()})
     model = ScriptedModel([Call("mcp.calc.choose"), Say("Done.")])
     store = f"sqlite:///{tmp_path}/talk.db"
     async with served.open(model) as harness, Store.open(store) as elsewhere:
         talk, other = harness.conversation("c1"), elsewhere.conversation("c1").interrupts
         asked = list[ToolQuestion]()
-        async for event in talk.stream("Go!", select_tools=False):
-            if isinstance(event, Delta) and event.type == "pending":
-                asked += await other.questions()
-                with pytest.raises(LooplineError, match="no running call 'c2' asks anything: c1"):
-                    await other.answer("c2", None)
-                assert await other.answer("c1", {"kind": "green"})
+        async for _ in follow(talk):
+            asked += await other.questions()
+            with pytest.raises(LooplineError, match="no running call 'c2' asks anything: c1"):
+                await other.answer("c2", None)
+            assert await other.answer("c1", {"kind": "green"})
         with pytest.raises(LooplineError, match="asks anything: none does"):
             await other.answer("c1", {"kind": "black"})
         blocks = await talk.blocks()
@@ -133,8 +124,7 @@ async def test_an_answer_of_another_process_goes_on_with_the_call(tmp_path: Path
 async def test_a_server_of_the_same_store_takes_the_answer_to_an_open_question(
     tmp_path: Path,
 ) -> None:
-    served = Served(tmp_path, in_memory=False)
-    served.declare({"calc": sdk()})
+    served = Served(tmp_path, in_memory=False).declare({"calc": sdk()})
     store, bundle = f"sqlite:///{tmp_path}/talk.db", Bundle(id="served")
     talk_path = "/conversations/default/default/c1"
     model = ScriptedModel([Call("mcp.calc.choose"), Say("Done.")])
@@ -145,13 +135,12 @@ async def test_a_server_of_the_same_store_takes_the_answer_to_an_open_question(
             httpx2.AsyncClient(base_url=url, timeout=30) as client,
         ):
             talk, statuses = harness.conversation("c1"), list[int]()
-            async for event in talk.stream("Go!", select_tools=False):
-                if isinstance(event, Delta) and event.type == "pending":
-                    replies = [
-                        await client.post(f"{talk_path}/answers", json=answer),
-                        await client.post(f"{talk_path}/answers", json=answer),
-                    ]
-                    statuses += [reply.status_code for reply in replies]
+            async for _ in follow(talk):
+                replies = [
+                    await client.post(f"{talk_path}/answers", json=answer),
+                    await client.post(f"{talk_path}/answers", json=answer),
+                ]
+                statuses += [reply.status_code for reply in replies]
             blocks = await talk.blocks()
     [result] = results_in(blocks)
     assert (result.status, result.text) == ("ok", "accept: green")
@@ -159,13 +148,11 @@ async def test_a_server_of_the_same_store_takes_the_answer_to_an_open_question(
 
 
 async def test_protocols_tell_what_a_running_call_asks(tmp_path: Path) -> None:
-    served = Served(tmp_path)
-    served.declare({"calc": sdk()})
+    served = Served(tmp_path).declare({"calc": sdk()})
     async with served.open(ScriptedModel([Call("mcp.calc.choose"), Say("Done.")])) as harness:
         talk = harness.conversation("c1")
-        async for event in talk.stream("Go!", select_tools=False):
-            if isinstance(event, Delta) and event.type == "pending":
-                assert talk.answer(event.call_id, {"kind": "green"})
+        async for event in follow(talk):
+            assert talk.answer(event.call_id, {"kind": "green"})
         blocks = await talk.blocks()
     names: list[DialectName] = ["ag-ui", "vercel"]
     for name in names:
@@ -178,8 +165,7 @@ async def test_protocols_tell_what_a_running_call_asks(tmp_path: Path) -> None:
 async def test_an_open_question_of_a_call_that_was_cut_off_takes_no_answer(
     tmp_path: Path,
 ) -> None:
-    served = Served(tmp_path, in_memory=False)
-    served.declare({"calc": sdk()})
+    served = Served(tmp_path, in_memory=False).declare({"calc": sdk()})
     store = f"sqlite:///{tmp_path}/talk.db"
     program = [sys.executable, "-m", "tests.mcp.calling", str(tmp_path), "mcp.calc.pick", "heard"]
     process = await asyncio.create_subprocess_exec(

@@ -18,8 +18,7 @@ def library() -> dict[str, Json]:
 
 
 async def test_resources_are_listed_and_read_by_their_addresses(tmp_path: Path) -> None:
-    served = Served(tmp_path)
-    served.declare({"lib": library()})
+    served = Served(tmp_path).declare({"lib": library()})
     listed, narrowed, page, book, missing = await served.calls(
         Call("mcp.lib.list_resources"),
         Call("mcp.lib.list_resources", containing="COVERS"),
@@ -39,13 +38,9 @@ async def test_resources_are_listed_and_read_by_their_addresses(tmp_path: Path) 
 
 
 async def test_what_was_read_stays_read(tmp_path: Path) -> None:
-    served = Served(tmp_path, in_memory=False)
-    served.declare({"lib": library()})
+    served = Served(tmp_path, in_memory=False).declare({"lib": library()})
     call = Call("mcp.lib.read_resource", uri="shelf://covers/tea.png")
-    async with served.open(ScriptedModel([call, call, Say("Done.")])) as harness:
-        talk = harness.conversation("c1")
-        await talk.say("Go!")
-        first, second = results_in(await talk.blocks())
+    first, second = results_in(await served.turn(ScriptedModel([call, call, Say("Done.")])))
     refs = [f"fi:turn_1.outputs/mcp/lib/c{number}-1.png@1" for number in (1, 2)]
     assert (refs[0] in first.text, refs[1] in second.text) == (True, True)
     served.declare({})
@@ -56,8 +51,7 @@ async def test_what_was_read_stays_read(tmp_path: Path) -> None:
 
 
 async def test_prompts_are_made_with_their_arguments(tmp_path: Path) -> None:
-    served = Served(tmp_path)
-    served.declare({"lib": library()})
+    served = Served(tmp_path).declare({"lib": library()})
     model = ScriptedModel(
         [
             Call("mcp.lib.get_prompt", name="brew", arguments={"kind": "green", "cups": "2"}),
@@ -65,10 +59,7 @@ async def test_prompts_are_made_with_their_arguments(tmp_path: Path) -> None:
             Say("Done."),
         ]
     )
-    async with served.open(model) as harness:
-        talk = harness.conversation("c1")
-        await talk.say("Go!")
-        made, missing = results_in(await talk.blocks())
+    made, missing = results_in(await served.turn(model))
     [spec] = [tool for tool in model.requests[0].tools if tool.name == "mcp.lib.get_prompt"]
     assert spec.description.endswith("There are:\n- brew(kind, cups?): Ask for tea.")
     assert made.text == "user:\nMake 2 of green."
@@ -76,8 +67,7 @@ async def test_prompts_are_made_with_their_arguments(tmp_path: Path) -> None:
 
 
 async def test_changed_prompts_are_a_new_epoch_of_the_next_turn(tmp_path: Path) -> None:
-    served = Served(tmp_path)
-    served.declare({"lib": library()})
+    served = Served(tmp_path).declare({"lib": library()})
     model = ScriptedModel([Call("mcp.lib.publish"), Say("Done."), Say("Done.")])
     async with served.open(model) as harness:
         talk = harness.conversation("c1")
@@ -100,10 +90,8 @@ async def test_changed_prompts_are_a_new_epoch_of_the_next_turn(tmp_path: Path) 
 async def test_a_server_without_resources_and_prompts_has_no_tools_for_them(
     tmp_path: Path,
 ) -> None:
-    served = Served(tmp_path)
-    served.declare({"calc": sdk()})
+    served = Served(tmp_path).declare({"calc": sdk()})
     model = ScriptedModel([Say("Done.")])
-    async with served.open(model) as harness:
-        await harness.conversation("c1").say("Go!")
+    await served.turn(model)
     names = {tool.name for tool in model.requests[0].tools}
     assert not {f"mcp.calc.{name}" for name in ("list_resources", "get_prompt")} & names

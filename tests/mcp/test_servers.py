@@ -36,8 +36,7 @@ def served(tmp_path: Path) -> Served:
 async def test_the_tools_of_every_server_in_the_file_are_offered(served: Served) -> None:
     served.declare({"one": plain("works"), "two": sdk()})
     model = ScriptedModel([Say("Done.")])
-    async with served.open(model) as harness:
-        await harness.conversation("c1").say("Go!", select_tools=False)
+    await served.turn(model)
     names = [tool.name for tool in model.requests[0].tools]
     assert {"mcp.one.work", "mcp.two.add", "mcp.two.weather"} <= set(names)
 
@@ -65,10 +64,7 @@ async def test_a_structured_result_is_an_artifact_if_its_text_does_not_say_all(
 ) -> None:
     served.declare({"calc": sdk()})
     model = ScriptedModel([Call("mcp.calc.weather", place="Ulm"), Say("Done.")])
-    async with served.open(model) as harness:
-        talk = harness.conversation("c1")
-        await talk.say("Go!")
-        blocks = await talk.blocks()
+    blocks = await served.turn(model)
     [result] = results_in(blocks)
     assert json.loads(result.text) == {"place": "Ulm", "degrees": 7.5}
     assert [block for block in blocks if isinstance(block.body, ArtifactKept)] == []
@@ -205,8 +201,7 @@ async def test_a_changed_list_is_offered_from_the_next_turn_on_as_a_new_epoch(
 async def test_a_selection_names_the_tools_and_the_alias(tmp_path: Path) -> None:
     folder = tmp_path / "guide"
     folder.mkdir()
-    served = Served(tmp_path)
-    served.declare({"calc": sdk()})
+    Served(tmp_path).declare({"calc": sdk()})
     (folder / "__init__.py").write_text(
         "from loopline import Bundle, BaseWorkflow\n"
         "class Guide(BaseWorkflow):\n"
@@ -396,8 +391,7 @@ async def test_two_processes_keep_one_whole_list(tmp_path: Path) -> None:
 async def test_in_every_preset_many_tools_of_servers_wait_until_they_are_requested(
     tmp_path: Path,
 ) -> None:
-    served = Served(tmp_path, in_memory=False)
-    served.declare({"one": sdk(), "two": sdk(), "three": sdk()})
+    served = Served(tmp_path, in_memory=False).declare({"one": sdk(), "two": sdk(), "three": sdk()})
     offered = dict[str, int]()
     for preset in PRESETS:
         model = ScriptedModel([Say("Done.")] * 9, strict=False, json_mode=True)

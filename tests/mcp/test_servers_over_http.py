@@ -11,8 +11,7 @@ from pathlib import Path
 
 from loopline.models import Json
 from loopline.testing import Call, Say, ScriptedModel
-from loopline.timeline import Notice
-from tests.mcp.served import SDK, Served, results_in
+from tests.mcp.served import SDK, Served, notices_in, results_in
 from tests.web.loopback_site import PRIVATE, Answer, site
 
 TOKEN = "token-that-nobody-may-read"
@@ -88,7 +87,7 @@ async def test_a_server_that_refuses_gives_no_tools_and_shows_no_secret(tmp_path
             talk = harness.conversation("c1")
             result = await talk.say("Go!")
             blocks = await talk.blocks()
-    [notice] = [block.body for block in blocks if isinstance(block.body, Notice)]
+    [notice] = notices_in(blocks)
     assert result.answer == "Done."
     assert notice.text.startswith(
         "Its tools are not available now: the MCP server 'far' cannot be "
@@ -106,5 +105,5 @@ async def test_a_reply_of_any_size_is_bounded(tmp_path: Path) -> None:
             talk = harness.conversation("c1")
             await talk.say("Go!")
             blocks = await talk.blocks()
-    [notice] = [block.body for block in blocks if isinstance(block.body, Notice)]
+    [notice] = notices_in(blocks)
     assert "cannot be started" in notice.text

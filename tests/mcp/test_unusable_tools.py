@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from loopline.events import Delta
 from loopline.models import Json, JsonObject
 from loopline.testing import Call, Say, ScriptedModel
-from loopline.timeline import Notice
-from tests.mcp.served import Served, plain, results_in
+from tests.mcp.served import Served, follow, notices_in, plain, results_in
 from tests.support.hostile_schemas import PATTERNS, UNUSABLE, arguments
 
 READS: JsonObject = {"readOnlyHint": True}
@@ -46,9 +44,7 @@ def serve(folder: Path, tools: list[Json], **env: str) -> Served:
     """Declare a server with these tools and one that works."""
     file = folder / "tools.json"
     file.write_text(json.dumps([*tools, listed("work")]), "utf-8")
-    served = Served(folder)
-    served.declare({"one": plain("works", TOOLS=str(file), **env)})
-    return served
+    return Served(folder).declare({"one": plain("works", TOOLS=str(file), **env)})
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -61,7 +57,7 @@ async def test_a_tool_that_cannot_be_used_is_left_out_alone(name: str, tmp_path:
         blocks = await talk.blocks()
         offered = await harness.server_tools()
     assert [result.text for result in results_in(blocks)] == ["worked"]
-    [notice] = [block.body for block in blocks if isinstance(block.body, Notice)]
+    [notice] = notices_in(blocks)
     assert notice.code == "mcp_unavailable"
     assert notice.text.startswith(
         f"The MCP server 'one' has tools that are left out, because they cannot be used: {name!r}: "
@@ -130,8 +126,9 @@ async def test_a_structured_result_is_checked_by_re2(
     output = arguments(a={"type": "string", "pattern": "^(a+)+$"})
     file = tmp_path / "tools.json"
     file.write_text(json.dumps([listed("work", outputSchema=output)]), "utf-8")
-    served = Served(tmp_path)
-    served.declare({"one": plain("works", TOOLS=str(file), STRUCTURED=structured)})
+    served = Served(tmp_path).declare(
+        {"one": plain("works", TOOLS=str(file), STRUCTURED=structured)}
+    )
     [result] = await served.calls(Call("mcp.one.work"))
     assert text in result.text
 
@@ -146,12 +143,10 @@ async def test_a_structured_result_is_checked_by_re2(
 async def test_the_form_of_a_question_is_checked_by_re2(
     form: JsonObject, outcome: Json, tmp_path: Path
 ) -> None:
-    served = Served(tmp_path)
-    served.declare({"one": plain("asks", FORM=json.dumps(form))})
+    served = Served(tmp_path).declare({"one": plain("asks", FORM=json.dumps(form))})
     async with served.open(ScriptedModel([Call("mcp.one.work"), Say("Done.")])) as harness:
         talk = harness.conversation("c1")
-        async for event in talk.stream("Go!"):
-            if isinstance(event, Delta) and event.type == "pending":
-                talk.answer(event.call_id, {"kind": "a" * 40 + "!"})
+        async for event in follow(talk):
+            talk.answer(event.call_id, {"kind": "a" * 40 + "!"})
         [result] = results_in(await talk.blocks())
     assert str(outcome) in result.text or json.loads(result.text) == outcome

@@ -68,9 +68,9 @@ async def test_blocks_are_read_by_type_and_turn_and_page_by_page(url: str) -> No
         ("user.promt", "nearest is 'user.prompt'"),
         ("tool.call", "nearest is 'react.tool.call'"),
         ("react.tol", "nearest is 'react.tool'"),
-        ("unknown", "types begin with artifact, assistant, "),
-        ("", "types begin with artifact, assistant, "),
-        ("\ud800", "types begin with artifact, assistant, "),
+        ("unknown", "types begin with approval, artifact, "),
+        ("", "types begin with approval, artifact, "),
+        ("\ud800", "types begin with approval, artifact, "),
     ],
 )
 async def test_a_type_that_there_is_not_names_what_is_like_it_or_what_there_is(

@@ -58,6 +58,7 @@ DIFFERENT = {
     "resume": {"any_bundle"},
     "say": {"key"},
     "stream": {"key", "output_type"},
+    "stream_text": {"key", "output_type"},
     "stream_resume": {"any_bundle", "output_type"},
 }
 """The parameters that a method has in only one of the two handles."""

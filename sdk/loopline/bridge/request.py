@@ -361,7 +361,7 @@ def _sampling_of(settings: models.ModelSettings) -> ai.ModelSettings:
     values = settings.values
     theirs = {name: values[name] for name in _SAME_NAMES if name in values}
     if settings.extra_headers:
-        theirs["extra_headers"] = dict(settings.extra_headers)
+        theirs |= {"extra_headers": dict(settings.extra_headers)}
     if settings.timeout is not None:
         theirs |= {"timeout": settings.timeout, "request_timeout": settings.timeout}
     return cast("ai.ModelSettings", theirs)

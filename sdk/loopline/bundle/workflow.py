@@ -204,17 +204,21 @@ class BaseWorkflow(Generic[toolbox.Deps]):
             models=self._run.models.chain(model),
             allowed=_allowed_tools(tools, configured.tools),
             preset=react.named_preset(configured.preset) if configured.preset else own_preset,
-            limits=react.merge_limits(
-                {"settings": as_settings(self.settings or UNSET, "settings of the workflow")},
-                {"settings": await services.model_settings(tools_module)},
-                limits,
-                configured.limits,
-            ),
+            limits=await self._merge_limits(tools_module, limits),
             output=self._run.output_of(output_type),
         )
         hooks = loop_checks.make_extensions(self.round_hooks, self.middleware)
         shared = self.scratchpad if scratchpad is None else scratchpad
         return await self._react(self._run, self._apply_leader(loop), shared, hooks)
+
+    async def _merge_limits(self, tools_module: str, limits: react.Limits) -> react.Limits:
+        """Return the settings of the workflow, those of the descriptor, `limits`, and those of the properties; later ones win."""
+        services = self._run.services
+        settings = await services.model_settings(tools_module)
+        if self.settings:
+            settings = as_settings(self.settings, "settings of the workflow").override(settings)
+        own: react.Limits = {} if settings == UNSET else {"settings": settings}
+        return react.merge_limits(own, limits, services.settings.limits)
 
     async def _react(
         self,
@@ -291,7 +295,8 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         """Run a child run of the loop, and return its result."""
         child_loop = loop.for_child(child, run.models)
         task = replace(child.task, model=child_loop.models[0])
-        if settings := run.limits.get("settings"):  # those of the message hold for the whole turn
+        # The settings of the message hold for the whole turn.
+        if (settings := react.settings_of(run.limits)) is not UNSET:
             child = replace(child, limits={**child.limits, "settings": settings})
 
         async def run_loop(run: PreparedRun) -> tl.TurnResult[Any]:

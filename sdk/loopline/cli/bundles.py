@@ -254,7 +254,7 @@ def _knowledge_lines(findings: Findings) -> Iterator[Text]:
     yield _section("knowledge", index_line(findings.knowledge, hint=False).plain)
     if findings.vectors is None:
         yield Text(
-            "    found by words only: to find passages in other words too, "
+            "    found by words and static vectors: for a model that finds more in other words, "
             "pip install 'loopline[semantic-light]' and set knowledge.embedder",
             style=QUIET,
         )

@@ -153,11 +153,12 @@ def index_line(state: KnowledgeState, *, hint: bool = True) -> Text:
 def vectors_line(vectors: VectorState) -> Text:
     """Render on one line how many passages have vectors, or why vectors cannot be used."""
     if vectors.problem:
-        return Text(f"words only: {escape(vectors.problem)}", style=WARNING)
+        return Text(f"without the model: {escape(vectors.problem)}", style=WARNING)
     if vectors.is_ready:
         return Text(f"vectors of {quantity(vectors.total, 'passage')}", style=QUIET)
     done = f"vectors of {vectors.done:,} of {quantity(vectors.total, 'passage')}"
-    return Text(f"{done}, so words only for now (loopline knowledge build)", style=QUIET)
+    ordered = "until then the model orders only the best candidates (loopline knowledge build)"
+    return Text(f"{done}; {ordered}", style=QUIET)
 
 
 def _print_passages(passages: Sequence[Passage], screen: Screen, *, explain: bool) -> None:
@@ -183,8 +184,14 @@ def _print_passages(passages: Sequence[Passage], screen: Screen, *, explain: boo
 def _render_scores(why: Explanation) -> str:
     """Render the scores that rank a passage: each is from 0 to 1, and the cosine from -1 to 1."""
     parts = [f"words {why.words:.2f}", f"has {why.coverage:.0%} of what is rare in the query"]
+    if why.static is not None:
+        parts.append(f"static cosine {why.static:.2f}")
     if why.cosine is not None:
-        parts += [f"cosine {why.cosine:.2f}", f"vectors weigh {why.vector_weight:.0%}"]
+        parts.append(f"cosine {why.cosine:.2f}")
+    if why.static is not None or why.cosine is not None:
+        parts.append(f"vectors weigh {why.vector_weight:.0%}")
+    if why.reason:
+        parts.append(why.reason)
     return " · ".join(parts)
 
 

@@ -36,7 +36,7 @@ from loopline.client.turn_stream import EVENT_STREAM, EventStream
 from loopline.clock import Clock, SystemClock
 from loopline.conversations import Receipt, WhenBusy
 from loopline.errors import AttachmentError, ConflictError, LooplineError
-from loopline.events import Delta, Event
+from loopline.events import AnswerText, Delta, Event, NotesMode
 from loopline.files import Attachment, AttachmentInput
 from loopline.models import Json, JsonObject, OutputType, dumps, output_type_of
 from loopline.names import AsyncContext
@@ -47,6 +47,9 @@ Out = TypeVar("Out", default=Any)
 Attachments = AttachmentInput | Sequence[AttachmentInput]
 NOT_FOUND = 404
 PAGE_BLOCKS = 1_000
+
+
+_FILES = timeline.BodyUnion[timeline.FileAdded](timeline.FileAdded)
 
 
 class RemoteConversation:
@@ -109,6 +112,24 @@ class RemoteConversation:
         stream = await self._message(text, attachments, when_busy, key, limits)
         async for event in self._events(stream):
             yield event
+
+    async def stream_text(
+        self,
+        text: str,
+        *,
+        attachments: Attachments = (),
+        when_busy: WhenBusy = "queue",
+        key: str = "",
+        notes: NotesMode = "hold",
+        **limits: Unpack[Limits],
+    ) -> AsyncIterator[str]:
+        """Send a message and yield the text of its answer alone, as `Conversation.stream_text` does."""
+        answer = AnswerText(notes)
+        async for event in self.stream(
+            text, attachments=attachments, when_busy=when_busy, key=key, **limits
+        ):
+            if piece := answer.feed(event):
+                yield piece
 
     async def listen(self, *, after: int | None = None) -> AsyncGenerator[Event, None]:
         """Yield the events of all turns from now on; with `after`, first every stored block after that seq."""
@@ -345,9 +366,17 @@ class RemoteConversation:
         result = await stream.result()
         if result.exit_reason == "interrupted":  # the message was recalled before its turn began
             return replace(result, exit_reason="stopped")
+        if result.files:
+            result = replace(result, files=await self._fetch_files(result))
         if output is not None and result.ok:
             return replace(result, output=output.read(result.answer))
         return result
+
+    async def _fetch_files(self, result: timeline.TurnResult[Any]) -> list[timeline.TurnFile]:
+        """Return the files of a result with their contents."""
+        blocks = await self.blocks(types="file.added", turn=result.turn_id)
+        bodies = {block.ref: body for block, body in _FILES.among(blocks)}
+        return [replace(file, body=bodies.get(file.ref)) for file in result.files]
 
     async def _events(self, stream: EventStream) -> AsyncGenerator[Event, None]:
         """Yield the events, and note the calls that ask a question and stay open for the answer."""
@@ -414,7 +443,7 @@ def _limits(limits: Limits) -> JsonObject:
         }
     }
     if settings := stored_settings(limits):
-        fields["settings"] = settings
+        fields |= {"settings": settings}
     return fields
 
 

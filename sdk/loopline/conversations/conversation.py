@@ -34,7 +34,7 @@ from loopline.conversations.subscriptions import EventOrder, order_events
 from loopline.conversations.turn_order import sender_of
 from loopline.conversations.turns import Request, Turns, build_stopped_result
 from loopline.errors import AttachmentError, ConflictError, LooplineError
-from loopline.events import HELD_SIZE, Event, EventSink, Mailbox
+from loopline.events import HELD_SIZE, AnswerText, Event, EventSink, Mailbox, NotesMode
 from loopline.files import (
     AttachmentCaps,
     AttachmentInput,
@@ -268,6 +268,29 @@ class Conversation(ConversationReader, Generic[T_co]):
             lambda sink: self._say(structs.replace(message, sink=sink))
         ):
             yield event
+
+    async def stream_text(
+        self,
+        text: str,
+        *,
+        attachments: Attachments = (),
+        when_busy: WhenBusy = "queue",
+        output_type: object = None,
+        notes: NotesMode = "hold",
+        **limits: Unpack[Limits],
+    ) -> AsyncIterator[str]:
+        """Send a message and yield the text of its answer alone, as it becomes certain.
+
+        A text that the model writes before a call is a note. With `notes` "hold" a text is held back until its reply is
+        complete, unless the reply can't make calls. With "show" it is yielded while it is written, and an empty line
+        follows what turned out to be a note. Citations are resolved as in `stream`.
+        """
+        answer = AnswerText(notes)
+        async for event in self.stream(
+            text, attachments=attachments, when_busy=when_busy, output_type=output_type, **limits
+        ):
+            if piece := answer.feed(event):
+                yield piece
 
     async def listen(self, *, after: int | None = None) -> AsyncGenerator[Event, None]:
         """Yield the events of every turn of the conversation that runs in this process from now on.

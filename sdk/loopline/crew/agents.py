@@ -117,7 +117,7 @@ class Agent:
         if self.files != "own" or self.leads:
             definition |= {"files": self.files, "leads": self.leads}
         if self.settings is not None:
-            definition["settings"] = self.settings.recorded()
+            definition |= {"settings": self.settings.recorded()}
         return sha256(dumps(definition).encode()).hexdigest()[:DIGEST]
 
     def limits_with(self, effort: Effort | None) -> Mapping[str, LimitValue]:

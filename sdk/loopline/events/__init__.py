@@ -21,10 +21,12 @@ from loopline.events.dialects.openai_chunks import TurnOutcome as TurnOutcome
 from loopline.events.dialects.openai_chunks import failure_data as failure_data
 from loopline.events.dialects.openai_chunks import outcome_of as outcome_of
 from loopline.events.dialects.openai_responses import ModelResponse as ModelResponse
+from loopline.events.events import AnswerText as AnswerText
 from loopline.events.events import Caller as Caller
 from loopline.events.events import Delta as Delta
 from loopline.events.events import Event as Event
 from loopline.events.events import EventSink as EventSink
+from loopline.events.events import NotesMode as NotesMode
 from loopline.events.events import ObservedTurn as ObservedTurn
 from loopline.events.events import Observer as Observer
 from loopline.events.events import PartialOutput as PartialOutput

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Generic, Literal, Protocol, cast
 
 from typing_extensions import TypeForm, TypeVar
 
 from loopline.models import Json, OutputType, SchemaMismatch
-from loopline.timeline import Block, Completion, ConversationKey
+from loopline.timeline import Block, Completion, ConversationKey, RoundStart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +53,8 @@ class Delta:
 
 Event = Block | Delta
 EventSink = Callable[[Event], None]
+NotesMode = Literal["hold", "show"]
+"""The treatment of a text that may still become a note: it is held back, or shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +95,61 @@ class Observer(Protocol):
     async def close(self) -> None:
         """Send the data that was not sent yet, within a limited time, because the harness closes."""
         ...
+
+
+NO_TOOLS = sha256(b"").hexdigest()
+"""The digest of the tools of a round without tools."""
+
+
+class AnswerText:
+    """The text of the answer as it becomes certain, from the events of its turn.
+
+    The model may still make a call after a text; the text is then a note, not the answer. With `notes` "hold", a text is
+    held back until its reply is complete, unless the round offers no tools, or only asks for the answer. With "show" each
+    text is passed on at once; if it becomes a note, an empty line separates it from the following text.
+    """
+
+    def __init__(self, notes: NotesMode = "hold") -> None:
+        self._holds = notes == "hold"
+        self._is_certain = not self._holds
+        self._held: list[str] = []
+        self._passed: list[str] = []
+
+    def feed(self, event: Event) -> str:
+        """Take the next event of the turn, and return the text that it makes certain; often empty."""
+        match event:
+            case Block(body=RoundStart(purpose=purpose, tools_sha256=tools)):
+                self._is_certain = not self._holds or purpose == "answer" or tools == NO_TOOLS
+            case Delta(type="delta", channel="answer", text=text):
+                (self._passed if self._is_certain else self._held).append(text)
+                return text if self._is_certain else ""
+            case Delta(type="reset", channel="answer"):
+                return self._reset()
+            case Block(body=Completion(text=text)):
+                return self._complete(text)
+            case _:
+                pass
+        return ""
+
+    def _reset(self) -> str:
+        """Discard the held text. With `notes` "show", return the separation from a text that was passed on."""
+        self._held = []
+        if self._holds:
+            self._is_certain = False  # the text is written again, and only its end is new
+            return ""
+        passed, self._passed = self._passed, []
+        return "\n\n" if passed else ""
+
+    def _complete(self, recorded: str) -> str:
+        """Return the rest of the answer; `recorded` is its text without resolved citations."""
+        text, passed = "".join(self._held), "".join(self._passed)
+        self._held = []
+        self._passed = []
+        if not passed:
+            return text or recorded
+        if not text or text == passed:
+            return ""
+        return text.removeprefix(passed) if text.startswith(passed) else f"\n\n{text}"
 
 
 T_co = TypeVar("T_co", covariant=True, default=None)

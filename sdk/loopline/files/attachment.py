@@ -13,19 +13,7 @@ from typing import Protocol
 from msgspec import structs
 
 from loopline.errors import AttachmentError
-from loopline.files.formats import (
-    PDF_SIGNATURE,
-    Image,
-    check_image,
-    has_active_rtf,
-    has_archive_at_end,
-    has_late_pdf_header,
-    is_archive,
-    is_office,
-    parse_image,
-    parse_office,
-    parse_pdf,
-)
+from loopline.files import formats
 from loopline.models import Json, dumps, one_line
 from loopline.names import check_type
 from loopline.timeline import UserAttachment, attachments
@@ -229,19 +217,19 @@ def _identify(attachment: Attachment, caps: AttachmentCaps) -> UserAttachment:
     file = UserAttachment(
         name=name, mime=_BINARY, size=len(data), sha256=sha256(data).hexdigest(), data=""
     )
-    image = parse_image(data)
+    image = formats.parse_image(data)
     _check_hidden_content(name, data, image)
     if image is not None:
         return _describe_image(file, image, data, caps)
-    if data.startswith(PDF_SIGNATURE):
+    if data.startswith(formats.PDF_SIGNATURE):
         _check_size(name, "a PDF", len(data), caps.pdf_bytes)
-        pdf = parse_pdf(name, data, caps.pdf_pages)
+        pdf = formats.parse_pdf(name, data, caps.pdf_pages)
         return structs.replace(
             file, mime=attachments.PDF, data=_base64(data), pages=pdf.pages, text=pdf.text
         )
-    if is_office(data):
+    if formats.is_office(data):
         _check_size(name, "a document", len(data), caps.pdf_bytes)
-        office = parse_office(name, data)
+        office = formats.parse_office(name, data)
         if office is not None:
             return structs.replace(file, mime=office.mime, data=_base64(data), text=office.text)
     text = decoded_text(data)
@@ -254,7 +242,7 @@ def _identify(attachment: Attachment, caps: AttachmentCaps) -> UserAttachment:
         mime = f"{text_type(name, attachment.mime).partition(';')[0]}; charset={detected.charset}"
         return structs.replace(file, mime=mime, data=_base64(data), text=detected.text)
     if caps.known_types:
-        kind = "an archive" if is_archive(data) else "a file of an unknown type"
+        kind = "an archive" if formats.is_archive(data) else "a file of an unknown type"
         raise AttachmentError(
             f"{name} is {kind}: images, PDFs, Word, Excel and PowerPoint documents and texts can be attached"
         )
@@ -262,27 +250,27 @@ def _identify(attachment: Attachment, caps: AttachmentCaps) -> UserAttachment:
     return structs.replace(file, mime=normalize_media_type(attachment.mime), data=_base64(data))
 
 
-def _check_hidden_content(name: str, data: bytes, image: Image | None) -> None:
+def _check_hidden_content(name: str, data: bytes, image: formats.Image | None) -> None:
     """Check that programs do not open the file as a type that is not detected here.
 
     Raises:
         AttachmentError: an archive is behind an image or a PDF, a PDF is behind other data, or a text is RTF that loads
             or starts something.
     """
-    if has_archive_at_end(data) and (image or data.startswith(PDF_SIGNATURE)):
+    if formats.has_archive_at_end(data) and (image or data.startswith(formats.PDF_SIGNATURE)):
         raise AttachmentError(f"{name} has an archive at its end: attach each of them as a file")
-    if has_late_pdf_header(data):
+    if formats.has_late_pdf_header(data):
         raise AttachmentError(
             f"{name} has a PDF behind other data: attach the PDF alone; a text may have %PDF only after 1,100 bytes"
         )
-    if has_active_rtf(data):
+    if formats.has_active_rtf(data):
         raise AttachmentError(
             f"{name} is RTF with objects, fields or other files: save it as docx or as a PDF"
         )
 
 
 def _describe_image(
-    file: UserAttachment, image: Image, data: bytes, caps: AttachmentCaps
+    file: UserAttachment, image: formats.Image, data: bytes, caps: AttachmentCaps
 ) -> UserAttachment:
     """Return the file with the type and the size of the image.
 
@@ -298,7 +286,7 @@ def _describe_image(
             f"{caps.image_pixels:,} a side"
         )
     if caps.decode_images:
-        check_image(file.name, data)
+        formats.check_image(file.name, data)
     return structs.replace(
         file,
         mime=image.mime,

@@ -33,7 +33,7 @@ from loopline.knowledge import KnowledgeSpace, KnowledgeState, Progress
 from loopline.memory import ConversationMemory
 from loopline.models import Model, ModelRegistry, output_type_of
 from loopline.names import check_type
-from loopline.react import Limits, RuleBook
+from loopline.react import ApprovalLimits, Limits, RuleBook
 from loopline.reader import Reader, conversation_lookup, view_conversation
 from loopline.redaction.redacted_log import RedactedLog
 from loopline.redaction.redaction import Redactor
@@ -354,7 +354,6 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             servers = mcp_servers_of(loaded, properties, self._store_file, os.environ, self._clock)
             stack.push_async_callback(servers.close)
             skills = skill_finder(loaded, bundles.loop_settings(properties).skills, os.environ)
-            approvals = loaded.bundle.approvals
             tool_modules, skill_modules = await asyncio.to_thread(_find_modules, loaded)
             services = bundles.Services(
                 source=self._source_name,
@@ -385,7 +384,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 host_file=self._host_file,
                 tool_modules=tool_modules,
                 approve=loaded.bundle.approve,
-                rules=RuleBook(timeline.ApprovalRules(log), approvals, self._clock),
+                rules=RuleBook(timeline.ApprovalRules(log), loaded.bundle.approvals, self._clock),
                 convert_error=self._convert_error,
             )
             await asyncio.gather(*map(servers.check_selections, tool_modules))
@@ -398,13 +397,19 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 turns=turns,
                 servers=servers,
                 lessons=open_lessons(services, turns, log, stack),
-                checks=conversations.InputChecks(self._caps, self._scanner, redactor, approvals),
+                checks=self._input_checks(loaded.bundle.approvals, redactor),
                 readable_skills=cache(partial(_readable_skills, skill_modules, skills)),
             )
             if tape is not None:
                 await tape.file.begin()
             self._closing = stack.pop_all()
         return self
+
+    def _input_checks(
+        self, approvals: ApprovalLimits, redactor: Redactor | None
+    ) -> conversations.InputChecks:
+        """Return the checks of what users send."""
+        return conversations.InputChecks(self._caps, self._scanner, redactor, approvals)
 
     async def _open_tape(self, stack: AsyncExitStack) -> model_choice.OpenCassette | None:
         """Open the cassette if there is one, and use its models and clock; the stack closes the cassette."""

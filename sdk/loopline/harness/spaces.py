@@ -20,7 +20,14 @@ from loopline.knowledge import KnowledgeConfig, KnowledgeSpace, Passage, Reposit
 from loopline.memory import ConversationMemory, MemoryTurnIndex, TurnIndex
 from loopline.models import Json
 from loopline.reader import KnowledgeRead
-from loopline.search import Embedder, EmbeddingError, SharedEmbedder, loaded_vectors
+from loopline.search import (
+    STATIC_KEY,
+    Embedder,
+    EmbeddingError,
+    PieceEmbedder,
+    SharedEmbedder,
+    loaded_vectors,
+)
 from loopline.timeline import History, KnowledgeCommit, Timeline, TimelineLog
 
 if TYPE_CHECKING:
@@ -28,9 +35,9 @@ if TYPE_CHECKING:
 
 
 EXTRAS: Mapping[str, tuple[tuple[str, ...], str]] = {
-    "local": (("numpy", "tokenizers", "safetensors"), "semantic-light"),
-    "sentence-transformers": (("numpy", "torch", "sentence_transformers"), "semantic"),
-    "openai": (("numpy",), "semantic-light"),
+    "local": (("tokenizers", "safetensors"), "semantic-light"),
+    "sentence-transformers": (("torch", "sentence_transformers"), "semantic"),
+    "openai": ((), ""),
 }
 """For each provider of embedders, the required packages and the extra that installs them."""
 
@@ -75,7 +82,13 @@ class Embedders:
         check_embedder(name, setting=setting)
         if name not in self._shared:
             self._shared[name] = SharedEmbedder(
-                partial(load_embedder, name, folder=self._folder, environment=self._environment)
+                partial(
+                    load_embedder,
+                    name,
+                    folder=self._folder,
+                    environment=self._environment,
+                    exports=read_only_store.cache_folder(None, "models"),
+                )
             )
         return self._shared[name]
 
@@ -94,10 +107,17 @@ class Embedders:
             await asyncio.to_thread(shared.close)
 
 
-def load_embedder(name: str, *, folder: Path | None, environment: Mapping[str, str]) -> Embedder:
+def load_embedder(
+    name: str,
+    *,
+    folder: Path | None,
+    environment: Mapping[str, str],
+    exports: Path | None = None,
+) -> Embedder:
     """Load the embedder of a name that `check_embedder` accepts; this blocks for seconds.
 
-    `folder` is the base of a relative path; `environment` has the key and the address of a provider.
+    `folder` is the base of a relative path; `environment` has the key and the address of a provider. A model of
+    `local:` is exported to the folder `exports` once, so that onnxruntime computes it; without it NumPy does.
 
     Raises:
         EmbeddingError: the model cannot be loaded.
@@ -106,7 +126,7 @@ def load_embedder(name: str, *, folder: Path | None, environment: Mapping[str, s
     if provider == "local":
         from loopline.search.local_embedder import LocalEmbedder
 
-        return LocalEmbedder(model_folder(model.strip(), folder))
+        return LocalEmbedder(model_folder(model.strip(), folder), exports)
     if provider == "openai":
         from loopline.search.http_embedder import HttpEmbedder
 
@@ -205,7 +225,9 @@ def open_space(
         for name, each in (config.repositories or {"": config}).items()
     }
     indexes = FtsIndexes(
-        None if store_file is None else store_file.with_name(f"{store_file.name}-indexes")
+        None if store_file is None else store_file.with_name(f"{store_file.name}-indexes"),
+        load=_load_static,
+        vectors_key=STATIC_KEY,
     )
     if not config.embedder:
         return KnowledgeSpace(repositories, indexes, config, clock=clock)
@@ -220,6 +242,13 @@ def open_space(
         embedder=embedder,
         vectors=VectorFiles(read_only_store.cache_folder(store_file, "vectors")),
     )
+
+
+def _load_static() -> PieceEmbedder:
+    # NumPy is imported when the first index is built or searched.
+    from loopline.search.static_vectors import load_static_embedder
+
+    return load_static_embedder()
 
 
 def _open_repository(

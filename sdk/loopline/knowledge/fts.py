@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import chain, count
@@ -39,14 +39,17 @@ from loopline.search import (
     IndexBase,
     IndexDamaged,
     Kind,
+    PieceEmbedder,
+    PieceIndex,
     QueryTerm,
     name_parts,
     query_terms,
+    rarity,
 )
 from loopline.search.file_lock import lock_file
 
 APPLICATION_ID = 0x4C4F4F50  # "LOOP"
-FORMAT = 2
+FORMAT = 3
 FAR_ROWS = 1 << 32
 """An offset of the row numbers of tests and other files in the table of words. Each range is searched separately."""
 BATCH = 1_000
@@ -65,6 +68,7 @@ CREATE TABLE chunk(
     id INTEGER PRIMARY KEY, file INTEGER, kind TEXT, first INTEGER, last INTEGER,
     title TEXT, names TEXT, body TEXT
 );
+CREATE TABLE pieces(chunk INTEGER PRIMARY KEY, vectors BLOB);
 CREATE TABLE about(signature TEXT, notes TEXT, chunks INTEGER, base TEXT, changed TEXT);
 CREATE VIRTUAL TABLE words USING fts5(
     title, path, body, names, content='', tokenize='porter unicode61'
@@ -86,22 +90,28 @@ _ROWS = (
     "FROM chunk JOIN file ON file.id = chunk.file WHERE "
 )
 _OF_FILES = "chunk.file IN (SELECT value FROM json_each(?)) ORDER BY chunk.id"
+_AMONG = "chunk IN (SELECT value FROM json_each(?))"
 _FROM_NUMBER = "chunk.id > ? ORDER BY chunk.id"
 _ChunkRow = tuple[int, int, Kind, int, int, str, str, str]
 _StoredRow = tuple[int, int, Kind, int, int, str, str, str, str]
 _WordRow = tuple[int, str, str, str, str]
 _FileRow = tuple[int, str, str, str]
 _Batch = tuple[list[_FileRow], list[_ChunkRow], list[_WordRow]]
+_Loader = Callable[[], PieceEmbedder]
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The contents of an index to build: its signature, the blob of each file by path, and how to read and note files."""
+    """The contents of an index to build: its signature, the blob of each file by path, and how to read and note files.
+
+    `load` loads the embedder of static vectors; without it the index has none.
+    """
 
     signature: str
     files: Mapping[str, str]
     read: FileReader
     notes: NotesFunction
+    load: _Loader | None = None
 
 
 def word_row(number: int, kind: Kind) -> int:
@@ -139,7 +149,7 @@ def update_index(database: sqlite3.Connection, base: str, contents: Contents) ->
     next_id = max((id for id, _, _ in stored.values()), default=0) + 1
     freed = _remove(database, removed)
     files = list(contents.read(changed_paths))
-    size, changed = _insert_files(database, files, next_id, freed, size_before)
+    size, changed = _insert_files(database, files, next_id, freed, size_before, contents.load)
     file_notes = {path: note for path, (_, _, note) in stored.items()}
     file_notes |= {file.path: file.note for file in files}
     _write_about(database, contents, file_notes, size, IndexBase(base, frozenset(changed)))
@@ -150,6 +160,8 @@ def _remove(database: sqlite3.Connection, file_ids: Sequence[int]) -> list[int]:
     among = json.dumps(file_ids)
     rows = cast("list[_StoredRow]", database.execute(_ROWS + _OF_FILES, (among,)).fetchall())
     _delete_words(database, rows)
+    numbers = json.dumps([row[0] for row in rows])
+    database.execute(f"DELETE FROM pieces WHERE {_AMONG}", (numbers,))
     for table, column in ("chunk", "file"), ("file", "id"):
         database.execute(
             f"DELETE FROM {table} WHERE {column} IN (SELECT value FROM json_each(?))", (among,)
@@ -172,6 +184,7 @@ def _insert_files(
     next_id: int,
     freed: Sequence[int],
     size_before: int,
+    load: _Loader | None,
 ) -> tuple[int, set[int]]:
     """Insert files with ids from `next_id` on; return the size of the index and the numbers with a new chunk.
 
@@ -187,7 +200,7 @@ def _insert_files(
     new = len(batch[1])
     size = size_before + new - len(freed)
     _fill_holes(database, batch, [hole for hole in freed[new:] if hole <= size], size)
-    _write_batch(database, batch)
+    _write_batch(database, batch, _embed_pieces(batch, load))
     return size, {row[0] for row in batch[1]}
 
 
@@ -198,6 +211,7 @@ def _fill_holes(
     rows = cast("list[_StoredRow]", database.execute(_ROWS + _FROM_NUMBER, (size,)).fetchall())
     _delete_words(database, rows)
     database.execute("DELETE FROM chunk WHERE id > ?", (size,))
+    database.execute("DELETE FROM pieces WHERE chunk > ?", (size,))
     for number, row in zip(holes, rows, strict=True):
         _, file_id, kind, first, last, title, names, body, path = row
         batch[1].append((number, file_id, kind, first, last, title, names, body))
@@ -238,7 +252,8 @@ def _insert_all(
     with ThreadPoolExecutor(1) as writer:
         for batch in _batches(contents.read(list(contents.files)), file_notes):
             chunks += len(batch[1])
-            writes.append(writer.submit(_write_batch, database, batch))
+            pieces = _embed_pieces(batch, contents.load)
+            writes.append(writer.submit(_write_batch, database, batch, pieces))
             if len(writes) > QUEUED_BATCHES:
                 writes.popleft().result()
         for write in writes:
@@ -260,16 +275,36 @@ def _batches(files: Iterable[IndexedFile], file_notes: dict[str, str]) -> Iterat
     yield batch
 
 
-def _write_batch(database: sqlite3.Connection, batch: _Batch) -> None:
+def _embed_pieces(batch: _Batch, load: _Loader | None) -> list[tuple[int, bytes]]:
+    """Return the static vectors of the chunks of a batch, each with its number; empty without an embedder."""
+    if load is None or not batch[1]:
+        return []
+    chunks = [
+        Chunk(path=path, title=title, text=text, lines=(first, last), kind=kind)
+        for (_, _, kind, first, last, *_), (_, title, path, text, _) in zip(
+            batch[1], batch[2], strict=True
+        )
+    ]
+    numbers = [row[0] for row in batch[1]]
+    return list(zip(numbers, load().embed_pieces(chunks), strict=True))
+
+
+def _write_batch(
+    database: sqlite3.Connection, batch: _Batch, pieces: Sequence[tuple[int, bytes]]
+) -> None:
     files, chunks, texts = batch
     _insert_rows(database, "file", 4, files)
     _insert_rows(database, "chunk", 8, chunks)
     # Sorted, because FTS5 starts a new run of words at each row number that is below the one before.
     _insert_rows(database, _INSERT_WORDS, 5, sorted(texts))
+    _insert_rows(database, "pieces", 2, pieces)
 
 
 def _insert_rows(
-    database: sqlite3.Connection, table: str, columns: int, rows: Sequence[Sequence[str | int]]
+    database: sqlite3.Connection,
+    table: str,
+    columns: int,
+    rows: Sequence[Sequence[str | int | bytes]],
 ) -> None:
     # One statement for many rows: SQLite releases the interpreter lock once, and not for each row.
     for start in range(0, len(rows), BATCH):
@@ -300,6 +335,7 @@ _READ = """
 SELECT chunk.id, path, title, body, first, last, kind FROM chunk JOIN file ON file.id = chunk.file
 WHERE chunk.id IN (SELECT value FROM json_each(?))
 """
+_PIECES = "SELECT chunk, vectors FROM pieces ORDER BY chunk"
 _FILES = "SELECT id, path FROM file"
 _NUMBERS = "SELECT id FROM chunk WHERE file IN (SELECT value FROM json_each(?)) ORDER BY id"
 _COUNT = "SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH ? LIMIT ?)"
@@ -345,10 +381,16 @@ class FtsIndex:
     """An index in one SQLite database. Any thread may search; one search runs at a time."""
 
     def __init__(
-        self, database: sqlite3.Connection, about: About, descriptor: int | None = None
+        self,
+        database: sqlite3.Connection,
+        about: About,
+        load: _Loader | None = None,
+        descriptor: int | None = None,
     ) -> None:
-        """Own the connection and the descriptor, which `close` closes."""
+        """Own the connection and the descriptor, which `close` closes. `load` loads the embedder of static vectors."""
         self.about = about
+        self._load = load
+        self._pieces: PieceIndex | None = None
         self._database = database
         self._released = finalize(self, _release, database, descriptor)
         self._lock = threading.Lock()
@@ -381,6 +423,34 @@ class FtsIndex:
             terms = self._terms(words)
             chunks = self._candidates(terms, max(CANDIDATES, limit), among)
         return Candidates(tuple(terms), chunks)
+
+    def similar(
+        self,
+        query: str,
+        *,
+        limit: int,
+        numbers: Collection[int] = (),
+        among: Collection[int] | None = None,
+    ) -> Mapping[int, float]:
+        """Return the cosines of the chunks nearest to the query, and of the chunks `numbers`; empty without vectors.
+
+        Raises:
+            IndexDamaged: the file cannot be read.
+        """
+        if self._load is None:
+            return {}
+        with self._reading():
+            if self._pieces is None:
+                rows = self._database.execute(_PIECES).fetchall()
+                self._pieces = self._load().load_pieces(cast("list[tuple[int, bytes]]", rows))
+            pieces = self._pieces
+        return pieces.similar(query, self._rarity, limit=limit, numbers=numbers, among=among)
+
+    def _rarity(self, word: str) -> float:
+        """Return the rarity of a word of a query, from the share of chunks that have it."""
+        with self._reading():
+            [term] = self._terms((word,))
+        return rarity(term.share, self.size)
 
     def read(self, numbers: Sequence[int]) -> list[Chunk]:
         """Return the chunks with these numbers, in this order. Numbers above `size` are left out.
@@ -515,17 +585,35 @@ class _SharedIndex(FtsIndex):
 class FtsIndexes:
     """Indexes in a folder, one file for each key; without a folder they are in memory."""
 
-    def __init__(self, directory: Path | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path | None = None,
+        *,
+        load: Callable[[], PieceEmbedder] | None = None,
+        vectors_key: str = "",
+    ) -> None:
+        """Set up the store. With `load`, indexes have static vectors; it returns the embedder with the key `vectors_key`."""
         self._directory = directory
+        self._load = load
+        self._vectors_key = vectors_key
         self._in_memory: dict[IndexKey, FtsIndex] = {}
 
     def open(self, key: IndexKey) -> StoredIndex | None:
         """Return the index that was built with this key, or None."""
+        return self._open(self._with_vectors(key))
+
+    def _with_vectors(self, key: IndexKey) -> IndexKey:
+        """Return the key of the index with the static vectors, if there are some: each embedder has its own family."""
+        if self._load is None:
+            return key
+        return replace(key, family=f"{key.family}/{self._vectors_key}")
+
+    def _open(self, key: IndexKey) -> StoredIndex | None:
         if self._directory is None:
             index = self._in_memory.get(key)
             return None if index is None else StoredIndex(index, index.about.notes)
         path = self._directory / _file_name(key)
-        index = _open_file(path)
+        index = _open_file(path, self._load)
         if index is None or index.about.signature != key.signature:
             return None
         with suppress(OSError):
@@ -540,7 +628,8 @@ class FtsIndexes:
         Raises:
             KnowledgeError: the folder cannot be written to, or the disk is full.
         """
-        contents = Contents(key.signature, files, read, notes)
+        key = self._with_vectors(key)
+        contents = Contents(key.signature, files, read, notes, self._load)
         if self._directory is None:
             return self._build_in_memory(key, contents)
         try:
@@ -552,6 +641,7 @@ class FtsIndexes:
 
     def discard(self, key: IndexKey) -> None:
         """Remove the index and its family, because one may have been made from the other."""
+        key = self._with_vectors(key)
         if self._directory is not None:
             for path in self._directory.glob(f"{_family_name(key)}-*"):
                 path.unlink(missing_ok=True)
@@ -562,7 +652,7 @@ class FtsIndexes:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = directory / _file_name(key)
         with lock_file(directory / "build.lock"):
-            if (ready := self.open(key)) is not None:
+            if (ready := self._open(key)) is not None:
                 return ready
             temporary = path.with_suffix(".new")
             # A killed process may have left some; no other process builds while this one has the lock.
@@ -574,13 +664,13 @@ class FtsIndexes:
             finally:
                 temporary.unlink(missing_ok=True)
             _prune(directory, keep=path)
-            opened = self.open(key)
+            opened = self._open(key)
         if opened is None:
             raise KnowledgeError(f"the search index in {path} was damaged while it was written")
         return opened
 
     def _build_in_memory(self, key: IndexKey, contents: Contents) -> StoredIndex:
-        if (ready := self.open(key)) is not None:
+        if (ready := self._open(key)) is not None:
             return ready
         family = [stored for stored in self._in_memory if stored.family == key.family]
         shared = {stored: self._in_memory[stored].count_stored(contents.files) for stored in family}
@@ -599,7 +689,7 @@ class FtsIndexes:
             stack.pop_all()
         for oldest in family[: max(len(family) + 1 - FILES_PER_FAMILY, 0)]:
             del self._in_memory[oldest]
-        index = _SharedIndex(database, about)
+        index = _SharedIndex(database, about, self._load)
         self._in_memory[key] = index
         return StoredIndex(index, about.notes)
 
@@ -655,7 +745,7 @@ def _file_name(key: IndexKey) -> str:
     return f"{_family_name(key)}-{_NOT_ALPHANUMERIC.sub('-', key.signature)}.v{FORMAT}.fts"
 
 
-def _open_file(path: Path) -> FtsIndex | None:
+def _open_file(path: Path, load: _Loader | None = None) -> FtsIndex | None:
     """Return the index in a file, locked so that no other process removes it; None if it cannot be used."""
     with ExitStack() as stack:
         try:
@@ -671,7 +761,7 @@ def _open_file(path: Path) -> FtsIndex | None:
         if about is None:
             return None
         stack.pop_all()
-        return FtsIndex(database, about, descriptor)
+        return FtsIndex(database, about, load, descriptor)
 
 
 def _prune(directory: Path, *, keep: Path) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from hashlib import sha256
 from itertools import chain
 
@@ -48,6 +50,7 @@ from loopline.knowledge.tree import KnowledgeConfig, Root, read_roots
 from loopline.refs import KnowledgeRef, Lines
 from loopline.search import (
     CHUNKS_VERSION,
+    Chunk,
     EmbeddingError,
     Hit,
     Index,
@@ -55,9 +58,11 @@ from loopline.search import (
     MemoryVectors,
     SharedEmbedder,
     Vector,
+    VectorCache,
     VectorIndex,
     VectorState,
     VectorStore,
+    compare_chunks,
     search,
 )
 
@@ -65,6 +70,12 @@ logger: logging.Logger = logging.getLogger("loopline")
 
 LOAD_SECONDS = 20.0
 """The longest time that a search waits until an embedder is loaded."""
+COMPARE_SECONDS = 1.0
+"""The longest time that a search waits for a model that orders its candidates; usually it takes 0.3 seconds."""
+COMPARED_AT_ONCE = 8
+"""The number of searches whose candidates a model orders at the same time."""
+PAUSE_SECONDS = 5.0
+"""The longest time that making vectors pauses for a search before its next batch."""
 RETRY_SECONDS = 30.0
 """The time after a failure from which the next search starts making the vectors again."""
 
@@ -91,6 +102,14 @@ class VectorBuild:
         self._loaded = threading.Event()
         """Set when the stored vectors are open or known to be missing, or when a search has waited long enough."""
         self._vectors: VectorIndex | None = None
+        self._is_loaded = False
+        """True if the embedder is loaded, so that it can compare candidates."""
+        self._cache: VectorCache | None = None
+        self._compare_again_at = -math.inf
+        self._free = threading.BoundedSemaphore(COMPARED_AT_ONCE)
+        self._idle = threading.Event()
+        """Cleared while a search uses the model."""
+        self._idle.set()
         self._state = VectorState(total=index.size)
         self._failed_at: float | None = None
         self._starting = threading.Lock()
@@ -100,6 +119,48 @@ class VectorBuild:
     def state(self) -> VectorState:
         """The progress of the vectors, and the last problem."""
         return self._state
+
+    def compare(self, query: str, chunks: Sequence[Chunk]) -> Sequence[float | None]:
+        """Return the cosines of the query and each chunk by the model, None where time or the model is missing.
+
+        The call returns after `COMPARE_SECONDS` at the latest; a model that needs longer, such as one on a server, ends its
+        work in another thread, and its vectors are there for the next search. The thread that makes all other vectors
+        pauses. After a failure the model orders no candidates for `RETRY_SECONDS`.
+        """
+        nothing = [None] * len(chunks)
+        if not self._is_loaded or self._clock.elapsed() < self._compare_again_at:
+            return nothing
+        if not self._free.acquire(blocking=False):
+            return nothing
+        answer: Future[Sequence[float | None]] = Future()
+        threading.Thread(
+            target=self._compare, args=(query, chunks, answer), name="loopline-compare", daemon=True
+        ).start()
+        try:
+            return answer.result(COMPARE_SECONDS)
+        except TimeoutError:
+            return nothing
+
+    def _compare(
+        self, query: str, chunks: Sequence[Chunk], answer: Future[Sequence[float | None]]
+    ) -> None:
+        """Compare the chunks, and set the answer; after a failure no chunk has a cosine, and `state` says why."""
+        values: Sequence[float | None] = [None] * len(chunks)
+        self._idle.clear()
+        try:
+            embedder = self._embedder.get()
+            cache = self._cache or self._store.cache(embedder)
+            self._cache = cache
+            values = compare_chunks(query, chunks, embedder, cache, self._clock)
+        except KnowledgeError as error:
+            self._fail_to_compare(str(error))
+        except Exception as error:
+            logger.exception("candidates cannot be compared")
+            self._fail_to_compare(f"{type(error).__name__}: {error}")
+        finally:
+            self._idle.set()
+            self._free.release()
+            answer.set_result(values)
 
     def ask(self, query: str) -> tuple[VectorIndex, Vector] | None:
         """Return the vectors and the vector of the query; None if not all vectors are made, or the query has none.
@@ -164,6 +225,7 @@ class VectorBuild:
     def _run(self) -> None:
         try:
             embedder = self._embedder.get()
+            self._is_loaded = True
             self._use(self._store.open(self._signature, embedder, self._index.size))
             self._loaded.set()
             if self._vectors is None:
@@ -175,6 +237,10 @@ class VectorBuild:
             self._fail(f"{type(error).__name__}: {error}")
         finally:
             self._loaded.set()
+
+    def _fail_to_compare(self, problem: str) -> None:
+        self._state = replace(self._state, problem=problem)
+        self._compare_again_at = self._clock.elapsed() + RETRY_SECONDS
 
     def _fail(self, problem: str) -> None:
         self._state = replace(self._state, problem=problem)
@@ -189,6 +255,7 @@ class VectorBuild:
         self._state = replace(self._state, done=done)
         if self._progress is not None:
             self._progress(done, total, "embedding passages")
+        self._idle.wait(PAUSE_SECONDS)
         return not self._stopped.is_set()
 
 
@@ -382,7 +449,12 @@ class RepositorySpace:
             among = opened.index.numbers(lambda path: accepts(self._reader.space_path(path)))
         answer = None if opened.vectors is None else opened.vectors.ask(query)
         vectors, question = answer or (None, None)
-        hits = search(query, opened.index, vectors, question, limit=limit, among=among)
+        compare = None
+        if opened.vectors is not None and vectors is None:
+            compare = partial(opened.vectors.compare, query)
+        hits = search(
+            query, opened.index, vectors, question, limit=limit, among=among, compare=compare
+        )
         return [
             _passage(hit, self._reader.space_path(hit.chunk.path), opened.state) for hit in hits
         ]

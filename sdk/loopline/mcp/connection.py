@@ -16,23 +16,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 
 import httpx2
+import mcp_types as types
 from mcp import Client, MCPError
 from mcp.client import ClientRequestContext
 from mcp.client.auth import OAuthFlowError
-from mcp_types import (
-    CONNECTION_CLOSED,
-    INVALID_PARAMS,
-    CallToolResult,
-    ElicitRequestFormParams,
-    ElicitRequestParams,
-    ElicitRequestURLParams,
-    ElicitResult,
-    ErrorData,
-    Implementation,
-    PromptListChangedNotification,
-    ResourceListChangedNotification,
-    ToolListChangedNotification,
-)
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 
@@ -53,7 +40,7 @@ from loopline.tools import AskPerson, McpFile, McpResult
 QUESTION_CHARACTERS = 2_000
 FormContent = dict[str, str | int | float | bool | list[str] | None]
 _CONTENT: TypeAdapter[FormContent] = TypeAdapter(FormContent)
-_DECLINED = ElicitResult(action="decline")
+_DECLINED = types.ElicitResult(action="decline")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,15 +80,17 @@ class ServerQuestions:
                 task.cancel()
 
     async def ask(
-        self, context: ClientRequestContext, params: ElicitRequestParams
-    ) -> ElicitResult | ErrorData:
+        self, context: ClientRequestContext, params: types.ElicitRequestParams
+    ) -> types.ElicitResult | types.ErrorData:
         """Ask the user of the call, and return the result or error for the server."""
         del context
-        if isinstance(params, ElicitRequestFormParams):
+        if isinstance(params, types.ElicitRequestFormParams):
             try:
                 await asyncio.to_thread(_check_form, params.requested_schema)
             except UnusableSchema as error:
-                return ErrorData(code=INVALID_PARAMS, message=f"requestedSchema: {error}")
+                return types.ErrorData(
+                    code=types.INVALID_PARAMS, message=f"requestedSchema: {error}"
+                )
         call = _current.get()
         if call is None and len(self._open) == 1:
             [call] = self._open
@@ -114,17 +103,17 @@ class ServerQuestions:
             return await asyncio.to_thread(_result, answer, params)
         except asyncio.CancelledError:
             if task.cancelled() and call not in self._open:
-                return ElicitResult(action="cancel")  # the call of the question has ended
+                return types.ElicitResult(action="cancel")  # the call of the question has ended
             raise
         finally:
             call.waiting.discard(task)
 
-    async def _answer(self, call: _AskingCall, params: ElicitRequestParams) -> Json:
+    async def _answer(self, call: _AskingCall, params: types.ElicitRequestParams) -> Json:
         message = one_line(self._remove_secrets(params.message), QUESTION_CHARACTERS)
         match params:
-            case ElicitRequestFormParams(requested_schema=schema):
+            case types.ElicitRequestFormParams(requested_schema=schema):
                 return await call.ask(f"{self._server} asks: {message}", dict(schema))
-            case ElicitRequestURLParams(url=url):
+            case types.ElicitRequestURLParams(url=url):
                 address = one_line(self._remove_secrets(url), QUESTION_CHARACTERS)
                 return await call.ask(f"{self._server} asks you to open {address}: {message}", None)
 
@@ -141,18 +130,18 @@ def _check_form(schema: JsonObject) -> None:
     check_schema(schema, skip_unreadable=True)
 
 
-def _result(answer: Json, params: ElicitRequestParams) -> ElicitResult:
+def _result(answer: Json, params: types.ElicitRequestParams) -> types.ElicitResult:
     """Return the result for the server: declined if there is no answer, cancelled if it does not fit the schema."""
     if answer is None or answer is False:
         return _DECLINED
-    if isinstance(params, ElicitRequestURLParams):
-        return ElicitResult(action="accept")
+    if isinstance(params, types.ElicitRequestURLParams):
+        return types.ElicitResult(action="accept")
     try:
         filled = _fill_in_defaults(answer, params.requested_schema)
         validator_of_checked(params.requested_schema)(filled)
-        return ElicitResult(action="accept", content=_CONTENT.validate_python(filled))
+        return types.ElicitResult(action="accept", content=_CONTENT.validate_python(filled))
     except (SchemaMismatch, ValidationError):
-        return ElicitResult(action="cancel")
+        return types.ElicitResult(action="cancel")
 
 
 def _fill_in_defaults(answer: Json, schema: Mapping[str, Json]) -> Json:
@@ -181,9 +170,9 @@ TEXT_CHARACTERS = 2_000
 _HIDDEN = "[secret]"
 _WRONG_HEADERS = "its x-mcp-header annotations are wrong"
 _LIST_CHANGES = (
-    ToolListChangedNotification,
-    ResourceListChangedNotification,
-    PromptListChangedNotification,
+    types.ToolListChangedNotification,
+    types.ResourceListChangedNotification,
+    types.PromptListChangedNotification,
 )
 _FAILURES = (
     MCPError,
@@ -423,7 +412,7 @@ class McpConnection:
 
         return Client(
             self._lists.read_from(link.open()),
-            client_info=Implementation(name="loopline", version=VERSION),
+            client_info=types.Implementation(name="loopline", version=VERSION),
             message_handler=on_message,
             elicitation_callback=self._questions.ask,
             cache=None,
@@ -491,7 +480,7 @@ class McpConnection:
         )
         self._on_tools(kept)
 
-    async def _check_output(self, tool: str, result: CallToolResult) -> None:
+    async def _check_output(self, tool: str, result: types.CallToolResult) -> None:
         """Check a structured result against the output schema of its tool.
 
         Raises:
@@ -554,7 +543,7 @@ async def _run_tasks(
 
 def _is_closed(error: MCPError) -> bool:
     """Return whether the SDK itself raised the error; a server may send the same code."""
-    return error.code == CONNECTION_CLOSED and error.message == "Connection closed"
+    return error.code == types.CONNECTION_CLOSED and error.message == "Connection closed"
 
 
 def _refuse(opened: asyncio.Future[_Session], error: ToolError) -> None:

@@ -8,34 +8,19 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+import mcp_types as types
 from mcp import Client, MCPError
-from mcp_types import (
-    AudioContent,
-    BlobResourceContents,
-    CallToolResult,
-    ContentBlock,
-    EmbeddedResource,
-    ImageContent,
-    PaginatedResult,
-    Prompt,
-    PromptMessage,
-    Resource,
-    ResourceLink,
-    ResourceTemplate,
-    TextContent,
-    TextResourceContents,
-)
 
 from loopline.errors import ToolError
 from loopline.mcp.tool_lists import MAX_TOOLS
 from loopline.models import Json, JsonObject, dumps, one_line, well_formed, well_formed_json
 from loopline.tools import McpFile, McpResult, McpToolSpec
 
-P = TypeVar("P", bound=PaginatedResult, covariant=True)
+P = TypeVar("P", bound=types.PaginatedResult, covariant=True)
 T = TypeVar("T")
 
 
-def call_result(result: CallToolResult) -> McpResult:
+def call_result(result: types.CallToolResult) -> McpResult:
     """Return a result with its texts and links joined, its files, and its structured value.
 
     The structured value is left out if the text contains the same value.
@@ -76,29 +61,31 @@ def _says_all(text: str, structured: Json) -> bool:
         return False
 
 
-def content_part(block: ContentBlock) -> str | McpFile:
+def content_part(block: types.ContentBlock) -> str | McpFile:
     """Return the text of a block, or its bytes as a file."""
     match block:
-        case TextContent(text=text):
+        case types.TextContent(text=text):
             return text
-        case EmbeddedResource(resource=contents):
+        case types.EmbeddedResource(resource=contents):
             return resource_part(contents)
-        case ResourceLink():
+        case types.ResourceLink():
             kind = f" ({one_line(block.mime_type)})" if block.mime_type else ""
             return f"a resource: {one_line(block.name)}{kind} at {one_line(str(block.uri))}"
-        case ImageContent(mime_type=mime, data=data):
+        case types.ImageContent(mime_type=mime, data=data):
             return _decode("an image", mime, data, "")
-        case AudioContent(mime_type=mime, data=data):
+        case types.AudioContent(mime_type=mime, data=data):
             return _decode("a sound", mime, data, "")
 
 
-def resource_part(contents: TextResourceContents | BlobResourceContents) -> str | McpFile:
+def resource_part(
+    contents: types.TextResourceContents | types.BlobResourceContents,
+) -> str | McpFile:
     """Return the text of a resource after a line with its address, or its bytes as a file."""
     address = str(contents.uri)
     match contents:
-        case TextResourceContents(text=text):
+        case types.TextResourceContents(text=text):
             return f"{one_line(address)}:\n{text}"
-        case BlobResourceContents(blob=blob, mime_type=mime):
+        case types.BlobResourceContents(blob=blob, mime_type=mime):
             return _decode("a resource", mime or "", blob, address)
 
 
@@ -178,7 +165,7 @@ async def list_pages(
     return listed
 
 
-async def _templates(client: Client, pages: int = MAX_PAGES) -> list[ResourceTemplate]:
+async def _templates(client: Client, pages: int = MAX_PAGES) -> list[types.ResourceTemplate]:
     try:
         request = client.list_resource_templates
         return await list_pages(request, lambda page: page.resource_templates, pages)
@@ -208,7 +195,7 @@ async def _list(client: Client, arguments: JsonObject) -> McpResult:
     return McpResult(text="\n".join(fitting) or "There is no such resource.")
 
 
-def _line(address: str, each: Resource | ResourceTemplate) -> str:
+def _line(address: str, each: types.Resource | types.ResourceTemplate) -> str:
     kind = f" ({each.mime_type})" if each.mime_type else ""
     description = f": {each.description}" if each.description else ""
     return one_line(f"{address} — {each.name}{kind}{description}", 400)
@@ -232,7 +219,7 @@ async def _read(client: Client, arguments: JsonObject) -> McpResult:
     return join_parts(map(resource_part, read.contents))
 
 
-def _prompt_tool(prompts: Sequence[Prompt]) -> AddedTool:
+def _prompt_tool(prompts: Sequence[types.Prompt]) -> AddedTool:
     names = [f"- {_signature(prompt)}" for prompt in prompts[:NAMED]]
     if len(prompts) > NAMED:
         names.append(f"- and {len(prompts) - NAMED} more")
@@ -267,12 +254,12 @@ async def _prompt_result(
     return join_parts(part for message in result.messages for part in _message_parts(message))
 
 
-def _message_parts(message: PromptMessage) -> tuple[str | McpFile, ...]:
+def _message_parts(message: types.PromptMessage) -> tuple[str | McpFile, ...]:
     part = content_part(message.content)
     return (f"{message.role}:\n{part}",) if isinstance(part, str) else (part,)
 
 
-def _signature(prompt: Prompt) -> str:
+def _signature(prompt: types.Prompt) -> str:
     arguments = ", ".join(
         each.name if each.required else f"{each.name}?" for each in prompt.arguments or ()
     )

@@ -32,7 +32,6 @@ from loopline.mcp.served import (
     ServedResult,
 )
 from loopline.models import Json, JsonObject
-from loopline.timeline import Effect
 from loopline.tools import Tool
 
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
@@ -315,17 +314,14 @@ def _question(arguments: JsonObject) -> tuple[str, str]:
 
 def _describe_tool(tool: Tool) -> types.Tool:
     parameters: dict[str, Json] = dict(tool.spec.parameters)
+    destroys = tool.effect in ("write", "exclusive")
     return types.Tool(
         name=tool.spec.name,
         description=tool.spec.description,
         input_schema=parameters,
-        annotations=_annotations(tool.effect),
-    )
-
-
-def _annotations(effect: Effect) -> types.ToolAnnotations:
-    return types.ToolAnnotations(
-        read_only_hint=effect == "read", destructive_hint=effect in ("write", "exclusive")
+        annotations=types.ToolAnnotations(
+            read_only_hint=tool.effect == "read", destructive_hint=destroys
+        ),
     )
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from itertools import accumulate, cycle, groupby
+from itertools import accumulate, groupby
 
 from loopline.memory.turn_index import TurnCandidates
 from loopline.memory.turn_texts import Target, TurnQuery, TurnText
@@ -17,12 +17,18 @@ from loopline.timeline.prompt_blocks import turn_id
 
 RECENCY_LIFT = 0.25
 """The increase of the score of a new text relative to an old text with the same words."""
-BY_WORDS = (False, True, False, True, True)
-"""Which of five places belong to the best turns by words, if vectors are searched too.
+VECTORS_BESIDE_WORDS = 0.3
+"""The weight of vectors if half of the query's rare words are in a text.
 
 Vectors find what was told in other words, but they confuse names and numbers, and a question that has few words of its
-answer is the rule in long conversations.
+answer is the rule in long conversations: with a larger weight fewer turns are found than by words alone.
 """
+VECTORS_WITHOUT_WORDS = 0.8
+"""The weight of vectors if no text has a rare word of the query."""
+FEW_WORDS = 0.5
+"""The coverage below which the weight of vectors grows from `VECTORS_BESIDE_WORDS` to `VECTORS_WITHOUT_WORDS`."""
+FIRST_TURNS, BEST_BY_WORDS = 5, 2
+"""The best two turns by words are always among the first five."""
 UNRELATED_COSINE = 0.2
 """The lowest cosine at which a text without words of the query is found."""
 EXCERPTS_PER_TURN = 3
@@ -94,10 +100,7 @@ class _ScoredText:
 
 
 def rank_turns(query: TurnQuery, candidates: TurnCandidates, now: datetime) -> list[TurnHit]:
-    """Return the best `query.limit` turns, best first. A text that several conversations share is found in one of them.
-
-    Of every five turns, three are the best by words alone, as long as words find turns.
-    """
+    """Return the best `query.limit` turns, best first. A text that several conversations share is found in one of them."""
     scored = [_score(match, query, now) for match in _matches(query, candidates)]
     scored.sort(key=lambda item: (-item.score, -item.text.ts.timestamp(), item.text.seq))
     turns: dict[tuple[str, int], list[_ScoredText]] = {}
@@ -111,18 +114,14 @@ def rank_turns(query: TurnQuery, candidates: TurnCandidates, now: datetime) -> l
 
 
 def _promote_best_by_words(turns: Sequence[list[_ScoredText]]) -> list[list[_ScoredText]]:
-    """Give three of five places to the best turns by words, in the order of `BY_WORDS`; the others keep their order."""
+    """Move the best `BEST_BY_WORDS` turns by words up, so that they are among the first `FIRST_TURNS`."""
     found = [turn for turn in turns if max(item.by_words for item in turn) > 0]
     found.sort(key=lambda turn: -max(item.by_words for item in turn))
-    remaining = {id(turn): turn for turn in turns}
-    ranked: list[list[_ScoredText]] = []
-    for by_words in cycle(BY_WORDS):
-        if not remaining:
-            return ranked
-        candidates = (turn for turn in found if id(turn) in remaining)
-        best = next(candidates, None) if by_words else None
-        ranked.append(remaining.pop(id(best) if best is not None else next(iter(remaining))))
-    raise AssertionError
+    best = found[:BEST_BY_WORDS]
+    lower = [turn for turn in turns[FIRST_TURNS:] if any(turn is each for each in best)]
+    others = [turn for turn in turns if not any(turn is each for each in lower)]
+    start = FIRST_TURNS - len(lower)
+    return [*others[:start], *lower, *others[start:]]
 
 
 def _make_descending(hits: Sequence[TurnHit]) -> list[TurnHit]:
@@ -143,19 +142,30 @@ def _matches(query: TurnQuery, candidates: TurnCandidates) -> list[_TextMatch]:
     best = max((score.bm25 for score in scores), default=0.0) or 1.0
     coverage = max((score.coverage for score in scores), default=0.0)
     compared = candidates.cosines or (None,) * len(scores)
-    weight = vector_weight(coverage)
+    nearest = max((cosine for cosine in compared if cosine is not None), default=0.0)
+    weight = turn_vector_weight(coverage) if nearest > 0 else 0.0
+    certainty = (1 - weight) * coverage + weight * nearness(nearest)
     matches: list[_TextMatch] = []
     for text, score, cosine in zip(candidates.texts, scores, compared, strict=True):
-        by_words = coverage * score.bm25 / best
-        is_near = cosine is not None and cosine >= UNRELATED_COSINE
-        relevance = by_words
-        if cosine is not None:
-            relevance = (1 - weight) * by_words + weight * nearness(cosine)
-        if query.ordinal is not None or score.bm25 > 0 or (is_near and weight > 0):
+        by_words = score.bm25 / best
+        relevance = coverage * by_words
+        if cosine is not None and weight > 0:
+            near = max(cosine, 0.0) / nearest
+            relevance = certainty * ((1 - weight) * by_words + weight * near)
+        is_near = cosine is not None and cosine >= UNRELATED_COSINE and weight > 0
+        if query.ordinal is not None or score.bm25 > 0 or is_near:
             matches.append(
-                _TextMatch(text=text, words=by_words, cosine=cosine, relevance=relevance)
+                _TextMatch(text=text, words=coverage * by_words, cosine=cosine, relevance=relevance)
             )
     return matches
+
+
+def turn_vector_weight(coverage: float) -> float:
+    """Return the weight of vectors for a query, from 0 to 1, given the coverage of the best text."""
+    if coverage >= FEW_WORDS:
+        return VECTORS_BESIDE_WORDS * vector_weight(coverage)
+    missing = 1 - coverage / FEW_WORDS
+    return VECTORS_BESIDE_WORDS + (VECTORS_WITHOUT_WORDS - VECTORS_BESIDE_WORDS) * missing
 
 
 def _score(match: _TextMatch, query: TurnQuery, now: datetime) -> _ScoredText:

@@ -138,9 +138,9 @@ class ModelSettings:
     def recorded(self) -> JsonObject:
         """Return the settings as a round records them: as `stored`, with the values of headers masked."""
         stored = self.stored()
-        if self.extra_headers:
-            stored["extra_headers"] = dict.fromkeys(self.extra_headers, MASK)
-        return stored
+        if not self.extra_headers:
+            return stored
+        return {**stored, "extra_headers": dict.fromkeys(self.extra_headers, MASK)}
 
     def check_storable(self) -> None:
         """Check that the settings may be stored with a message: no header has a name such as `X-Gateway-Token`.

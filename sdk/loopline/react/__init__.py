@@ -50,6 +50,7 @@ from loopline.react.loop_options import merge_limits as merge_limits
 from loopline.react.loop_options import named_preset as named_preset
 from loopline.react.loop_options import presets_diff as presets_diff
 from loopline.react.loop_options import restore_limits as restore_limits
+from loopline.react.loop_options import settings_of as settings_of
 from loopline.react.loop_options import stored_limits as stored_limits
 from loopline.react.loop_options import stored_settings as stored_settings
 from loopline.react.model_requests import MIN_OUTPUT as MIN_OUTPUT

@@ -117,8 +117,9 @@ class Context:
         supported = model.capabilities.supported(
             self._options.settings, model.name, self._options.reasoning_effort or ""
         )
-        self._settings = None if supported is NOTHING_SET else supported.settings
-        self._recorded_settings: JsonObject = supported.settings.recorded()
+        is_set = supported is not NOTHING_SET
+        self._settings = supported.settings if is_set else None
+        self._recorded_settings: JsonObject = supported.settings.recorded() if is_set else {}
         self._dropped_settings = {**supported.dropped}
         self._decision_options: Options | None = None
         self._offered: tuple[object, object, object] = None, None, None

@@ -367,17 +367,23 @@ def merge_limits(*layers: Limits) -> Limits:
     A layer with the limit `reasoning_effort` also replaces the effort in the settings of earlier layers.
     """
     merged: Limits = {}
+    settings = UNSET
     for layer in layers:
-        before = merged.get("settings")
         merged.update(layer)
-        later = as_settings(layer["settings"]) if "settings" in layer else UNSET
-        if before is None:
-            before = UNSET
-        elif layer.get("reasoning_effort") is not None and before.reasoning_effort is not None:
-            before = before.without(["reasoning_effort"])
-        if before != UNSET or later != UNSET:
-            merged["settings"] = before.override(later)
-    return merged
+        if layer.get("reasoning_effort") is not None and settings.reasoning_effort is not None:
+            settings = settings.without(["reasoning_effort"])
+        if "settings" in layer:
+            settings = settings.override(settings_of(layer))
+    return merged if settings is UNSET else {**merged, "settings": settings}
+
+
+def settings_of(limits: Limits) -> ModelSettings:
+    """Return the settings of the model among the limits; without them, settings of which none is set.
+
+    Raises:
+        LooplineError: the settings are of another type, or not valid.
+    """
+    return as_settings(limits["settings"]) if "settings" in limits else UNSET
 
 
 def stored_limits(limits: Limits) -> dict[str, LimitValue]:
@@ -391,7 +397,9 @@ def stored_settings(limits: Limits) -> JsonObject:
     Raises:
         LooplineError: a header may not be stored, because its name says that it has a credential.
     """
-    settings = as_settings(limits["settings"]) if "settings" in limits else UNSET
+    if "settings" not in limits:
+        return {}
+    settings = settings_of(limits)
     settings.check_storable()
     return settings.stored()
 

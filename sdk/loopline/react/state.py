@@ -34,6 +34,9 @@ class TurnPayload:
     attachments: Sequence[Attachment] = ()
 
 
+_FILES = tl.BodyUnion[tl.FileAdded](tl.FileAdded)
+
+
 def result(
     timeline: tl.Timeline,
     number: int,
@@ -70,7 +73,18 @@ def result(
         late_input=late_input(timeline),
         output=_output_value(turn, completion, output) if completion else None,
         truncated=turn.is_truncated,
+        files=turn_files(timeline, number),
     )
+
+
+def turn_files(timeline: tl.Timeline, number: int) -> list[tl.TurnFile]:
+    """Return the files that a turn made or changed, without internal outputs."""
+    blocks = timeline.files.changed_in(number)
+    return [
+        tl.TurnFile(ref=block.ref, name=body.path, type=body.mime, size=body.size, body=body)
+        for block, body in _FILES.among(blocks)
+        if body.area == "files" or body.visibility == "external"
+    ]
 
 
 def _output_value(turn: tl.Turn, answer: tl.Completion, output: OutputType[Any] | None) -> object:

@@ -21,6 +21,7 @@ from loopline.sandbox.execution import ServedCall as ServedCall
 from loopline.sandbox.execution import Session as Session
 from loopline.sandbox.execution import StopProgram as StopProgram
 from loopline.sandbox.execution import parse_contract as parse_contract
+from loopline.sandbox.execution import report_failure as report_failure
 from loopline.sandbox.result import ExecutionResult as ExecutionResult
 from loopline.sandbox.result import ResultItem as ResultItem
 from loopline.sandbox.result import result_of as result_of

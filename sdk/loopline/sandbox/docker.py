@@ -8,7 +8,7 @@ import os
 import socket
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import cast
 
 from loopline.errors import LooplineError
 from loopline.models import Json, JsonObject
+from loopline.sandbox import run_folder
 from loopline.sandbox.docker_daemon import LABEL, DaemonError, DockerDaemon, DockerSettings
 from loopline.sandbox.execution import (
     Execution,
@@ -27,20 +28,6 @@ from loopline.sandbox.execution import (
     report_failure,
 )
 from loopline.sandbox.program_process import Launch, ProgramCost, ProgramProcess, StartedProgram
-from loopline.sandbox.run_folder import (
-    OUT,
-    SOCKET,
-    WORK,
-    DiskChannel,
-    RunFolder,
-    SharedFolder,
-    disk_size,
-    environment,
-    isolated_start,
-    make_shared_folder,
-    open_run_folder,
-    program_user,
-)
 from loopline.sandbox.seccomp_filter import filter_program, seccomp_feature
 
 SHARED = "/loopline"
@@ -51,13 +38,8 @@ _PIECE = 1 << 16
 _SCRIPTS = Path(__file__).with_name("supervisor")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Exit:
-    """The end of a program as reported by its supervisor, or the reason why the supervisor was `lost`."""
-
-    exit_code: int = 0
-    cost: ProgramCost = field(default_factory=ProgramCost)
-    lost: str = ""
+_End = asyncio.Future[tuple[Failure | int, ProgramCost]]
+"""The exit code of a program and its cost as reported by its supervisor, or the failure that the supervisor was lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +61,7 @@ class WarmContainer:
         self._daemon = daemon
         self._container = container
         self._control = control
-        self._running: dict[str, asyncio.Future[_Exit]] = {}
+        self._running: dict[str, _End] = {}
         self._hello: asyncio.Future[JsonObject] = asyncio.get_running_loop().create_future()
         self.lost: str = ""
         asyncio.get_running_loop().add_reader(control.fileno(), self._receive)
@@ -110,7 +92,7 @@ class WarmContainer:
             raise DaemonError(self.lost)
         stdin, stdout, stderr = os.pipe(), os.pipe(), os.pipe()
         inner = [stdin[0], stdout[1], stderr[1]]
-        end: asyncio.Future[_Exit] = asyncio.get_running_loop().create_future()
+        end: _End = asyncio.get_running_loop().create_future()
         self._running[name] = end
         try:
             await self._send({"begin": name}, [*inner, disk])
@@ -168,7 +150,7 @@ class WarmContainer:
                 memory_kills=_number(message, "memory_kills"),
                 refused_processes=_number(message, "refused_processes"),
             )
-            end.set_result(_Exit(exit_code=_number(message, "exit"), cost=cost))
+            end.set_result((_number(message, "exit"), cost))
 
     def _lose(self, reason: str) -> None:
         """Close the connection, and end all running programs with the reason."""
@@ -177,9 +159,10 @@ class WarmContainer:
         self.lost = reason
         asyncio.get_running_loop().remove_reader(self._control.fileno())
         self._control.close()
+        failure = Failure("sandbox", "supervisor_lost", reason)
         for end in self._running.values():
             if not end.done():
-                end.set_result(_Exit(lost=reason))
+                end.set_result((failure, ProgramCost()))
         if not self._hello.done():
             self._hello.set_exception(DaemonError(reason))
             self._hello.exception()  # mark it as retrieved, in case that `features` is not called
@@ -191,17 +174,15 @@ class ContainedProgram:
 
     name: str
     container: WarmContainer
-    end: asyncio.Future[_Exit]
+    end: _End
     stdin: asyncio.StreamWriter
     stdout: asyncio.StreamReader
     stderr: asyncio.StreamReader
 
     async def wait(self) -> Failure | int:
         """Wait for the end of the program, and return its exit code, or a failure if the container was lost."""
-        end = await asyncio.shield(self.end)
-        if end.lost:
-            return Failure("sandbox", "supervisor_lost", end.lost)
-        return end.exit_code
+        outcome, _ = await asyncio.shield(self.end)
+        return outcome
 
     async def stop(self) -> ProgramCost:
         """Kill the processes of the program. If the supervisor does not do it in 20 seconds, the container is removed."""
@@ -212,7 +193,8 @@ class ContainedProgram:
                     await asyncio.shield(self.end)
             except TimeoutError:
                 await self.container.close()
-        return self.end.result().cost
+        _, cost = self.end.result()
+        return cost
 
 
 async def start_container(
@@ -349,7 +331,7 @@ class _Warm:
     """A running container, and the folder that it shares with this process."""
 
     container: WarmContainer
-    folder: SharedFolder
+    folder: run_folder.SharedFolder
     features: SupervisorFeatures
 
 
@@ -422,11 +404,13 @@ class DockerSandbox:
         except (LooplineError, TimeoutError) as error:
             return report_failure(self.name, "isolation_unavailable", str(error))
         name = str(next(self._numbers))
-        disk = DiskChannel()
+        disk = run_folder.DiskChannel()
         try:
-            async with open_run_folder(warm.folder.path / name, program_user()) as folder:
+            async with run_folder.open_run_folder(
+                warm.folder.path / name, run_folder.program_user()
+            ) as folder:
                 await asyncio.to_thread(_write_request, folder, execution)
-                start = isolated_start(
+                start = run_folder.isolated_start(
                     execution,
                     seccomp,
                     user=folder.user,
@@ -465,7 +449,7 @@ class DockerSandbox:
                 raise DaemonError("; ".join(f"{f.name}: {f.detail}" for f in missing))
             await self._daemon.remove_unstarted()
             async with AsyncExitStack() as undo:
-                folder = await make_shared_folder(
+                folder = await run_folder.make_shared_folder(
                     self._parent, after_kill=self._daemon.sweep_command
                 )
                 undo.push_async_callback(folder.remove)
@@ -491,14 +475,14 @@ async def _remove(warm: _Warm) -> None:
     await warm.folder.remove()
 
 
-def _write_request(folder: RunFolder, execution: Execution) -> None:
+def _write_request(folder: run_folder.RunFolder, execution: Execution) -> None:
     """Write `run.json`, with the part of an execution that the supervisor reads and the program cannot see."""
     limits = execution.limits
-    size = disk_size(execution)
+    size = run_folder.disk_size(execution)
     owner = "" if os.getuid() == 0 else f",uid={folder.user},gid={folder.user}"
     document = {
         "user": folder.user,
-        "variables": dict(environment(execution, WORK, OUT, SOCKET)),
+        "variables": dict(run_folder.environment(execution)),
         "disk": f"{size.options}{owner}",
         "memory_bytes": limits.memory_bytes + size.size,
         "processes": limits.processes + 1,  # the first process of its namespace

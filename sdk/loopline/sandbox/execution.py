@@ -11,7 +11,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
+
+from msgspec import Meta, Struct, ValidationError, convert
 
 from loopline.errors import ToolError
 from loopline.models import Json, JsonObject
@@ -46,14 +48,15 @@ def parse_contract(contract: Json, turn_id: str = "") -> tuple[ContractFile, ...
         ToolError: the contract is not such a list, names a file outside `files/` and `outputs/` of the turn `turn_id`,
             or lists a file twice; the message names the entry.
     """
-    if not isinstance(contract, list) or len(contract) > MOST_FILES:
+    try:
+        entries = convert(contract, _Entries)
+    except ValidationError as error:
         raise ToolError(
-            f"contract must be a list of at most {MOST_FILES} files, each with a filename and a description"
-        )
+            f"contract must be a list of at most {MOST_FILES} objects with filename, description and visibility "
+            f"(external or internal): {error}"
+        ) from error
     files: dict[str, ContractFile] = {}
-    for number, entry in enumerate(contract, 1):
-        if not isinstance(entry, dict):
-            raise ToolError(f"contract[{number}] must be an object with filename and description")
+    for number, entry in enumerate(entries, 1):
         file = _parse_file(entry, f"contract[{number}]", turn_id)
         if file.name in files:
             raise ToolError(f"contract: {file.name} is listed twice")
@@ -61,20 +64,17 @@ def parse_contract(contract: Json, turn_id: str = "") -> tuple[ContractFile, ...
     return tuple(files.values())
 
 
-def _parse_file(entry: JsonObject, place: str, turn_id: str) -> ContractFile:
-    fields = {"filename": "", "description": "", "visibility": "external", **entry}
-    unknown = sorted(set(fields) - {"filename", "description", "visibility"})
-    if unknown:
-        raise ToolError(
-            f"{place}: the fields are filename, description and visibility, not {unknown[0]!r}"
-        )
-    filename = fields["filename"]
-    description = fields["description"]
-    visibility = fields["visibility"]
-    if not isinstance(filename, str) or not isinstance(description, str):
-        raise ToolError(f"{place}: filename and description must be strings")
-    if visibility not in ("external", "internal"):
-        raise ToolError(f"{place}: visibility must be external or internal, not {visibility!r}")
+class _Entry(Struct, frozen=True, forbid_unknown_fields=True):
+    filename: str
+    description: str = ""
+    visibility: Literal["external", "internal"] = "external"
+
+
+_Entries = Annotated[list[_Entry], Meta(max_length=MOST_FILES)]
+
+
+def _parse_file(entry: _Entry, place: str, turn_id: str) -> ContractFile:
+    filename = entry.filename
     match = _PATH.fullmatch(filename)
     parts = match[3].split("/") if match else []
     if match is None or len(filename) > LONGEST_PATH or any(p in ("", ".", "..") for p in parts):
@@ -86,8 +86,8 @@ def _parse_file(entry: JsonObject, place: str, turn_id: str) -> ContractFile:
     return ContractFile(
         area="files" if match[2] == "files" else "outputs",
         path=match[3],
-        description=description,
-        visibility="internal" if visibility == "internal" else "external",
+        description=entry.description,
+        visibility=entry.visibility,
     )
 
 

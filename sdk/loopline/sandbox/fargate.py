@@ -32,8 +32,6 @@ from loopline.sandbox.execution import (
 )
 from loopline.sandbox.program_process import Launch, ProgramCost, ProgramProcess
 from loopline.sandbox.run_folder import (
-    OUT,
-    SOCKET,
     WORK,
     RunFolder,
     RunFolders,
@@ -43,18 +41,8 @@ from loopline.sandbox.run_folder import (
     tool_modules,
 )
 from loopline.sandbox.seccomp_filter import FilterUnavailable, filter_program, seccomp_feature
+from loopline.sandbox.supervisor import frames
 from loopline.sandbox.supervisor.folders import remove_tree
-from loopline.sandbox.supervisor.frames import (
-    ADDRESSES,
-    CALLS,
-    ERRORS,
-    EXIT,
-    OUTPUT,
-    READY,
-    STOP,
-    frame,
-    frames,
-)
 from loopline.tasks import finish
 
 _EXCLUDED = frozenset({".git", "__pycache__", ".pytest_cache", "logs", "executed_programs"})
@@ -187,7 +175,7 @@ class TaskExchange:
         """
         number = self._written
         self._written += 1
-        content = frame(channel, data)
+        content = frames.frame(channel, data)
         if self._needs_addresses(number):
             content += await self._sign_more()
         await self._put(number, content)
@@ -204,7 +192,7 @@ class TaskExchange:
             number = self._written
             self._written += 1
             await self._put(number, await self._sign_more())
-        return frames(data)
+        return frames.frames(data)
 
     async def _put(self, number: int, content: bytes) -> None:
         """Write an object. A cancellation waits until it is written; otherwise it could appear after the removal of all objects."""
@@ -223,7 +211,7 @@ class TaskExchange:
         return number + self._ahead // 2 >= self._signed
 
     async def _sign_more(self) -> bytes:
-        return frame(ADDRESSES, json.dumps(await self.addresses()).encode())
+        return frames.frame(frames.ADDRESSES, json.dumps(await self.addresses()).encode())
 
 
 GRACE_SECONDS = 15.0
@@ -497,15 +485,15 @@ class FargateTask:
 
     async def _handle(self, channel: bytes, content: bytes) -> None:
         """Handle one frame of the task."""
-        if channel == OUTPUT:
+        if channel == frames.OUTPUT:
             self.stdout.feed_data(content)
-        elif channel == ERRORS:
+        elif channel == frames.ERRORS:
             self.stderr.feed_data(content)
-        elif channel == CALLS:
+        elif channel == frames.CALLS:
             await self._relay_calls(content)
-        elif channel == EXIT:
+        elif channel == frames.EXIT:
             self._exit = cast("JsonObject", json.loads(content))
-        elif channel == READY:
+        elif channel == frames.READY:
             self._is_ready = True
             # The manifest has secrets such as the token, and the task has read it.
             manifest = f"{self._bucket.prefix}input/manifest"
@@ -533,7 +521,7 @@ class FargateTask:
         """Send the bytes of the call server to the task."""
         try:
             while data := await reader.read(1 << 18):
-                await self._exchange.write(CALLS, data)
+                await self._exchange.write(frames.CALLS, data)
         except AwsError as error:  # ends the execution: the program would wait for its answer
             if not self._answer_error.done():
                 self._answer_error.set_exception(error)
@@ -559,7 +547,7 @@ class FargateTask:
         """Send STOP to the supervisor; if the task has not stopped after 15 seconds, let ECS stop it."""
         if self._is_ready:
             with suppress(AwsError):
-                await self._exchange.write(STOP, b"")
+                await self._exchange.write(frames.STOP, b"")
             done, _ = await asyncio.wait([end], timeout=GRACE_SECONDS)
             if done:
                 return
@@ -637,7 +625,7 @@ class FargateSandbox:
                 start = isolated_start(execution, seccomp, in_group=False, has_landlock=False)
                 task = FargateTask(self._aws, self._settings, execution, folder)
                 launch = Launch(
-                    begin=partial(task.begin, start, environment(execution, WORK, OUT, SOCKET)),
+                    begin=partial(task.begin, start, environment(execution)),
                     start=start,
                     isolation=self.name,
                     user=folder.user,  # the calls are relayed by this process

@@ -168,7 +168,7 @@ class BubblewrapSandbox:
             options = self._options(folder, execution.bundle_root, prepared.script, keeper)
             options[1:1] = ["--info-fd", str(entry.descriptor)]
             python = [self._python, "-I", "-S", "-B", "-u", f"/run/{prepared.script.name}"]
-            variables = environment(execution, WORK, OUT, SOCKET)
+            variables = environment(execution)
             launch = Launch(
                 begin=partial(_begin, [*options, *python], variables, entry, [keeper, disk.inner]),
                 start=start,
@@ -200,6 +200,8 @@ class BubblewrapSandbox:
             options += ["--perms", "0755", "--dir", folder_path]
         options += ["--ro-bind", "/usr", "/usr", *self._system]
         options += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"]
+        # The command line of the kernel can have names of the host.
+        options += ["--ro-bind", "/dev/null", "/proc/cmdline"]
         options += ["--perms", "0755", "--tmpfs", "/tmp", "--perms", "0755", "--tmpfs", "/run"]
         if folder is not None and script is not None:
             options += ["--perms", "0755", "--dir", WORK, "--perms", "0755", "--dir", OUT]

@@ -407,7 +407,15 @@ def remove_folder(path: Path) -> None:
         _logger.warning("%s is not removed: %s", path, problem)
 
 
-def environment(execution: Execution, work: str, out: str, socket: str) -> Mapping[str, str]:
+USER = 1001
+"""The user id of isolated programs."""
+WORK, OUT, SOCKET = "/workspace/work", "/workspace/out", "/tmp/supervisor.sock"
+"""The paths of its folders and of the socket for its calls, as an isolated program sees them."""
+
+
+def environment(
+    execution: Execution, work: str = WORK, out: str = OUT, socket: str = SOCKET
+) -> Mapping[str, str]:
     """Return the environment of a program. It inherits no variables of this process.
 
     `work`, `out` and `socket` are paths as the program sees them.
@@ -539,12 +547,6 @@ class RunFolders:
         self._shared = None
         if shared is not None:
             await shared.remove()
-
-
-USER = 1001
-"""The user id of isolated programs."""
-WORK, OUT, SOCKET = "/workspace/work", "/workspace/out", "/tmp/supervisor.sock"
-"""The paths of its folders and of the socket for its calls, as an isolated program sees them."""
 
 
 def program_user() -> int:

@@ -51,6 +51,38 @@ class IndexBase:
     changed: frozenset[int]
 
 
+class PieceIndex(Protocol):
+    """The static vectors of the pieces of all chunks of an index. Any thread may use them."""
+
+    def similar(
+        self,
+        query: str,
+        rarity: Callable[[str], float],
+        *,
+        limit: int,
+        numbers: Collection[int] = (),
+        among: Collection[int] | None = None,
+    ) -> Mapping[int, float]:
+        """Return the cosine of the query and the nearest piece of a chunk, by the number of the chunk.
+
+        The chunks are the `limit` nearest ones, with `among` only those with these numbers, and those with `numbers`.
+        `rarity` returns the weight of a word of the query. The result is empty if the query has no known word.
+        """
+        ...
+
+
+class PieceEmbedder(Protocol):
+    """Makes static vectors of chunks without a model. Any thread may use it."""
+
+    def embed_pieces(self, chunks: Sequence[Chunk]) -> list[bytes]:
+        """Return the vectors of the pieces of each chunk, as concatenated rows of 8-bit integers."""
+        ...
+
+    def load_pieces(self, rows: Sequence[tuple[int, bytes]]) -> PieceIndex:
+        """Return the index of the vectors that `embed_pieces` made, with the numbers of their chunks, in this order."""
+        ...
+
+
 class Index(Protocol):
     """A full-text index of chunks with the numbers 1, 2, 3, …. Any thread may use it."""
 
@@ -70,6 +102,24 @@ class Index(Protocol):
         """Return the chunks that have the most or the rarest terms of the query, among them the best `limit` chunks.
 
         Any text is a valid query. With `among`, only chunks with these numbers are returned.
+
+        Raises:
+            IndexDamaged: the index cannot be read and must be built again.
+        """
+        ...
+
+    def similar(
+        self,
+        query: str,
+        *,
+        limit: int,
+        numbers: Collection[int] = (),
+        among: Collection[int] | None = None,
+    ) -> Mapping[int, float]:
+        """Return the cosine of the query and the static vectors of a chunk, by the number of the chunk.
+
+        The chunks are the `limit` nearest ones, with `among` only those with these numbers, and those with `numbers`.
+        The result is empty if the index has no static vectors.
 
         Raises:
             IndexDamaged: the index cannot be read and must be built again.

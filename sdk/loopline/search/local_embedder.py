@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import file_digest
 from importlib import import_module
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Protocol, cast
 
 import numpy as np
@@ -17,6 +20,9 @@ from tokenizers import Tokenizer
 
 from loopline.models import Json
 from loopline.search.embedder import EmbeddingError, Vector
+from loopline.search.onnx_export import EXPORT_VERSION, EncoderTensors, export_encoder
+
+logger: logging.Logger = logging.getLogger("loopline")
 
 Matrix = NDArray[np.float32]
 
@@ -207,8 +213,11 @@ class Prefixes:
 class LocalEmbedder:
     """An embedder for a sentence-transformers folder: `config.json`, `tokenizer.json` and the weights."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, exports: Path | None = None) -> None:
         """Load the weights, which takes about a second for each 100 MB.
+
+        With `exports`, a folder for derived files, a BERT model without a `model.onnx` is exported there once with 8-bit
+        weights if onnxruntime and onnx are installed; otherwise NumPy computes it, about ten times slower.
 
         Raises:
             EmbeddingError: a file is missing, or the kind of model is not supported; the message names the file.
@@ -216,8 +225,8 @@ class LocalEmbedder:
         if not folder.is_dir():
             raise EmbeddingError(f"{folder} is not a folder with a model")
         self._prefixes = read_prefixes(folder)
-        self._encoder, weights = _load_encoder(folder)
         self._tokenizer = _load_tokenizer(folder)
+        self.encoder, weights, self._precision = _load_encoder(folder, exports, self._tokenizer)
         self._revision = weights_digest(weights)
         self._name = folder.name
 
@@ -225,12 +234,12 @@ class LocalEmbedder:
     def key(self) -> str:
         """The digest of the weights, the precision and the prefixes."""
         prefixes = f"{self._prefixes.query!r}/{self._prefixes.passage!r}"
-        return f"local/{self._name}/{self._revision}/float32/{prefixes}"
+        return f"local/{self._name}/{self._revision}/{self._precision}/{prefixes}"
 
     @property
     def dimensions(self) -> int:
         """The number of coordinates of each vector."""
-        return self._encoder.dimensions
+        return self.encoder.dimensions
 
     @property
     def batch(self) -> int:
@@ -255,7 +264,7 @@ class LocalEmbedder:
         tokens = [encoding.ids for encoding in encodings]
         vectors: list[Vector] = []
         for start in range(0, len(tokens), BATCH):
-            rows = self._encoder.encode(tokens[start : start + BATCH])
+            rows = self.encoder.encode(tokens[start : start + BATCH])
             vectors += [row.astype("<f4").tobytes() for row in rows]
         return vectors
 
@@ -374,8 +383,21 @@ def read_prefixes(folder: Path) -> Prefixes:
             return Prefixes()
 
 
-def _load_encoder(folder: Path) -> tuple[_Encoder, Path]:
-    """Load the encoder of a folder; return it and the file of its weights.
+CHECKED_TEXTS = (
+    "How is a token renewed before it expires?",
+    "def read_lines(path): return path.read_text().splitlines()",
+    "The server answers 404 if the page was removed. Clients must not ask again for an hour.",
+    "Rivers and bridges are mended in spring, when the snow of the mountains is gone. " * 4,
+)
+"""The texts whose vectors an export must have too, but for rounding."""
+LEAST_COSINE = 0.95
+"""The smallest cosine of an exported network's vector and that of the weights; 0.99 is usual."""
+
+
+def _load_encoder(
+    folder: Path, exports: Path | None, tokenizer: _Tokenizer
+) -> tuple[_Encoder, Path, str]:
+    """Load the encoder of a folder; return it, the file of its weights, and its precision.
 
     Raises:
         EmbeddingError: the weights are missing, or the kind of model is not supported.
@@ -383,7 +405,35 @@ def _load_encoder(folder: Path) -> tuple[_Encoder, Path]:
     first_token = _takes_first_token(folder)
     for name in _ONNX:
         if (folder / name).is_file():
-            return _OnnxEncoder(folder / name, takes_first_token=first_token), folder / name
+            path = folder / name
+            return _OnnxEncoder(path, takes_first_token=first_token), path, "float32"
+    shape = _read_shape(folder, takes_first_token=first_token)
+    weights = folder / "model.safetensors"
+    if not weights.is_file():
+        raise EmbeddingError(f"{folder} has neither model.safetensors nor model.onnx")
+    if exports is not None and all(map(find_spec, ("onnxruntime", "onnx"))):
+        exported = exports / f"{weights_digest(weights)}-v{EXPORT_VERSION}.onnx"
+        if exported.is_file() or _export(shape, weights, exported, tokenizer):
+            encoder = _OnnxEncoder(exported, takes_first_token=first_token)
+            return encoder, weights, f"int8-v{EXPORT_VERSION}"
+    return _load_bert(shape, weights, _read_tensors(weights)), weights, "float32"
+
+
+def _load_bert(shape: BertShape, weights: Path, tensors: Mapping[str, Matrix]) -> Bert:
+    """Return the encoder with the tensors of the file `weights`.
+
+    Raises:
+        EmbeddingError: a tensor is missing.
+    """
+    try:
+        return Bert(shape, tensors)
+    except (KeyError, ValueError) as error:
+        raise EmbeddingError(
+            f"{weights} does not have the weights of a BERT model: {error}"
+        ) from error
+
+
+def _read_shape(folder: Path, *, takes_first_token: bool) -> BertShape:
     match _read_json(folder / "config.json"):
         case {
             "model_type": "bert",
@@ -392,24 +442,69 @@ def _load_encoder(folder: Path) -> tuple[_Encoder, Path]:
             "num_attention_heads": int() as heads,
             "layer_norm_eps": float() as epsilon,
         }:
-            shape = BertShape(
-                layers=layers, heads=heads, epsilon=epsilon, takes_first_token=first_token
+            return BertShape(
+                layers=layers, heads=heads, epsilon=epsilon, takes_first_token=takes_first_token
             )
         case _:
             raise EmbeddingError(
                 f"{folder}/config.json is not of a BERT model, the only kind that is computed without PyTorch: "
                 "export the model to model.onnx, or install loopline[semantic] and write sentence-transformers:<folder>"
             )
-    weights = folder / "model.safetensors"
-    if not weights.is_file():
-        raise EmbeddingError(f"{folder} has neither model.safetensors nor model.onnx")
+
+
+def _read_tensors(weights: Path) -> dict[str, Matrix]:
+    """Read the tensors of a file by their names without the prefix `bert.`.
+
+    Raises:
+        EmbeddingError: the file is damaged.
+    """
     try:
         tensors = cast(_SafeTensors, import_module("safetensors.numpy")).load_file(weights)
-        return Bert(shape, tensors), weights
-    except (KeyError, ValueError) as error:
-        raise EmbeddingError(
-            f"{weights} does not have the weights of a BERT model: {error}"
-        ) from error
+    except ValueError as error:
+        raise EmbeddingError(f"{weights} cannot be read: {error}") from error
+    return {name.removeprefix("bert."): tensor for name, tensor in tensors.items()}
+
+
+def _export(shape: BertShape, weights: Path, exported: Path, tokenizer: _Tokenizer) -> bool:
+    """Write the network with 8-bit weights; return False if its vectors differ too much, and log it.
+
+    The file is complete or missing, also if the process is killed.
+
+    Raises:
+        EmbeddingError: the folder cannot be written to.
+    """
+    tensors = _read_tensors(weights)
+    encoder = _load_bert(shape, weights, tensors)
+    network = export_encoder(
+        EncoderTensors(
+            layers=shape.layers,
+            heads=shape.heads,
+            epsilon=shape.epsilon,
+            tensors={name: tensor.astype(np.float32) for name, tensor in tensors.items()},
+        )
+    )
+    texts = [encoding.ids for encoding in tokenizer.encode_batch(list(CHECKED_TEXTS))]
+    try:
+        exported.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with NamedTemporaryFile(dir=exported.parent, suffix=".new", delete=False) as file:
+            file.write(network)
+        path = Path(file.name)
+        try:
+            quantized = _OnnxEncoder(path, takes_first_token=shape.takes_first_token)
+            cosine = float((quantized.encode(texts) * encoder.encode(texts)).sum(axis=1).min())
+            if cosine >= LEAST_COSINE:
+                path.replace(exported)
+                return True
+        finally:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise EmbeddingError(f"{exported} cannot be written: {error}") from error
+    logger.warning(
+        "%s is computed by NumPy, because 8-bit weights change its vectors: cosine %.3f",
+        weights,
+        cosine,
+    )
+    return False
 
 
 def _takes_first_token(folder: Path) -> bool:

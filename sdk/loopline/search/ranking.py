@@ -8,10 +8,18 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from loopline.search.index import Candidates, Chunk, IndexBase, Kind, QueryTerm
+from loopline.search.index import (
+    Candidates,
+    Chunk,
+    IndexBase,
+    Kind,
+    PieceEmbedder,
+    PieceIndex,
+    QueryTerm,
+)
 
 _STOP_WORDS = """
 a about am an and any are as at be been but by can could did do does each else for from get had has
@@ -33,6 +41,9 @@ _JOINT = re.compile(_JOINT_PATTERN)
 _JOINT_OF_BYTES = re.compile(_JOINT_PATTERN.encode())
 _ONLY_NAMES = bytes(code if chr(code).isalnum() and code < 128 else 32 for code in range(256))
 """A translation table that keeps ASCII letters and digits and replaces every other byte by a space."""
+_NAME = re.compile(r"[^\W\d]\w*")
+LONGEST_DEFINING_WORD = 12
+"""The characters before a name in which the word of its definition is looked for."""
 LONGEST_QUERY = 24
 KIND_WEIGHT: dict[Kind, float] = {"prose": 1.0, "source": 0.85, "tests": 0.6, "other": 0.5}
 HISTORY = re.compile(
@@ -47,6 +58,28 @@ TYPICAL_CHARACTERS = 1_200
 COVERAGE_WEIGHT = 0.5
 PHRASE_BONUS = 1.2
 TITLE_PHRASE_BONUS = 1.5
+DEFINITION_BONUS = 1.5
+SHORTEST_NAME = 3
+DEFINING_WORDS = (
+    *(
+        "class",
+        "const",
+        "def",
+        "enum",
+        "fn",
+        "func",
+        "function",
+        "impl",
+        "interface",
+        "let",
+        "macro",
+        "module",
+    ),
+    *("mod", "namespace", "package", "struct", "trait", "type", "union", "var", "void", "#define"),
+)
+"""The words before the name of a definition, in many languages."""
+MOST_NAMES = 8
+"""The names of code in a query that are looked for."""
 RAREST_SHARE = 1e-4
 """The share from which the rarity of a term without chunks is computed; in an index of known size it is half a chunk."""
 _SUBSTRING_FROM = 5
@@ -100,6 +133,47 @@ def query_phrases(query: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(phrase.lower() for phrase in full + names[:8]))
 
 
+def query_names(query: str) -> tuple[str, ...]:
+    """Return the names of code in a query, in lower case and without their qualifiers, at most `MOST_NAMES`.
+
+    These are names with capitals inside, with underscores, with dots between their parts, and those before `()`.
+    """
+    names: dict[str, None] = {}
+    for token in query.split():
+        bare = token.strip(",:;!?[]{}<>\"'`*.")
+        called = bare.endswith(")") and "(" in bare[1:]
+        path = [part for part in _NAME.findall(bare.partition("(")[0]) if part]
+        joined = bare.partition("(")[0]
+        is_dotted = len(path) > 1 and joined == ".".join(path)
+        for name in path[-1:] if is_dotted or called else path:
+            if len(name) < SHORTEST_NAME:
+                continue
+            if is_dotted or called or "_" in name or _is_compound(name):
+                names[name.lower()] = None
+    return tuple(names)[:MOST_NAMES]
+
+
+def defines(text: str, names: Iterable[str]) -> bool:
+    """Return True if the text, in lower case, has the definition of a function, type or constant with one of the names."""
+    for name in names:
+        start = text.find(name)
+        while start >= 0:
+            end = start + len(name)
+            before = text[max(start - LONGEST_DEFINING_WORD, 0) : start].split("\n")[-1]
+            word = before.rstrip().rpartition(" ")[2].rpartition("\t")[2]
+            is_word = before[-1:].isspace() and not _continues_name(text[end : end + 1])
+            if is_word and word in DEFINING_WORDS:
+                return True
+            if not before and text[end : end + 3] == " = ":
+                return True
+            start = text.find(name, end)
+    return False
+
+
+def _continues_name(character: str) -> bool:
+    return character.isalnum() or character == "_"
+
+
 def _is_compound(token: str) -> bool:
     return token.isascii() and token.isalnum() and _JOINT.search(token) is not None
 
@@ -116,6 +190,11 @@ class WordScore:
     coverage: float
 
 
+def rarity(share: float, size: int) -> float:
+    """Return the weight of a word that this share of the `size` chunks of an index has; 0 chunks count as half a chunk."""
+    return math.log(1 + 1 / max(share, 0.5 / max(size, 1)))
+
+
 def score_by_words(
     query: str, terms: Sequence[QueryTerm], chunks: Iterable[Chunk], *, size: int = 0
 ) -> list[WordScore]:
@@ -127,7 +206,8 @@ def score_by_words(
     rarest = max(RAREST_SHARE, 0.5 / size) if size else RAREST_SHARE
     patterns = [_TermPattern(term, rarest) for term in terms]
     phrases = query_phrases(query)
-    return [_score(chunk, patterns, phrases) for chunk in chunks]
+    names = query_names(query)
+    return [_score(chunk, patterns, phrases, names) for chunk in chunks]
 
 
 class _TermPattern:
@@ -145,7 +225,12 @@ class _TermPattern:
         self.occurrences: Callable[[str], list[str]] = re.compile(pattern).findall
 
 
-def _score(chunk: Chunk, patterns: list[_TermPattern], phrases: tuple[str, ...]) -> WordScore:
+def _score(
+    chunk: Chunk,
+    patterns: list[_TermPattern],
+    phrases: tuple[str, ...],
+    names: tuple[str, ...],
+) -> WordScore:
     title = chunk.title.lower()
     path = chunk.path.lower()
     text = chunk.text.lower()
@@ -165,6 +250,8 @@ def _score(chunk: Chunk, patterns: list[_TermPattern], phrases: tuple[str, ...])
     score = total * KIND_WEIGHT[chunk.kind] * (1 - COVERAGE_WEIGHT * (1 - share))
     if is_history(chunk.path):
         score *= HISTORY_WEIGHT
+    if names and chunk.kind == "source" and defines(text, names):
+        score *= DEFINITION_BONUS
     for phrase in phrases:
         if phrase in title:
             score *= TITLE_PHRASE_BONUS
@@ -189,11 +276,16 @@ def _stem(token: str) -> str:
 class MemoryIndex:
     """An index in memory for a few thousand chunks, and the specification of the protocol."""
 
-    def __init__(self, chunks: Iterable[Chunk]) -> None:
+    def __init__(self, chunks: Iterable[Chunk], static: PieceEmbedder | None = None) -> None:
+        """Index the chunks; with `static`, also by their static vectors."""
         self._chunks = tuple(
             (chunk, word_stems(f"{chunk.title}\n{chunk.path}\n{chunk.text}")) for chunk in chunks
         )
         self._holding = Counter(stem for _, stems in self._chunks for stem in stems)
+        self._pieces: PieceIndex | None = None
+        if static is not None:
+            vectors = static.embed_pieces([chunk for chunk, _ in self._chunks])
+            self._pieces = static.load_pieces(list(enumerate(vectors, start=1)))
 
     @property
     def size(self) -> int:
@@ -222,6 +314,22 @@ class MemoryIndex:
                 if not chunk_stems.isdisjoint(query_stems) and (among is None or number in among)
             },
         )
+
+    def similar(
+        self,
+        query: str,
+        *,
+        limit: int,
+        numbers: Collection[int] = (),
+        among: Collection[int] | None = None,
+    ) -> Mapping[int, float]:
+        """Return the cosines of the chunks nearest to the query, and of the chunks `numbers`; empty without vectors."""
+        if self._pieces is None:
+            return {}
+        return self._pieces.similar(query, self._rarity, limit=limit, numbers=numbers, among=among)
+
+    def _rarity(self, word: str) -> float:
+        return rarity(self._holding[word_stem(word)] / max(self.size, 1), self.size)
 
     def read(self, numbers: Sequence[int]) -> list[Chunk]:
         """Return the chunks with these numbers, in this order."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -19,12 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loopline.search.embedder import Embedder, EmbeddingError, Vector
-from loopline.search.file_lock import open_lock_file
+from loopline.search.file_lock import lock_file, open_lock_file
 from loopline.search.index import Index
 from loopline.search.vectors import (
     PASSAGE_TEXT_VERSION,
     CosineFunction,
     Neighbour,
+    VectorCache,
     VectorIndex,
     VectorProgress,
     passage_text,
@@ -36,6 +38,10 @@ MAX_UNFINISHED = 4
 DIGEST_BYTES = 16
 UNFINISHED = ".growing"
 """The suffix of the file of vectors during a build. The name of the file of digests has `-digests` after the suffix."""
+CACHED = ".cached"
+"""The suffix of the file of vectors of single texts. Its file of digests has `-digests` after the suffix."""
+CACHED_BYTES = 64 << 20
+"""The size from which a file of single vectors starts again from empty."""
 LOCK_SECONDS = 0.2
 """The pause between attempts to lock while another process makes vectors of the same model."""
 _Rows = NDArray[np.float32]
@@ -91,6 +97,10 @@ class VectorFiles:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+
+    def cache(self, embedder: Embedder) -> VectorCache:
+        """Return the cache of the vectors of single texts by the embedder. A build uses its vectors too."""
+        return _CachedTexts(_Files(self._directory, "single texts", embedder))
 
     def open(self, signature: str, embedder: Embedder, size: int) -> VectorIndex | None:
         """Return the vectors of the index with `size` chunks, or None if some are missing."""
@@ -188,7 +198,35 @@ class _Files:
         return _Base(rows, _digests_of(path).read_bytes(), index.base.changed)
 
     def _load_earlier(self) -> _Earlier:
-        return _Earlier(self._find_other_rows(".vectors", UNFINISHED))
+        return _Earlier(self._find_other_rows(".vectors", UNFINISHED, CACHED))
+
+    def read_cached(self) -> dict[bytes, Vector]:
+        """Return the vectors of single texts by the digest of their text; vectors that were cut off are left out."""
+        found: dict[bytes, Vector] = {}
+        for rows, digests in self._find_other_rows(CACHED):
+            for row, vector in enumerate(rows):
+                found[digests[row * DIGEST_BYTES : (row + 1) * DIGEST_BYTES]] = vector.tobytes()
+        return found
+
+    def append_cached(self, vectors: Mapping[bytes, Vector]) -> None:
+        """Append vectors of single texts. Other processes that append wait.
+
+        Raises:
+            OSError: the folder cannot be written to.
+        """
+        path = self.vectors.with_suffix(CACHED)
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with lock_file(self._directory / f"{self.model}.cache-lock"):
+            if path.exists() and path.stat().st_size > CACHED_BYTES:
+                # Removed and not truncated: another process may have mapped the rows.
+                _digests_of(path).unlink(missing_ok=True)
+                path.unlink()
+            with path.open("ab") as rows, _digests_of(path).open("ab") as digests:
+                complete = min(rows.tell() // self._row_bytes, digests.tell() // DIGEST_BYTES)
+                rows.truncate(complete * self._row_bytes)
+                digests.truncate(complete * DIGEST_BYTES)
+                rows.write(b"".join(vectors.values()))
+                digests.write(b"".join(vectors))
 
     def _count_valid_rows(self, growing: Path) -> int:
         """Return the number of valid rows of an unfinished build: whole batches in which all vectors have length 1."""
@@ -209,7 +247,9 @@ class _Files:
         for path in [path for suffix in suffixes for path in self._paths(suffix)]:
             rows = self._map_rows(path)
             if rows is not None and path != self.vectors.with_suffix(UNFINISHED):
-                usable = self._count_valid_rows(path) if path.suffix == UNFINISHED else len(rows)
+                usable = len(rows)
+                if path.suffix == UNFINISHED:
+                    usable = self._count_valid_rows(path)
                 candidates.append((rows[:usable], _digests_of(path).read_bytes()))
         return candidates
 
@@ -221,7 +261,7 @@ class _Files:
         try:
             rows, partial_row = divmod(vectors.stat().st_size, self._row_bytes)
             digests, partial_digest = divmod(_digests_of(vectors).stat().st_size, DIGEST_BYTES)
-            if vectors.suffix != UNFINISHED:
+            if vectors.suffix == ".vectors":
                 if partial_row or partial_digest or rows != digests:
                     return None
                 os.utime(vectors)
@@ -231,6 +271,42 @@ class _Files:
             return np.memmap(vectors, dtype="<f4", mode="r", shape=shape)
         except OSError:
             return None
+
+
+class _CachedTexts:
+    """The vectors of single texts in a file, and in memory once they are read."""
+
+    def __init__(self, files: _Files) -> None:
+        self._files = files
+        self._vectors: dict[bytes, Vector] | None = None
+        self._lock = threading.Lock()
+
+    def find(self, texts: Collection[str]) -> dict[str, Vector]:
+        """Return the vectors of those of the texts that have one. The first call reads the file."""
+        with self._lock:
+            if self._vectors is None:
+                self._vectors = self._files.read_cached()
+            digests = {text: _digest(text) for text in texts}
+            return {
+                text: self._vectors[digest]
+                for text, digest in digests.items()
+                if digest in self._vectors
+            }
+
+    def add(self, vectors: Mapping[str, Vector]) -> None:
+        """Store the vectors of these texts.
+
+        Raises:
+            EmbeddingError: the folder cannot be written to.
+        """
+        new = {_digest(text): vector for text, vector in vectors.items()}
+        with self._lock:
+            if self._vectors is not None:
+                self._vectors.update(new)
+        try:
+            self._files.append_cached(new)
+        except OSError as error:
+            raise EmbeddingError(f"a vector cannot be written: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from array import array
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,6 +14,12 @@ from loopline.search.index import Chunk, Index
 
 PASSAGE_TEXT_VERSION = 2
 """Part of the name of stored vectors: increment it when `passage_text` returns another text for the same chunk."""
+STATIC_TABLE_DIGEST = "61d2191acb5659f2a92f96311a5d0619421797d286ea75d276bbb3acbfab38af"
+"""The SHA-256 digest of the table of static vectors. Another table makes other vectors, so stored vectors would not fit."""
+STATIC_VERSION = 1
+"""Increment it when the same text gets another static vector from the same table."""
+STATIC_KEY = f"static/{STATIC_TABLE_DIGEST[:16]}/{STATIC_VERSION}"
+"""The key of stored static vectors. It is here so that NumPy is not imported for it."""
 DESCRIPTION_CHARACTERS = 400
 """The length of the description that is embedded. A longer text has several subjects, and its vector is similar to none."""
 READ_CHARACTERS = 4_000
@@ -116,8 +122,43 @@ class VectorIndex(Protocol):
         ...
 
 
+class VectorCache(Protocol):
+    """Vectors of single texts by one embedder, which stay stored. Any thread may use it, and the calls block."""
+
+    def find(self, texts: Collection[str]) -> dict[str, Vector]:
+        """Return the vectors of those of the texts that have one."""
+        ...
+
+    def add(self, vectors: Mapping[str, Vector]) -> None:
+        """Store the vectors of these texts.
+
+        Raises:
+            EmbeddingError: they cannot be written.
+        """
+        ...
+
+
+class MemoryVectorCache:
+    """A cache in memory, and the specification of the protocol."""
+
+    def __init__(self) -> None:
+        self._vectors: dict[str, Vector] = {}
+
+    def find(self, texts: Collection[str]) -> dict[str, Vector]:
+        """Return the vectors of those of the texts that have one."""
+        return {text: self._vectors[text] for text in texts if text in self._vectors}
+
+    def add(self, vectors: Mapping[str, Vector]) -> None:
+        """Store the vectors of these texts."""
+        self._vectors.update(vectors)
+
+
 class VectorStore(Protocol):
     """Stores vectors by the signature of an index and the key of an embedder. Methods may block."""
+
+    def cache(self, embedder: Embedder) -> VectorCache:
+        """Return the cache of the vectors of single texts by the embedder."""
+        ...
 
     def open(self, signature: str, embedder: Embedder, size: int) -> VectorIndex | None:
         """Return the vectors of the index with `size` chunks, or None if some are missing."""
@@ -198,7 +239,12 @@ class MemoryVectors:
 
     def __init__(self) -> None:
         self._texts: dict[tuple[str, str], Vector] = {}
+        self._caches: dict[str, MemoryVectorCache] = {}
         self._indexes: dict[tuple[str, str], MemoryVectorIndex] = {}
+
+    def cache(self, embedder: Embedder) -> VectorCache:
+        """Return the cache of the vectors of single texts by the embedder."""
+        return self._caches.setdefault(embedder.key, MemoryVectorCache())
 
     def open(self, signature: str, embedder: Embedder, size: int) -> VectorIndex | None:
         """Return the vectors of the index with `size` chunks, or None."""

@@ -269,6 +269,15 @@ class CitedSourceAnswer(BaseModel):
     favicon_url: str
 
 
+class TurnFileAnswer(BaseModel):
+    """A file that a turn made or changed: its ref, its path, its MIME type, and its size in bytes."""
+
+    ref: str
+    name: str
+    type: str
+    size: int
+
+
 class TokensAnswer(BaseModel):
     """The numbers of tokens that a turn used."""
 
@@ -297,6 +306,7 @@ class TurnAnswer(BaseModel):
     late_input: list[str]
     output: JsonValue
     truncated: bool
+    files: list[TurnFileAnswer]
 
 
 class RuleAnswer(BaseModel):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 
 from loopline.errors import BundleError, RefError, ToolError
 from loopline.files import Folder
 from loopline.models import Json, JsonObject, YamlDocument, YamlError, read_yaml
+from loopline.names import nearest_name
 from loopline.timeline import Source
 from loopline.timeline.workspace_paths import check_names
 
@@ -122,12 +122,22 @@ def read_tools(path: Path, stored: bytes) -> tuple[SkillTool, ...]:
     return tuple(tools)
 
 
-def _document(path: Path, stored: bytes) -> YamlDocument:
+def decode_text(path: Path, stored: bytes) -> str:
+    """Decode the content of a file, without a byte order mark.
+
+    Raises:
+        BundleError: it is not UTF-8; the message names file and line.
+    """
     try:
-        return read_yaml(stored.decode("utf-8-sig"))
+        return stored.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = stored.count(b"\n", 0, error.start) + 1
         raise BundleError(f"{path}:{line}: not UTF-8: {error.reason}") from error
+
+
+def _document(path: Path, stored: bytes) -> YamlDocument:
+    try:
+        return read_yaml(decode_text(path, stored))
     except YamlError as error:
         raise BundleError(f"{path}:{error.line}: {error.problem}") from error
 
@@ -169,10 +179,9 @@ class _Rows:
         """
         for key, value in row.items():
             if key not in keys and key not in unused:
-                near = get_close_matches(key, keys, 1, 0.0)[0]
-                raise BundleError(
-                    self.at(index, f"the key {key!r} is unknown, the nearest is {near!r}")
-                )
+                near = nearest_name(key, keys)
+                problem = f"the key {key!r} is unknown, the nearest is {near!r}"
+                raise BundleError(self.at(index, problem))
             if isinstance(value, dict | list):
                 raise BundleError(self.at(index, f"{key!r} must be a text"))
 

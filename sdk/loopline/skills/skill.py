@@ -6,7 +6,6 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from hashlib import sha256
 from pathlib import Path
@@ -16,21 +15,7 @@ from loopline.errors import BundleError
 from loopline.models import Json, YamlDocument, YamlError, read_yaml
 from loopline.names import nearest_name
 from loopline.refs import SkillRef
-from loopline.skills.companions import (
-    COMPACT_FILE,
-    COMPANION_BYTES,
-    LISTED,
-    SOURCES_FILE,
-    TOOLS_FILE,
-    FolderFiles,
-    SkillFile,
-    SkillSources,
-    SkillTool,
-    folder_files,
-    read_sources,
-    read_tools,
-    tool_lines,
-)
+from loopline.skills import companions
 from loopline.timeline import Source, citations
 
 REACT = "solver.react.decision.v2"
@@ -130,7 +115,7 @@ NAME_CHARACTERS = 64
 DESCRIPTION_CHARACTERS = 1_024
 COMPATIBILITY_CHARACTERS = 500
 
-COMPANIONS = (SOURCES_FILE, TOOLS_FILE, COMPACT_FILE)
+COMPANIONS = (companions.SOURCES_FILE, companions.TOOLS_FILE, companions.COMPACT_FILE)
 _FENCE = re.compile(r"---[ \t]*\n")
 _FRONT = re.compile(r"---[ \t]*\n(.*?)^---[ \t]*$\n?", re.DOTALL | re.MULTILINE)
 _NAMESPACE = re.compile(r"[\w-]+")
@@ -161,9 +146,9 @@ class Skill:
     closure: tuple[str, ...] = ()
     include_for: tuple[str, ...] = ()
     sources: Mapping[int, Source] = field(default_factory=dict[int, Source])
-    tools: tuple[SkillTool, ...] = ()
+    tools: tuple[companions.SkillTool, ...] = ()
     compact: str = ""
-    files: tuple[SkillFile, ...] = ()
+    files: tuple[companions.SkillFile, ...] = ()
     warnings: tuple[str, ...] = ()
 
     @property
@@ -196,12 +181,14 @@ def read_skill(path: Path, namespace: str) -> Skill:
     fields = _Fields(path, front)
     fields.check_keys()
     beside = _companions(path.parent)
-    listed = folder_files(path.parent, frozenset((SKILL_FILE, *COMPANIONS)))
+    listed = companions.folder_files(path.parent, frozenset((SKILL_FILE, *COMPANIONS)))
     sources = _sources(path.parent, beside)
     tools = _tools(path.parent, beside)
     first_line = len(stored.splitlines()) - len(body.splitlines()) + 1
     _check_citations(path, first_line, body, sources.by_number)
-    compact = _decode(path.parent / COMPACT_FILE, beside.get(COMPACT_FILE, b"")).strip()
+    compact = _decode(
+        path.parent / companions.COMPACT_FILE, beside.get(companions.COMPACT_FILE, b"")
+    ).strip()
     skill = Skill(
         namespace=namespace,
         id=unicodedata.normalize("NFKC", path.parent.name),
@@ -260,30 +247,32 @@ def _bytes_of(path: Path, limit: int) -> bytes:
 
 
 def _decode(path: Path, stored: bytes) -> str:
-    try:
-        return stored.decode("utf-8-sig").replace("\r\n", "\n")
-    except UnicodeDecodeError as error:
-        line = stored.count(b"\n", 0, error.start) + 1
-        raise BundleError(f"{path}:{line}: not UTF-8: {error.reason}") from error
+    return companions.decode_text(path, stored).replace("\r\n", "\n")
 
 
 def _companions(folder: Path) -> dict[str, bytes]:
     """Read the companion files in a folder, by name."""
     paths = [folder / name for name in COMPANIONS if (folder / name).is_file()]
-    return {path.name: _bytes_of(path, COMPANION_BYTES) for path in paths}
+    return {path.name: _bytes_of(path, companions.COMPANION_BYTES) for path in paths}
 
 
-def _sources(folder: Path, beside: Mapping[str, bytes]) -> SkillSources:
-    if SOURCES_FILE not in beside:
-        return SkillSources(by_number={})
-    return read_sources(folder / SOURCES_FILE, beside[SOURCES_FILE])
+def _sources(folder: Path, beside: Mapping[str, bytes]) -> companions.SkillSources:
+    if companions.SOURCES_FILE not in beside:
+        return companions.SkillSources(by_number={})
+    return companions.read_sources(
+        folder / companions.SOURCES_FILE, beside[companions.SOURCES_FILE]
+    )
 
 
-def _tools(folder: Path, beside: Mapping[str, bytes]) -> tuple[SkillTool, ...]:
-    return read_tools(folder / TOOLS_FILE, beside[TOOLS_FILE]) if TOOLS_FILE in beside else ()
+def _tools(folder: Path, beside: Mapping[str, bytes]) -> tuple[companions.SkillTool, ...]:
+    return (
+        companions.read_tools(folder / companions.TOOLS_FILE, beside[companions.TOOLS_FILE])
+        if companions.TOOLS_FILE in beside
+        else ()
+    )
 
 
-def _digest(stored: bytes, beside: Mapping[str, bytes], listed: FolderFiles) -> str:
+def _digest(stored: bytes, beside: Mapping[str, bytes], listed: companions.FolderFiles) -> str:
     """Return the digest of the SKILL.md, or of all companion files and the list of files too, if there are any."""
     if not beside and not listed.files:
         return sha256(stored).hexdigest()[:DIGEST]
@@ -303,24 +292,26 @@ def _check_citations(path: Path, first_line: int, body: str, sources: Mapping[in
         unknown = [number for number in token.sids if number not in sources]
         if unknown:
             line = first_line + body.count("\n", 0, token.start)
-            raise BundleError(f"{path}:{line}: {SOURCES_FILE} has no source {unknown[0]}")
+            raise BundleError(
+                f"{path}:{line}: {companions.SOURCES_FILE} has no source {unknown[0]}"
+            )
 
 
 def _warn_of_citations(path: Path, body: str, sources: Mapping[int, Source]) -> Iterator[str]:
     """Yield a warning if the text has citations, but the skill has no sources."""
     if not sources and citations.unbind(body) != body:
-        yield f"{path}: [[S:…]] stays plain text: list the sources of the skill in {SOURCES_FILE}"
+        yield f"{path}: [[S:…]] stays plain text: list the sources of the skill in {companions.SOURCES_FILE}"
 
 
 def _appendix(skill: Skill) -> Iterator[str]:
     """Yield the paragraphs after the text of a skill: the list of its tools, and the list of its files."""
     if skill.tools:
-        yield "\n".join(tool_lines(skill.tools))
+        yield "\n".join(companions.tool_lines(skill.tools))
     if skill.files:
-        unlisted = len(skill.files) - LISTED
+        unlisted = len(skill.files) - companions.LISTED
         lines = [
             f"Files of this skill, which react.read reads as sk:{skill.full_id}/<path>; nothing runs them:",
-            *(f"- {file}" for file in skill.files[:LISTED]),
+            *(f"- {file}" for file in skill.files[: companions.LISTED]),
             *([f"and {unlisted} more"] if unlisted > 0 else []),
         ]
         yield "\n".join(lines)
@@ -406,11 +397,9 @@ class _Fields:
         """
         for key in self.values:
             if key not in KEYS:
-                near = get_close_matches(key, KEYS, 1, 0.0)[0]
-                raise self.wrong(
-                    key,
-                    f"{key!r} is not a key of a skill, the nearest is {near!r}; put it below metadata",
-                )
+                near = nearest_name(key, KEYS)
+                problem = f"{key!r} is not a key of a skill, the nearest is {near!r}"
+                raise self.wrong(key, f"{problem}; put it below metadata")
         if "compatibility" in self.values:
             self.line_of_text("compatibility", "", COMPATIBILITY_CHARACTERS)
 

@@ -12,6 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from loopline.errors import BundleError, RefError
+from loopline.names import nearest_hint
 from loopline.skills.skill import (
     COMPANIONS,
     DEFAULT_NAMESPACE,
@@ -209,8 +210,7 @@ def _find_imported(name: str, skill: Skill, by_id: Mapping[str, Skill]) -> Skill
     """Return the skill with a full name such as `public.tea`, or with a name in the namespace of `skill`, such as `tea`."""
     full_name = name if name in by_id else f"{skill.namespace}.{name}"
     if full_name not in by_id:
-        near = get_close_matches(full_name, by_id, 1, 0.0)
-        hint = f"nearest is {near[0]!r}" if near else "there are no others"
+        hint = nearest_hint(full_name, by_id)
         raise BundleError(f"{skill.path}:{skill.imports_line}: no skill {name!r} to import: {hint}")
     return by_id[full_name]
 

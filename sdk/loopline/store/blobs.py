@@ -1,4 +1,4 @@
-"""Blobs: bytes stored under their sha256, in files or in memory."""
+"""Blobs: bytes stored in files under their sha256."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Protocol
+from typing import Self
 
 from loopline.clock import Clock, SystemClock
 from loopline.errors import StoreError, StoreFailed, StoreFull
@@ -22,8 +22,9 @@ _UNFINISHED = ".unfinished"
 class FileBlobs:
     """Blobs in a folder, in files `ab/cdef…` named after their sha256. The first put creates the folder.
 
-    A blob is written to a temporary file, synced, and renamed. A lock file in the folder prevents a collection from
-    removing a blob that is put at the same time.
+    Its methods block, so they are called from threads. After `put` has returned, the bytes survive a power loss: they are
+    written to a temporary file, which is synced and renamed. A lock file in the folder prevents a collection from removing
+    a blob that is put at the same time.
     """
 
     def __init__(self, folder: Path, clock: Clock | None = None) -> None:
@@ -31,12 +32,16 @@ class FileBlobs:
         self._clock = clock or SystemClock()
 
     @classmethod
-    def for_store(cls, store: Path, clock: Clock | None = None) -> FileBlobs:
+    def for_store(cls, store: Path, clock: Clock | None = None) -> Self:
         """Return the blobs that belong to the store in that file, in a folder next to it."""
         return cls(store.absolute().with_name(f"{store.name}{SUFFIX}"), clock)
 
     def put(self, data: bytes) -> str:
-        """Store the bytes and return their name."""
+        """Store the bytes and return their name; if they are stored already, only their time is updated.
+
+        Raises:
+            StoreFull: the disk is full; nothing was stored.
+        """
         name = sha256(data).hexdigest()
         path = self._path(name)
         try:
@@ -47,7 +52,11 @@ class FileBlobs:
         return name
 
     def get(self, name: str) -> bytes:
-        """Return the bytes with that name."""
+        """Return the bytes that were put under that name.
+
+        Raises:
+            StoreError: the blob is missing or damaged; the message has its name.
+        """
         path = self._path(name)
         try:
             data = path.read_bytes()
@@ -60,13 +69,16 @@ class FileBlobs:
         return data
 
     def discard(self, names: Collection[str]) -> None:
-        """Remove the blobs with these names."""
+        """Remove the blobs with these names regardless of their age; missing blobs are ignored."""
         for name in names:
             with self._lock(fcntl.LOCK_EX):
                 self._path(name).unlink(missing_ok=True)
 
     def collect(self, referenced: Callable[[], Collection[str]], older_than: datetime) -> int:
-        """Remove unreferenced blobs that were last put before `older_than`; return their number."""
+        """Remove unreferenced blobs that were last put before `older_than`; return their number.
+
+        `referenced` returns the names of all referenced blobs. A blob that is put during the collection stays.
+        """
         moment = older_than.timestamp()
         # The pattern also matches unfinished files of killed processes.
         old = [path for path in self._folder.glob("??/*") if _put_before(path, moment)]
@@ -167,74 +179,3 @@ def _store_error(path: Path, error: OSError) -> StoreError:
 
 LARGE_BYTES = 32 * 1024
 """A body with longer JSON is stored as a blob."""
-
-
-class BlobStore(Protocol):
-    """A store of bytes by their sha256 in hexadecimal. Its methods may block, so they are called from threads.
-
-    Promised: after `put` has returned, the bytes survive a power loss, unless they are in memory; `get` returns exactly
-    the bytes that were put. Not promised: that a blob stays if no row has referenced it for a day.
-    """
-
-    def put(self, data: bytes) -> str:
-        """Store the bytes and return their name; if they are stored already, only their time is updated.
-
-        Raises:
-            StoreFull: the disk is full; nothing was stored.
-        """
-        ...
-
-    def get(self, name: str) -> bytes:
-        """Return the bytes that were put.
-
-        Raises:
-            StoreError: the blob is missing or damaged; the message has its name.
-        """
-        ...
-
-    def discard(self, names: Collection[str]) -> None:
-        """Remove these blobs regardless of their age; missing blobs are ignored."""
-        ...
-
-    def collect(self, referenced: Callable[[], Collection[str]], older_than: datetime) -> int:
-        """Remove unreferenced blobs that were last put before `older_than`, and return their number.
-
-        `referenced` returns the names of all referenced blobs. A blob that is put during the collection stays.
-        """
-        ...
-
-
-class MemoryBlobs:
-    """A blob store in memory: the specification of the other stores."""
-
-    def __init__(self, clock: Clock | None = None) -> None:
-        self._clock = clock or SystemClock()
-        self._blobs: dict[str, tuple[bytes, datetime]] = {}
-
-    def put(self, data: bytes) -> str:
-        """Store the bytes and return their name."""
-        name = sha256(data).hexdigest()
-        self._blobs[name] = data, self._clock.now()
-        return name
-
-    def get(self, name: str) -> bytes:
-        """Return the bytes that were put."""
-        if name not in self._blobs:
-            raise StoreError(f"blob {name} is missing: put a backup in its place")
-        return self._blobs[name][0]
-
-    def discard(self, names: Collection[str]) -> None:
-        """Remove these blobs."""
-        for name in names:
-            self._blobs.pop(name, None)
-
-    def collect(self, referenced: Callable[[], Collection[str]], older_than: datetime) -> int:
-        """Remove unreferenced blobs that were last put before `older_than`; return their number."""
-        referenced_names = set(referenced())
-        unreferenced = [
-            name
-            for name, (_, put) in self._blobs.items()
-            if put < older_than and name not in referenced_names
-        ]
-        self.discard(unreferenced)
-        return len(unreferenced)

@@ -19,8 +19,7 @@ from msgspec.json import decode as decode_json
 from loopline.errors import StoreError
 from loopline.models import dumps
 from loopline.store import statements
-from loopline.store.blobs import LARGE_BYTES, BlobStore
-from loopline.store.filters import NO_LIMIT, BlockFilter, ConversationFilter
+from loopline.store.blobs import LARGE_BYTES, FileBlobs
 from loopline.store.sqlite import Connection, execute
 from loopline.timeline import Block, Body, ConversationKey, ConversationSummary, Entry
 from loopline.timeline.chain import (
@@ -32,6 +31,7 @@ from loopline.timeline.chain import (
     Head,
     Link,
     audit,
+    milliseconds_of,
     position_bytes,
     row_digest,
 )
@@ -64,6 +64,7 @@ VERSION_KEY = "schema_version"
 _Rows = Sequence[tuple[int, int, int, int, int, int, str, int, bytes, str | None, bytes]]
 """Rows with the columns of `SELECT_BLOCKS`."""
 _LAST_SEQ = 2**62
+_NO_LIMIT = -1
 _LINKS_PER_QUERY = 1_000
 _Part = tuple[int, int, int]
 """A segment of blocks: the id of the conversation's row, the seq before the first block, and the last seq."""
@@ -124,7 +125,7 @@ class AppendRequest(Struct, frozen=True, kw_only=True):
                 return True
         return False
 
-    def put_large(self, blobs: BlobStore) -> None:
+    def put_large(self, blobs: FileBlobs) -> None:
         """Store the bodies that become blobs; this blocks."""
         for data in self.large:
             blobs.put(data)
@@ -196,6 +197,63 @@ def from_milliseconds(milliseconds: int) -> datetime:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockFilter:
+    """The arguments of `TimelineLog.read`."""
+
+    after: int
+    limit: int | None = None
+    types: tuple[str, ...] = ()
+    turn: int | None = None
+    last: int | None = None
+    also: tuple[int, ...] = ()
+
+    @property
+    def from_end(self) -> bool:
+        """Return whether the blocks are read from the end, without reading those before them."""
+        return self.last is not None and self.limit is None
+
+    @property
+    def statement(self) -> str:
+        """Return the statement that reads these blocks from one segment of a conversation."""
+        if self.from_end:
+            return statements.SELECT_BLOCKS_FROM_END
+        if self.turn is not None:
+            return statements.SELECT_BLOCKS_OF_TURN
+        return statements.SELECT_BLOCKS_OF_TYPES if self.types else statements.SELECT_BLOCKS
+
+    @property
+    def parameters(self) -> dict[str, str | int | None]:
+        """Return the parameters of the statement, without those of the segment."""
+        return {"types": dumps([*self.types]) if self.types else None, "turn": self.turn}
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationFilter:
+    """The arguments of `TimelineLog.conversations`; None matches every value."""
+
+    user: str | None
+    project: str | None
+    tenant: str | None
+    after: datetime | None
+    before: datetime | None
+    limit: int | None
+
+    @property
+    def parameters(self) -> dict[str, str | int | None]:
+        """Return the parameters of `SELECT_SUMMARIES`."""
+        before = self.before
+        return {
+            "user": self.user,
+            "project": self.project,
+            "tenant": self.tenant,
+            "after": None if self.after is None else milliseconds_of(self.after),
+            # Rounded up, so that a block of the same millisecond is included.
+            "before": None if before is None else -((EPOCH - before) // MILLISECOND),
+            "limit": _NO_LIMIT if self.limit is None else self.limit,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseOwner:
     """The last runner with the lease of a conversation.
 
@@ -217,7 +275,7 @@ class LeaseOwner:
 class StoreReader:
     """Reads the blocks, summaries, leases and digests of a store."""
 
-    def __init__(self, path: Path, blobs: BlobStore | None) -> None:
+    def __init__(self, path: Path, blobs: FileBlobs | None) -> None:
         self._path = path
         self._blobs = blobs
 
@@ -434,7 +492,7 @@ def _select_rows(
     if selection.also:
         before = sorted(seq for seq in selection.also if seq <= selection.after)
         for part in _parts_at(parts, before):
-            limited = {**part, "limit": NO_LIMIT}
+            limited = {**part, "limit": _NO_LIMIT}
             yield from _batches(connection, statements.SELECT_BLOCKS_AT, limited)
     batches = _rows(connection, parts, selection)
     if selection.last is None:
@@ -449,7 +507,7 @@ def _rows(
     connection: Connection, parts: Sequence[_Part], selection: BlockFilter
 ) -> Iterator[_Rows]:
     limit = selection.last if selection.from_end else selection.limit
-    remaining = NO_LIMIT if limit is None else limit
+    remaining = _NO_LIMIT if limit is None else limit
     for owner, after, until in reversed(parts) if selection.from_end else parts:
         if until > selection.after and remaining:
             part = {"owner": owner, "after": max(selection.after, after), "until": until}
@@ -551,7 +609,7 @@ def _audit(
     row: int,
     conversation: ConversationKey,
     head: Head | None,
-    blobs: BlobStore | None,
+    blobs: FileBlobs | None,
 ) -> Audit:
     missing = list[Fault]()
     links = list[Link]()

@@ -18,12 +18,13 @@ from msgspec.structs import astuple
 from loopline.clock import Clock, SystemClock
 from loopline.errors import StoreError
 from loopline.store import statements
-from loopline.store.blobs import BlobStore
-from loopline.store.filters import BlockFilter, ConversationFilter
+from loopline.store.blobs import FileBlobs
 from loopline.store.group_commit import GroupCommit
 from loopline.store.leases import LEASE_SECONDS, HeldLease, Leases, PresentHarnesses
 from loopline.store.rows import (
     AppendRequest,
+    BlockFilter,
+    ConversationFilter,
     EncodedBody,
     StoreReader,
     bundle_versions,
@@ -65,7 +66,7 @@ class SqlLog:
         self,
         path: Path,
         clock: Clock,
-        blobs: BlobStore | None,
+        blobs: FileBlobs | None,
         lease_seconds: float,
         limits: ConversationLimits,
         *,
@@ -101,7 +102,7 @@ class SqlLog:
         *,
         clock: Clock | None = None,
         read_only: bool = False,
-        blobs: BlobStore | None = None,
+        blobs: FileBlobs | None = None,
         lease_seconds: float = LEASE_SECONDS,
         limits: ConversationLimits = DEFAULT_LIMITS,
     ) -> Self:
@@ -349,7 +350,7 @@ class SqlLog:
                 checked.append(found)
         return checked
 
-    async def backup(self, target: Path, blobs: BlobStore | None) -> None:
+    async def backup(self, target: Path, blobs: FileBlobs | None) -> None:
         """Copy the store to a new file, and the blobs that its rows reference to `blobs`.
 
         Raises:

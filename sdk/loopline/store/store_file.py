@@ -8,26 +8,9 @@ from functools import partial
 from pathlib import Path
 
 from loopline.errors import StoreError, StoreVersion
-from loopline.store import statements
-from loopline.store.blobs import BlobStore, sync_path
+from loopline.store import sqlite, statements
+from loopline.store.blobs import FileBlobs, sync_path
 from loopline.store.rows import SCHEMA_VERSION, VERSION_KEY, read_version, schema_version
-from loopline.store.sqlite import (
-    BEGIN_WRITING,
-    DATABASE_ERRORS,
-    UNFINISHED,
-    Connection,
-    ConnectionPool,
-    create_private,
-    execute,
-    file_id,
-    immutable_pool,
-    make_private_folder,
-    read_pool,
-    retry_while_busy,
-    store_error,
-    vacuum_into,
-    write_pool,
-)
 
 _FORGOTTEN = "EXISTS (SELECT 1 FROM tombstones WHERE conversation = {})"
 
@@ -35,11 +18,14 @@ _FORGOTTEN = "EXISTS (SELECT 1 FROM tombstones WHERE conversation = {})"
 # before an insert.
 _TRIGGERS = {
     "blocks_are_not_changed": ("UPDATE ON blocks", "", "a block is never changed"),
-    "blocks_are_not_removed": (
-        "DELETE ON blocks",
-        f"NOT {_FORGOTTEN.format('old.conversation')}",
-        "a block is never removed",
-    ),
+    **{
+        f"{table}_are_not_removed": (
+            f"DELETE ON {table}",
+            f"NOT {_FORGOTTEN.format('old.conversation')}",
+            f"{row} is never removed",
+        )
+        for table, row in (("blocks", "a block"), ("appends", "a key"), ("segments", "a fork"))
+    },
     "blocks_are_dense": (
         "INSERT ON blocks",
         f"""new.seq <> 1 + coalesce(
@@ -73,22 +59,12 @@ _TRIGGERS = {
         "a conversation keeps its names, and its terms and turns never fall",
     ),
     "appends_are_not_changed": ("UPDATE ON appends", "", "a key is never changed"),
-    "appends_are_not_removed": (
-        "DELETE ON appends",
-        f"NOT {_FORGOTTEN.format('old.conversation')}",
-        "a key is never removed",
-    ),
     "appends_are_not_replaced": (
         "INSERT ON appends",
         "EXISTS (SELECT 1 FROM appends WHERE conversation = new.conversation AND key = new.key)",
         "a key is never replaced",
     ),
     "segments_are_not_changed": ("UPDATE ON segments", "", "a fork is never changed"),
-    "segments_are_not_removed": (
-        "DELETE ON segments",
-        f"NOT {_FORGOTTEN.format('old.conversation')}",
-        "a fork is never removed",
-    ),
     "segments_are_dense": (
         "INSERT ON segments",
         f"""new.first <> 1 + coalesce(
@@ -116,19 +92,21 @@ _TRIGGERS = {
 }
 
 
-def create(connection: Connection) -> None:
+def create(connection: sqlite.Connection) -> None:
     """Create the tables and triggers in an empty database."""
     for table in statements.CREATE_TABLES.values():
         for statement in table:
-            execute(connection, statement)
+            sqlite.execute(connection, statement)
     for name, (event, condition, reason) in _TRIGGERS.items():
         when = f"WHEN {condition}" if condition else ""
         refuse = f"SELECT RAISE(ABORT, 'append-only: {reason}');"
         connection.execute(f"CREATE TRIGGER {name} BEFORE {event} {when} BEGIN {refuse} END")
-    execute(connection, statements.INSERT_META, {"key": VERSION_KEY, "value": str(SCHEMA_VERSION)})
+    sqlite.execute(
+        connection, statements.INSERT_META, {"key": VERSION_KEY, "value": str(SCHEMA_VERSION)}
+    )
 
 
-def is_empty(connection: Connection, path: Path) -> bool:
+def is_empty(connection: sqlite.Connection, path: Path) -> bool:
     """Return whether the database has no tables yet.
 
     Raises:
@@ -149,7 +127,7 @@ def is_empty(connection: Connection, path: Path) -> bool:
     return False
 
 
-def check_writable(connection: Connection, path: Path) -> None:
+def check_writable(connection: sqlite.Connection, path: Path) -> None:
     """Check that this version of Loopline knows the schema of the store.
 
     Raises:
@@ -172,7 +150,7 @@ IdleStamp = tuple[int, int, int]
 """The inode, size and modification time of a store's file."""
 
 
-def open_to_read(path: Path) -> ConnectionPool:
+def open_to_read(path: Path) -> sqlite.ConnectionPool:
     """Return connections that read an existing store.
 
     Raises:
@@ -181,15 +159,15 @@ def open_to_read(path: Path) -> ConnectionPool:
     if not path.exists():
         raise StoreError(f"there is no store at {path}: run a bundle first, or name another store")
     with ExitStack() as failed:
-        pool = read_pool(path, read_only=True)
+        pool = sqlite.read_pool(path, read_only=True)
         failed.callback(pool.close)
-        if _is_empty(path, pool if idle_stamp(path) is None else immutable_pool(path)):
+        if _is_empty(path, pool if idle_stamp(path) is None else sqlite.immutable_pool(path)):
             raise StoreError(f"{path} is empty: run a bundle first, or name another store")
         failed.pop_all()
     return pool
 
 
-def open_to_write(path: Path) -> tuple[ConnectionPool, ConnectionPool]:
+def open_to_write(path: Path) -> tuple[sqlite.ConnectionPool, sqlite.ConnectionPool]:
     """Return connections that read a store, and connections that write to it; create the store if it does not exist.
 
     Raises:
@@ -197,12 +175,12 @@ def open_to_write(path: Path) -> tuple[ConnectionPool, ConnectionPool]:
     """
     with ExitStack() as failed:
         try:
-            make_private_folder(path.parent)
+            sqlite.make_private_folder(path.parent)
         except OSError as error:
-            raise store_error(path, error) from error
-        reader = read_pool(path, read_only=False)
+            raise sqlite.store_error(path, error) from error
+        reader = sqlite.read_pool(path, read_only=False)
         failed.callback(reader.close)
-        writer = write_pool(path)
+        writer = sqlite.write_pool(path)
         failed.callback(writer.close)
         # Refuse the database of another program before it is changed.
         if not path.exists() or _is_empty(path, reader):
@@ -222,30 +200,30 @@ def idle_stamp(path: Path) -> IdleStamp | None:
     return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
-def _is_empty(path: Path, pool: ConnectionPool) -> bool:
+def _is_empty(path: Path, pool: sqlite.ConnectionPool) -> bool:
     if path.is_dir():
         raise StoreError(f"{path} is a folder: name a file in it")
-    file_id(path)
+    sqlite.file_id(path)
     check = partial(is_empty, path=path)
     try:
-        return retry_while_busy(lambda: pool.transact(check))
-    except DATABASE_ERRORS as error:
-        raise store_error(path, error) from error
+        return sqlite.retry_while_busy(lambda: pool.transact(check))
+    except sqlite.DATABASE_ERRORS as error:
+        raise sqlite.store_error(path, error) from error
 
 
-def _create(path: Path, pool: ConnectionPool) -> None:
-    def create_if_empty(connection: Connection) -> None:
+def _create(path: Path, pool: sqlite.ConnectionPool) -> None:
+    def create_if_empty(connection: sqlite.Connection) -> None:
         if is_empty(connection, path):
             create(connection)
 
     try:
-        create_private(path)
-        retry_while_busy(lambda: pool.transact(create_if_empty, BEGIN_WRITING))
-    except DATABASE_ERRORS as error:
-        raise store_error(path, error) from error
+        sqlite.create_private(path)
+        sqlite.retry_while_busy(lambda: pool.transact(create_if_empty, sqlite.BEGIN_WRITING))
+    except sqlite.DATABASE_ERRORS as error:
+        raise sqlite.store_error(path, error) from error
 
 
-def back_up(path: Path, blobs: BlobStore | None, target: Path, copies: BlobStore | None) -> None:
+def back_up(path: Path, blobs: FileBlobs | None, target: Path, copies: FileBlobs | None) -> None:
     """Copy the store to `target` and its blobs to `copies`; `target` exists only after everything was copied.
 
     Raises:
@@ -254,16 +232,16 @@ def back_up(path: Path, blobs: BlobStore | None, target: Path, copies: BlobStore
     target = target.absolute()
     if target.exists():
         raise StoreError(f"{target} exists already: name a new file")
-    unfinished = target.with_name(f"{target.name}{UNFINISHED}")
+    unfinished = target.with_name(f"{target.name}{sqlite.UNFINISHED}")
     copied: set[str] = set()
     try:
-        make_private_folder(target.parent)
+        sqlite.make_private_folder(target.parent)
         referenced = _copy(path, blobs, unfinished, copies, copied)
         sync_path(unfinished)
         os.link(unfinished, target)  # unlike a rename it does not replace a file
         copied -= referenced
     except OSError as error:
-        raise store_error(target, error) from error
+        raise sqlite.store_error(target, error) from error
     finally:
         unfinished.unlink(missing_ok=True)
         if copies is not None:
@@ -273,9 +251,9 @@ def back_up(path: Path, blobs: BlobStore | None, target: Path, copies: BlobStore
 
 def _copy(
     path: Path,
-    blobs: BlobStore | None,
+    blobs: FileBlobs | None,
     unfinished: Path,
-    copies: BlobStore | None,
+    copies: FileBlobs | None,
     copied: set[str],
 ) -> set[str]:
     """Copy the database, and then the blobs that the copy references; return the names of these blobs.
@@ -285,7 +263,7 @@ def _copy(
     """
     for _ in range(COPY_ATTEMPTS):
         unfinished.unlink(missing_ok=True)
-        vacuum_into(path, unfinished)
+        sqlite.vacuum_into(path, unfinished)
         referenced = _read_referenced_blobs(unfinished)
         missing = _copy_blobs(referenced - copied, blobs, copies, copied)
         if missing is None:
@@ -297,7 +275,7 @@ def _copy(
 
 
 def _copy_blobs(
-    names: set[str], blobs: BlobStore | None, copies: BlobStore | None, copied: set[str]
+    names: set[str], blobs: FileBlobs | None, copies: FileBlobs | None, copied: set[str]
 ) -> tuple[str, StoreError] | None:
     """Copy these blobs; return the name and the error of the first blob that cannot be read, or None."""
     for name in sorted(names):
@@ -313,13 +291,13 @@ def _copy_blobs(
 
 
 def _read_referenced_blobs(path: Path) -> set[str]:
-    pool = read_pool(path, read_only=True)
+    pool = sqlite.read_pool(path, read_only=True)
     try:
         return pool.transact(find_referenced_blobs)
     finally:
         pool.close()
 
 
-def find_referenced_blobs(connection: Connection) -> set[str]:
+def find_referenced_blobs(connection: sqlite.Connection) -> set[str]:
     """Return the names of all blobs that rows of the store reference."""
-    return {name for (name,) in execute(connection, statements.SELECT_REFERENCED_BLOBS)}
+    return {name for (name,) in sqlite.execute(connection, statements.SELECT_REFERENCED_BLOBS)}

@@ -149,6 +149,7 @@ from loopline.timeline.sources import SourcePool as SourcePool
 from loopline.timeline.sources import SourceSpan as SourceSpan
 from loopline.timeline.sources import identity as identity
 from loopline.timeline.sources import with_number as with_number
+from loopline.timeline.timeline import FileTree as FileTree
 from loopline.timeline.timeline import ImportedAction as ImportedAction
 from loopline.timeline.timeline import Timeline as Timeline
 from loopline.timeline.timeline import child_action as child_action
@@ -172,7 +173,7 @@ from loopline.timeline.workspace import FileAdded as FileAdded
 from loopline.timeline.workspace import FileBody as FileBody
 from loopline.timeline.workspace import FileRemoved as FileRemoved
 from loopline.timeline.workspace import FilesPulled as FilesPulled
-from loopline.timeline.workspace import FileTree as FileTree
+from loopline.timeline.workspace import TurnFile as TurnFile
 from loopline.timeline.workspace import Visibility as Visibility
 from loopline.timeline.workspace import WorkspaceArea as WorkspaceArea
 from loopline.timeline.workspace_paths import WorkspacePath as WorkspacePath

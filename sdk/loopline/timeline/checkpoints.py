@@ -31,9 +31,9 @@ from loopline.timeline.open_calls import BackgroundWork
 from loopline.timeline.plan import Plan, Plans
 from loopline.timeline.prompt_blocks import Checkpoint, ModelOverflowed, RoundStart
 from loopline.timeline.sources import SourceAdded
-from loopline.timeline.timeline import TakenBody, Timeline, take_file, turn_number
+from loopline.timeline.timeline import FileTree, TakenBody, Timeline, take_file, turn_number
 from loopline.timeline.turn_state import OverflowLessons
-from loopline.timeline.workspace import FileAdded, FileBody, FileRemoved, FilesPulled, FileTree
+from loopline.timeline.workspace import FileAdded, FileBody, FileRemoved, FilesPulled
 
 Learned = Mapping[str, tuple[float, ...]]
 
@@ -151,7 +151,7 @@ class _CarriedBlocks:
         self._modes: list[int] = []
         self._background = BackgroundWork()
         self._pending: dict[int, Block] = {}
-        self._files: FileTree[Block] = FileTree()
+        self._files = FileTree()
         self._overflows = OverflowLessons()
         for block in carried:
             self._take(block)

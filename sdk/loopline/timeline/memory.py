@@ -15,6 +15,7 @@ from msgspec import structs
 
 from loopline.clock import Clock, SystemClock
 from loopline.errors import ConflictError
+from loopline.timeline import log
 from loopline.timeline.blocks import NEW_TURN, Block, Entry, as_entry
 from loopline.timeline.bodies import Body, Imported, Sender
 from loopline.timeline.codec import encode_checked, matches_types
@@ -24,16 +25,6 @@ from loopline.timeline.log import (
     ConversationLimits,
     ConversationSize,
     ConversationSummary,
-    check_append,
-    check_forget,
-    check_fork,
-    check_head,
-    check_not_forgotten,
-    check_restored,
-    check_room,
-    parent_name,
-    title_of,
-    warn_if_nearly_full,
 )
 
 _TURN = attrgetter("turn")
@@ -87,21 +78,21 @@ class MemoryLog:
         now = self._clock.now()
         encoded = [encode_checked(entry.body) for entry in entries]
         if conversation in self._forgotten:
-            check_not_forgotten(conversation, self._forgotten[conversation], term)
-        check_append(entries, term=term, newest=self._terms[conversation])
+            log.check_not_forgotten(conversation, self._forgotten[conversation], term)
+        log.check_append(entries, term=term, newest=self._terms[conversation])
         stored = self._conversations.get(conversation)
         if stored is None:
-            stored = _StoredConversation(uid=self._clock.new_id(), title=title_of(entries))
+            stored = _StoredConversation(uid=self._clock.new_id(), title=log.title_of(entries))
             self._conversations[conversation] = stored
         if not key or key not in stored.keys:
             before = stored.size
             if at_head:
-                check_head(seen=seen, head=before.blocks)
-            check_room(conversation, entries, before, self._limits)
+                log.check_head(seen=seen, head=before.blocks)
+            log.check_room(conversation, entries, before, self._limits)
             self._store(stored, entries, encoded, term or 0, now)
             if key:
                 stored.keys[key] = len(stored.blocks)
-            warn_if_nearly_full(conversation, before, stored.size, self._limits)
+            log.warn_if_nearly_full(conversation, before, stored.size, self._limits)
         return stored.blocks[seen:]
 
     def _store(
@@ -174,7 +165,7 @@ class MemoryLog:
         if not wait and lock.locked():
             raise ConflictError(f"conversation {conversation.name!r} is being run already")
         async with lock:
-            check_not_forgotten(conversation, self._forgotten.get(conversation))
+            log.check_not_forgotten(conversation, self._forgotten.get(conversation))
             self._terms[conversation] += 1
             yield self._terms[conversation]
 
@@ -200,7 +191,7 @@ class MemoryLog:
             if user in (None, c.user)
             and project in (None, c.project)
             and tenant in (None, c.tenant)
-            and parent_name(c.name) is None
+            and log.parent_name(c.name) is None
         ]
         if after is not None:
             summaries = [summary for summary in summaries if summary.last_activity_at > after]
@@ -248,12 +239,12 @@ class MemoryLog:
     async def restore(self, conversation: ConversationKey, blocks: Sequence[Block]) -> None:
         """Create a conversation from blocks of another log."""
         sizes = list(accumulate(_size(block.body) for block in blocks))
-        check_not_forgotten(conversation, self._forgotten.get(conversation))
+        log.check_not_forgotten(conversation, self._forgotten.get(conversation))
         if conversation in self._conversations:
             raise ConflictError(
                 f"conversation {conversation.name!r} has begun already: take another name"
             )
-        title = title_of([as_entry(block) for block in blocks])
+        title = log.title_of([as_entry(block) for block in blocks])
         stored = _StoredConversation(
             uid=self._clock.new_id(),
             title=title,
@@ -261,8 +252,8 @@ class MemoryLog:
             sizes=sizes,
             size=ConversationSize(blocks=len(blocks), bytes=sizes[-1]),
         )
-        check_restored(conversation, stored.size, self._limits)
-        warn_if_nearly_full(conversation, ConversationSize(), stored.size, self._limits)
+        log.check_restored(conversation, stored.size, self._limits)
+        log.warn_if_nearly_full(conversation, ConversationSize(), stored.size, self._limits)
         stored.turns = max(block.turn for block in blocks)
         for block in blocks:
             stored.counts[block.turn, block.type] = block.n
@@ -272,10 +263,10 @@ class MemoryLog:
 
     async def fork(self, conversation: ConversationKey, fork: ConversationKey, seq: int) -> None:
         """Create a fork with the blocks up to `seq`."""
-        check_not_forgotten(conversation, self._forgotten.get(conversation))
+        log.check_not_forgotten(conversation, self._forgotten.get(conversation))
         stored = self._conversations.get(conversation)
         is_taken = fork in self._conversations or fork in self._forgotten
-        check_fork(
+        log.check_fork(
             conversation, fork, seq=seq, head=len(stored.blocks) if stored else 0, taken=is_taken
         )
         if stored is not None:
@@ -304,7 +295,7 @@ class MemoryLog:
         if conversation not in self._conversations:
             return
         doomed, forks = self._find_forgettable(conversation)
-        check_forget(conversation, [] if cascade else [fork.name for fork in forks])
+        log.check_forget(conversation, [] if cascade else [fork.name for fork in forks])
         now = self._clock.now()
         for conversation_key in doomed:
             del self._conversations[conversation_key]
@@ -328,7 +319,7 @@ class MemoryLog:
         forks = list[ConversationKey]()
         for origin in doomed:  # the loop appends to the list
             for key, stored in self._conversations.items():
-                is_child = structs.replace(key, name=parent_name(key.name) or "") == origin
+                is_child = structs.replace(key, name=log.parent_name(key.name) or "") == origin
                 if key not in doomed and (is_child or origin in stored.shows):
                     doomed.append(key)
                     forks += [] if is_child else [key]

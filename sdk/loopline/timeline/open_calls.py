@@ -8,20 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from loopline.models import Json
+from loopline.timeline import bodies
 from loopline.timeline.blocks import Block, BodyUnion
-from loopline.timeline.bodies import (
-    BACKGROUND_STARTED,
-    BackgroundResult,
-    CustomEvent,
-    ProxiedResult,
-    ToolQuestion,
-    ToolResult,
-    UserAnswer,
-)
 
-QuestionBody = ToolQuestion | UserAnswer | ToolResult | ProxiedResult
+QuestionBody = bodies.ToolQuestion | bodies.UserAnswer | bodies.ToolResult | bodies.ProxiedResult
 _QUESTIONS = BodyUnion[QuestionBody](QuestionBody)
-_ANSWERS = BodyUnion[UserAnswer](UserAnswer)
+_ANSWERS = BodyUnion[bodies.UserAnswer](bodies.UserAnswer)
 
 
 @dataclass(slots=True, eq=False)
@@ -78,27 +70,27 @@ class OpenQuestions:
                 waiting.answer.set_result(body.value)
 
 
-def find_unanswered(blocks: Iterable[Block]) -> dict[str, tuple[Block, ToolQuestion]]:
+def find_unanswered(blocks: Iterable[Block]) -> dict[str, tuple[Block, bodies.ToolQuestion]]:
     """Return the newest question of each call without an answer or a result, with its block, by call id."""
-    questions: dict[str, tuple[Block, ToolQuestion]] = {}
+    questions: dict[str, tuple[Block, bodies.ToolQuestion]] = {}
     for block, body in _QUESTIONS.among(blocks):
         match body:
-            case ToolQuestion(call_id=call_id):
+            case bodies.ToolQuestion(call_id=call_id):
                 questions[call_id] = block, body
-            case UserAnswer(call_id=call_id) | ToolResult(call_id=call_id):
+            case bodies.UserAnswer(call_id=call_id) | bodies.ToolResult(call_id=call_id):
                 questions.pop(call_id, None)
-            case ProxiedResult(call_id=call_id):
+            case bodies.ProxiedResult(call_id=call_id):
                 questions.pop(call_id, None)
     return questions
 
 
-def first_answer(blocks: Iterable[Block], call_id: str) -> UserAnswer | None:
+def first_answer(blocks: Iterable[Block], call_id: str) -> bodies.UserAnswer | None:
     """Return the first answer to the call in the blocks, or None."""
     answers = (answer for _, answer in _ANSWERS.among(blocks) if answer.call_id == call_id)
     return next(answers, None)
 
 
-BackgroundBody = CustomEvent | BackgroundResult
+BackgroundBody = bodies.CustomEvent | bodies.BackgroundResult
 _BACKGROUND = BodyUnion[BackgroundBody](BackgroundBody)
 
 
@@ -119,8 +111,8 @@ class BackgroundWork:
     def take(self, block: Block, body: BackgroundBody) -> None:
         """Fold one block with its body."""
         match body:
-            case CustomEvent(name=name, data=data, call_id=call_id):
-                if name == BACKGROUND_STARTED:
+            case bodies.CustomEvent(name=name, data=data, call_id=call_id):
+                if name == bodies.BACKGROUND_STARTED:
                     self.calls[call_id] = block, data
-            case BackgroundResult(call_id=call_id):
+            case bodies.BackgroundResult(call_id=call_id):
                 self.calls.pop(call_id, None)

@@ -52,7 +52,7 @@ from loopline.timeline.workspace import (
     FileBody,
     FileRemoved,
     FilesPulled,
-    FileTree,
+    WorkspaceArea,
 )
 
 F = TypeVar("F")
@@ -114,6 +114,82 @@ class _Names(Struct):
         self.block_count = len(blocks)
 
 
+_PROJECT = 0
+"""The key of the project in the sums of sizes; turns have their number, from 1."""
+
+
+class FileTree(Struct):
+    """The newest version of each file: the project after the last folded block, and the outputs of each turn.
+
+    Both are by path, the last changed file last. `versions` are the numbers of the newest versions, by turn, area and
+    path. `pulled` are the refs of pulled files by turn.
+    """
+
+    files: dict[str, Block] = {}
+    outputs: dict[int, dict[str, Block]] = {}
+    versions: dict[tuple[int, WorkspaceArea, str], int] = {}
+
+    pulled: dict[int, dict[str, None]] = {}
+    _sizes: dict[tuple[int, str], int] = {}
+    _totals: dict[int, int] = {}
+
+    def take(self, block: Block, body: FileBody) -> None:
+        """Fold one more block."""
+        match body:
+            case FileAdded(area=area, path=path, version=version, size=size):
+                self._remove(area, block.turn, path)
+                self._area(area, block.turn)[path] = block
+                self.versions[block.turn, area, path] = version
+                place = _PROJECT if area == "files" else block.turn
+                self._sizes[place, path] = size
+                self._totals[place] = self._totals.get(place, 0) + size
+            case FileRemoved(area=area, path=path):
+                self._remove(area, block.turn, path)
+            case FilesPulled(refs=refs):
+                self.pulled.setdefault(block.turn, {}).update(dict.fromkeys(refs))
+
+    def _area(self, area: WorkspaceArea, turn: int) -> dict[str, Block]:
+        return self.files if area == "files" else self.outputs.setdefault(turn, {})
+
+    def _remove(self, area: WorkspaceArea, turn: int, path: str) -> None:
+        if self._area(area, turn).pop(path, None) is not None:
+            place = _PROJECT if area == "files" else turn
+            self._totals[place] -= self._sizes.pop((place, path), 0)
+
+    def size_at(self, turn: int) -> int:
+        """Return the bytes of the project and of the turn's outputs together."""
+        return self._totals.get(_PROJECT, 0) + self._totals.get(turn, 0)
+
+    def newest_at(self, turn: int, count: int) -> list[Block]:
+        """Return the last `count` changed files of the project, then the last `count` changed outputs of the turn."""
+        outputs = self.outputs.get(turn, {})
+        return [
+            area[path]
+            for area in (self.files, outputs)
+            for path in list(islice(reversed(area), count))[::-1]
+        ]
+
+    def version(self, turn: int, area: WorkspaceArea, path: str) -> int:
+        """Return the number of the newest version of a file in the turn, 0 without one."""
+        return self.versions.get((turn, area, path), 0)
+
+    def start_empty(self, turn: int) -> None:
+        """Remove the files of earlier turns from the project, for a turn that starts without files."""
+        for path, block in list(self.files.items()):
+            if block.turn < turn:
+                self._remove("files", block.turn, path)
+
+    def changed_in(self, turn: int) -> list[Block]:
+        """Return the outputs of the turn, and the files of the project whose newest version is of the turn."""
+        changed = takewhile(lambda block: block.turn >= turn, reversed(self.files.values()))
+        project = [block for block in changed if block.turn == turn][::-1]
+        return [*self.outputs.get(turn, {}).values(), *project]
+
+    def outputs_of(self, turn: int) -> Mapping[str, Block]:
+        """Return the outputs of the turn by path."""
+        return self.outputs.get(turn, {})
+
+
 class Timeline:
     """The blocks of a conversation and the state that follows from them.
 
@@ -142,7 +218,7 @@ class Timeline:
         self.shown_texts: dict[str, str] = {}
         self.kept_texts: dict[str, TextKept] = {}
         self.artifacts: dict[tuple[int, str], int] = {}
-        self.files: FileTree[Block] = FileTree()
+        self.files = FileTree()
         self.system_texts: dict[str, str] = {}
         self.tool_texts: dict[str, str] = {}
         self.known_texts: set[str] = set(self.base.texts)
@@ -336,11 +412,11 @@ class Timeline:
             return block
         return self.files_at(number).files.get(ref.path)
 
-    def files_at(self, number: int) -> FileTree[Block]:
+    def files_at(self, number: int) -> FileTree:
         """Return the files as they were at the end of that turn, or now for the last turn."""
         if number >= max(self._turns, default=0):
             return self.files
-        tree = FileTree[Block]()
+        tree = FileTree()
         for block in self.blocks:
             if block.turn <= number:
                 take_file(tree, block)
@@ -486,7 +562,7 @@ TreeBody = FileBody | TurnHeader
 _TREE = BodyUnion[TreeBody](TreeBody)
 
 
-def take_file(tree: FileTree[Block], block: Block) -> None:
+def take_file(tree: FileTree, block: Block) -> None:
     """Fold one more block into a tree of files; blocks of other types change nothing."""
     body = block.body
     if not _TREE.has(body):

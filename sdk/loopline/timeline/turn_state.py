@@ -43,6 +43,7 @@ from loopline.timeline.bodies import (
 )
 from loopline.timeline.prompt_blocks import ModelOverflowed, ModelSwitched, RangeSummary, RoundStart
 from loopline.timeline.sources import AnswerSource
+from loopline.timeline.workspace import TurnFile
 
 # The bodies that the state of a turn reads.
 ActBody = ToolCalled | ToolStarted | ToolPending | UserAnswer | ToolResult
@@ -396,7 +397,8 @@ class TurnResult(Generic[T_co]):
     match the type. `sources` are the sources that the answer cites, in the order of first mention. `rounds` counts
     decisions. `usage` and `cost` include the child runs of the turn's calls; `cost` is None if no price is known.
     `late_input` are messages that arrived too late for this turn and wait for the next turn. `truncated` is True if the
-    model's output limit cut the answer off.
+    model's output limit cut the answer off. `files` are the files that the turn made or changed, without internal outputs
+    and without those that a later turn has changed again; `await file.read()` returns the bytes of one.
     """
 
     answer: str
@@ -412,3 +414,4 @@ class TurnResult(Generic[T_co]):
     late_input: Sequence[str] = ()
     output: T_co | None = None
     truncated: bool = False
+    files: Sequence[TurnFile] = ()

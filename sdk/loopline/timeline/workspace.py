@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Iterable, Mapping
-from itertools import islice
-from typing import ClassVar, Generic, Literal, Protocol, TypeVar
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
 
 from msgspec import Struct
+
+from loopline.errors import LooplineError
 
 WorkspaceArea = Literal["files", "outputs"]
 Visibility = Literal["external", "internal"]
@@ -63,6 +65,30 @@ def file_bytes(file: FileAdded) -> bytes:
     return b64decode(file.data) if file.data else file.text.encode()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnFile:
+    """A file that a turn made or changed: its pinned ref, its path as `name`, its MIME type, and its size in bytes.
+
+    `body` is its stored version, None if it was not fetched.
+    """
+
+    ref: str
+    name: str
+    type: str
+    size: int
+    body: FileAdded | None = field(default=None, repr=False, compare=False)
+
+    async def read(self) -> bytes:
+        """Return the content.
+
+        Raises:
+            LooplineError: it was not fetched from the server.
+        """
+        if self.body is None:
+            raise LooplineError(f"the content of {self.ref} was not fetched: read the ref instead")
+        return file_bytes(self.body)
+
+
 def describe_file(file: FileAdded) -> str:
     """Return one line with the MIME type, the pixels of an image, the size, and whether it is executable."""
     pixels = f", {file.width}×{file.height} pixels" if file.width else ""
@@ -70,87 +96,6 @@ def describe_file(file: FileAdded) -> str:
     return f"{file.mime}{pixels}, {file.size:,} bytes{program}"
 
 
-class FileBlock(Protocol):
-    """The part of a block that `FileTree` reads."""
-
-    @property
-    def turn(self) -> int:
-        """The number of the turn."""
-        ...
-
-
-B = TypeVar("B", bound=FileBlock)
-"""The type of the blocks in a tree."""
-
-
-class FileTree(Struct, Generic[B]):
-    """The newest version of each file: the project after the last folded block, and the outputs of each turn.
-
-    Both are by path, the last changed file last. `versions` are the numbers of the newest versions, by turn, area and
-    path. `pulled` are the refs of pulled files by turn.
-    """
-
-    files: dict[str, B] = {}
-    outputs: dict[int, dict[str, B]] = {}
-    versions: dict[tuple[int, WorkspaceArea, str], int] = {}
-
-    pulled: dict[int, dict[str, None]] = {}
-    _sizes: dict[tuple[int, str], int] = {}
-    _totals: dict[int, int] = {}
-
-    def take(self, block: B, body: FileBody) -> None:
-        """Fold one more block."""
-        match body:
-            case FileAdded(area=area, path=path, version=version, size=size):
-                self._remove(area, block.turn, path)
-                self._area(area, block.turn)[path] = block
-                self.versions[block.turn, area, path] = version
-                place = _PROJECT if area == "files" else block.turn
-                self._sizes[place, path] = size
-                self._totals[place] = self._totals.get(place, 0) + size
-            case FileRemoved(area=area, path=path):
-                self._remove(area, block.turn, path)
-            case FilesPulled(refs=refs):
-                self.pulled.setdefault(block.turn, {}).update(dict.fromkeys(refs))
-
-    def _area(self, area: WorkspaceArea, turn: int) -> dict[str, B]:
-        return self.files if area == "files" else self.outputs.setdefault(turn, {})
-
-    def _remove(self, area: WorkspaceArea, turn: int, path: str) -> None:
-        if self._area(area, turn).pop(path, None) is not None:
-            place = _PROJECT if area == "files" else turn
-            self._totals[place] -= self._sizes.pop((place, path), 0)
-
-    def size_at(self, turn: int) -> int:
-        """Return the bytes of the project and of the turn's outputs together."""
-        return self._totals.get(_PROJECT, 0) + self._totals.get(turn, 0)
-
-    def newest_at(self, turn: int, count: int) -> list[B]:
-        """Return the last `count` changed files of the project, then the last `count` changed outputs of the turn."""
-        outputs = self.outputs.get(turn, {})
-        return [
-            area[path]
-            for area in (self.files, outputs)
-            for path in list(islice(reversed(area), count))[::-1]
-        ]
-
-    def version(self, turn: int, area: WorkspaceArea, path: str) -> int:
-        """Return the number of the newest version of a file in the turn, 0 without one."""
-        return self.versions.get((turn, area, path), 0)
-
-    def start_empty(self, turn: int) -> None:
-        """Remove the files of earlier turns from the project, for a turn that starts without files."""
-        for path, block in list(self.files.items()):
-            if block.turn < turn:
-                self._remove("files", block.turn, path)
-
-    def outputs_of(self, turn: int) -> Mapping[str, B]:
-        """Return the outputs of the turn by path."""
-        return self.outputs.get(turn, {})
-
-
-_PROJECT = 0
-"""The key of the project in the sums of sizes; turns have their number, from 1."""
 EMPTY_START = "empty"
 """The value of the option `workspace` for a turn that starts without files."""
 

@@ -615,13 +615,6 @@ def _repair_source(source: object) -> Source:
     """Return the source with lone surrogates in its texts replaced."""
     if not isinstance(source, Source):
         raise TypeError(f"the sources of an Output are Source(…), not {source!r}")
-    return structs.replace(
-        source,
-        url=well_formed(source.url),
-        title=well_formed(source.title),
-        path=well_formed(source.path),
-        text=well_formed(source.text),
-        commit=well_formed(source.commit),
-        published_time_iso=well_formed(source.published_time_iso),
-        favicon_url=well_formed(source.favicon_url),
-    )
+    fields = structs.asdict(source).items()
+    texts = {name: well_formed(value) for name, value in fields if isinstance(value, str)}
+    return structs.replace(source, **texts)

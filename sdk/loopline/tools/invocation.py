@@ -357,7 +357,7 @@ def custom_event(name: str, data: object, call_id: str = "") -> CustomEvent:
         raise LooplineError(
             f"{name[:100]!r} is not a name for an event: it has 1 to 100 letters, digits, _ . : or -"
         )
-    if _RESERVED.fullmatch(name):
+    if _RESERVED.fullmatch(name.casefold()):
         raise LooplineError(
             f"{name!r} is reserved for events of Loopline's own, as are question, file, plan, input, "
             "background.started, loopline.… and crew.…: choose another name"

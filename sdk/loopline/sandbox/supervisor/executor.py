@@ -297,7 +297,7 @@ class Supervisor:
         Raises:
             ValueError: the name is that of an event of Loopline's own. The supervisor checks this too.
         """
-        if name in OWN_EVENTS or name.startswith(OWN_PREFIXES):
+        if name.casefold() in OWN_EVENTS or name.casefold().startswith(OWN_PREFIXES):
             raise ValueError(
                 f"{name!r} is reserved for events of Loopline's own: choose another name"
             )

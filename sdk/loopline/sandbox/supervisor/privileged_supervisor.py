@@ -256,8 +256,10 @@ class PrivilegedSupervisor:
                     {
                         "ended": run.name,
                         "exit": os.waitstatus_to_exitcode(status),
-                        "memory_kills": run.memory_kills,
-                        "refused_processes": run.refused_processes,
+                        "memory_kills": count(
+                            run.groups, ("memory.oom_control", "memory.events"), "oom_kill"
+                        ),
+                        "refused_processes": count(run.groups, ("pids.events",), "max"),
                     }
                 )
                 run.close()
@@ -274,16 +276,6 @@ class Run:
         self._disk: str = request["disk"]
         self._socket = f"/tmp/{name}.sock"
         self._relay: asyncio.Task[None] | None = None
-
-    @property
-    def memory_kills(self) -> int:
-        """The number of its processes that were killed because the memory limit was reached."""
-        return count(self.groups, ("memory.oom_control", "memory.events"), "oom_kill")
-
-    @property
-    def refused_processes(self) -> int:
-        """The number of times that it could not start a process because there were too many."""
-        return count(self.groups, ("pids.events",), "max")
 
     def listen(self) -> None:
         """Open the socket for the calls of the program, and relay its first connection."""

@@ -36,6 +36,7 @@ from loopline.sandbox import (
     Session,
     StopProgram,
     parse_contract,
+    report_failure,
     result_of,
     shown_name,
     too_deep,
@@ -245,7 +246,7 @@ def _end_of_step(end: ProgramEnd, step: _Step) -> ProgramEnd:
 def _lost_session(isolation: str) -> ProgramEnd:
     """Return the end of a program that did not run, because the interpreter of its session has ended."""
     text = "the session has ended, and its variables are lost; the next call starts a new one"
-    return ProgramEnd(isolation=isolation, failure=Failure("sandbox", LOST, text))
+    return report_failure(isolation, LOST, text)
 
 
 def _isolation(sandbox: Sandbox) -> str:
@@ -442,37 +443,6 @@ class ProgramSession:
             self._step.session.on_event(name, data)
 
 
-class ProgramSessions:
-    """The sessions of a harness by conversation, turn and name. A conversation has only sessions of one turn."""
-
-    def __init__(self, sandbox: Sandbox) -> None:
-        self._sandbox = sandbox
-        self._sessions: dict[tuple[str, str, str], ProgramSession] = {}
-
-    async def run(
-        self, key: tuple[str, str, str], execution: Execution, session: Session, *, was_begun: bool
-    ) -> ProgramEnd:
-        """Run the program in the session `key`: its conversation, turn and name. Sessions of older turns are ended.
-
-        A session that `was_begun` by an earlier call and has ended is not started again; the program does not run.
-        """
-        conversation, turn, _ = key
-        for other in [k for k in self._sessions if k[0] == conversation and k[1] != turn]:
-            await self._sessions.pop(other).close()
-        running = self._sessions.get(key)
-        if running is None or running.has_ended:
-            self._sessions.pop(key, None)
-            if was_begun:
-                return _lost_session(_isolation(self._sandbox))
-            running = self._sessions[key] = ProgramSession(self._sandbox, execution)
-        return await running.run(execution, session)
-
-    async def close(self) -> None:
-        """End all sessions."""
-        while self._sessions:
-            await self._sessions.popitem()[1].close()
-
-
 READ = "react.read"
 APPROVAL_REQUIRED = "approval_required"
 _KDCUBE_EVENTS = ("chat.", "conv.", "queue.", "solver.")
@@ -539,7 +509,8 @@ class ExecutionTool:
     def __init__(self, sandbox: Sandbox, language: Language, settings: ExecutionSettings) -> None:
         self._sandbox = sandbox
         self._language: Language = language
-        self._sessions = ProgramSessions(sandbox)
+        self._sessions: dict[tuple[str, str, str], ProgramSession] = {}
+        """The sessions by conversation, turn and name. A conversation has only sessions of one turn."""
         self._settings = settings
         self.effect: Effect = settings.effect
         longest = settings.limits.wall_seconds
@@ -654,16 +625,35 @@ class ExecutionTool:
         session = self._session(call, unsent)
         name = _session_name(arguments)
         if name:
-            key = (context.idempotency_key.partition(":")[0], context.turn_id, name)
-            was_begun = _has_session(call, name)
-            end = await self._sessions.run(key, execution, session, was_begun=was_begun)
+            end = await self._run_in_session(name, execution, session, call)
         else:
             end = await self._sandbox.run(execution, session)
         return self._outcome(execution, end, call, unsent)
 
+    async def _run_in_session(
+        self, name: str, execution: Execution, session: Session, call: ToolInvocation
+    ) -> ProgramEnd:
+        """Run the program in the session of that name, and end the sessions of older turns of the conversation.
+
+        A session that an earlier call has begun and that has ended is not started again; the program does not run.
+        """
+        conversation = call.context.idempotency_key.partition(":")[0]
+        turn = call.context.turn_id
+        key = (conversation, turn, name)
+        for other in [k for k in self._sessions if k[0] == conversation and k[1] != turn]:
+            await self._sessions.pop(other).close()
+        running = self._sessions.get(key)
+        if running is None or running.has_ended:
+            self._sessions.pop(key, None)
+            if _has_session(call, name):
+                return _lost_session(_isolation(self._sandbox))
+            running = self._sessions[key] = ProgramSession(self._sandbox, execution)
+        return await running.run(execution, session)
+
     async def close(self) -> None:
         """End the sessions."""
-        await self._sessions.close()
+        while self._sessions:
+            await self._sessions.popitem()[1].close()
 
     def _outcome(
         self, execution: Execution, end: ProgramEnd, call: ToolInvocation, unsent: Sequence[str]
