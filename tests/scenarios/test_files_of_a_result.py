@@ -57,7 +57,7 @@ async def test_a_result_has_the_files_of_its_turn_alone(tmp_path: Path) -> None:
         assert all(file.type for file in result.files)
     model = ScriptedModel([Say("Nothing more.")])
     async with Harness.open(Bundle(id="shop"), store=store, model=model) as harness:
-        assert (await harness.conversation("c").say("And?")).files == []
+        assert not (await harness.conversation("c").say("And?")).files
 
 
 async def test_a_server_sends_the_files_with_the_result() -> None:

@@ -404,7 +404,8 @@ def find_token_rate(message: str) -> TokenRate | None:
         match = pattern.search(message)
         if match is not None:
             numbers = _numbers(match)
-            excess = numbers.get("requested", 0) - numbers.get("limit", 0)
+            requested, limit = (numbers.get(name, 0) for name in ("requested", "limit"))
+            excess = requested - limit
             wait = match.groupdict().get("wait")
             return TokenRate(excess=max(excess, 0), wait=parse_duration(wait) if wait else None)
     return None

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 from math import isfinite
 from operator import attrgetter
-from typing import Any, Literal, TypedDict, cast, get_args
+from typing import Any, Final, Literal, TypedDict, cast, get_args
 from zoneinfo import ZoneInfo
 
 from loopline.errors import LooplineError
@@ -361,6 +361,9 @@ def check_limits(limits: Limits) -> Limits:
     return limits
 
 
+_EFFORT: Final = "reasoning_effort"
+
+
 def merge_limits(*layers: Limits) -> Limits:
     """Return the limits of all layers; later ones replace earlier ones, and settings replace the same settings.
 
@@ -370,8 +373,8 @@ def merge_limits(*layers: Limits) -> Limits:
     settings = UNSET
     for layer in layers:
         merged.update(layer)
-        if layer.get("reasoning_effort") is not None and settings.reasoning_effort is not None:
-            settings = settings.without(["reasoning_effort"])
+        if settings.reasoning_effort is not None and layer.get(_EFFORT) is not None:
+            settings = settings.without([_EFFORT])
         if "settings" in layer:
             settings = settings.override(settings_of(layer))
     return merged if settings is UNSET else {**merged, "settings": settings}

@@ -73,7 +73,7 @@ def result(
         late_input=late_input(timeline),
         output=_output_value(turn, completion, output) if completion else None,
         truncated=turn.is_truncated,
-        files=turn_files(timeline, number),
+        files=turn_files(timeline, number) if timeline.files.versions else (),
     )
 
 
