@@ -59,6 +59,7 @@ COMMANDS: Entries = {
     "tool": ("bundles:call_tool", "Call one tool of a bundle, outside any conversation."),
     "mcp": ("server:mcp", "Serve a bundle to MCP clients: its tools, questions, skills."),
     "serve": ("server:serve", "Serve bundles over HTTP: conversations, events, files."),
+    "web": ("web:web", "Open the web page: chat with a bundle, and look into every conversation."),
     "key": (
         "server:make_key",
         "Make an API key for a user, and store its digest in a file.",

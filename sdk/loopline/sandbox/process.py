@@ -200,7 +200,11 @@ class BubblewrapSandbox:
             options += ["--perms", "0755", "--dir", folder_path]
         options += ["--ro-bind", "/usr", "/usr", *self._system]
         options += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"]
-        options += ["--ro-bind", "/dev/null", "/proc/cmdline"]  # the kernel was started with names of the host
+        options += [
+            "--ro-bind",
+            "/dev/null",
+            "/proc/cmdline",
+        ]  # the kernel was started with names of the host
         options += ["--perms", "0755", "--tmpfs", "/tmp", "--perms", "0755", "--tmpfs", "/run"]
         if folder is not None and script is not None:
             options += ["--perms", "0755", "--dir", WORK, "--perms", "0755", "--dir", OUT]

@@ -10,7 +10,7 @@ from fastapi import Depends, Path, Query, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from loopline.conversations import Conversation
-from loopline.reader import check_name
+from loopline.reader import ConversationReader, check_name
 from loopline.server.bundle_host import BundleHost
 from loopline.server.principals import Principal
 from loopline.server.problems import RequestProblem, not_found
@@ -51,12 +51,18 @@ async def caller_of(
 CallerDep = Annotated[Principal, Depends(caller_of)]
 
 
-def owner_of(caller: CallerDep, tenant: Name, project: Name) -> Principal:
+def owner_of(host: HostDep, caller: CallerDep, tenant: Name, project: Name) -> Principal:
     """Return the caller, whose token must be of the tenant and project in the path.
+
+    A server that only reads a store shows every tenant and project of it to the user of this machine.
 
     Raises:
         RequestProblem: the token is of another tenant or project, 403.
     """
+    if host.is_reading:
+        check_name("tenant", tenant)
+        check_name("project", project)
+        return replace(caller, tenant=tenant, project=project)
     if (tenant, project) != (caller.tenant, caller.project):
         raise RequestProblem(
             HTTPStatus.FORBIDDEN, "the token is of another tenant or project than the path"
@@ -67,15 +73,17 @@ def owner_of(caller: CallerDep, tenant: Name, project: Name) -> Principal:
 OwnerDep = Annotated[Principal, Depends(owner_of)]
 
 
-def reader_of(owner: OwnerDep, user_id: OptionalName = "") -> Principal:
+def reader_of(host: HostDep, owner: OwnerDep, user_id: OptionalName = "") -> Principal:
     """Return the user whose conversations are read: the caller, or the user `user_id` if the caller is privileged.
+
+    On a server that only reads a store, the caller may read the conversations of all users.
 
     Raises:
         RequestProblem: another user is named, and the caller is not privileged, 403.
     """
     if user_id in ("", owner.user):
         return owner
-    if not owner.is_privileged:
+    if not owner.is_privileged and not host.is_reading:
         raise RequestProblem(
             HTTPStatus.FORBIDDEN, "only a privileged caller may read conversations of another user"
         )
@@ -120,10 +128,10 @@ async def own_existing(host: HostDep, key: OwnKeyDep) -> Conversation[Any]:
     return await host.conversation(key)
 
 
-async def readable_existing(host: HostDep, key: ReadKeyDep) -> Conversation[Any]:
+async def readable_existing(host: HostDep, key: ReadKeyDep) -> ConversationReader:
     """Return the conversation in the path, for reading. Errors are those of `own_existing`."""
     await find_summary(host, key)
-    return await host.conversation(key)
+    return await host.reader(key)
 
 
 async def find_summary(host: HostDep, key: ReadKeyDep) -> ConversationSummary:
@@ -135,5 +143,5 @@ async def find_summary(host: HostDep, key: ReadKeyDep) -> ConversationSummary:
 
 
 OwnDep = Annotated[Conversation[Any], Depends(own_existing)]
-ReadDep = Annotated[Conversation[Any], Depends(readable_existing)]
+ReadDep = Annotated[ConversationReader, Depends(readable_existing)]
 SummaryDep = Annotated[ConversationSummary, Depends(find_summary)]
