@@ -92,6 +92,9 @@ def routes(tenant: str, project: str) -> list[tuple[str, str, Json]]:
         ("POST", f"{talk}/turns-with-feedbacks", {}),
         ("GET", f"{talk}/satisfaction", None),
         ("GET", f"{talk}/blocks", None),
+        ("GET", f"{talk}/window", None),
+        ("GET", f"{talk}/outline", None),
+        ("GET", f"{talk}/turns/turn_1/rounds/1/prompt", None),
         ("GET", f"{talk}/approvals", None),
         ("GET", f"{talk}/mode", None),
         ("POST", f"{talk}/mode", {"mode": "plan"}),
@@ -200,7 +203,7 @@ def test_the_id_of_a_response_of_others_continues_nothing(served: Served) -> Non
     assert served.send("ann", "POST", "/v1/responses", body).json()["id"] == "resp_own-turn_2"
 
 
-OPEN = {"/health", "/ready", "/metrics", "/me", "/files", "/by-rn"}
+OPEN = {"/health", "/ready", "/metrics", "/me", "/files", "/by-rn", "/stored"}
 """Routes that are about no conversation, or have tests of their own."""
 BEGIN = ("messages", "messages/multipart", "events", "events/vercel")
 """Routes that begin a conversation of the sender, if there is none of that name."""

@@ -31,6 +31,9 @@ Water that boils makes green tea bitter.
 """
 
 
+LEAF = bytes(range(256)) * 40
+
+
 @tool(effect="read")
 async def find(words: str) -> Output:
     """Search the notes about tea."""
@@ -63,7 +66,10 @@ async def price(of: str) -> dict[str, object]:
 async def order(tea: str, grams: int) -> Output:
     """Order tea."""
     receipt = f"{grams} g of {tea}\n".encode()
-    return Output(f"ordered {grams} g of {tea}", files=[OutputFile("receipt.txt", receipt)])
+    return Output(
+        f"ordered {grams} g of {tea}",
+        files=[OutputFile("receipt.txt", receipt), OutputFile("leaf.bin", LEAF)],
+    )
 
 
 @tool(effect="read")
@@ -149,7 +155,9 @@ SCRIPT: Sequence[Say | str] = [
         Call("tea.price", of="oolong"),
         usage=usage(2_650, 180, 2_300),
     ),
-    Say("✓ [2] compared prices", Call("tea.large", characters=9_000), usage=usage(3_400, 60, 2_600)),
+    Say(
+        "✓ [2] compared prices", Call("tea.large", characters=9_000), usage=usage(3_400, 60, 2_600)
+    ),
     Say(ANSWER, thinking="Now I can answer with the notes.", usage=usage(6_100, 220, 3_400)),
     Say(
         "I order it, and have somebody check the harvest.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Literal
 
 from loopline.models import AssistantMessage, Json, JsonObject, Message
@@ -80,7 +81,7 @@ def show_prompt(timeline: Timeline, turn: int, number: int) -> JsonObject:
     """Return the request of a round with what the page shows of it.
 
     Beside the fields of `loopline prompt --json`, each message has its `tokens`, its `state` and whether it is `stable`,
-    which means that it was in the prompt before the inputs of this round. `reply` is what the model replied, null without
+    which means that the request before has the same message at the same position. `reply` is what the model replied, null without
     a reply. `before` and `after` are the turn and round of the requests beside it.
 
     Raises:
@@ -102,7 +103,7 @@ def show_prompt(timeline: Timeline, turn: int, number: int) -> JsonObject:
     document = prompt_document(chosen, answer_schema(timeline, chosen))
     return {
         **document,
-        "messages": _messages(timeline, chosen, document),
+        "messages": _messages(timeline, chosen, document, _shared(before, chosen)),
         "system_tokens": estimate(chosen.system),
         "tools_tokens": estimate(chosen.tools) if chosen.tools else 0,
         "tail_tokens": estimate(chosen.round_start.tail),
@@ -114,7 +115,16 @@ def show_prompt(timeline: Timeline, turn: int, number: int) -> JsonObject:
     }
 
 
-def _messages(timeline: Timeline, request: ModelRequest, document: JsonObject) -> list[Json]:
+def _shared(before: ModelRequest | None, request: ModelRequest) -> int:
+    """Count the first messages that the request before has too."""
+    earlier = before.messages if before else ()
+    pairs = zip(earlier, request.messages, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _messages(
+    timeline: Timeline, request: ModelRequest, document: JsonObject, shared: int
+) -> list[Json]:
     blocks = _Blocks.before(timeline, request.block.seq)
     rows = document["messages"]
     assert isinstance(rows, list)
@@ -128,7 +138,7 @@ def _messages(timeline: Timeline, request: ModelRequest, document: JsonObject) -
                 **row,
                 "tokens": cost(message),
                 "state": blocks.state(message, ref),
-                "stable": index < request.stable,
+                "stable": index < shared,
             }
         )
     return shown

@@ -20,6 +20,8 @@ export class LiveFeed {
   /** What running calls report, by call id; the empty id is that of the turn. */
   readonly progress = signal<Record<string, string>>({});
   readonly connected = signal(true);
+  /** Why the server does not let the page follow the conversation, or nothing. */
+  readonly problem = signal("");
   private readonly abort = new AbortController();
   private waiting: Record<string, string> | null = null;
 
@@ -29,7 +31,7 @@ export class LiveFeed {
   async run(): Promise<void> {
     let wait = RETRY_MILLISECONDS;
     while (!this.abort.signal.aborted) {
-      const path = `${pathOf(this.cache.place, "/events/plain")}?after=${this.cache.head.value}`;
+      const path = `${pathOf(this.cache.place, "/events")}?after=${this.cache.head.value}`;
       try {
         for await (const event of listen(path, this.abort.signal)) {
           this.connected.value = true;
@@ -38,7 +40,10 @@ export class LiveFeed {
         }
       } catch (error) {
         if (this.abort.signal.aborted) return;
-        if (error instanceof Refusal && error.status < 500 && error.status !== 429) return;
+        if (error instanceof Refusal && error.status < 500 && error.status !== 429) {
+          this.problem.value = error.message;
+          return;
+        }
         this.connected.value = false;
       }
       this.show({});

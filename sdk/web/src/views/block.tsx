@@ -11,7 +11,7 @@ import { Markdown } from "../markdown";
 import { Copy, RefText } from "../refs";
 import { linkTo } from "../route";
 import { summarize } from "../summaries";
-import type { Place, Row, WindowAnswer } from "../types";
+import type { Json, Place, Row, WindowAnswer } from "../types";
 import { TroubleNote } from "./trouble";
 
 const CHARACTERS = 100_000;
@@ -142,10 +142,16 @@ function BlockHead({ place, block }: { place: Place; block: Row }) {
   );
 }
 
+function isEmpty(value: Json): boolean {
+  return value === null || value === "" || (typeof value === "object" && Object.keys(value).length === 0);
+}
+
 function BlockBody({ block }: { block: Row }) {
   const body = object(block.body);
   const main = field(block, "text");
-  const rest = Object.fromEntries(Object.entries(body).filter(([name]) => name !== "text" && name !== "data"));
+  const others = Object.entries(body).filter(([name]) => name !== "text" && name !== "data");
+  const rest = Object.fromEntries(others.filter(([, value]) => !isEmpty(value)));
+  const empty = others.filter(([, value]) => isEmpty(value)).map(([name]) => name);
   const failed = summarize(block).kind === "error";
   return (
     <>
@@ -159,6 +165,7 @@ function BlockBody({ block }: { block: Row }) {
         )
       ) : null}
       {Object.keys(rest).length > 0 ? <JsonView value={rest} /> : null}
+      {empty.length > 0 ? <p class="hint">empty: {empty.join(", ")}</p> : null}
       {block.body !== null && typeof block.body !== "object" ? <JsonView value={block.body} /> : null}
     </>
   );

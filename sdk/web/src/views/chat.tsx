@@ -114,9 +114,9 @@ export function ChatView({ place }: { place: Place }) {
         </VirtualList>
       )}
       <div class="chat-foot">
-        {problem.value ? (
+        {problem.value || feed?.problem.value ? (
           <p class="trouble" role="alert">
-            {problem.value}
+            {problem.value || feed?.problem.value}
           </p>
         ) : null}
         {feed && !feed.connected.value ? <p class="hint">The connection was lost. The page connects again.</p> : null}

@@ -2,6 +2,7 @@
 
 import { useSignal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
+import { useRef } from "preact/hooks";
 import { argumentsLine, charactersCut, field, list, number, object, text } from "../bodies";
 import { bytes, count, dollars, duration, quantity, short } from "../format";
 import { JsonView } from "../json";
@@ -248,13 +249,36 @@ function sidsOf(numbers: string): number[] {
 }
 
 function Citation({ sid, source }: { sid: number; source: JsonObject | undefined }) {
+  const card = useRef<HTMLSpanElement>(null);
   const lines = list(source?.["lines"]).map(number);
+
+  function show(event: Event) {
+    const element = card.current;
+    const anchor = event.currentTarget;
+    if (!element || !(anchor instanceof HTMLElement)) return;
+    element.showPopover();
+    const place = anchor.getBoundingClientRect();
+    const box = element.getBoundingClientRect();
+    const left = Math.max(8, Math.min(place.left, innerWidth - box.width - 8));
+    const above = place.top - box.height - 4;
+    element.style.left = `${left}px`;
+    element.style.top = `${above > 8 ? above : place.bottom + 4}px`;
+  }
+
+  function hide() {
+    card.current?.hidePopover();
+  }
+
   return (
-    <span class="cite">
+    <>
       <button
         type="button"
         class="cite-number"
         aria-label={`Source ${sid}`}
+        onMouseEnter={show}
+        onMouseLeave={hide}
+        onFocus={show}
+        onBlur={hide}
         onClick={() => {
           openRef.value = `so:sources_pool[${sid}]`;
         }}
@@ -262,13 +286,13 @@ function Citation({ sid, source }: { sid: number; source: JsonObject | undefined
         {sid}
       </button>
       {source ? (
-        <span role="tooltip" class="cite-card">
+        <span role="tooltip" popover="manual" ref={card} class="cite-card">
           <strong>{text(source["title"]) || text(source["path"]) || text(source["url"])}</strong>
           {lines.length === 2 ? <span class="faint"> lines {lines[0]} to {lines[1]}</span> : null}
           <span class="cite-text">{text(source["text"]).slice(0, 700)}</span>
         </span>
       ) : null}
-    </span>
+    </>
   );
 }
 
@@ -307,8 +331,8 @@ function End({ item, actions }: { item: EndItem; actions: ChatActions }) {
         </a>
         {actions.writable ? (
           <>
-            <Rate value="ok" mark="👍" label="Good answer" item={item} actions={actions} />
-            <Rate value="not_ok" mark="👎" label="Bad answer" item={item} actions={actions} />
+            <Rate value="ok" mark="Good" label="Good answer" item={item} actions={actions} />
+            <Rate value="not_ok" mark="Bad" label="Bad answer" item={item} actions={actions} />
           </>
         ) : item.reaction ? (
           <span class="tag">{item.reaction}</span>

@@ -151,7 +151,7 @@ function RoundLine({ place, turn, round }: { place: Place; turn: OutlineTurn; ro
         {round.round}
       </a>
       <span class="round-tools">
-        {[...tools].map(([name, n]) => (n > 1 ? `${name} ×${n}` : name)).join(", ") || (round.replied === null ? "no reply" : round.purpose === "answer" ? "answer" : round.stop_reason)}
+        {[...tools].map(([name, n]) => (n > 1 ? `${name} ×${n}` : name)).join(", ") || (round.replied === null ? "no reply" : round.stop_reason === "stop" ? "answer" : round.stop_reason)}
         {failed ? <span class="bad"> {quantity(failed, "failure")}</span> : null}
         {children.slice(0, 3).map((call) => (
           <a key={call.call_id} href={linkTo({ ...place, conversation: call.child }, "overview")}>
