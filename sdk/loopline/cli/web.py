@@ -15,11 +15,12 @@ from loopline.cli.parameters import model_option, prop_option, store_option
 from loopline.cli.server import check_extra
 from loopline.cli.terminal import Screen, escape
 from loopline.errors import LooplineError, StoreError
-from loopline.harness import ReadOnlyStore
+from loopline.harness import DocumentStore, ReadOnlyStore
 
 HOST = "127.0.0.1"
 PAGE = "/page/"
 SCHEMES = ("sqlite:", "postgresql:")
+FILES = frozenset({".json", ".jsonl"})
 DATABASES = frozenset({".db", ".sqlite", ".sqlite3"})
 
 
@@ -28,8 +29,9 @@ DATABASES = frozenset({".db", ".sqlite", ".sqlite3"})
     "source",
     required=False,
     default="",
-    metavar="[BUNDLE|STORE]",
-    help="A bundle, or a store by its URL or file. Without it: the store of --store.",
+    metavar="[BUNDLE|STORE|FILE]",
+    help="A bundle; or a store, an exported conversation, or a session of Claude Code or Codex (.jsonl). "
+    "Without it: the store of --store.",
 )
 @click.option(
     "--port",
@@ -46,8 +48,11 @@ async def web(choices: Choices, screen: Screen, source: str, port: int, no_brows
     check_extra()
     from loopline.server import app, make_server, reading_app
 
+    file = Path(source)
     url = store_url(source, choices)
-    if url is None and source:
+    if file.suffix in FILES:
+        served = reading_app(DocumentStore(file))
+    elif url is None and source:
         served = app(
             [source],
             store=choices.store,

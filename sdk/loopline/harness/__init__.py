@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from loopline.harness.document_store import DocumentStore as DocumentStore
     from loopline.harness.harness import Harness as Harness
     from loopline.harness.harness import run_sync as run_sync
     from loopline.harness.harness import skill_places as skill_places
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from loopline.harness.web_ports import webhook_sender as webhook_sender
 
 _MODULES = {
+    "document_store": ("DocumentStore",),
     "harness": ("Harness", "run_sync", "skill_places"),
     "model_choice": ("Cassette", "ModelChoice", "model"),
     "read_only_store": ("ConversationNames", "ReadOnlyStore", "parse_store_url"),

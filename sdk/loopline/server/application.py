@@ -19,7 +19,7 @@ import loopline
 from loopline.bundle import Bundle, Setting
 from loopline.clock import Clock, SystemClock
 from loopline.errors import LooplineError
-from loopline.harness import ModelChoice, ReadOnlyStore
+from loopline.harness import ModelChoice
 from loopline.models import is_loopback
 from loopline.server import (
     ag_ui_routes,
@@ -41,7 +41,7 @@ from loopline.server.problems import PROBLEMS, add_handlers
 from loopline.server.settings import ServerSettings
 from loopline.server.socket_io import PATH as SOCKETS
 from loopline.server.socket_io import SocketHost
-from loopline.server.store_host import StoreHost
+from loopline.server.store_host import ReadableStore, StoreHost
 from loopline.timeline import TimelineLog
 
 TITLE = "Loopline"
@@ -92,7 +92,7 @@ def app(
     return _assemble(host)
 
 
-def reading_app(store: ReadOnlyStore, *, settings: ServerSettings | None = None) -> FastAPI:
+def reading_app(store: ReadableStore, *, settings: ServerSettings | None = None) -> FastAPI:
     """Return an ASGI app that shows the conversations of a store to the user of this machine, without a bundle.
 
     It reads the conversations of all users, and refuses every message. The lifespan of the app opens the store.

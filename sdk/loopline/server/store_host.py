@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 from http import HTTPStatus
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from loopline.clock import Clock
 from loopline.conversations import Conversation
-from loopline.harness import Harness, ReadOnlyStore
+from loopline.harness import Harness
 from loopline.reader import ConversationReader
 from loopline.server.bundle_host import BundleHost
 from loopline.server.problems import RequestProblem
@@ -16,10 +16,29 @@ from loopline.server.settings import ServerSettings
 from loopline.timeline import ConversationKey, TimelineLog
 
 
-class StoreHost(BundleHost):
-    """A host without bundles over a store that is opened for reading."""
+class ReadableStore(Protocol):
+    """A store without a bundle. It is open between `__aenter__` and `__aexit__`."""
 
-    def __init__(self, store: ReadOnlyStore, settings: ServerSettings, *, clock: Clock) -> None:
+    async def __aenter__(self) -> object: ...
+
+    async def __aexit__(self, *error: object) -> None: ...
+
+    @property
+    def log(self) -> TimelineLog:
+        """The log of all conversations."""
+        ...
+
+    def conversation(
+        self, name: str, *, user: str, tenant: str, project: str
+    ) -> ConversationReader:
+        """Return the handle of a conversation."""
+        ...
+
+
+class StoreHost(BundleHost):
+    """A host without bundles over a store, of which it changes nothing."""
+
+    def __init__(self, store: ReadableStore, settings: ServerSettings, *, clock: Clock) -> None:
         super().__init__(
             (), settings, auth=None, store=None, model=None, properties=None, clock=clock
         )

@@ -68,7 +68,10 @@ export function ChatView({ place }: { place: Place }) {
       run(() => answerCall(place, callId, value, approval));
     },
     rate: (turn, reaction) => {
-      run(() => post(pathOf(place, `/turns/${turn}/feedback`), { reaction }));
+      run(async () => {
+        await post(pathOf(place, `/turns/${turn}/feedback`), { reaction });
+        await cache.fetchNew();
+      });
     },
     fork: (seq, text) => {
       run(() => forkBefore(place, seq, text));

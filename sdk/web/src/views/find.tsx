@@ -4,6 +4,7 @@ import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { readPath, savedKey } from "../api";
 import { count } from "../format";
+import { startWorker } from "../workers";
 import type { SearchReport, SearchRequest } from "../search.worker";
 import type { Place } from "../types";
 
@@ -25,7 +26,7 @@ export function FindBar({ place, head, onShow }: { place: Place; head: number; o
     at.value = -1;
     if (words.value.trim().length < 2) return;
     timer.current = window.setTimeout(() => {
-      worker.current ??= new Worker(new URL("../search.worker.ts", import.meta.url), { type: "module" });
+      worker.current ??= startWorker();
       worker.current.onmessage = (message: MessageEvent<SearchReport>) => {
         report.value = message.data;
       };
