@@ -13,7 +13,7 @@ from loopline import LooplineError
 from loopline.harness import DocumentStore
 from loopline.reader import read_session
 from loopline.server import reading_app
-from loopline.timeline import Block, ToolResult
+from loopline.timeline import Block, ToolResult, TurnHeader
 from tests.support.live_server import serving
 
 AT = "2026-05-01T10:00:0{}.123Z"
@@ -112,7 +112,7 @@ def test_a_session_has_the_blocks_of_a_conversation(text: str, program: str) -> 
     blocks = read_session(text)
     assert [block.type for block in blocks] == TYPES
     assert [block.seq for block in blocks] == list(range(1, len(TYPES) + 1))
-    assert blocks[1].body == type(blocks[1].body)(bundle=program, model="", protocol="")
+    assert blocks[1].body == TurnHeader(bundle=program, model="", protocol="")
     assert blocks[0].ts.isoformat() == "2026-05-01T10:00:01.123000+00:00"
 
 

@@ -91,8 +91,12 @@ def test_a_chat_from_the_first_message_to_an_approval_and_its_rating(
     expect(page.get_by_role("tooltip").last).to_contain_text("Water that boils")
     page.get_by_label("Message", exact=True).fill("Order 100 g of it.")
     page.get_by_role("button", name="Send").click()
+    page.get_by_role("button", name="Edit the arguments").click()
+    page.get_by_label("Arguments", exact=True).fill('{"tea": "sencha", "grams": 50}')
     page.get_by_role("button", name="Approve").click()
     expect(page.get_by_text("I have ordered 100 g of sencha of the first harvest.")).to_be_visible()
+    page.get_by_role("button", name=re.compile("tea.order")).click()
+    expect(page.get_by_text("ordered 50 g of sencha").first).to_be_visible()
     page.get_by_role("button", name="Good answer").last.click()
     expect(page.get_by_role("button", name="Good answer").last).to_have_attribute(
         "aria-pressed", "true"

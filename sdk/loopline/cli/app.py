@@ -28,7 +28,7 @@ COMMANDS: Entries = {
     "timeline": ("timeline:timeline", "Show a conversation block by block, or list them all."),
     "prompt": ("prompt:prompt", "Show exactly what a round sent to its model."),
     "replay": ("prompt:replay", "Render every prompt again, and show where one diverges."),
-    "export": ("reader:export", "Print a conversation as a JSON document."),
+    "export": ("reader:export", "Print a conversation as a JSON document, or as an HTML page."),
     "import": (
         "storage:import_document",
         "Store an exported conversation; its actions stay inert.",

@@ -19,7 +19,7 @@ from loopline.cli import parameters
 from loopline.cli.options import ANSWERED, FAILED, Choices, UsageError, command
 from loopline.cli.terminal import QUIET, REF, Screen, escape, quantity
 from loopline.errors import LooplineError, StoreError
-from loopline.harness import ConversationNames, ReadOnlyStore
+from loopline.harness import ConversationNames, ReadOnlyStore, redactor_of
 from loopline.models import Json, JsonObject
 from loopline.reader import ConversationReader, Item, Reading
 
@@ -219,13 +219,37 @@ def _item_document(item: Item) -> Json:
 @command
 @parameters.conversation_argument
 @parameters.conversation_option
+@click.option("--html", is_flag=True, help="Print it as one HTML page that needs nothing else.")
+@click.option(
+    "--redact",
+    multiple=True,
+    metavar="KIND",
+    help="With --html: replace secrets (secret) or personal data, such as email.",
+)
 @parameters.scope_options
-async def export(choices: Choices, screen: Screen) -> int:
-    """Print a conversation as a JSON document."""
+async def export(choices: Choices, screen: Screen, html: bool, redact: tuple[str, ...]) -> int:
+    """Print a conversation as a JSON document, or as an HTML page."""
+    if redact and not html:
+        raise UsageError("--redact is for --html: a document must match its chain of digests")
     async with open_store(choices) as store:
         conversation = await choose_conversation(store, choices, screen)
+        if html:
+            screen.write(await _html_page(store.log, conversation.conversation, redact))
+            return ANSWERED
         await write_document(conversation, screen)
     return ANSWERED
+
+
+async def _html_page(log: TimelineLog, key: ConversationKey, redact: Sequence[str]) -> str:
+    """Return the conversation as an HTML page, in which texts of these kinds are redacted.
+
+    Raises:
+        LooplineError: the conversation does not exist, or an extra is not installed.
+    """
+    from loopline.server import export_page
+
+    redactor = await asyncio.to_thread(redactor_of, redact) if redact else None
+    return await export_page(log, key, redactor)
 
 
 async def write_document(conversation: ConversationReader, screen: Screen) -> None:

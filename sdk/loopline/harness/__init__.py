@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from loopline.harness.harness import Harness as Harness
     from loopline.harness.harness import run_sync as run_sync
     from loopline.harness.harness import skill_places as skill_places
+    from loopline.harness.inspections import redactor_of as redactor_of
     from loopline.harness.model_choice import Cassette as Cassette
     from loopline.harness.model_choice import ModelChoice as ModelChoice
     from loopline.harness.model_choice import model as model
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "document_store": ("DocumentStore",),
     "harness": ("Harness", "run_sync", "skill_places"),
+    "inspections": ("redactor_of",),
     "model_choice": ("Cassette", "ModelChoice", "model"),
     "read_only_store": ("ConversationNames", "ReadOnlyStore", "parse_store_url"),
     "sandboxes": ("execution_features", "open_executions"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Literal
@@ -77,29 +78,43 @@ class _Blocks:
         return "hidden" if ref in self.hidden else "shortened"
 
 
-def show_prompt(timeline: Timeline, turn: int, number: int) -> JsonObject:
-    """Return the request of a round with what the page shows of it.
+def show_prompts(timeline: Timeline) -> Iterator[JsonObject]:
+    """Yield the request of every round that sent one, in order, with what the page shows of it.
 
     Beside the fields of `loopline prompt --json`, each message has its `tokens`, its `state` and whether it is `stable`,
-    which means that the request before has the same message at the same position. `reply` is what the model replied, null without
-    a reply. `before` and `after` are the turn and round of the requests beside it.
+    which means that the request before has the same message at the same position. `reply` is what the model replied, null
+    without a reply. `before` and `after` are the turn and round of the requests beside it.
+    """
+    before: ModelRequest | None = None
+    requests = past_requests(timeline)
+    current = next(requests, None)
+    while current is not None:
+        after = next(requests, None)
+        yield _shown(timeline, before, current, after)
+        before, current = current, after
+
+
+def show_prompt(timeline: Timeline, turn: int, number: int) -> JsonObject:
+    """Return the request of one round, as `show_prompts` yields it.
 
     Raises:
         RequestProblem: the round does not exist, or sent no request to a model, 404.
     """
     before: ModelRequest | None = None
-    chosen: ModelRequest | None = None
-    after: ModelRequest | None = None
-    for request in past_requests(timeline):
-        if chosen is not None:
-            after = request
-            break
+    requests = past_requests(timeline)
+    for request in requests:
         if (request.block.turn, request.block.round) == (turn, number):
-            chosen = request
-        else:
-            before = request
-    if chosen is None:
-        raise not_found(f"request of round {number} in {turn_id(turn)}")
+            return _shown(timeline, before, request, next(requests, None))
+        before = request
+    raise not_found(f"request of round {number} in {turn_id(turn)}")
+
+
+def _shown(
+    timeline: Timeline,
+    before: ModelRequest | None,
+    chosen: ModelRequest,
+    after: ModelRequest | None,
+) -> JsonObject:
     document = prompt_document(chosen, answer_schema(timeline, chosen))
     return {
         **document,

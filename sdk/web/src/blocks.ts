@@ -2,6 +2,7 @@
 
 import { signal } from "@preact/signals";
 import { get, Lost, readPath, Refusal } from "./api";
+import { isFile } from "./embedded";
 import type { Place, Row, WindowAnswer } from "./types";
 
 const PAGE = 200;
@@ -88,6 +89,7 @@ export class BlockCache {
 
   /** Ask for new blocks again and again, until the cache is closed. */
   poll(): void {
+    if (isFile) return;
     this.timer = window.setTimeout(() => {
       void this.fetchNew().then(() => {
         if (!this.closed) this.poll();

@@ -4,6 +4,7 @@ import { render } from "preact";
 import { useEffect } from "preact/hooks";
 import { useSignal } from "@preact/signals";
 import { saveKey } from "./api";
+import { fileConversation, isFile } from "./embedded";
 import { openRef } from "./refs";
 import { linkTo, route, samePlace, VIEWS, type ViewName } from "./route";
 import { needsKey, refreshStored, stored, trouble, watchStored } from "./state";
@@ -21,7 +22,7 @@ let lastPlace: Place | null = null;
 
 /** Return the place in the address, the same object as before if it is the same conversation. */
 function currentPlace(): Place | null {
-  const { place } = route.value;
+  const place = fileConversation() ?? route.value.place;
   if (!samePlace(place, lastPlace)) {
     lastPlace = place;
     openRef.value = null;
@@ -35,6 +36,15 @@ function Page() {
     document.title = place ? `${titleOf(place)} · Loopline` : "Loopline";
   }, [place, stored.value]);
   if (needsKey.value) return <SignIn />;
+  if (isFile) {
+    return (
+      <div class="app app-file has-place">
+        <main id="main" tabIndex={-1}>
+          {place ? <ConversationPage place={place} /> : null}
+        </main>
+      </div>
+    );
+  }
   return (
     <div class={`app ${place ? "has-place" : ""}`}>
       <a class="skip" href="#main" onClick={(event) => { event.preventDefault(); document.getElementById("main")?.focus(); }}>
@@ -61,9 +71,11 @@ function ConversationPage({ place }: { place: Place }) {
   return (
     <>
       <header class="top">
-        <a class="back" href="#/" aria-label="All conversations">
-          ←
-        </a>
+        {isFile ? null : (
+          <a class="back" href="#/" aria-label="All conversations">
+            ←
+          </a>
+        )}
         <div class="top-title">
           <h1>{titleOf(place)}</h1>
           {parent ? <a href={linkTo({ ...place, conversation: parent }, "overview")}>child run of {parent}</a> : null}

@@ -1,6 +1,7 @@
 // Looks for words in the blocks of a conversation, window by window, beside the page so that it stays responsive.
 
-import type { Row, WindowAnswer } from "./types";
+import { matches } from "./matching";
+import type { WindowAnswer } from "./types";
 
 export interface SearchRequest {
   /** The address of the windows, with its query, without `after` and `limit`. */
@@ -43,11 +44,6 @@ async function search(request: SearchRequest, number: number): Promise<void> {
     const searched = Math.min(after + PAGE, request.head);
     report({ found, searched, done: searched >= request.head, problem: "" });
   }
-}
-
-function matches(row: Row, words: string[]): boolean {
-  const text = `${row.type} ${row.ref} ${row.turn_id} ${JSON.stringify(row.body)} ${row.problem}`.toLowerCase();
-  return words.every((word) => text.includes(word));
 }
 
 function report(answer: SearchReport): void {

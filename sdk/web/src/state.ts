@@ -2,6 +2,7 @@
 
 import { signal } from "@preact/signals";
 import { get, Refusal } from "./api";
+import { isFile } from "./embedded";
 import { troubleOf, type Trouble } from "./blocks";
 import type { Stored } from "./types";
 
@@ -27,6 +28,7 @@ export async function refreshStored(): Promise<void> {
 /** Fetch the conversations now, and then again and again while the page can be seen. */
 export function watchStored(): void {
   void refreshStored();
+  if (isFile) return;
   window.setInterval(() => {
     if (document.visibilityState === "visible" && !needsKey.value) void refreshStored();
   }, MILLISECONDS);

@@ -2,11 +2,13 @@
 
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
-import { readPath, savedKey } from "../api";
+import { get, readPath, savedKey } from "../api";
 import { count } from "../format";
+import { isFile } from "../embedded";
 import { startWorker } from "../workers";
 import type { SearchReport, SearchRequest } from "../search.worker";
-import type { Place } from "../types";
+import { matches } from "../matching";
+import type { Place, WindowAnswer } from "../types";
 
 const CHARACTERS = 20_000;
 const WAIT_MILLISECONDS = 250;
@@ -26,6 +28,12 @@ export function FindBar({ place, head, onShow }: { place: Place; head: number; o
     at.value = -1;
     if (words.value.trim().length < 2) return;
     timer.current = window.setTimeout(() => {
+      if (isFile) {
+        void searchFile(place, head, words.value).then((answer) => {
+          report.value = answer;
+        });
+        return;
+      }
       worker.current ??= startWorker();
       worker.current.onmessage = (message: MessageEvent<SearchReport>) => {
         report.value = message.data;
@@ -78,4 +86,16 @@ export function FindBar({ place, head, onShow }: { place: Place; head: number; o
       </button>
     </form>
   );
+}
+
+/** Search in a file, which has no worker: window by window, with a pause between two. */
+async function searchFile(place: Place, head: number, text: string): Promise<SearchReport> {
+  const words = text.toLowerCase().split(/\s+/).filter(Boolean);
+  const found: number[] = [];
+  for (let after = 0; after < head; after += 500) {
+    const answer = await get<WindowAnswer>(readPath(place, "/window", { after, limit: 500 }));
+    for (const row of answer.rows) if (matches(row, words)) found.push(row.seq);
+    await new Promise((resolve) => setTimeout(resolve));
+  }
+  return { found, searched: head, done: true, problem: "" };
 }
