@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from tests.support.hostile_conversation import in_thread
 from tests.support.page_conversations import write_tea_store
-
-DESKTOP = {"width": 1280, "height": 860}
 
 
 @pytest.fixture(scope="module")
@@ -45,10 +44,6 @@ def page(browser: Browser) -> Iterator[Page]:
 @pytest.fixture(scope="session")
 def tea_store(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return the URL of a store with a conversation that uses a tool of each kind."""
-    import asyncio
-    from concurrent.futures import ThreadPoolExecutor
-
     file: Path = tmp_path_factory.mktemp("page") / "tea.db"
-    with ThreadPoolExecutor(1) as pool:  # the browser of other tests has an event loop here
-        pool.submit(asyncio.run, write_tea_store(file)).result()
+    in_thread(write_tea_store(file))
     return f"sqlite:///{file}"

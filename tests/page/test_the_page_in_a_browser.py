@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from loopline import Bundle, Harness, Output, Source, ToolError, tool
 from loopline.harness import ReadOnlyStore
 from loopline.server import app, reading_app
-from loopline.testing import Call, Say, ScriptedModel
-from tests.page.hostile_texts import TEXTS
+from tests.support.hostile_conversation import in_thread, write_hostile_store
+from tests.support.hostile_texts import TEXTS
 from tests.support.live_server import serving
 from tests.support.page_conversations import TEA, tea_model
 from tests.support.peers import npm_packages
@@ -129,43 +126,10 @@ def test_a_lost_server_and_a_deleted_conversation_are_shown_for_what_they_are(
     expect(page.get_by_text("The server cannot be reached").first).to_be_visible(timeout=20_000)
 
 
-@tool(effect="read")
-async def echo(text: str) -> Output:
-    """Return a hostile text with a hostile source."""
-    return Output(
-        text, sources=[Source(url=f"https://a.example/{hash(text)}", title=text, text=text)]
-    )
-
-
-@tool(effect="read")
-async def fail(text: str) -> str:
-    """Fail with a hostile text."""
-    raise ToolError(text)
-
-
-HOSTILE_TOOLS = Bundle(id="hostile", instructions="Be careful.", tools=[echo, fail])
-
-
-async def write_hostile_store(url: str, texts: Sequence[str]) -> None:
-    """Write a conversation that has each text in every place that a model, a tool or a user fills."""
-    calls = [Call("hostile.echo", text=text) for text in texts]
-    calls += [Call("hostile.fail", text=text) for text in texts]
-    joined = "\n\n".join(texts)
-    script = [
-        Say(joined, *calls[:100], thinking=joined),
-        Say(joined, *calls[100:]),
-        Say(f"{joined}\n\n[[S:1]] [[S:2-9]]", thinking=joined),
-    ]
-    model = ScriptedModel(script, thinking=True, strict=False)
-    async with Harness.open(HOSTILE_TOOLS, store=url, model=model) as harness:
-        await harness.conversation("hostile").say(joined)
-
-
 def test_no_text_of_a_conversation_runs_or_requests_anything(page: Page, tmp_path: Path) -> None:
     assert len(TEXTS) >= 100
     store = f"sqlite:///{tmp_path}/hostile.db"
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(asyncio.run, write_hostile_store(store, TEXTS)).result()
+    in_thread(write_hostile_store(store, TEXTS))
     requested: list[str] = []
     page.on("request", lambda request: requested.append(request.url))
     page.on("dialog", lambda dialog: requested.append(f"dialog {dialog.message}"))

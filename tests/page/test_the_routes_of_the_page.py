@@ -15,6 +15,7 @@ import pytest
 from loopline.harness import ReadOnlyStore
 from loopline.server import reading_app
 from tests.support.live_server import serving
+from tests.support.page_conversations import LEAF
 
 HERE = "/conversations/default/default/brewing"
 
@@ -59,6 +60,17 @@ def test_the_bytes_of_a_file_are_never_in_a_window(client: httpx2.Client) -> Non
     text, leaf = [row for row in rows if row["type"] == "file.added"]
     assert (text["body"]["data"], text["cut"]) == ("", [])
     assert (leaf["body"]["data"], leaf["cut"][0]["path"]) == ("", ["data"])
+
+
+def test_a_file_is_only_a_download(client: httpx2.Client) -> None:
+    rows = client.get(f"{HERE}/window", params={"limit": 500}).json()["rows"]
+    text, leaf = [row["seq"] for row in rows if row["type"] == "file.added"]
+    answer = client.get(f"{HERE}/file", params={"seq": leaf})
+    assert answer.content == LEAF
+    assert answer.headers["content-disposition"] == "attachment"
+    assert answer.headers["content-type"] == "application/octet-stream"
+    assert client.get(f"{HERE}/file", params={"seq": text}).content == b"100 g of sencha\n"
+    assert client.get(f"{HERE}/file", params={"seq": 1}).status_code == 404
 
 
 def test_an_outline_has_rounds_and_calls_with_their_times(client: httpx2.Client) -> None:

@@ -94,6 +94,7 @@ def routes(tenant: str, project: str) -> list[tuple[str, str, Json]]:
         ("GET", f"{talk}/blocks", None),
         ("GET", f"{talk}/window", None),
         ("GET", f"{talk}/outline", None),
+        ("GET", f"{talk}/file?seq=1", None),
         ("GET", f"{talk}/turns/turn_1/rounds/1/prompt", None),
         ("GET", f"{talk}/approvals", None),
         ("GET", f"{talk}/mode", None),

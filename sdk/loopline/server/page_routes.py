@@ -6,13 +6,32 @@ import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Query
+from fastapi.responses import Response
 from pydantic import AwareDatetime, BaseModel, JsonValue
 
 from loopline.server import block_rows, outlines, shown_prompts
 from loopline.server.access import CallerDep, HostDep, ReadKeyDep, SummaryDep
-from loopline.timeline import ConversationSummary, Timeline, iso_time, turn_number
+from loopline.server.problems import not_found
+from loopline.timeline import (
+    BodyUnion,
+    ConversationSummary,
+    FileAdded,
+    Timeline,
+    UserAttachment,
+    attachments,
+    iso_time,
+    turn_number,
+    workspace,
+)
 
 router: APIRouter = APIRouter(tags=["page"])
+_FILES = BodyUnion[UserAttachment | FileAdded](UserAttachment | FileAdded)
+_DOWNLOAD = {
+    "Content-Type": "application/octet-stream",
+    "Content-Disposition": "attachment",
+    "Content-Security-Policy": "default-src 'none'; sandbox",
+    "Cache-Control": "private, no-store",
+}
 _HERE = "/conversations/{tenant}/{project}/{conversation}"
 ROWS = 500
 CHARACTERS = 4_000
@@ -124,6 +143,26 @@ async def read_outline(
     """Return the turns of a conversation from the turn `first` on, with their rounds, calls, times, tokens and costs."""
     timeline = Timeline(await host.log.read(key))
     return await asyncio.to_thread(outlines.outline, timeline, first, limit)
+
+
+@router.get(f"{_HERE}/file", response_class=Response)
+async def read_file(
+    host: HostDep, key: ReadKeyDep, _: SummaryDep, seq: Annotated[int, Query(ge=1, le=2**53)]
+) -> Response:
+    """Return the bytes of the file that a block attached or added, always as a download.
+
+    Outputs for the agent alone are not returned.
+    """
+    blocks = await host.log.read(key, after=seq - 1, limit=1)
+    for _block, body in _FILES.among(blocks):
+        match body:
+            case UserAttachment():
+                return Response(attachments.content(body), headers=_DOWNLOAD)
+            case FileAdded(visibility="external"):
+                return Response(workspace.file_bytes(body), headers=_DOWNLOAD)
+            case FileAdded():
+                pass
+    raise not_found(f"file in block {seq}")
 
 
 @router.get(f"{_HERE}/turns/{{turn}}/rounds/{{number}}/prompt")

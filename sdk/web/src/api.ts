@@ -73,6 +73,12 @@ export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
   return (await response.json()) as T;
 }
 
+/** Return the bytes of an answer. */
+export async function getBytes(path: string): Promise<ArrayBuffer> {
+  if (isFile) throw new Refusal(404, "This file does not have it.");
+  return (await send(path, { headers: headers({}) })).arrayBuffer();
+}
+
 /** Return the parsed answer of a POST request with a JSON body. */
 export async function post<T>(path: string, body: Json): Promise<T> {
   if (isFile) return fromFile<T>(path, body);

@@ -4,7 +4,7 @@ import { useSignal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useRef } from "preact/hooks";
 import { argumentsLine, charactersCut, field, list, number, object, text } from "../bodies";
-import { bytes, count, dollars, duration, quantity, short } from "../format";
+import { count, dollars, duration, quantity, short } from "../format";
 import { JsonView } from "../json";
 import { Markdown, Outside, webAddress } from "../markdown";
 import { openRef, RefLink, RefText } from "../refs";
@@ -12,6 +12,7 @@ import { linkTo } from "../route";
 import { summarize } from "../summaries";
 import { planSteps, type CallItem, type ChatItem, type EndItem, type MessageItem } from "../turns";
 import type { Json, JsonObject, Place, Row } from "../types";
+import { FileItemView } from "./file";
 import { Waiting } from "./waiting";
 
 /** What the items of a chat may do, and what they share. */
@@ -54,7 +55,7 @@ export function ChatItemView({ item, actions }: { item: ChatItem; actions: ChatA
     case "call":
       return <Call item={item} actions={actions} />;
     case "file":
-      return <File row={item.row} name={field(item.row, "path")} />;
+      return <FileItemView place={actions.place} row={item.row} name={field(item.row, "path")} />;
     case "answer":
       return <Answer row={item.row} actions={actions} />;
     case "note":
@@ -68,12 +69,14 @@ function Message({ item, actions }: { item: MessageItem; actions: ChatActions })
   const { row } = item;
   const label = row.type === "user.steer" ? "steer" : row.type === "user.followup" ? "added" : "";
   return (
-    <div class={`bubble ${item.recalled ? "recalled" : ""}`}>
-      {label || item.recalled ? <span class="tag">{item.recalled ? "taken back" : label}</span> : null}
-      <Markdown text={field(row, "text")} />
-      {item.files.map((file) => (
-        <File key={file.seq} row={file} name={field(file, "name")} />
-      ))}
+    <div class="message">
+      <div class={`bubble ${item.recalled ? "recalled" : ""}`}>
+        {label || item.recalled ? <span class="tag">{item.recalled ? "taken back" : label}</span> : null}
+        <Markdown text={field(row, "text")} />
+        {item.files.map((file) => (
+          <FileItemView key={file.seq} place={actions.place} row={file} name={field(file, "name")} />
+        ))}
+      </div>
       <div class="item-tools">
         <a class="quiet" href={linkTo(actions.place, "timeline", row.seq)}>
           Inspect
@@ -169,21 +172,6 @@ function ResultText({ row }: { row: Row }) {
         </p>
       ) : null}
     </>
-  );
-}
-
-function File({ row, name }: { row: Row; name: string }) {
-  const body = object(row.body);
-  return (
-    <button
-      type="button"
-      class="file"
-      onClick={() => {
-        openRef.value = row.ref;
-      }}
-    >
-      <span class="file-name">{name}</span> <span class="faint">{text(body["mime"])} {number(body["size"]) ? bytes(number(body["size"])) : ""}</span>
-    </button>
   );
 }
 
