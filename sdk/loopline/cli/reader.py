@@ -19,7 +19,7 @@ from loopline.cli import parameters
 from loopline.cli.options import ANSWERED, FAILED, Choices, UsageError, command
 from loopline.cli.terminal import QUIET, REF, Screen, escape, quantity
 from loopline.errors import LooplineError, StoreError
-from loopline.harness import ConversationNames, ReadOnlyStore, redactor_of
+from loopline.harness import ConversationNames, ReadOnlyStore
 from loopline.models import Json, JsonObject
 from loopline.reader import ConversationReader, Item, Reading
 
@@ -240,7 +240,9 @@ async def export(choices: Choices, screen: Screen, html: bool, redact: tuple[str
     return ANSWERED
 
 
-async def _html_page(log: TimelineLog, key: ConversationKey, redact: Sequence[str]) -> str:
+async def _html_page(
+    log: timeline.TimelineLog, key: timeline.ConversationKey, redact: Sequence[str]
+) -> str:
     """Return the conversation as an HTML page, in which texts of these kinds are redacted.
 
     Raises:
@@ -248,8 +250,7 @@ async def _html_page(log: TimelineLog, key: ConversationKey, redact: Sequence[st
     """
     from loopline.server import export_page
 
-    redactor = await asyncio.to_thread(redactor_of, redact) if redact else None
-    return await export_page(log, key, redactor)
+    return await export_page(log, key, redact)
 
 
 async def write_document(conversation: ConversationReader, screen: Screen) -> None:

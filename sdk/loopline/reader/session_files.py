@@ -6,10 +6,13 @@ Each line of such a file is a JSON object. Lines of unknown types are left out, 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TypeAlias
+
+from msgspec import Struct, ValidationError, convert
 
 from loopline.errors import LooplineError
 from loopline.models import Json, JsonObject, Usage
@@ -77,7 +80,7 @@ def read_session(text: str) -> list[Block]:
     Raises:
         LooplineError: a line is not JSON, or the file has no message of a user.
     """
-    program, lines = _session_lines(_objects(text))
+    program, lines = _session_lines(_read_lines(text))
     builder = _SessionBlocks(program)
     for line in lines:
         builder.take(line)
@@ -89,7 +92,72 @@ def read_session(text: str) -> list[Block]:
     return builder.blocks
 
 
-def _objects(text: str) -> Iterator[JsonObject]:
+class _Usage(Struct):
+    """The tokens of a reply of Claude Code."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_input_tokens: int = 0
+    cache_creation_input_tokens: int = 0
+
+
+class _Part(Struct):
+    """A part of a message: a text, the reasoning, a call or a result."""
+
+    type: str = ""
+    text: str = ""
+    thinking: str = ""
+    id: str = ""
+    name: str = ""
+    input: Json = None
+    tool_use_id: str = ""
+    content: Json = None
+    is_error: bool = False
+
+
+class _Message(Struct):
+    """A message of Claude Code."""
+
+    role: str = ""
+    id: str = ""
+    model: str = ""
+    content: str | list[_Part] = ""
+    usage: _Usage = _Usage()
+
+
+class _Payload(Struct):
+    """An item of Codex."""
+
+    type: str = ""
+    role: str = ""
+    name: str = ""
+    call_id: str = ""
+    model: str = ""
+    arguments: str = ""
+    input: str = ""
+    content: Json = None
+    summary: Json = None
+    output: Json = None
+
+
+class _Line(Struct, rename="camel"):
+    """A line of a session."""
+
+    type: str = ""
+    timestamp: str = ""
+    uuid: str = ""
+    is_meta: bool = False
+    is_sidechain: bool = False
+    message: _Message | None = None
+    payload: _Payload | None = None
+
+
+def _read_lines(text: str) -> Iterator[_Line]:
+    """Yield the lines that have the form of a session's; lines of other forms are left out.
+
+    Raises:
+        LooplineError: a line is not JSON.
+    """
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip():
             continue
@@ -97,32 +165,26 @@ def _objects(text: str) -> Iterator[JsonObject]:
             value: Json = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise LooplineError(f"line {number} of the session is not JSON: {error}") from error
-        if isinstance(value, dict):
-            yield value
+        with suppress(ValidationError):
+            yield convert(value, _Line)
 
 
-def _session_lines(objects: Iterable[JsonObject]) -> tuple[str, list[SessionLine]]:
+def _session_lines(rows: Iterable[_Line]) -> tuple[str, list[SessionLine]]:
     """Return the program that wrote the session, and its lines."""
     program = "claude-code"
     lines: list[SessionLine] = []
     model = ""
     reply = 0
-    for value in objects:
-        match value:
-            case {"type": "turn_context", "payload": {"model": str(named)}}:
-                program, model = "codex", named
-            case {"type": "response_item", "payload": dict(payload)}:
-                program = "codex"
-                parts = tuple(_codex_parts(payload))
-                is_reply = _is_reply(parts)
-                reply += lines[-1].reply == "" if is_reply and lines else 0
-                lines.append(
-                    SessionLine(_time(value), parts, f"{reply}" if is_reply else "", model)
-                )
-            case {"type": "user" | "assistant", "message": dict(message)}:
-                lines.append(_claude_line(value, message))
-            case _:
-                pass
+    for row in rows:
+        if row.payload is not None and row.type in ("turn_context", "response_item"):
+            program = "codex"
+            model = row.payload.model or model
+            parts = tuple(_codex_parts(row.payload)) if row.type == "response_item" else ()
+            is_reply = _is_reply(parts)
+            reply += bool(is_reply and lines and not lines[-1].reply)
+            lines.append(SessionLine(_time(row), parts, f"{reply}" if is_reply else "", model))
+        elif row.message is not None and row.type in ("user", "assistant"):
+            lines.append(_claude_line(row, row.message))
     return program, [line for line in lines if line.parts]
 
 
@@ -133,77 +195,58 @@ def _is_reply(parts: tuple[SessionPart, ...]) -> bool:
     )
 
 
-def _claude_line(value: JsonObject, message: JsonObject) -> SessionLine:
-    content = message.get("content")
-    is_meta = value.get("isMeta") is True or value.get("isSidechain") is True
-    role = _text(message.get("role"))
-    text: JsonObject = {"type": "text", "text": content}
-    rows: Json = [text] if isinstance(content, str) else content
+def _claude_line(row: _Line, message: _Message) -> SessionLine:
+    content = message.content
+    rows = [_Part(type="text", text=content)] if isinstance(content, str) else content
     parts: tuple[SessionPart, ...] = ()
-    if isinstance(rows, list) and not is_meta:
-        parts = tuple(
-            part for row in rows if isinstance(row, dict) for part in _claude_part(row, role)
-        )
-    if role != "assistant":
-        return SessionLine(_time(value), parts)
-    name = _text(message.get("id")) or _text(value.get("uuid")) or "reply"
-    return SessionLine(
-        _time(value), parts, name, _text(message.get("model")), _usage(message.get("usage"))
-    )
+    if not (row.is_meta or row.is_sidechain):
+        parts = tuple(part for item in rows for part in _claude_parts(item, message.role))
+    if message.role != "assistant":
+        return SessionLine(_time(row), parts)
+    name = message.id or row.uuid or "reply"
+    return SessionLine(_time(row), parts, name, message.model, _usage(message.usage))
 
 
-def _claude_part(row: JsonObject, role: str) -> Iterator[SessionPart]:
-    match row:
-        case {"type": "text", "text": str(text)}:
+def _claude_parts(item: _Part, role: str) -> Iterator[SessionPart]:
+    match item:
+        case _Part(type="text", text=text) if text:
             yield SessionText(role, text)
-        case {"type": "thinking", "thinking": str(text)}:
+        case _Part(type="thinking", thinking=text) if text:
             yield SessionText("thinking", text)
-        case {"type": "tool_use", "id": str(call_id), "name": str(name)}:
-            yield SessionCall(call_id, name, _object(row.get("input")))
-        case {"type": "tool_result", "tool_use_id": str(call_id)}:
-            ok = row.get("is_error") is not True
-            yield SessionResult(call_id, _texts(row.get("content")), ok)
+        case _Part(type="tool_use"):
+            arguments = item.input if isinstance(item.input, dict) else {}
+            yield SessionCall(item.id, item.name, arguments)
+        case _Part(type="tool_result"):
+            yield SessionResult(item.tool_use_id, _texts(item.content), ok=not item.is_error)
         case _:
             pass
 
 
-def _codex_parts(payload: JsonObject) -> Iterator[SessionPart]:
-    match payload:
-        case {"type": "message", "role": "user" | "assistant" as role}:
-            text = _texts(payload.get("content"))
+def _codex_parts(item: _Payload) -> Iterator[SessionPart]:
+    match item.type:
+        case "message" if item.role in ("user", "assistant"):
+            text = _texts(item.content)
             if text and not text.startswith("<environment_context>"):
-                yield SessionText(str(role), text)
-        case {"type": "reasoning"}:
-            text = _texts(payload.get("summary"))
+                yield SessionText(item.role, text)
+        case "reasoning":
+            text = _texts(item.summary)
             if text:
                 yield SessionText("thinking", text)
-        case {
-            "type": "function_call" | "custom_tool_call",
-            "call_id": str(call_id),
-            "name": str(name),
-        }:
-            yield SessionCall(call_id, name, _parse_arguments(payload))
-        case {"type": "function_call_output" | "custom_tool_call_output", "call_id": str(call_id)}:
-            yield SessionResult(call_id, _texts(payload.get("output")))
+        case "function_call" | "custom_tool_call":
+            yield SessionCall(item.call_id, item.name, _parse_arguments(item))
+        case "function_call_output" | "custom_tool_call_output":
+            yield SessionResult(item.call_id, _texts(item.output))
         case _:
             pass
 
 
-def _parse_arguments(payload: JsonObject) -> JsonObject:
-    text = _text(payload.get("arguments")) or _text(payload.get("input"))
+def _parse_arguments(item: _Payload) -> JsonObject:
+    text = item.arguments or item.input
     try:
         value: Json = json.loads(text)
     except (ValueError, RecursionError):
         return {"input": text}
     return value if isinstance(value, dict) else {"input": text}
-
-
-def _object(value: Json) -> JsonObject:
-    return value if isinstance(value, dict) else {}
-
-
-def _text(value: Json) -> str:
-    return value if isinstance(value, str) else ""
 
 
 def _texts(value: Json) -> str:
@@ -212,7 +255,7 @@ def _texts(value: Json) -> str:
         case str():
             return value
         case list():
-            return "\n".join(_text(part.get("text")) for part in value if isinstance(part, dict))
+            return "\n".join(text for part in value for text in _text_of_part(part))
         case {"content": str(content)}:
             return content
         case None:
@@ -221,26 +264,28 @@ def _texts(value: Json) -> str:
             return json.dumps(value, ensure_ascii=False)
 
 
-def _usage(value: Json) -> Usage:
-    numbers = _object(value)
+def _text_of_part(part: Json) -> Iterator[str]:
+    match part:
+        case {"text": str(text)}:
+            yield text
+        case _:
+            pass
 
-    def tokens(name: str) -> int:
-        count = numbers.get(name)
-        return count if isinstance(count, int) and count > 0 else 0
 
-    read = tokens("cache_read_input_tokens")
-    written = tokens("cache_creation_input_tokens")
+def _usage(usage: _Usage) -> Usage:
+    read = max(usage.cache_read_input_tokens, 0)
+    written = max(usage.cache_creation_input_tokens, 0)
     return Usage(
-        input_tokens=tokens("input_tokens") + read + written,
-        output_tokens=tokens("output_tokens"),
+        input_tokens=max(usage.input_tokens, 0) + read + written,
+        output_tokens=max(usage.output_tokens, 0),
         cache_read_tokens=read,
         cache_write_tokens=written,
     )
 
 
-def _time(value: Mapping[str, Json]) -> datetime:
+def _time(row: _Line) -> datetime:
     try:
-        moment = datetime.fromisoformat(_text(value.get("timestamp")))
+        moment = datetime.fromisoformat(row.timestamp)
     except ValueError:
         return START
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)

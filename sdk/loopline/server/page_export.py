@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import json
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from html import escape
 
+from loopline.harness import redactor_of
 from loopline.models import Json, JsonObject, dumps
 from loopline.redaction.redaction import Redactor, redact_json
 from loopline.server.block_rows import read_rows
@@ -32,13 +33,16 @@ MESSAGES = 200
 
 
 async def export_page(
-    log: TimelineLog, key: ConversationKey, redactor: Redactor | None = None
+    log: TimelineLog, key: ConversationKey, redacted_kinds: Sequence[str] = ()
 ) -> str:
-    """Return the HTML of a conversation. With a `redactor`, secrets and personal data are replaced in all its texts.
+    """Return the HTML of a conversation. Secrets and personal data of the kinds, such as `email`, are replaced in its texts.
 
     Raises:
         RequestProblem: the conversation does not exist, 404.
+        PropertyError: a kind is unknown.
+        LooplineError: the extra `redaction` is not installed, and there are kinds.
     """
+    redactor = await asyncio.to_thread(redactor_of, redacted_kinds) if redacted_kinds else None
     summary = await log.find(key)
     if summary is None:
         raise not_found(f"conversation {key.name!r}")

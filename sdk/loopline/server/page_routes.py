@@ -66,7 +66,7 @@ class StoredAnswer(BaseModel):
     items: list[StoredConversation]
 
 
-class WindowAnswer(BaseModel):
+class RowsAnswer(BaseModel):
     """Some blocks of a conversation in order; `head` is the seq of its last block."""
 
     conversation_id: str
@@ -126,10 +126,10 @@ async def read_window(
     after: Annotated[int, Query(ge=0, le=2**53)] = 0,
     limit: Annotated[int, Query(ge=1, le=ROWS)] = 200,
     characters: Annotated[int, Query(ge=20, le=MOST_CHARACTERS)] = CHARACTERS,
-) -> WindowAnswer:
+) -> RowsAnswer:
     """Return a window of the blocks of a conversation, with texts of at most `characters`, without the bytes of files."""
     rows = await block_rows.read_rows(host.log, key, after, limit, characters)
-    return WindowAnswer(conversation_id=key.name, head=summary.head, rows=rows)
+    return RowsAnswer(conversation_id=key.name, head=summary.head, rows=rows)
 
 
 @router.get(f"{_HERE}/outline")
