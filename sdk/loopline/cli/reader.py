@@ -240,9 +240,7 @@ async def export(choices: Choices, screen: Screen, html: bool, redact: tuple[str
     return ANSWERED
 
 
-async def _html_page(
-    log: timeline.TimelineLog, key: timeline.ConversationKey, redact: Sequence[str]
-) -> str:
+async def _html_page(log: tl.TimelineLog, key: tl.ConversationKey, redact: Sequence[str]) -> str:
     """Return the conversation as an HTML page, in which texts of these kinds are redacted.
 
     Raises:
