@@ -23,7 +23,7 @@ from rich.console import Console
 from loopline import Bundle, Harness
 from loopline.harness import ReadOnlyStore, Store
 from loopline.models import Capabilities, Prompt, Reply, TextDelta
-from loopline.reader import read_session
+from loopline.reader.session_files import read_session
 from loopline.server import app, reading_app
 from loopline.server.page_files import FOLDER
 from loopline.testing import Call, Say, ScriptedModel

@@ -11,7 +11,7 @@ import pytest
 
 from loopline import LooplineError
 from loopline.harness import DocumentStore
-from loopline.reader import read_session
+from loopline.reader.session_files import read_session
 from loopline.server import reading_app
 from loopline.timeline import Block, ToolResult, TurnHeader
 from tests.support.live_server import serving

@@ -12,7 +12,7 @@ from loopline.errors import LooplineError
 from loopline.harness.read_only_store import MEMORY, conversation_key
 from loopline.harness.store import Store
 from loopline.models import Json
-from loopline.reader import read_session
+from loopline.reader.session_files import read_session
 from loopline.timeline import DEFAULT_PROJECT, DEFAULT_TENANT, DEFAULT_USER
 from loopline.timeline.log import DEFAULT_LIMITS
 

@@ -24,4 +24,3 @@ from loopline.reader.reader import KnowledgeRead as KnowledgeRead
 from loopline.reader.reader import Reader as Reader
 from loopline.reader.reader import conversation_lookup as conversation_lookup
 from loopline.reader.reader import view_conversation as view_conversation
-from loopline.reader.session_files import read_session as read_session

@@ -92,7 +92,7 @@ def read_session(text: str) -> list[Block]:
     return builder.blocks
 
 
-class _Usage(Struct):
+class _Usage(Struct, frozen=True):
     """The tokens of a reply of Claude Code."""
 
     input_tokens: int = 0
@@ -101,7 +101,7 @@ class _Usage(Struct):
     cache_creation_input_tokens: int = 0
 
 
-class _Part(Struct):
+class _Part(Struct, frozen=True):
     """A part of a message: a text, the reasoning, a call or a result."""
 
     type: str = ""
@@ -115,7 +115,7 @@ class _Part(Struct):
     is_error: bool = False
 
 
-class _Message(Struct):
+class _Message(Struct, frozen=True):
     """A message of Claude Code."""
 
     role: str = ""
@@ -125,7 +125,7 @@ class _Message(Struct):
     usage: _Usage = _Usage()
 
 
-class _Payload(Struct):
+class _Payload(Struct, frozen=True):
     """An item of Codex."""
 
     type: str = ""
@@ -140,7 +140,7 @@ class _Payload(Struct):
     output: Json = None
 
 
-class _Line(Struct, rename="camel"):
+class _Line(Struct, frozen=True, rename="camel"):
     """A line of a session."""
 
     type: str = ""
