@@ -78,8 +78,7 @@ def _html(item: JsonObject, rows: list[Json], timeline: Timeline, redactor: Reda
         parts = {name: redact_json(redactor, value) for name, value in parts.items()}
     script = _inline((FOLDER / "index.js").read_text(encoding="utf-8"))
     style = (FOLDER / "index.css").read_text(encoding="utf-8")
-    title = parts["conversation"]
-    name = str(title.get("title") or title.get("conversation")) if isinstance(title, dict) else ""
+    name = _page_title(parts["conversation"])
     policy = (
         f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; "
         "img-src blob:; base-uri 'none'; form-action 'none'; "
@@ -102,6 +101,16 @@ def _html(item: JsonObject, rows: list[Json], timeline: Timeline, redactor: Reda
             "</html>",
         ]
     )
+
+
+def _page_title(item: Json) -> str:
+    match item:
+        case {"title": str(title)} if title:
+            return title
+        case {"conversation": str(name)}:
+            return name
+        case _:
+            return ""
 
 
 def _inline(script: str) -> str:

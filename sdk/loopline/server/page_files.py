@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from hashlib import sha256
 from pathlib import Path
+from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Header, Request
 from fastapi.responses import RedirectResponse, Response
 
 from loopline.server.problems import not_found
@@ -47,7 +48,9 @@ async def redirect_to_page(request: Request) -> Response:
 
 
 @router.get("/page/{name:path}")
-async def read_page_file(request: Request, name: str) -> Response:
+async def read_page_file(
+    name: str, if_none_match: Annotated[str, Header(max_length=200)] = ""
+) -> Response:
     """Return a file of the page, or 304 if the client has it already.
 
     Raises:
@@ -60,7 +63,7 @@ async def read_page_file(request: Request, name: str) -> Response:
     data = await asyncio.to_thread((FOLDER / name).read_bytes)
     tag = f'"{sha256(data).hexdigest()[:32]}"'
     headers = {"Content-Security-Policy": POLICY, "Cache-Control": "no-cache", "ETag": tag}
-    if request.headers.get("if-none-match") == tag:
+    if if_none_match == tag:
         return Response(status_code=304, headers=headers)
     return Response(data, media_type=media_type, headers=headers)
 
