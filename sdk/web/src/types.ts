@@ -160,6 +160,8 @@ export interface Prompt {
   system_tokens: number;
   tools: string;
   tools_tokens: number;
+  settings: JsonObject;
+  dropped_settings: JsonObject;
   form: Json;
   messages: PromptMessage[];
   cache_points: { name: string; messages: number; tokens: number }[];

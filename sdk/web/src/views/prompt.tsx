@@ -184,6 +184,9 @@ export function partsOf(prompt: Prompt): Part[] {
   };
   add("tools", prompt.tools, prompt.tools_tokens);
   add("system", prompt.system, prompt.system_tokens);
+  const { settings, dropped_settings: dropped } = prompt;
+  if (Object.keys(settings).length > 0) add("settings", JSON.stringify(settings), 0);
+  if (Object.keys(dropped).length > 0) add("settings that the model does not take", JSON.stringify(dropped), 0);
   if (prompt.form !== null) add("form of the answer", JSON.stringify(prompt.form), 0);
   prompt.messages.forEach((message, n) => {
     const { ref, state, stable } = message;
