@@ -100,7 +100,9 @@ def test_the_effort_of_a_later_limit_replaces_that_of_earlier_settings() -> None
         "settings": ModelSettings(seed=1),
     }
     limits: Limits = {"reasoning_effort": "low"}
-    assert merge_limits(limits, bundle)["settings"].reasoning_effort == "high"
+    merged = merge_limits(limits, bundle).get("settings")
+    assert merged is not None
+    assert merged.reasoning_effort == "high"
 
 
 def test_options_take_the_settings_of_their_layers() -> None:

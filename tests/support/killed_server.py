@@ -17,7 +17,8 @@ def main() -> None:
     port = int(sys.argv[2]) if sys.argv[2:] else 0
     drain_seconds = float(sys.argv[3]) if sys.argv[3:] else 20.0
     if sys.argv[4:]:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[4]),) * 2)
+        most = int(sys.argv[4])
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     settings = ServerSettings(
         requests_per_minute=1_000_000, turns=1_000, drain_seconds=drain_seconds
     )

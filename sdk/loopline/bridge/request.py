@@ -331,7 +331,7 @@ def settings_of(
     if options.stop:
         settings["stop_sequences"] = list(options.stop)
     if options.settings is not None:
-        settings.update(_sampling_of(options.settings))
+        settings = _sampling_of(options.settings) | settings
     if prompt.tools and options.force_tool:
         settings["tool_choice"] = [names.provider_name(options.force_tool)]
     elif prompt.tools and not options.allow_calls:

@@ -62,9 +62,11 @@ def bundle_location(source: str) -> Path:
 async def watch(locations: Sequence[Path], on_change: Callable[[Path], None]) -> None:
     """Wait until a file of these bundles is added, changed or removed; call `on_change` with its path, and return."""
     library = await asyncio.to_thread(import_module, "watchfiles")
-    async for changes in library.awatch(
-        *locations, watch_filter=lambda _, path: is_source(Path(path), locations)
-    ):
+
+    def is_watched(_: object, path: str) -> bool:
+        return is_source(Path(path), locations)
+
+    async for changes in library.awatch(*locations, watch_filter=is_watched):
         on_change(min(Path(path) for _, path in changes))
         return
 

@@ -240,6 +240,10 @@ class OpenOptions(TypedDict, total=False):
     convert_error: Callable[[Exception], Exception] | None
 
 
+def _keep_error(error: Exception) -> Exception:
+    return error
+
+
 class Harness(ConversationHost[T_co], Generic[T_co]):
     """A bundle with a store and models, which runs conversations. Open it with `async with Harness.open(...)`."""
 
@@ -276,7 +280,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         self._scanner = make_scanner(os.environ)
         self._redactor = options.get("redactor")
         self._metering = options.get("metering")
-        self._convert_error = options.get("convert_error") or (lambda error: error)
+        self._convert_error = options.get("convert_error") or _keep_error
         self._limits = options.get("limits") or DEFAULT_LIMITS
         self._deps = options.get("deps")
         self._folder = HostedFolder()

@@ -166,7 +166,7 @@ def _to_json(value: object) -> Json:
         case tuple():
             return [str(item) for item in cast("tuple[object, ...]", value)]
         case Mapping():
-            return cast("JsonObject", dict(cast("Mapping[str, Json]", value)))
+            return dict(cast("Mapping[str, Json]", value))
         case _:
             return cast("Json", value)
 
@@ -187,8 +187,8 @@ def _is_whole(low: int, high: int) -> Callable[[object], bool]:
 def _is_texts(value: object) -> bool:
     return (
         isinstance(value, tuple)
-        and len(value) <= _MOST_STOPS
-        and all(isinstance(item, str) and item for item in cast("tuple[object, ...]", value))
+        and len(texts := cast("tuple[object, ...]", value)) <= _MOST_STOPS
+        and all(isinstance(text, str) and text for text in texts)
     )
 
 

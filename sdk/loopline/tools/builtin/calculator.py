@@ -244,6 +244,10 @@ def _round(value: Number, digits: Number = 0) -> Number:
     return round(value) if digits == 0 else round(value, digits)
 
 
+def _absolute(value: Number) -> Number:
+    return abs(value)
+
+
 def _least(value: Number, *values: Number) -> Number:
     return min((value, *values))
 
@@ -263,7 +267,7 @@ _OPERATORS: Mapping[str, tuple[str, Callable[[Number, Number], Number]]] = {
 }
 _FUNCTIONS: Mapping[str, Callable[..., Number]] = {
     "sqrt": _root,
-    "abs": abs,
+    "abs": _absolute,
     "round": _round,
     "min": _least,
     "max": _greatest,
