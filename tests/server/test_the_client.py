@@ -52,7 +52,10 @@ async def server(url: str) -> AsyncGenerator[RemoteServer]:
         yield opened
 
 
-OF_A_HARNESS = {"children", "event_order", "export_text", "submit", "submit_resume", "subscribed"}
+OF_A_HARNESS = {
+    *("children", "event_order", "export_text", "submit", "submit_resume", "subscribed"),
+    *("mode", "set_mode", "rules", "revoke_rule"),
+}
 OF_A_CLIENT = {"approve", "forget"}
 DIFFERENT = {
     "resume": {"any_bundle"},
