@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from loopline.models import (
         Model,
         ModelRegistry,
+        ModelSettings,
         StructuredCallError,
         StructuredCallResult,
         Usage,
@@ -84,8 +85,7 @@ if TYPE_CHECKING:
         Source,
         TurnResult,
     )
-    from loopline.tools import Output, ToolContext
-    from loopline.tools.tool import tool
+    from loopline.tools import Output, ToolContext, tool
 
 __all__ = [
     "Agent",
@@ -128,6 +128,7 @@ __all__ = [
     "ModelRegistry",
     "ModelReplyTooLarge",
     "ModelRequestError",
+    "ModelSettings",
     "ModelStreamBroken",
     "ModelTimedOut",
     "ModelUnavailable",

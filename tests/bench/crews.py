@@ -23,6 +23,7 @@ from loopline.timeline import RunChild, ToolResult
 from tests.support import crashing_crews, crashing_graphs
 from tests.support.child_runs import EACH, Line
 from tests.support.crews import Scripts, desk, handoff
+from tests.support.killed_processes import run_process
 
 CONSOLE = Console(highlight=False)
 CHILDREN, ROUNDS = 100, 5
@@ -107,19 +108,19 @@ async def lessons(folder: Path) -> None:
 
 def graph_is_whole(folder: Path, point: str, n: int) -> bool | None:
     """Kill a graph of six steps at that append, and carry it on; None if there is no such append."""
-    code, _ = crashing_graphs.run_process(folder, point, n)
+    code, _ = run_process(folder, crashing_graphs.make_turn, point, n)
     if code != -signal.SIGKILL:
         return None
-    crashing_graphs.run_process(folder, "never", 0)
+    run_process(folder, crashing_graphs.make_turn)
     is_stored = (folder / "talk.db").exists()
     return is_stored and asyncio.run(crashing_graphs.findings(folder)) == crashing_graphs.WHOLE
 
 
 def crew_is_whole(folder: Path, point: str, n: int) -> bool | None:
     """Kill a turn with files, a handover and a review at that append, and carry it on; None if there is no such append."""
-    if crashing_crews.run_process(folder, point, n) != -signal.SIGKILL:
+    if run_process(folder, crashing_crews.make_turn, point, n)[0] != -signal.SIGKILL:
         return None
-    crashing_crews.run_process(folder, "never", 0)
+    run_process(folder, crashing_crews.make_turn)
     is_stored = (folder / "talk.db").exists()
     return is_stored and asyncio.run(crashing_crews.findings(folder)) == crashing_crews.WHOLE
 

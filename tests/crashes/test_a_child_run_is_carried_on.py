@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from loopline import Store
-from loopline.timeline import Block, Exit, RunChild, ToolResult, ToolStarted, UserPrompt
-from tests.support import crashing_child_runs
-from tests.support.forked_processes import forked
+from loopline.timeline import Exit, RunChild, ToolResult, ToolStarted, UserPrompt
+from tests.support.crashing_child_runs import make_turn
+from tests.support.killed_processes import read_blocks, run_process
 
 pytestmark = pytest.mark.campaign
 
@@ -20,29 +19,8 @@ APPENDS = 20
 """As many as the turn and its child make."""
 
 
-def run(folder: Path, point: str, n: int) -> tuple[int | None, str]:
-    """Return how a process that runs the turn ends, and what it says of it."""
-    said = folder / "said"
-    arguments = (
-        f"sqlite:///{folder}/talk.db",
-        str(folder / "ledger"),
-        point,
-        n,
-        str(said),
-    )
-    process = forked.Process(target=crashing_child_runs.run, args=arguments)
-    process.start()
-    process.join()
-    return process.exitcode, said.read_text() if said.exists() else ""
-
-
-async def kept(folder: Path, name: str) -> list[Block]:
-    async with Store.open(f"sqlite:///{folder}/talk.db", read_only=True) as store:
-        return list(await store.conversation(name).blocks())
-
-
 def check(folder: Path) -> None:
-    parent, child = asyncio.run(kept(folder, "c")), asyncio.run(kept(folder, "c~c1"))
+    parent, child = asyncio.run(read_blocks(folder)), asyncio.run(read_blocks(folder, "c~c1"))
     ends = Counter(block.body.reason for block in parent if isinstance(block.body, RunChild))
     (result,) = [block.body for block in parent if isinstance(block.body, ToolResult)]
     ledger = folder / "ledger"
@@ -66,8 +44,8 @@ def check(folder: Path) -> None:
 def test_a_turn_killed_at_any_append_carries_its_child_on_and_never_begins_it_twice(
     quick_folder: Path, point: str, n: int
 ) -> None:
-    assert run(quick_folder, point, n) == (-signal.SIGKILL, "")
-    assert run(quick_folder, "never", 0) == (
+    assert run_process(quick_folder, make_turn, point, n) == (-signal.SIGKILL, "")
+    assert run_process(quick_folder, make_turn) == (
         0,
         "complete" if (point, n) != ("after", APPENDS) else "",
     )
@@ -75,5 +53,5 @@ def test_a_turn_killed_at_any_append_carries_its_child_on_and_never_begins_it_tw
 
 
 def test_the_kills_reach_every_append_of_the_turn_and_its_child(quick_folder: Path) -> None:
-    assert run(quick_folder, "before", APPENDS + 1) == (0, "complete")
+    assert run_process(quick_folder, make_turn, "before", APPENDS + 1) == (0, "complete")
     check(quick_folder)

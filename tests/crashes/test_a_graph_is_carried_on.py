@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.crashing_graphs import WHOLE, findings, run_process
+from tests.support.crashing_graphs import WHOLE, findings, make_turn
+from tests.support.killed_processes import run_process
 
 pytestmark = pytest.mark.campaign
 
@@ -17,6 +18,6 @@ pytestmark = pytest.mark.campaign
 def test_a_graph_killed_at_an_append_keeps_its_finished_steps_and_repeats_no_effect(
     quick_folder: Path, point: str, n: int
 ) -> None:
-    assert run_process(quick_folder, point, n) == (-signal.SIGKILL, "")
-    assert run_process(quick_folder, "never", 0) == (0, "complete")
+    assert run_process(quick_folder, make_turn, point, n) == (-signal.SIGKILL, "")
+    assert run_process(quick_folder, make_turn) == (0, "complete")
     assert asyncio.run(findings(quick_folder)) == WHOLE

@@ -65,7 +65,7 @@ def test_ctrl_c_at_the_prompt_leaves(slow: Loopline) -> None:
 def test_an_unknown_command_is_refused_and_a_space_sends_the_line(tea: Loopline) -> None:
     ran = tea("chat", "guide", "-c", "c1", stdin="/spoon 3\n /etc is a folder\n")
     assert (
-        "there is no command /spoon: /steer, /stop, /attach, /feedback, /fork, /help, /quit"
+        "there is no command /spoon: /steer, /stop, /attach, /feedback, /fork, /mode, /rules, /help, /quit"
         in ran.err
     )
     prompts = [block for block in tea.blocks("c1") if block["type"] == "user.prompt"]
@@ -92,6 +92,17 @@ def test_a_line_from_a_pipe_answers_what_a_paused_turn_waits_for(asker: Loopline
     ran = asker("chat", "asker", "-c", "c1", stdin="green\nyes\n")
     assert (ran.code, "green and bought milk" in ran.out) == (0, True)
     assert [block["type"] for block in asker.blocks("c1")].count("user.prompt") == 1
+
+
+def test_a_person_lets_later_calls_run_and_changes_the_mode(asker: Loopline) -> None:
+    asker("run", "asker", "shopping", "-c", "c1")
+    lines = ("green", "always", "/rules", "/mode", "/mode plan", "/mode loud", "/rules revoke x")
+    ran = asker("chat", "asker", "-c", "c1", stdin="\n".join(lines))
+    assert "green and bought milk" in ran.out
+    assert "shop.buy with any arguments, in this conversation, always" in ran.err
+    assert "ask\nthe mode is plan from now on\n" in ran.err
+    assert "no mode 'loud'" in ran.err
+    assert "no rule 'x'" in ran.err
 
 
 def test_a_message_at_a_terminal_may_have_several_lines(tea: Loopline) -> None:

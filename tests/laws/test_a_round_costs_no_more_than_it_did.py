@@ -70,7 +70,7 @@ HEARD = ALONE | {
     "ticks of the event loop": 5,
     "events": 6,
     "deltas made": 1,
-    "calls of the package's functions": 468,
+    "calls of the package's functions": 461,
 }
 """The same of a round whose sender receives its events: five blocks and the notes as they are read."""
 
@@ -80,11 +80,11 @@ A_TURN = {
     "ticks of the event loop": 6,
     "appends": 4,
     "reads": 1,
-    "calls of the package's functions": 705,
+    "calls of the package's functions": 685,
 }
 """What a first turn costs at most that answers at once, from its message to its result."""
 
-A_LATER_TURN = A_TURN | {"calls of the package's functions": 717}
+A_LATER_TURN = A_TURN | {"calls of the package's functions": 699}
 """The same of a turn that shows those before it."""
 
 

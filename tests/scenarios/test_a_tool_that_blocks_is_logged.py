@@ -10,7 +10,7 @@ import pytest
 
 from loopline import Bundle, Harness, tool
 from loopline.testing import Call, Say, ScriptedModel
-from loopline.tools.tool import LONGEST_STEP_SECONDS, WatchedSteps
+from loopline.tools.functions import LONGEST_STEP_SECONDS, WatchedSteps
 
 
 @tool

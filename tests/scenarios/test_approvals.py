@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from loopline import Bundle, Harness, tool
+from loopline import Agent, Bundle, Harness, tool
 from loopline.clock import Clock
 from loopline.conversations import Conversation
 from loopline.errors import BundleError, LooplineError
@@ -17,7 +17,9 @@ from loopline.models import Json, JsonObject
 from loopline.react import ApprovalLimits, GuardedCall
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry
-from loopline.timeline import ApprovalMode, ToolResult, ToolStarted, UserAnswer
+from loopline.timeline import ApprovalMode, MemoryLog, ToolResult, ToolStarted, UserAnswer
+from tests.support.crashing_log import CrashingLog
+from tests.support.crews import Scripts, handoff
 
 PAID: list[int] = []
 
@@ -273,6 +275,60 @@ async def test_a_mode_counts_from_the_next_call_on_and_in_the_next_process(tmp_p
         assert [status for status, _, _ in await results(talk)] == ["ok", "denied", "denied"]
         with pytest.raises(LooplineError, match="no mode"):
             await talk.set_mode(cast("ApprovalMode", "yolo"))
+
+
+EDITED: Json = {"approved": True, "arguments": {"amount": 30}, "rule": RULE}
+
+
+@pytest.mark.parametrize("kept", range(9))
+async def test_wherever_the_process_ends_an_edited_approval_runs_at_most_once_and_only_as_edited(
+    kept: int,
+) -> None:
+    PAID.clear()
+    log = MemoryLog()
+    crashing = CrashingLog(log)
+    model = ScriptedModel([Say("", Call("desk.pay", amount=300)), "Done."], strict=False)
+    with suppress(LooplineError):
+        async with Harness.open(desk(), store=crashing, model=model) as harness:
+            talk = harness.conversation("c")
+            await talk.say("go")
+            crashing.left = kept
+            await talk.resume({"c1": EDITED})
+    async with Harness.open(
+        desk(), store=log, model=ScriptedModel(["Done."], strict=False)
+    ) as harness:
+        talk = harness.conversation("c")
+        answers = await talk.blocks(types="user.answer")
+        assert len(await talk.blocks(types="approval.rule")) == len(answers)
+        if not await talk.blocks(types="react.exit"):
+            await talk.resume(None if answers else {"c1": EDITED})
+        [(status, _, ran_with)] = await results(talk)
+        assert (status, PAID) in [("ok", [30]), ("interrupted", [30]), ("interrupted", [])]
+        assert ran_with == ({"amount": 30} if status == "ok" else None)
+        assert len(await talk.rules()) == 1
+
+
+@pytest.mark.parametrize(
+    ("mode", "rules", "paid"), [("deny", True, 0), ("ask", True, 2), ("ask", False, 1)]
+)
+async def test_a_child_run_keeps_to_the_mode_and_the_rules_of_its_parent(
+    store: str, mode: ApprovalMode, *, rules: bool, paid: int
+) -> None:
+    payer = Agent(name="payer", description="Pays.")
+    delegate = Call("crew.delegate", agent="payer", task="Pay it")
+    model = Scripts(
+        {
+            "Go": [Call("desk.pay", amount=3), "Paid.", delegate, "Done."],
+            "Pay it": [Call("desk.pay", amount=3), handoff("Paid.")],
+        }
+    )
+    async with Harness.open(desk(agents=[payer]), store=store, model=model) as harness:
+        talk = harness.conversation("c")
+        await talk.say("Go")
+        await talk.resume({"c1": {"approved": True, **({"rule": RULE} if rules else {})}})
+        await talk.set_mode(mode)
+        result = await talk.say("Again")
+        assert (bool(result.pending), len(PAID)) == (not rules, max(paid, 1))
 
 
 @pytest.mark.parametrize("approve", [3, "yes", lambda: True])

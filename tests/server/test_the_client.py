@@ -15,7 +15,7 @@ from msgspec.json import decode
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
-from loopline import Attachment, ConflictError, LooplineError
+from loopline import Attachment, Bundle, ConflictError, LooplineError, tool
 from loopline.client import (
     RemoteConversation,
     RemoteServer,
@@ -28,7 +28,7 @@ from loopline.client.turn_stream import EventStream
 from loopline.clock import SystemClock
 from loopline.conversations import Conversation, Receipt
 from loopline.events import Delta
-from loopline.models import JsonObject
+from loopline.models import Json, JsonObject
 from loopline.server import ApiKeys, Principal, add_key, app
 from loopline.timeline import Block, Exit
 from tests.doors.command import Loopline
@@ -52,10 +52,7 @@ async def server(url: str) -> AsyncGenerator[RemoteServer]:
         yield opened
 
 
-OF_A_HARNESS = {
-    *("children", "event_order", "export_text", "submit", "submit_resume", "subscribed"),
-    *("mode", "set_mode", "rules", "revoke_rule"),
-}
+OF_A_HARNESS = {"children", "event_order", "export_text", "submit", "submit_resume", "subscribed"}
 OF_A_CLIENT = {"approve", "forget"}
 DIFFERENT = {
     "resume": {"any_bundle"},
@@ -120,6 +117,37 @@ async def test_a_question_pauses_the_turn_until_it_is_answered(server: RemoteSer
     assert events[-1].type == "react.exit"
     with pytest.raises(LooplineError, match="nothing to resume"):
         await talk.resume()
+
+
+@tool(effect="write", approve=True)
+def order(name: str) -> str:
+    """Order something."""
+    return f"{name} is ordered"
+
+
+async def test_a_mode_and_a_rule_are_set_listed_and_revoked_over_http(tmp_path: Path) -> None:
+    desk = Bundle(id="desk", tools=[order])
+    store = f"sqlite:///{tmp_path}/talk.db"
+    with serving(app(desk, store=store, model=EchoModel())) as url:
+        async with connect(url) as server:
+            talk = server.conversation("c")
+            paused = await talk.say("call desk.order name=tea")
+            with pytest.raises(LooplineError, match="arguments of desk"):
+                await talk.resume({paused.pending[0].call_id: {"approved": True, "arguments": {}}})
+            changed: Json = {"approved": True, "arguments": {"name": "milk"}, "rule": {}}
+            done = await talk.resume({paused.pending[0].call_id: changed})
+            assert "milk is ordered" in done.answer
+            [rule] = await talk.rules()
+            assert (rule.tool, rule.arguments, rule.scope) == ("desk.order", None, "conversation")
+            assert "tea is ordered" in (await talk.say("call desk.order name=tea")).answer
+            await talk.revoke_rule(rule.rule_id)
+            assert await talk.rules() == []
+            with pytest.raises(LooplineError, match="no rule"):
+                await talk.revoke_rule(rule.rule_id)
+            assert (await talk.say("call desk.order name=tea")).exit_reason == "paused"
+            await talk.set_mode("plan")
+            assert await talk.mode() == "plan"
+            assert "only plans" in (await talk.say("call desk.order name=tea")).answer
 
 
 async def test_a_running_turn_takes_a_followup_and_is_stopped(server: RemoteServer) -> None:

@@ -31,10 +31,11 @@ def over_corpus(
 ) -> Callable[[Callable[[Drawn], None]], Callable[[], None]]:
     """Hold a law over the scenarios that are drawn by a strategy, or over the first of them.
 
-    So many are drawn in a campaign, and a quarter of them in the suite. A law that fails is held again over scenarios that hypothesis draws, which finds the smallest that breaks it.
+    So many are drawn in a campaign, and a quarter of them, and of the first, in the suite. A law that fails is held again over scenarios that hypothesis draws, which finds the smallest that breaks it.
     """
 
     number = number_of_examples(drawn)
+    most = number_of_examples(first) if first else number
 
     def hold(law: Callable[[Drawn], None]) -> Callable[[], None]:
         shrinking = seed(SEED)(settings(max_examples=number)(given(strategy)(law)))
@@ -42,7 +43,7 @@ def over_corpus(
         @wraps(shrinking)
         def over() -> None:
             try:
-                for scenario in scenarios(strategy, number)[:first]:
+                for scenario in scenarios(strategy, number)[:most]:
                     law(scenario)
             except Exception:
                 shrinking()

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections import Counter
 from pathlib import Path
 
-from loopline import Agent, Bundle, Harness, LooplineError, Store
+from loopline import Agent, Bundle
 from loopline.crew import Quality, Refine
-from loopline.store import SqlLog
 from loopline.testing import Call
 from loopline.timeline import AgentSwitched, Completion, Exit, FileAdded, RunChild
-from tests.support.crashing_turns import CrashPoint, KillingLog
 from tests.support.crews import Scripts, handoff
-from tests.support.forked_processes import forked
+from tests.support.killed_processes import read_blocks
 
 DRAFT = "The lake is deep and cold, and nobody has ever seen its ground, which lies far below. " * 4
 ANSWER = "Nobody has ever seen the ground of the cold lake."
@@ -28,9 +24,10 @@ bundle = Bundle(
 )
 
 
-def scripts() -> Scripts:
-    """Return the model of all runs."""
-    return Scripts(
+def make_turn(folder: Path) -> tuple[Bundle, Scripts]:
+    """Return the bundle and the model of all runs."""
+    del folder
+    scripts = Scripts(
         {
             "Begin": [
                 Call("react.write", path="files/app.py", content="a = 1\n"),
@@ -46,36 +43,12 @@ def scripts() -> Scripts:
             "[REFINE_DRAFT]": [f"<revised>{ANSWER}</revised>"],
         }
     )
-
-
-async def live(store: str, point: str, n: int) -> str:
-    """Begin the turn, or carry it on when there is one; return its answer."""
-    async with await SqlLog.open(store) as log:
-        mortal = KillingLog(log, CrashPoint(point, n))
-        async with Harness.open(bundle, store=mortal, model=scripts()) as harness:
-            talk = harness.conversation("c")
-            summary = await log.find(talk.conversation)
-            return (await (talk.resume() if summary else talk.say("Begin"))).answer
-
-
-def run(store: str, point: str, n: int) -> None:
-    """Live the turn; with nothing to carry on, nothing is said."""
-    with contextlib.suppress(LooplineError):
-        asyncio.run(live(store, point, n))
-
-
-def run_process(folder: Path, point: str, n: int) -> int | None:
-    """Return how a process that runs the turn ends."""
-    process = forked.Process(target=run, args=(f"sqlite:///{folder}/talk.db", point, n))
-    process.start()
-    process.join()
-    return process.exitcode
+    return bundle, scripts
 
 
 async def findings(folder: Path) -> dict[str, object]:
     """Return what a store holds of the turn."""
-    async with Store.open(f"sqlite:///{folder}/talk.db", read_only=True) as store:
-        bodies = [block.body for block in await store.conversation("c").blocks()]
+    bodies = [block.body for block in await read_blocks(folder)]
     return {
         "files": [(body.version, body.text) for body in bodies if isinstance(body, FileAdded)],
         "answers": [body.text for body in bodies if isinstance(body, Completion)],

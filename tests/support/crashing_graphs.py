@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
 from collections import Counter
 from pathlib import Path
 
-from loopline import Bundle, Harness, LooplineError, Store, ToolContext, tool
+from loopline import Bundle, ToolContext, tool
 from loopline.crew import GraphOptions
-from loopline.store import SqlLog
 from loopline.testing import Call
 from loopline.timeline import CrewGraph, Decision, Exit, RunChild, ToolResult
 from tests.support.child_runs import Line
-from tests.support.crashing_turns import CrashPoint, KillingLog
 from tests.support.crews import Scripts
-from tests.support.forked_processes import forked
+from tests.support.killed_processes import read_blocks
 
 NEEDS = {"1": [], "2": [], "3": ["1", "2"], "4": ["2"], "5": ["3", "4"], "6": ["5"]}
 PLAN = json.dumps(
@@ -54,8 +50,9 @@ def write(step: str, ledger: str, context: ToolContext) -> str:
 bundle = Bundle(id="graphs", tools=[write], graph=GraphOptions())
 
 
-def scripts(ledger: str) -> Scripts:
-    """Return the model of all runs."""
+def make_turn(folder: Path) -> tuple[Bundle, Scripts]:
+    """Return the bundle and the model of all runs."""
+    ledger = str(folder / "ledger")
     lines: dict[str, list[Line]] = {
         "Begin": [Call("crew.graph", goal="write six lines"), "Done."],
         "Plan how": [PLAN],
@@ -66,47 +63,16 @@ def scripts(ledger: str) -> Scripts:
             Call("graphs.write", step=id, ledger=ledger),
             f"did {id}",
         ]
-    return Scripts(lines)
-
-
-async def live(store: str, ledger: str, point: str, n: int) -> str:
-    """Begin the turn, or carry it on when there is one; return the exit reason."""
-    async with await SqlLog.open(store) as log:
-        mortal = KillingLog(log, CrashPoint(point, n))
-        async with Harness.open(bundle, store=mortal, model=scripts(ledger)) as harness:
-            talk = harness.conversation("c")
-            summary = await log.find(talk.conversation)
-            return (await (talk.resume() if summary else talk.say("Begin"))).exit_reason
-
-
-def run(store: str, ledger: str, point: str, n: int, said: str) -> None:
-    """Live the turn and write down how it ended; with nothing to carry on, nothing is said."""
-    with contextlib.suppress(LooplineError):
-        Path(said).write_text(asyncio.run(live(store, ledger, point, n)), encoding="utf-8")
-
-
-def run_process(folder: Path, point: str, n: int) -> tuple[int | None, str]:
-    """Return how a process that runs the turn ends, and what it says of it."""
-    said = folder / "said"
-    store = f"sqlite:///{folder}/talk.db"
-    arguments = (store, str(folder / "ledger"), point, n, str(said))
-    process = forked.Process(target=run, args=arguments)
-    process.start()
-    process.join()
-    return process.exitcode, said.read_text() if said.exists() else ""
+    return bundle, Scripts(lines)
 
 
 async def findings(folder: Path) -> dict[str, object]:
     """Return what a store holds of the graph, and which steps wrote their line how often."""
-    async with Store.open(f"sqlite:///{folder}/talk.db", read_only=True) as store:
-        blocks = list(await store.conversation("c").blocks())
-        planned, analysed = [
-            sum(
-                isinstance(block.body, Decision)
-                for block in await store.conversation(name).blocks()
-            )
-            for name in ("c~c1", "c~c1.3")
-        ]
+    blocks = await read_blocks(folder)
+    planned, analysed = [
+        sum(isinstance(block.body, Decision) for block in await read_blocks(folder, name))
+        for name in ("c~c1", "c~c1.3")
+    ]
     graphs = [block.body for block in blocks if isinstance(block.body, CrewGraph)]
     begun = Counter(
         block.body.conversation

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
 from pathlib import Path
 
-from loopline import Bundle, Harness, LooplineError, Store
+from loopline import Bundle
 from loopline.crew import GraphOptions
 from loopline.models import ToolCall
-from loopline.store import SqlLog
 from loopline.testing import Call
 from loopline.timeline import FileAdded
-from tests.support.crashing_turns import CrashPoint, KillingLog
 from tests.support.crews import Scripts
-from tests.support.forked_processes import forked
+from tests.support.killed_processes import read_blocks
 
 NEEDS: dict[str, list[str]] = {"a": [], "b": [], "c": ["a", "b"]}
 PLAN = json.dumps(
@@ -46,9 +42,10 @@ def written(path: str, content: str) -> ToolCall:
     return Call("react.write", path=f"files/{path}", content=content)
 
 
-def scripts() -> Scripts:
-    """Return the model of all runs."""
-    return Scripts(
+def make_turn(folder: Path) -> tuple[Bundle, Scripts]:
+    """Return the bundle and the model of all runs."""
+    del folder
+    scripts = Scripts(
         {
             "Begin": [written("app.py", "a = 0\n"), Call("crew.graph", goal="the goal"), "Ok."],
             "Plan how": [PLAN],
@@ -62,34 +59,10 @@ def scripts() -> Scripts:
             "Say whether": [ANALYSIS],
         }
     )
-
-
-async def live(store: str, n: int) -> None:
-    """Begin the turn, or carry it on when there is one."""
-    async with await SqlLog.open(store) as log:
-        mortal = KillingLog(log, CrashPoint("after" if n else "never", n))
-        async with Harness.open(bundle, store=mortal, model=scripts()) as harness:
-            talk = harness.conversation("c")
-            summary = await log.find(talk.conversation)
-            await (talk.resume() if summary else talk.say("Begin"))
-
-
-def run(store: str, n: int) -> None:
-    """Live the turn; with nothing to carry on, nothing is said."""
-    with contextlib.suppress(LooplineError):
-        asyncio.run(live(store, n))
-
-
-def run_process(folder: Path, n: int) -> int | None:
-    """Return how a process that runs the turn ends; with 0 for `n` it lives."""
-    process = forked.Process(target=run, args=(f"sqlite:///{folder}/talk.db", n))
-    process.start()
-    process.join()
-    return process.exitcode
+    return bundle, scripts
 
 
 async def files(folder: Path) -> list[tuple[str, int, str | None]]:
     """Return the versions of files that a store holds of the conversation."""
-    async with Store.open(f"sqlite:///{folder}/talk.db", read_only=True) as store:
-        bodies = [block.body for block in await store.conversation("c").blocks()]
+    bodies = [block.body for block in await read_blocks(folder)]
     return [(body.path, body.version, body.text) for body in bodies if isinstance(body, FileAdded)]

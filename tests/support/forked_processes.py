@@ -9,6 +9,7 @@ forked.set_forkserver_preload(
     [
         "tests.support.crashing_child_runs",
         "tests.support.crashing_turns",
+        "tests.support.killed_processes",
         "tests.support.encoded",
     ]
 )

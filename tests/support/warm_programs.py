@@ -264,7 +264,8 @@ def _take_over(streams: Sequence[int]) -> None:
         os.dup2(stream, number)
         os.close(stream)
     if os.isatty(0):
-        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        with contextlib.suppress(PermissionError):
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     sys.stdin = os.fdopen(0, encoding="utf-8", errors="surrogateescape", closefd=False)
     sys.stdout = os.fdopen(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)
     sys.stderr = os.fdopen(
@@ -314,6 +315,7 @@ if __name__ == "__main__":
     if sys.argv[1] == "run":
         sys.exit(_hand_over(sys.argv[2], sys.argv[3:]))
     import atexit
+    import contextlib
     import fcntl
     import gc
     import importlib

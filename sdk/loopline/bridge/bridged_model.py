@@ -31,10 +31,12 @@ from loopline.bridge.response import (
 from loopline.errors import ModelError
 from loopline.models import (
     ATTACHMENTS,
+    EVERY_SETTING,
     FAMILIES,
     UNKNOWN,
     Capabilities,
     ModelFacts,
+    SettingSupport,
     find_model_facts,
 )
 from loopline.tools import ProviderNames
@@ -84,6 +86,27 @@ def capabilities_of(model: Model, facts: ModelFacts) -> Capabilities:
         json_schema=facts.json_schema and takes_schema,
         schema_beside_tools=facts.schema_beside_tools and takes_schema,
         tail="kept" if _binds_thinking(model) else "dropped",
+        accepts=_setting_support(model, facts),
+    )
+
+
+def _setting_support(model: Model, facts: ModelFacts) -> SettingSupport:
+    """Return the settings that the model supports: those of the catalogue, or all, without those that pydantic-ai ignores.
+
+    The catalogue has no entry for most of these models, and profiles do not say what a provider refuses.
+    """
+    is_listed = facts is find_model_facts(model.model_id)
+    known = facts.setting_support() if is_listed else EVERY_SETTING
+    ignored = set(model.unsupported_settings)
+    return replace(
+        known,
+        seed=known.seed and "seed" not in ignored,
+        penalties=known.penalties and not {"presence_penalty", "frequency_penalty"} & ignored,
+        stops=0 if "stop_sequences" in ignored else known.stops,
+        parallel_tool_calls=known.parallel_tool_calls and "parallel_tool_calls" not in ignored,
+        sampling="never" if {"temperature", "top_p"} & ignored else known.sampling,
+        service_tiers=() if "service_tier" in ignored else EVERY_SETTING.service_tiers,
+        requests=known.requests and not {"timeout", "extra_headers", "extra_body"} & ignored,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from base64 import b64decode
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, cast
 
 import pydantic_ai as ai
 from pydantic import ConfigDict, TypeAdapter
@@ -330,6 +330,8 @@ def settings_of(
         settings["max_tokens"] = options.output_limit
     if options.stop:
         settings["stop_sequences"] = list(options.stop)
+    if options.settings is not None:
+        settings.update(_sampling_of(options.settings))
     if prompt.tools and options.force_tool:
         settings["tool_choice"] = [names.provider_name(options.force_tool)]
     elif prompt.tools and not options.allow_calls:
@@ -340,6 +342,29 @@ def settings_of(
     elif level is not None:
         settings["thinking"] = level
     return settings
+
+
+_SAME_NAMES = (
+    "temperature",
+    "top_p",
+    "seed",
+    "presence_penalty",
+    "frequency_penalty",
+    "parallel_tool_calls",
+    "service_tier",
+    "extra_body",
+)
+
+
+def _sampling_of(settings: models.ModelSettings) -> ai.ModelSettings:
+    """Return the settings that do not depend on the prompt."""
+    values = settings.values
+    theirs = {name: values[name] for name in _SAME_NAMES if name in values}
+    if settings.extra_headers:
+        theirs["extra_headers"] = dict(settings.extra_headers)
+    if settings.timeout is not None:
+        theirs |= {"timeout": settings.timeout, "request_timeout": settings.timeout}
+    return cast("ai.ModelSettings", theirs)
 
 
 def _limit_thinking(

@@ -7,6 +7,7 @@ from loopline.bundle.conversation_store import ConversationStore as Conversation
 from loopline.bundle.conversation_store import StoredArtifact as StoredArtifact
 from loopline.bundle.descriptors import is_alias as is_alias
 from loopline.bundle.descriptors import load_mcp_selections as load_mcp_selections
+from loopline.bundle.descriptors import load_model_settings as load_model_settings
 from loopline.bundle.descriptors import load_runtimes as load_runtimes
 from loopline.bundle.descriptors import load_skills as load_skills
 from loopline.bundle.descriptors import load_tools as load_tools

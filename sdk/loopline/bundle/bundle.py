@@ -14,7 +14,7 @@ from typing_extensions import TypeForm, TypeVar
 from loopline import names
 from loopline.bundle.workflow import BaseWorkflow
 from loopline.crew import Agent, GraphOptions, Quality
-from loopline.models import Json, JsonObject
+from loopline.models import Json, JsonObject, ModelSettings
 from loopline.react import DEFAULT_APPROVALS, ApprovalLimits
 from loopline.tools import ToolFunction
 
@@ -28,6 +28,7 @@ _KINDS: Mapping[str, tuple[Any, str]] = {
     "quality": (Quality, "a Quality"),
     "graph": (GraphOptions, "GraphOptions"),
     "configuration": (Mapping, "a dict"),
+    "settings": (ModelSettings, "ModelSettings"),
     "deps": (Callable, "a function without parameters"),
     "version": (str, "a str"),
     "approvals": (ApprovalLimits, "ApprovalLimits"),
@@ -82,6 +83,8 @@ class Bundle(Generic[T_co]):
         quality: the hooks around the runs of agents.
         graph: the options of graphs. With them the model may plan a goal and run it as a graph of steps.
         configuration: the nested default values of the properties.
+        settings: the settings of requests for decisions and answers, such as `ModelSettings(temperature=0.2)`. They override
+            those of the model.
         deps: a function that makes the dependencies if `Harness.open` is called without `deps`. It has no parameters, may
             be async, and returns the dependencies or an async context manager of them.
         output_type: the type of the answers. A turn or its workflow may ask for another type.
@@ -100,6 +103,7 @@ class Bundle(Generic[T_co]):
     quality: Quality | None = None
     graph: GraphOptions | None = None
     configuration: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    settings: ModelSettings | None = None
     deps: Callable[[], object] | None = field(default=None, repr=False)
     output_type: TypeForm[T_co] = field(default=cast("TypeForm[T_co]", None))
     version: str = ""

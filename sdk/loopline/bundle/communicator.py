@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
-from typing import Protocol
+from typing import Protocol, TypedDict, Unpack
 
 from loopline.models import Json
 
@@ -14,6 +14,15 @@ class Emitter(Protocol):
     def emit(self, name: str, data: object = None, *, durable: bool = False) -> Awaitable[None]:
         """Send an event."""
         ...
+
+
+class EventFields(TypedDict, total=False):
+    """The optional fields of an event."""
+
+    title: str
+    data: Mapping[str, Json] | None
+    markdown: str
+    agent: str
 
 
 class ChatCommunicator:
@@ -28,26 +37,9 @@ class ChatCommunicator:
         self._emitter = emitter
         self._durable = durable
 
-    def step(
-        self,
-        *,
-        step: str,
-        status: str,
-        title: str = "",
-        data: Mapping[str, Json] | None = None,
-        markdown: str = "",
-        agent: str = "",
-    ) -> Awaitable[None]:
+    def step(self, *, step: str, status: str, **fields: Unpack[EventFields]) -> Awaitable[None]:
         """Send a step of the work."""
-        return self.event(
-            type="chat.step",
-            step=step,
-            status=status,
-            title=title,
-            data=data,
-            markdown=markdown,
-            agent=agent,
-        )
+        return self.event(type="chat.step", step=step, status=status, **fields)
 
     def delta(
         self,
@@ -88,20 +80,10 @@ class ChatCommunicator:
         type: str,
         step: str = "event",
         status: str = "completed",
-        title: str = "",
-        data: Mapping[str, Json] | None = None,
-        agent: str = "",
+        **fields: Unpack[EventFields],
     ) -> Awaitable[None]:
         """Send an event with the route of service events, outside the conversation."""
-        return self.event(
-            type=type,
-            step=step,
-            status=status,
-            title=title,
-            data=data,
-            agent=agent,
-            route="chat_service",
-        )
+        return self.event(type=type, step=step, status=status, route="chat_service", **fields)
 
     def start(self, *, message: str, data: Mapping[str, Json] | None = None) -> Awaitable[None]:
         """Send a step that says that work on a message has started."""

@@ -18,7 +18,8 @@ from loopline.bundle.load import LoadedBundle
 from loopline.bundle.loop import guard_search
 from loopline.bundle.mcp_config import EVERYTHING, McpSelection
 from loopline.bundle.properties import BACKENDS
-from loopline.errors import BundleError
+from loopline.errors import BundleError, LooplineError
+from loopline.models import UNSET, ModelSettings, as_settings
 from loopline.names import nearest_hint, nearest_name, parse_module
 from loopline.skills import (
     DEFAULT_NAMESPACE,
@@ -35,13 +36,14 @@ from loopline.skills import (
     skill_selections,
 )
 
-TOOL_NAMES = ("TOOLS_SPECS", "MCP_TOOL_SPECS", "TOOL_RUNTIME")
+TOOL_NAMES = ("TOOLS_SPECS", "MCP_TOOL_SPECS", "TOOL_RUNTIME", "MODEL_SETTINGS")
 SKILL_NAMES = ("CUSTOM_SKILLS_ROOT", "AGENTS_CONFIG")
 SKILLS_FOLDER = "skills"
 RESERVED = ("react", "crew", "mcp")
 """The aliases of built-in tools and of tools of MCP servers."""
 
 _MCP_SPECS = "MCP_TOOL_SPECS"
+_SETTINGS = "MODEL_SETTINGS"
 _MCP_KEYS = ("server_id", "alias", "tools")
 _SOURCES = ("ref", "module")
 _SPEC_KEYS = (*_SOURCES, "alias")
@@ -360,6 +362,23 @@ def load_runtimes(module: str, bundle: LoadedBundle) -> Mapping[str, str]:
         return {}
     runtimes = _read_runtimes(_Descriptor(bundle.resolve_module(module)))
     return {name: str(runtimes[name]) for name in _PROGRAM_TOOLS if name in runtimes}
+
+
+def load_model_settings(module: str, bundle: LoadedBundle) -> ModelSettings:
+    """Return the settings of the bundle, with those in `MODEL_SETTINGS` of a descriptor module over them.
+
+    Raises:
+        BundleError: the descriptor is not valid; the message names file and line.
+    """
+    settings = bundle.bundle.settings or UNSET
+    if not module:
+        return settings
+    descriptor = _Descriptor(bundle.resolve_module(module))
+    written = descriptor.value(_SETTINGS, UNSET)
+    try:
+        return settings.override(as_settings(written, _SETTINGS))
+    except (LooplineError, TypeError) as error:
+        raise descriptor.wrong(_SETTINGS, str(error)) from error
 
 
 def _read_runtimes(descriptor: _Descriptor) -> Mapping[object, object]:

@@ -17,7 +17,7 @@ from loopline.bundle.prepared_run import PreparedRun, Services
 from loopline.crew import CHATCLI, Agent, Agents, Crew, CrewOptions, ExpandedSearch
 from loopline.errors import BundleError, LooplineError, ToolError
 from loopline.knowledge import Passage, SearchFilter
-from loopline.models import Chain, ModelRegistry, OutputType
+from loopline.models import UNSET, Chain, ModelRegistry, ModelSettings, OutputType
 from loopline.names import nearest_hint
 from loopline.prompt import escape_frame
 from loopline.react import Child, Limits, LoopOptions, MeteredModel, Preset, Quota
@@ -113,6 +113,7 @@ class LoopSpec(Struct, frozen=True, kw_only=True):
     base: LoopSpec | None = None
     writes_files: bool = True
     call_cache: toolbox.CallCache | None = None
+    agent_settings: ModelSettings = UNSET
 
     def options(self, run: PreparedRun) -> LoopOptions:
         """Combine the options of the preset, the environment, the code, the configuration and the turn. Later ones win.
@@ -120,12 +121,23 @@ class LoopSpec(Struct, frozen=True, kw_only=True):
         Raises:
             LooplineError: an option is out of range, options contradict each other, or the value of an environment
                 variable is not valid.
+            ModelRequestError: a model of the chain does not support a setting.
         """
         environment = self.preset.environment(run.services.environment)
         if "deadline_seconds" in environment and run.services.agents:
             # The time of a worker limits each run of an agent (`CrewOptions`), and not the turn that waits for them.
             environment["deadline_seconds"] = None
-        return self.preset.options.with_limits(environment, self.limits, run.limits).validated()
+        layers: tuple[Limits, ...] = (environment, self.limits, run.limits)
+        if self.agent_settings != UNSET:
+            layers = (*layers[:-1], {"settings": self.agent_settings}, run.limits)
+        options = self.preset.options.with_limits(*layers).validated()
+        for (
+            model
+        ) in self.models:  # so that a turn does not begin with a model that refuses its settings
+            model.capabilities.supported(
+                options.settings, model.name, options.reasoning_effort or ""
+            )
+        return options
 
     def for_child(self, child: Child, models: ModelRegistry) -> LoopSpec:
         """Return the specification of a child run: this one with the changes of the task.
@@ -146,6 +158,7 @@ class LoopSpec(Struct, frozen=True, kw_only=True):
             base=None,
             writes_files=task.writes_files,
             call_cache=task.call_cache,
+            agent_settings=task.settings,
         )
 
     def for_leader(self, agent: Agent, effort: Effort | None, models: ModelRegistry) -> LoopSpec:
@@ -161,6 +174,7 @@ class LoopSpec(Struct, frozen=True, kw_only=True):
             agent=agent.name,
             agent_digest=agent.digest,
             base=base,
+            agent_settings=agent.settings or UNSET,
         )
 
     def expand_search(self, search: toolbox.Tool, run: PreparedRun, quota: Quota) -> toolbox.Tool:

@@ -19,7 +19,7 @@ from loopline.errors import LooplineError
 from loopline.events import EventSink
 from loopline.knowledge import KnowledgeSpace, Progress
 from loopline.memory import ConversationMemory, FactsOfTurn, PastTurns, Target
-from loopline.models import Chain, ModelRegistry, OutputType, output_type_of
+from loopline.models import Chain, ModelRegistry, ModelSettings, OutputType, output_type_of
 from loopline.reader import ConversationLookup, ConversationView, KnowledgeRead, Reader
 from loopline.refs import FileRef, HostedRef, parse
 from loopline.skills import Skills
@@ -193,6 +193,7 @@ class Services:
         read_knowledge: returns a function that reads the `ks:` refs of a conversation; None if it has none.
         models: a context manager with the models of a run. They are in use until it exits.
         toolset: loads the tools of a descriptor module, given its name, once per process.
+        model_settings: reads the settings of the bundle and of a descriptor module, given its name, once per process.
         skills: loads the skills of a descriptor module, given its name, once per process.
         deps: the dependencies.
         mcp_tools: returns the tools of the MCP servers that a descriptor module lists.
@@ -224,6 +225,7 @@ class Services:
     read_knowledge: Callable[[timeline.Timeline, timeline.History], KnowledgeRead | None]
     models: Callable[[timeline.ConversationKey], AbstractAsyncContextManager[ModelRegistry]]
     toolset: Callable[[str], Awaitable[toolbox.ToolSet]]
+    model_settings: Callable[[str], Awaitable[ModelSettings]]
     skills: Callable[[str], Awaitable[Skills]]
     deps: object = field(repr=False)
     mcp_tools: Callable[[str], Awaitable[McpTools]]

@@ -18,7 +18,7 @@ from loopline.bundle.mcp_config import MCP_FILE, START_SECONDS
 from loopline.errors import LooplineError, PropertyError
 from loopline.files import WorkspaceLimits
 from loopline.knowledge import KnowledgeConfig
-from loopline.models import Json, JsonObject, YamlDocument, YamlError, read_yaml
+from loopline.models import Json, JsonObject, YamlDocument, YamlError, as_settings, read_yaml
 from loopline.react import Limits, LoopOptions, check_limits, check_mode, named_preset
 from loopline.sandbox import ExecutionLimits
 from loopline.tools import ToolPattern
@@ -75,6 +75,7 @@ LOOP: Mapping[str, Json] = {
         "agents_md": False,
         "skills": "bundle",
         **dict.fromkeys(LoopOptions().values),
+        "settings": {},
     },
     "workspace": asdict(WorkspaceLimits()),
     "mcp": {"file": MCP_FILE, "start_seconds": START_SECONDS},
@@ -417,8 +418,11 @@ def _skill_search(value: Json) -> SkillSearch:
 
 
 def _limits(section: str, values: Mapping[str, Json]) -> Limits:
+    limits = cast("Limits", dict(values))
     try:
-        return check_limits(cast("Limits", dict(values)))
+        if settings := limits.pop("settings", None):
+            limits["settings"] = as_settings(settings)
+        return check_limits(limits)
     except LooplineError as error:
         raise PropertyError(f"{section}: {error}") from error
 

@@ -33,7 +33,17 @@ from loopline.errors import LooplineError
 from loopline.events import Delta, EventSink
 from loopline.files import file_bodies
 from loopline.knowledge import KnowledgeSpace, Passage
-from loopline.models import FAST, Json, Model, dumps, well_formed, well_formed_json
+from loopline.models import (
+    FAST,
+    UNSET,
+    Json,
+    Model,
+    ModelSettings,
+    as_settings,
+    dumps,
+    well_formed,
+    well_formed_json,
+)
 from loopline.names import author_error, caller_location
 from loopline.react import result
 from loopline.reader import Reader
@@ -49,8 +59,8 @@ _OWN_ATTRIBUTES = ("_run", "_recorded_problems", "scratchpad")
 class BaseWorkflow(Generic[toolbox.Deps]):
     """The base class of a bundle's workflow. One instance runs one turn. A subclass may override `process` and the hooks.
 
-    `instructions`, `tools`, `skills`, `agents` and `knowledge_config` mean the same as `instructions`, `tools`, `skills`,
-    `agents` and `knowledge` of `Bundle`. `guards` check every tool call, `round_hooks` run between rounds, and
+    `instructions`, `tools`, `skills`, `agents`, `settings` and `knowledge_config` mean the same as `instructions`, `tools`,
+    `skills`, `agents`, `settings` and `knowledge` of `Bundle`. `guards` check every tool call, `round_hooks` run between rounds, and
     `middleware` wraps the whole run; each list is applied in order. `scratchpad` has the unsaved values of the turn.
     """
 
@@ -59,6 +69,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
     skills: Sequence[str | Path] = ()
     knowledge_config: Mapping[str, Json] | None = None
     agents: Sequence[crew.Agent] = ()
+    settings: ModelSettings | None = None
     guards: Sequence[react.Guard] = ()
     round_hooks: Sequence[react.RoundHook] = ()
     middleware: Sequence[react.Middleware] = ()
@@ -193,7 +204,12 @@ class BaseWorkflow(Generic[toolbox.Deps]):
             models=self._run.models.chain(model),
             allowed=_allowed_tools(tools, configured.tools),
             preset=react.named_preset(configured.preset) if configured.preset else own_preset,
-            limits={**limits, **configured.limits},
+            limits=react.merge_limits(
+                {"settings": as_settings(self.settings or UNSET, "settings of the workflow")},
+                {"settings": await services.model_settings(tools_module)},
+                limits,
+                configured.limits,
+            ),
             output=self._run.output_of(output_type),
         )
         hooks = loop_checks.make_extensions(self.round_hooks, self.middleware)
@@ -275,6 +291,8 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         """Run a child run of the loop, and return its result."""
         child_loop = loop.for_child(child, run.models)
         task = replace(child.task, model=child_loop.models[0])
+        if settings := run.limits.get("settings"):  # those of the message hold for the whole turn
+            child = replace(child, limits={**child.limits, "settings": settings})
 
         async def run_loop(run: PreparedRun) -> tl.TurnResult[Any]:
             if child.task.form is not None:

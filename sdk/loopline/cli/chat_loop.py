@@ -8,15 +8,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
+from typing import cast
 
 from loopline.cli.options import REACTIONS
 from loopline.cli.run import ChatConversation, FinishedTurn, pending_line
 from loopline.cli.terminal import Screen, escape
 from loopline.errors import AttachmentError, LooplineError
 from loopline.files import AttachmentCaps, read_attachments
-from loopline.models import Json
+from loopline.models import Json, dumps
 from loopline.react import parse_approval, result
-from loopline.timeline import Timeline, ToolPending, turn_id
+from loopline.timeline import ApprovalMode, GrantedRule, Timeline, ToolPending, turn_id
 
 _COMMAND = re.compile(r"/[a-z]+")
 
@@ -29,6 +30,8 @@ class Command(StrEnum):
     ATTACH = "/attach"
     FEEDBACK = "/feedback"
     FORK = "/fork"
+    MODE = "/mode"
+    RULES = "/rules"
     HELP = "/help"
     QUIT = "/quit"
 
@@ -42,6 +45,8 @@ HELP = f"""\
 {Command.ATTACH} FILE              sends a file with your next message
 {Command.FEEDBACK} REACTION [WHY]  rates the last turn: ok, not_ok, neutral, or none
 {Command.FORK} [NAME]              continues in a copy of the conversation
+{Command.MODE} [MODE]              about calls that need approval: ask, accept_reads, plan, deny
+{Command.RULES} [revoke ID]        lists or revokes the rules by which calls run without a question
 {Command.QUIT}, Ctrl-D             leaves
 Esc, then Enter           begins another line of the message"""
 LATE_INPUT = "your message came too late for this turn: the next turn will read it"
@@ -74,6 +79,14 @@ async def fork(conversation: ChatConversation, name: str) -> ChatConversation:
     if not blocks:
         raise LooplineError("there is nothing to copy: send a message first")
     return await conversation.fork(seq=blocks[-1].seq, name=name)
+
+
+def describe_rule(rule: GrantedRule) -> str:
+    """Return a rule in one line, such as `rule_1f  shop.order with any arguments, in this conversation, always`."""
+    arguments = "any arguments" if rule.arguments is None else dumps(rule.arguments)
+    where = "in all conversations" if rule.scope == "user" else "in this conversation"
+    until = "always" if rule.until is None else f"until {rule.until:%Y-%m-%d %H:%M} UTC"
+    return escape(f"{rule.rule_id}  {rule.tool} with {arguments}, {where}, {until}")
 
 
 async def rate(conversation: ChatConversation, typed: str) -> str:
@@ -133,6 +146,8 @@ class Chat(ABC):
                 await self._attach(text)
             case Command.FORK | Command.FEEDBACK:
                 await self._fork_or_rate(command, text)
+            case Command.MODE | Command.RULES:
+                await self._manage_approvals(command, text)
             case Command.HELP:
                 self._screen.note(HELP)
             case Command.STOP | Command.STEER:
@@ -199,6 +214,28 @@ class Chat(ABC):
         copy_name = escape(self._conversation.conversation.name)
         source_name = escape(source.conversation.name)
         self._screen.note(f"you are in {copy_name} now; {source_name} stays as it is")
+
+    async def _manage_approvals(self, command: str, text: str) -> None:
+        """Show or change the approval mode, or list or revoke the rules."""
+        try:
+            match command, text.split():
+                case Command.MODE, []:
+                    self._screen.note(await self._conversation.mode())
+                case Command.MODE, _:
+                    await self._conversation.set_mode(cast("ApprovalMode", text))
+                    self._screen.note(f"the mode is {text} from now on")
+                case _, ["revoke", rule_id]:
+                    await self._conversation.revoke_rule(rule_id)
+                    self._screen.note(f"{escape(rule_id)} is revoked")
+                case _, []:
+                    rules = await self._conversation.rules()
+                    self._screen.note("\n".join(map(describe_rule, rules)) or "no rules")
+                case _:
+                    self._screen.error(
+                        f"{Command.RULES} lists rules, {Command.RULES} revoke ID revokes one"
+                    )
+        except LooplineError as error:
+            self._screen.error(str(error))
 
     def _take_result(self, finished: FinishedTurn) -> None:
         """Remember whether a turn succeeded and the calls that it waits for."""

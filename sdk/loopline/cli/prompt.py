@@ -108,6 +108,11 @@ def _prompt_parts(request: ModelRequest, schema: JsonObject | None) -> Iterator[
     if request.tools:
         yield _title("tools")
         yield Text(escape(request.tools))
+    if start.settings:
+        yield _title("settings")
+        yield Text(escape(models.dumps(start.settings)))
+    for name, reason in start.dropped_settings.items():
+        yield Text(escape(f"{name} was left out: {reason}"), style=WARNING)
     if schema is not None:
         yield _title("form of the answer")
         yield Text(escape(models.dumps(schema)))
@@ -180,6 +185,8 @@ def _prompt_document(request: ModelRequest, schema: JsonObject | None) -> JsonOb
         "exact": not request.inexact,
         "system": request.system,
         "tools": request.tools,
+        "settings": start.settings,
+        "dropped_settings": dict[str, Json](start.dropped_settings),
         "form": schema,
         "messages": messages,
         "cache_points": points,

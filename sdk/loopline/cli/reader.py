@@ -14,6 +14,7 @@ import click
 from rich.rule import Rule
 from rich.text import Text
 
+from loopline import timeline as tl
 from loopline.cli import parameters
 from loopline.cli.options import ANSWERED, FAILED, Choices, UsageError, command
 from loopline.cli.terminal import QUIET, REF, Screen, escape, quantity
@@ -21,14 +22,6 @@ from loopline.errors import LooplineError, StoreError
 from loopline.harness import ConversationNames, ReadOnlyStore
 from loopline.models import Json, JsonObject
 from loopline.reader import ConversationReader, Item, Reading
-from loopline.timeline import (
-    DEFAULT_PROJECT,
-    DEFAULT_TENANT,
-    Block,
-    ConversationKey,
-    Timeline,
-    TimelineLog,
-)
 
 Handle = TypeVar("Handle", bound=ConversationReader)
 
@@ -45,13 +38,13 @@ def open_store(choices: Choices) -> ReadOnlyStore:
         raise UsageError(str(error)) from error
 
 
-def conversation_key(name: str, choices: Choices) -> ConversationKey:
+def conversation_key(name: str, choices: Choices) -> tl.ConversationKey:
     """Return the key of a conversation of the chosen user, project and tenant."""
-    return ConversationKey(
+    return tl.ConversationKey(
         name=name,
         user=choices.user_name,
-        project=choices.project or DEFAULT_PROJECT,
-        tenant=choices.tenant or DEFAULT_TENANT,
+        project=choices.project or tl.DEFAULT_PROJECT,
+        tenant=choices.tenant or tl.DEFAULT_TENANT,
     )
 
 
@@ -61,7 +54,7 @@ def conversation_in(store: ConversationNames[Handle], name: str, choices: Choice
     return store.conversation(name, user=key.user, project=key.project, tenant=key.tenant)
 
 
-def key_document(key: ConversationKey) -> JsonObject:
+def key_document(key: tl.ConversationKey) -> JsonObject:
     """Return the name, user, project and tenant of a conversation as JSON."""
     return {
         "conversation": key.name,
@@ -84,7 +77,7 @@ async def choose_conversation(
 
 async def read_blocks(
     store: ConversationNames[Handle], choices: Choices, screen: Screen
-) -> tuple[Handle, Sequence[Block]]:
+) -> tuple[Handle, Sequence[tl.Block]]:
     """Return the handle and all blocks of the chosen conversation, or of the user's latest.
 
     Raises:
@@ -97,7 +90,7 @@ async def read_blocks(
     return conversation, blocks
 
 
-async def read_timeline(choices: Choices, screen: Screen) -> Timeline:
+async def read_timeline(choices: Choices, screen: Screen) -> tl.Timeline:
     """Return the timeline of the chosen conversation, or of the user's latest.
 
     Raises:
@@ -105,10 +98,10 @@ async def read_timeline(choices: Choices, screen: Screen) -> Timeline:
     """
     async with open_store(choices) as store:
         _, blocks = await read_blocks(store, choices, screen)
-    return Timeline(blocks)
+    return tl.Timeline(blocks)
 
 
-async def choose_name(log: TimelineLog, choices: Choices, screen: Screen) -> str:
+async def choose_name(log: tl.TimelineLog, choices: Choices, screen: Screen) -> str:
     """Return the name of the chosen conversation, or of the user's latest in the project; print the name of the latest.
 
     Raises:
@@ -118,8 +111,8 @@ async def choose_name(log: TimelineLog, choices: Choices, screen: Screen) -> str
         return choices.conversation
     for summary in await log.conversations(
         user=choices.user_name,
-        project=choices.project or DEFAULT_PROJECT,
-        tenant=choices.tenant or DEFAULT_TENANT,
+        project=choices.project or tl.DEFAULT_PROJECT,
+        tenant=choices.tenant or tl.DEFAULT_TENANT,
         limit=1,
     ):
         name = summary.conversation.name
@@ -144,7 +137,7 @@ def make_name(bundle: str, names: Iterable[str]) -> str:
     return f"{bundle}-{max((int(n) for n in numbers if n.isdecimal()), default=0) + 1}"
 
 
-async def new_name(log: TimelineLog, bundle: str, user: str) -> str:
+async def new_name(log: tl.TimelineLog, bundle: str, user: str) -> str:
     """Return an unused name for a conversation with a bundle, such as `guide-3`."""
     return make_name(bundle, [s.conversation.name for s in await log.conversations(user=user)])
 

@@ -12,15 +12,8 @@ import click
 from rich.text import Text
 
 from loopline import timeline as tl
-from loopline.cli import parameters
+from loopline.cli import parameters, reader
 from loopline.cli.options import ANSWERED, Choices, UsageError, command
-from loopline.cli.reader import (
-    choose_conversation,
-    key_document,
-    no_such_conversation,
-    open_store,
-    write_document,
-)
 from loopline.cli.terminal import (
     QUIET,
     Columns,
@@ -186,15 +179,15 @@ async def timeline(
 
 async def show_blocks(selection: BlockSelection, choices: Choices, screen: Screen) -> int:
     """Print the blocks of a conversation that match the selection, in order."""
-    async with open_store(choices) as store:
-        conversation = await choose_conversation(store, choices, screen)
+    async with reader.open_store(choices) as store:
+        conversation = await reader.choose_conversation(store, choices, screen)
         name = conversation.conversation.name
         summary = await store.log.find(conversation.conversation)
         if summary is None:
-            raise no_such_conversation(name, choices)
+            raise reader.no_such_conversation(name, choices)
         if choices.as_json:
             if selection == BlockSelection():
-                await write_document(conversation, screen)
+                await reader.write_document(conversation, screen)
             else:
                 page, more_after = await selection.page(conversation)
                 screen.write_json(page_document(page, summary, more_after))
@@ -388,7 +381,7 @@ async def list_conversations(
     """Print the conversations of the chosen user, project and tenant, or all conversations, the latest first."""
     after = _parse_time(active_after)
     before = _parse_time(active_before)
-    async with open_store(choices) as store:
+    async with reader.open_store(choices) as store:
         matches = store.conversations(
             user=choices.user,
             project=choices.project,
@@ -474,7 +467,7 @@ def _conversation_document(
     summary: tl.ConversationSummary, unfinished: Container[tl.ConversationKey]
 ) -> JsonObject:
     return {
-        **key_document(summary.conversation),
+        **reader.key_document(summary.conversation),
         "turns": summary.turns,
         "blocks": summary.head,
         "unfinished": summary.conversation in unfinished,

@@ -410,8 +410,7 @@ class QuestionForm:
     def __init__(self, call_id: str, question: str, schema: Json) -> None:
         self.call_id: str = call_id
         self._text = question
-        self._fields = dict(_fields(schema))
-        self._required = _find_required(schema)
+        self._fields, self._required = _parse_form(schema)
         self._answers: dict[str, Json] = {}
 
     @property
@@ -455,9 +454,7 @@ class QuestionForm:
         """
         name = self._next
         if name is None:
-            if line.strip().casefold() not in YES_AND_NO:
-                raise LooplineError("type yes or no")
-            self._answers[""] = YES_AND_NO[line.strip().casefold()]
+            self._answers[""] = _parse_value(line.strip(), {"type": "boolean"})
             return True
         self._answers[name] = _parse_value(line.strip(), self._fields[name])
         return self._next is None
@@ -477,14 +474,15 @@ class QuestionForm:
             if not equals or name not in self._fields:
                 raise LooplineError(f"{text!r} is not one of the fields: {', '.join(self._fields)}")
             values[name] = value
-        missing = [name for name in self._fields if name not in values and self._needs(name)]
+        missing = [
+            name
+            for name, field in self._fields.items()
+            if name in self._required and name not in values and "default" not in field
+        ]
         if missing:
             raise LooplineError(f"a value is missing: {', '.join(missing)}")
         for name, value in values.items():
             self._answers[name] = _parse_value(value, self._fields[name])
-
-    def _needs(self, name: str) -> bool:
-        return name in self._required and "default" not in self._fields[name]
 
     @property
     def answer(self) -> Json:
@@ -492,21 +490,17 @@ class QuestionForm:
         return {**self._answers} if self._fields else self._answers[""]
 
 
-def _fields(schema: Json) -> Iterator[tuple[str, Mapping[str, Json]]]:
+def _parse_form(schema: Json) -> tuple[dict[str, Mapping[str, Json]], list[Json]]:
+    """Return the schemas of the fields by name, and the names of the required fields."""
     match schema:
+        case {"properties": dict(properties), "required": list(required)}:
+            pass
         case {"properties": dict(properties)}:
-            for name, described in properties.items():
-                yield name, described if isinstance(described, dict) else {}
+            required = []
         case _:
-            return
-
-
-def _find_required(schema: Json) -> list[Json]:
-    match schema:
-        case {"required": list(names)}:
-            return names
-        case _:
-            return []
+            return {}, []
+    fields = properties.items()
+    return {name: field if isinstance(field, dict) else {} for name, field in fields}, required
 
 
 def _describe(field: Mapping[str, Json]) -> str:
@@ -545,19 +539,20 @@ def _parse_value(line: str, field: Mapping[str, Json]) -> Json:
             return line
 
 
+_TYPES: Mapping[str, type | tuple[type, ...]] = {
+    "integer": int,
+    "number": (int, float),
+    "array": list,
+    "object": dict,
+}
+
+
 def _parse_json(line: str, kind: str) -> Json:
     try:
         value: Json = json.loads(line)
     except ValueError:
-        raise LooplineError(f"{line!r} is not of the type {kind}") from None
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    fits = {
-        "integer": is_number and isinstance(value, int),
-        "number": is_number,
-        "array": isinstance(value, list),
-        "object": isinstance(value, dict),
-    }
-    if not fits[kind]:
+        value = None
+    if isinstance(value, bool) or not isinstance(value, _TYPES[kind]):
         raise LooplineError(f"{line!r} is not of the type {kind}")
     return value
 

@@ -16,6 +16,7 @@ from msgspec.json import decode
 from loopline.clock import Clock
 from loopline.errors import AttachmentError, ConflictError, LooplineError
 from loopline.models import JsonObject, is_loopback, one_line
+from loopline.timeline import ApprovalMode, GrantedRule
 
 CONNECT_SECONDS = 10.0
 IDLE_SECONDS = 60.0
@@ -310,6 +311,13 @@ class PositionDocument(Struct):
 
     turn_id: str
     seq: int
+
+
+class ModeDocument(Struct):
+    """The approval mode of a conversation, and its rules."""
+
+    mode: ApprovalMode
+    rules: list[GrantedRule]
 
 
 class ApprovalDocument(Struct):

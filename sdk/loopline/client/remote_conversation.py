@@ -23,6 +23,7 @@ from loopline.client.connection import (
     BlocksDocument,
     FormFile,
     ListedDocument,
+    ModeDocument,
     PositionDocument,
     PrincipalDocument,
     ServerConnection,
@@ -39,7 +40,7 @@ from loopline.events import Delta, Event
 from loopline.files import Attachment, AttachmentInput
 from loopline.models import Json, JsonObject, OutputType, dumps, output_type_of
 from loopline.names import AsyncContext
-from loopline.react import Limits
+from loopline.react import Limits, stored_settings
 from loopline.reader import Reading, block_at, check_name
 
 Out = TypeVar("Out", default=Any)
@@ -197,6 +198,29 @@ class RemoteConversation:
         action = f"turns/{quote(turn, safe='')}/feedback"
         await self._connection.send(self._request(action, body))
 
+    async def mode(self) -> timeline.ApprovalMode:
+        """Return what happens to calls that need approval."""
+        return (await self._connection.read(self._get("mode"), ModeDocument)).mode
+
+    async def set_mode(self, mode: timeline.ApprovalMode) -> None:
+        """Change what happens to calls that need approval, as `Conversation.set_mode` does; the conversation must have begun."""
+        await self._done("mode", {"mode": mode})
+
+    async def rules(self) -> Sequence[timeline.GrantedRule]:
+        """Return the rules by which calls run without a question here, oldest first."""
+        return (await self._connection.read(self._get("mode"), ModeDocument)).rules
+
+    async def revoke_rule(self, rule_id: str) -> None:
+        """Revoke a rule, also one of the user's other conversations.
+
+        Raises:
+            LooplineError: no such rule counts here.
+        """
+        path = f"{self._path}/rules/{quote(rule_id, safe='')}"
+        request = ServerRequest(method="DELETE", path=path)
+        if not await self._connection.read_field(request, "done", bool):
+            raise LooplineError(f"no rule {rule_id!r} counts here")
+
     async def satisfaction(self) -> timeline.Satisfaction:
         """Return the counts of the user's current reactions, and the share of "ok" in them."""
         return await self._connection.read(self._get("satisfaction"), timeline.Satisfaction)
@@ -266,7 +290,7 @@ class RemoteConversation:
         body: JsonObject = {
             "text": text,
             "when_busy": when_busy,
-            "limits": _limits(limits),
+            **_limits(limits),
             "bundle_id": self._bundle,
         }
         files = await _read_files(attachments)
@@ -287,7 +311,7 @@ class RemoteConversation:
         body: JsonObject = {
             "values": dict(values or {}),
             "approvals": await self._approvals(values or {}),
-            "limits": _limits(limits),
+            **_limits(limits),
         }
         request = self._request("answers", body, self._connection.clock.new_id())
         return EventStream(
@@ -379,7 +403,19 @@ def _block(row: JsonObject) -> timeline.Block:
 
 
 def _limits(limits: Limits) -> JsonObject:
-    return {name: value for name, value in limits.items() if isinstance(value, int | float | str)}
+    """Return the fields of a request for the limits, and for the settings of the model if there are any.
+
+    Raises:
+        LooplineError: the settings are not valid.
+    """
+    fields: JsonObject = {
+        "limits": {
+            name: value for name, value in limits.items() if isinstance(value, int | float | str)
+        }
+    }
+    if settings := stored_settings(limits):
+        fields["settings"] = settings
+    return fields
 
 
 async def _read_files(attachments: Attachments) -> list[Attachment]:

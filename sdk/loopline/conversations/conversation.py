@@ -44,7 +44,14 @@ from loopline.files import (
     read_attachments,
 )
 from loopline.models import Json, output_type_of, well_formed, well_formed_json
-from loopline.react import DEFAULT_APPROVALS, ApprovalLimits, Limits, check_limits, stored_limits
+from loopline.react import (
+    DEFAULT_APPROVALS,
+    ApprovalLimits,
+    Limits,
+    check_limits,
+    stored_limits,
+    stored_settings,
+)
 from loopline.reader import ConversationReader, Reader, check_name
 from loopline.redaction.redaction import Redactor, redact_text
 from loopline.tasks import finish
@@ -443,11 +450,15 @@ class Conversation(ConversationReader, Generic[T_co]):
         a conversation that has not begun, the mode is stored with the first message that this object sends.
 
         Raises:
-            LooplineError: the mode is unknown.
+            LooplineError: the mode is unknown, or it is "accept_reads" and the bundle permits no rules.
         """
         if mode not in get_args(tl.ApprovalMode):
             raise LooplineError(
                 f"no mode {mode!r}: it must be {' or '.join(get_args(tl.ApprovalMode))}"
+            )
+        if mode == "accept_reads" and self._checks.approvals.rules == "none":
+            raise LooplineError(
+                "this bundle asks about every call that needs approval: choose another mode"
             )
         check_own(self.conversation)
         summary = await self._log.find(self.conversation)
@@ -591,6 +602,7 @@ class Conversation(ConversationReader, Generic[T_co]):
             limits=stored_limits(check_limits(message.limits)),
             output=message.output.schema if message.output else None,
             sender=self._turns.sender,
+            settings=stored_settings(message.limits),
         )
 
     async def _withdraw(self, receipts: Sequence[Receipt]) -> None:

@@ -22,6 +22,7 @@ from loopline.react import (
     check_edited,
     make_rule,
     stored_limits,
+    stored_settings,
 )
 
 _SETTLING = tl.BodyUnion[tl.UserRecalled | tl.RoundStart](tl.UserRecalled | tl.RoundStart)
@@ -388,7 +389,9 @@ def child_input(timeline: tl.Timeline, child: Child) -> tl.Body | None:
     # A task has texts of models and tools, unlike the prompt of a user.
     text = escape_frame(well_formed(child.task.prompt))
     if not timeline.turns:
-        return tl.UserPrompt(text=text, limits=stored_limits(child.limits))
+        return tl.UserPrompt(
+            text=text, limits=stored_limits(child.limits), settings=stored_settings(child.limits)
+        )
     prompt = timeline.turn(CHILD_TURN).prompt
     if prompt is None or not isinstance(prompt.body, tl.UserPrompt) or prompt.body.text != text:
         raise LooplineError(

@@ -38,7 +38,15 @@ from loopline.conversations.turn_order import NOBODY, EndTurn, RunTurn, TurnOrde
 from loopline.events import EventSink, Observer
 from loopline.files import attachment_of
 from loopline.models import Json, Model, ModelRegistry, OutputSchema, OutputType
-from loopline.react import Child, Limits, TurnPayload, late_input, restore_limits, result
+from loopline.react import (
+    Child,
+    Limits,
+    TurnPayload,
+    late_input,
+    merge_limits,
+    restore_limits,
+    result,
+)
 from loopline.reader import ConversationView, conversation_lookup
 from loopline.redaction.redaction import Redactor
 from loopline.tasks import wait_until_done
@@ -638,7 +646,7 @@ class Turns:
                     payload=payload,
                     recorder=recorder,
                     sink=sink,
-                    limits={**limits, **request.limits},
+                    limits=merge_limits(limits, request.limits),
                     models=models,
                     model=child.model if child else None,
                     conversation=ConversationView(
@@ -761,4 +769,4 @@ def _payload(recorder: tl.Recorder) -> tuple[TurnPayload, Limits, OutputSchema |
         user=key.user,
         attachments=[*map(attachment_of, recorder.timeline.attachments(block.seq))],
     )
-    return payload, restore_limits(prompt.limits), prompt.output
+    return payload, restore_limits(prompt.limits, prompt.settings), prompt.output

@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 from msgspec import ValidationError, convert
 
 from loopline.errors import BundleError, LooplineError, ToolError
-from loopline.models import Json, JsonObject, YamlDocument, YamlError, dumps, read_yaml
+from loopline.models import (
+    Json,
+    JsonObject,
+    ModelSettings,
+    YamlDocument,
+    YamlError,
+    as_settings,
+    dumps,
+    read_settings,
+    read_yaml,
+)
 from loopline.names import caller_location, checks_keywords
 from loopline.react import Limits, check_limits
 from loopline.react.environment import one_of, read_variables
@@ -43,7 +53,8 @@ class Agent:
 
     `tools` are the names, or patterns such as `shop.*`, of the tools that it may call, and `skills` those of the skills
     that it sees; None means all of the bundle. `model` is a role of the bundle's models, such as `fast`. `effort` is its
-    reasoning effort, and `limits` override the limits of the bundle's loop. `location` is the file and line of the
+    reasoning effort, and `limits` override the limits of the bundle's loop. `settings` are the settings of its model, which
+    override those of the bundle and its loop. `location` is the file and line of the
     definition, by default those of the call.
 
     With `files` "own" its workspace is empty at first. With "read" the workspace has a copy of its caller's `files/`;
@@ -61,6 +72,7 @@ class Agent:
     limits: Mapping[str, LimitValue] = field(default_factory=dict[str, LimitValue])
     files: FilesMode = "own"
     leads: bool = False
+    settings: ModelSettings | None = None
     location: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -85,6 +97,8 @@ class Agent:
             check_limits(cast("Limits", dict(self.limits)))
         except LooplineError as error:
             raise LooplineError(f"limits: {error}") from error
+        if self.settings is not None:
+            as_settings(self.settings)
 
     @cached_property
     def digest(self) -> str:
@@ -99,9 +113,11 @@ class Agent:
             "effort": self.effort,
             "limits": {**self.limits},
         }
-        # Digests of agents that were recorded before there were these two fields must stay the same.
+        # Digests of agents that were recorded before there were these fields must stay the same.
         if self.files != "own" or self.leads:
             definition |= {"files": self.files, "leads": self.leads}
+        if self.settings is not None:
+            definition["settings"] = self.settings.recorded()
         return sha256(dumps(definition).encode()).hexdigest()[:DIGEST]
 
     def limits_with(self, effort: Effort | None) -> Mapping[str, LimitValue]:
@@ -230,6 +246,7 @@ _FORMS: Mapping[str, tuple[object, str]] = {
     "limits": (dict[str, LimitValue] | None, "a mapping"),
     "files": (Literal["", FilesMode] | None, f"one of {', '.join(FILES_MODES)}"),
     "leads": (bool | None, "true or false"),
+    "settings": (dict[str, Json] | None, "a mapping"),
 }
 """The keys of the front matter of an agent's file, with the type of each value and its description for errors."""
 
@@ -249,11 +266,11 @@ class _AgentFile:
             if key not in _FORMS:
                 near = get_close_matches(key, _FORMS, 1, 0.0)[0]
                 raise self._error(key, f"unknown key {key!r}, the nearest is {near!r}")
-        values = {key: self._read(key, value) for key, value in fields.items()}
-        given = {key: value for key, value in values.items() if value not in (None, "")}
         location = f"{self.path}:{self.document.line('name')}"
         defaults = {"name": self.path.stem, "description": "", "location": location}
         try:
+            values = {key: self._read(key, value) for key, value in fields.items()}
+            given = {key: value for key, value in values.items() if value not in (None, "")}
             return Agent(**cast("dict[str, Any]", {**defaults, **given}), instructions=instructions)
         except BundleError:
             raise
@@ -274,6 +291,8 @@ class _AgentFile:
             value = convert(value, kind)
         except ValidationError as error:
             raise self._error(key, f"{key}: {expected}, not {dumps(value)}") from error
+        if isinstance(value, dict) and key == "settings":
+            return read_settings(value)
         if isinstance(value, str) and key in ("tools", "skills"):
             return tuple(name.strip() for name in value.split(",") if name.strip())
         return tuple(value) if isinstance(value, list) else value

@@ -15,7 +15,6 @@ from itertools import count
 from loopline.clock import Clock
 from loopline.crew.agents import MAIN, SERVANTS, Agents, Reasoning
 from loopline.crew.dispatcher import (
-    MAX_WORKERS,
     AgentCall,
     AgentResult,
     Dispatcher,
@@ -26,7 +25,7 @@ from loopline.crew.pipeline import QualityPipeline, RecallLessons, RunAgent, no_
 from loopline.crew.shared_files import SharedFiles, child_reflections
 from loopline.errors import LooplineError, ToolError
 from loopline.events import AgentEvent
-from loopline.models import Json, JsonObject, ToolSpec, dumps
+from loopline.models import UNSET, Json, JsonObject, ToolSpec, dumps
 from loopline.prompt import escape_frame
 from loopline.react.environment import parse_duration, read_variables, whole_number
 from loopline.timeline import CustomEvent, Effect, LimitValue, TurnResult
@@ -38,6 +37,8 @@ from loopline.tools.parameters import (
     text_argument,
 )
 
+MAX_WORKERS = 4
+"""How many agents run at once by default."""
 MOST_TASKS = 100
 """The most agents that one call may run."""
 MOST_ROUNDS = 5
@@ -194,6 +195,7 @@ class Crew:
             limits=limits,
             agent=agent.name,
             agent_digest=agent.digest,
+            settings=agent.settings or UNSET,
         )
 
     def tools(self, offers: Callable[[str], bool] = lambda _: True) -> Sequence[DelegationTool]:

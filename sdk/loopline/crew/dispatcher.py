@@ -15,9 +15,6 @@ from loopline.models import Json
 from loopline.timeline import ReflectionDue, Source, TurnResult
 from loopline.tools import AskUser
 
-MAX_WORKERS = 4
-"""How many agents run at once by default."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentCall:
@@ -79,27 +76,20 @@ Raises:
 """
 
 
-def _ignore(event: AgentEvent) -> None:
-    del event
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dispatcher:
-    """Runs calls of agents: at most `max_workers` at once, or one after the other without `parallel`.
+    """Runs calls of agents at once, as many as there are free `slots`, a semaphore that other dispatchers may share.
 
     For each call `on_event` receives one start event and then one end event; a call that is cancelled while it is queued
-    has only the end event. The first call has the id `call_id`, the next calls `<call_id>.2` and so on. `slots` is a
-    semaphore that is shared with other dispatchers; it replaces `max_workers` and `parallel`.
+    has only the end event. The first call has the id `call_id`, the next calls `<call_id>.2` and so on.
     """
 
     agents: Agents
     execute: ExecuteAgent
     clock: Clock
-    max_workers: int = MAX_WORKERS
-    parallel: bool = True
+    slots: asyncio.Semaphore
+    on_event: Callable[[AgentEvent], None]
     call_id: str = ""
-    on_event: Callable[[AgentEvent], None] = _ignore
-    slots: asyncio.Semaphore | None = None
     results: dict[int, AgentResult] = field(default_factory=dict[int, AgentResult], init=False)
 
     @property
@@ -119,10 +109,9 @@ class Dispatcher:
         """
         if not calls:
             return []
-        slots = self.slots or asyncio.Semaphore(self.max_workers if self.parallel else 1)
         total = first + len(calls)
         running = [
-            asyncio.ensure_future(self._run_queued(call, first + index, total, slots))
+            asyncio.ensure_future(self._run_queued(call, first + index, total))
             for index, call in enumerate(calls)
         ]
         try:
@@ -137,18 +126,16 @@ class Dispatcher:
                 raise outcome
         return [outcome for outcome in outcomes if isinstance(outcome, AgentResult)]
 
-    async def _run_queued(
-        self, call: AgentCall, index: int, total: int, slots: asyncio.Semaphore
-    ) -> AgentResult:
+    async def _run_queued(self, call: AgentCall, index: int, total: int) -> AgentResult:
         try:
-            await slots.acquire()
+            await self.slots.acquire()
         except asyncio.CancelledError:
             self._report("Failed", call, index, total, error="cancelled before it was begun")
             raise
         try:
             return await self._run(call, index, total)
         finally:
-            slots.release()
+            self.slots.release()
 
     async def _run(self, call: AgentCall, index: int, total: int) -> AgentResult:
         start = self.clock.elapsed()

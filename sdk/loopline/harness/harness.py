@@ -22,16 +22,10 @@ from loopline.crew import Agents, LessonWriter, QualityChoice
 from loopline.errors import LooplineError
 from loopline.events import Observer
 from loopline.files import AttachmentCaps
-from loopline.harness import model_choice, spaces
+from loopline.harness import model_choice, read_only_store, spaces
 from loopline.harness.hosted_folder import HostedFolder
 from loopline.harness.inspections import make_redactor, make_scanner, redact_models
 from loopline.harness.mcp_servers import McpServers, mcp_servers_of
-from loopline.harness.read_only_store import (
-    MEMORY,
-    open_log,
-    open_past_repositories,
-    parse_store_url,
-)
 from loopline.harness.sandboxes import open_background, open_executions
 from loopline.harness.store import ConversationHost
 from loopline.harness.web_ports import open_web
@@ -264,7 +258,9 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         self._source = bundle
         self._source_name = bundle.id if isinstance(bundle, bundles.Bundle) else str(bundle)
         self._callers_log = None if isinstance(store, str | None) else store
-        self._store_place = parse_store_url(store if isinstance(store, str | None) else MEMORY)
+        self._store_place = read_only_store.parse_store_url(
+            store if isinstance(store, str | None) else read_only_store.MEMORY
+        )
         self._store_file = self._store_place.file
         self._choose = model_choice.resolve_models(model) if cassette is None else _raise_not_open
         self._open_cassette = (
@@ -377,6 +373,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 agents=await self._agents(loaded),  # before `models`, which it extends
                 models=self._make_models(redactor),
                 toolset=ThreadCache(partial(bundles.load_tools, bundle=loaded)),
+                model_settings=ThreadCache(partial(bundles.load_model_settings, bundle=loaded)),
                 skills=ThreadCache(skills),
                 deps=deps,
                 mcp_tools=servers.tools,
@@ -436,7 +433,9 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         log = self._callers_log
         if log is None:
             place, limits = self._store_place, self._limits
-            log = await open_log(place, self._clock, limits=limits, collects=collects)
+            log = await read_only_store.open_log(
+                place, self._clock, limits=limits, collects=collects
+            )
             stack.push_async_callback(log.close)
         return log if redactor is None else RedactedLog(log, redactor)
 
@@ -656,7 +655,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
 
     @cached_property
     def _past_repositories(self) -> PastRepositories:
-        return open_past_repositories(self._store_file)
+        return read_only_store.open_past_repositories(self._store_file)
 
     async def _reader(self, conversation: timeline.ConversationKey) -> Reader:
         opened = self._open_parts

@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
@@ -19,6 +19,7 @@ from loopline.models import (
     BRIDGED,
     GENERAL,
     OFFLINE,
+    UNSET,
     VENDORS,
     Chain,
     ClockedModel,
@@ -26,9 +27,11 @@ from loopline.models import (
     Model,
     ModelFacts,
     ModelRegistry,
+    ModelSettings,
     ReplyLimits,
     Timeouts,
     Vendor,
+    as_settings,
     find_model_facts,
     find_vendor,
 )
@@ -51,6 +54,7 @@ class ModelArguments:
     facts: ModelFacts | None = None
     timeouts: Timeouts | None = None
     reply_limits: ReplyLimits | None = None
+    settings: ModelSettings = UNSET
 
 
 class ProviderModels:
@@ -117,7 +121,7 @@ class ProviderModels:
                 url_variable="base_url" if arguments.base_url else vendor.url_variable,
             ),
             facts=facts,
-            capabilities=facts.capabilities(attachments),
+            capabilities=replace(facts.capabilities(attachments), settings=arguments.settings),
             http=self._http,
             timeouts=arguments.timeouts,
             reply_limits=arguments.reply_limits,
@@ -172,14 +176,18 @@ def model(
     facts: ModelFacts | None = None,
     timeouts: Timeouts | None = None,
     reply_limits: ReplyLimits | None = None,
+    settings: ModelSettings | None = None,
 ) -> Model:
     """Make a model of a provider, or of any server with the same API; several harnesses may share the model.
 
     `name` is a model string such as `openai:llama-3`. `base_url` is the part before `/chat/completions`, `/responses`
     or `/v1/messages`; with it, no key is sent except `api_key`. `facts` replace the model's entry in the catalogue.
+    `settings` are for every request to this model; those of a bundle or a message override them.
 
     Raises:
-        ModelError: the provider is unknown, a key is missing, or the URL or the model cannot be used.
+        ModelError: the provider is unknown, a key is missing, the URL or the model cannot be used, or the model does not
+            support a setting.
+        LooplineError: `settings` are of another type.
     """
     arguments = ModelArguments(
         base_url=base_url or "",
@@ -187,6 +195,7 @@ def model(
         facts=facts,
         timeouts=timeouts,
         reply_limits=reply_limits,
+        settings=UNSET if settings is None else as_settings(settings, "model(settings=…)"),
     )
     return ProviderModels(os.environ).model(name, arguments)
 
@@ -209,7 +218,15 @@ def _facts(name: str, vendor: Vendor, *, has_other_server: bool) -> ModelFacts:
         and vendor.api_vendor == "openai"
         and facts is FAMILIES.get(f"{vendor.name}:")
     ):
-        return ModelFacts(window=facts.window, output_limit=facts.output_limit)
+        return ModelFacts(
+            window=facts.window,
+            output_limit=facts.output_limit,
+            temperature="always",
+            seed=True,
+            penalties=True,
+            parallel_calls=True,
+            stop_limit=64,
+        )
     return facts
 
 

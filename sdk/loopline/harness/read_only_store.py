@@ -14,17 +14,10 @@ from typing import TYPE_CHECKING, Generic, Self
 
 from typing_extensions import TypeVar
 
+from loopline import reader
 from loopline import timeline as tl
 from loopline.clock import Clock, SystemClock
 from loopline.errors import KnowledgeError, LooplineError, StoreError
-from loopline.reader import (
-    ConversationReader,
-    KnowledgeRead,
-    Reader,
-    check_name,
-    conversation_lookup,
-    view_conversation,
-)
 from loopline.refs import KnowledgeRef, parse
 from loopline.timeline.chain import Audit, Head
 from loopline.timeline.log import DEFAULT_LIMITS
@@ -36,7 +29,7 @@ if TYPE_CHECKING:
     from loopline.store.blobs import FileBlobs
 
 
-Handle_co = TypeVar("Handle_co", bound=ConversationReader, covariant=True)
+Handle_co = TypeVar("Handle_co", bound=reader.ConversationReader, covariant=True)
 
 
 class ConversationNames(ABC, Generic[Handle_co]):
@@ -71,13 +64,13 @@ def conversation_key(name: str, *, user: str, tenant: str, project: str) -> tl.C
     """
     names = {"conversation": name, "user": user, "tenant": tenant, "project": project}
     for kind, text in names.items():
-        check_name(kind, text)
+        reader.check_name(kind, text)
     return tl.ConversationKey(name=name, user=user, tenant=tenant, project=project)
 
 
 def past_knowledge_reader(
     repositories: PastRepositories, timeline: tl.Timeline, past: tl.History | None = None
-) -> KnowledgeRead | None:
+) -> reader.KnowledgeRead | None:
     """Make a reader of knowledge refs from the repositories of past turns; None if no turn had a knowledge space.
 
     A pinned ref is read from the repository of the turn that used its commit, another ref from the repository of the
@@ -317,21 +310,21 @@ class OpenedStore:
             raise StoreError("a store in memory cannot be audited: use a store in a file")
         return await log.audit(heads or {}, only)
 
-    async def _reader(self, conversation: tl.ConversationKey) -> Reader:
+    async def _reader(self, conversation: tl.ConversationKey) -> reader.Reader:
         log = self.log
-        view = await view_conversation(log, conversation)
+        view = await reader.view_conversation(log, conversation)
         knowledge = None
         if view.timeline.knowledge:  # without refs of a space, git is not loaded
             repositories = self.past_repositories
             knowledge = past_knowledge_reader(repositories, view.timeline, view.history)
-        return Reader(
+        return reader.Reader(
             conversation=view,
             knowledge=knowledge,
-            lookup=conversation_lookup(log, conversation),
+            lookup=reader.conversation_lookup(log, conversation),
         )
 
 
-class ReadOnlyStore(OpenedStore, ConversationNames[ConversationReader]):
+class ReadOnlyStore(OpenedStore, ConversationNames[reader.ConversationReader]):
     """A store that is opened for reading. Open it with `async with ReadOnlyStore(url)`."""
 
     def __init__(self, url: str | None = None) -> None:
@@ -342,5 +335,5 @@ class ReadOnlyStore(OpenedStore, ConversationNames[ConversationReader]):
         """
         super().__init__(url, read_only=True, clock=SystemClock(), limits=DEFAULT_LIMITS)
 
-    def _conversation(self, conversation: tl.ConversationKey) -> ConversationReader:
-        return ConversationReader(self.log, conversation, self._reader)
+    def _conversation(self, conversation: tl.ConversationKey) -> reader.ConversationReader:
+        return reader.ConversationReader(self.log, conversation, self._reader)

@@ -152,7 +152,7 @@ class _RequestedCall:
     """A model for a turn with one call: its first reply is the call, and its second reply ends the turn."""
 
     name = "requested-call"
-    capabilities = models.Capabilities(window=1_000_000)
+    capabilities = models.Capabilities(window=1_000_000, accepts=models.EVERY_SETTING)
 
     def __init__(self, call: models.ToolCall | None) -> None:
         self._call: models.ToolCall | None = call

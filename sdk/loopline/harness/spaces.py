@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from loopline.bundle import Properties, commits_of
 from loopline.clock import Clock
@@ -134,15 +134,7 @@ def model_folder(name: str, base: Path | None) -> Path:
 
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
-_REPOSITORY_SETTINGS: dict[str, str] = {
-    "repo": "",
-    "ref": "HEAD",
-    "docs_root": "",
-    "src_root": "",
-    "deploy_root": "",
-    "tests_root": "",
-}
-"""The settings of a repository, with their defaults."""
+_REPOSITORY_SETTINGS = ("repo", "ref", "docs_root", "src_root", "deploy_root", "tests_root")
 
 
 def knowledge_config(properties: Properties) -> KnowledgeConfig | None:
@@ -186,16 +178,8 @@ def _parse_repository(name: str, value: Json, validate_refs: bool) -> KnowledgeC
 
 
 def _repository_config(settings: Mapping[str, Json], validate_refs: bool) -> KnowledgeConfig:
-    texts = {key: str(value) for key, value in {**_REPOSITORY_SETTINGS, **settings}.items()}
-    return KnowledgeConfig(
-        repo=texts["repo"],
-        ref=texts["ref"],
-        docs_root=texts["docs_root"],
-        src_root=texts["src_root"],
-        deploy_root=texts["deploy_root"],
-        tests_root=texts["tests_root"],
-        validate_refs=validate_refs,
-    )
+    texts: dict[str, Any] = {key: str(value) for key, value in settings.items()}
+    return replace(KnowledgeConfig(validate_refs=validate_refs), **texts)
 
 
 def open_space(

@@ -36,7 +36,6 @@ from loopline.models.model import WrappedModel as WrappedModel
 from loopline.models.model_catalog import FAMILIES as FAMILIES
 from loopline.models.model_catalog import UNKNOWN as UNKNOWN
 from loopline.models.model_catalog import Api as Api
-from loopline.models.model_catalog import Effort as Effort
 from loopline.models.model_catalog import LongPrompt as LongPrompt
 from loopline.models.model_catalog import ModelFacts as ModelFacts
 from loopline.models.model_catalog import OutputParameter as OutputParameter
@@ -92,6 +91,16 @@ from loopline.models.request_limits import public_url as public_url
 from loopline.models.safe_text import ADDRESS_CHARACTERS as ADDRESS_CHARACTERS
 from loopline.models.safe_text import is_loopback as is_loopback
 from loopline.models.safe_text import one_line as one_line
+from loopline.models.settings import EVERY_SETTING as EVERY_SETTING
+from loopline.models.settings import NOTHING_SET as NOTHING_SET
+from loopline.models.settings import UNSET as UNSET
+from loopline.models.settings import Effort as Effort
+from loopline.models.settings import ModelSettings as ModelSettings
+from loopline.models.settings import SettingSupport as SettingSupport
+from loopline.models.settings import SupportedSettings as SupportedSettings
+from loopline.models.settings import as_settings as as_settings
+from loopline.models.settings import read_settings as read_settings
+from loopline.models.settings import restore_settings as restore_settings
 from loopline.models.structured import Attempt as Attempt
 from loopline.models.structured import Level as Level
 from loopline.models.structured import StructuredCallError as StructuredCallError

@@ -18,6 +18,15 @@ from loopline.models.request_limits import (
     AttachmentSupport,
     attachment_support,
 )
+from loopline.models.settings import (
+    NOTHING_SET,
+    ONLY_LENGTH,
+    UNSET,
+    ModelSettings,
+    SettingSupport,
+    SupportedSettings,
+    supported_settings,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +73,8 @@ class Capabilities:
     decides only by calls, never by text.
 
     `tail` is the position of the changing end of a prompt, and its treatment in later requests. With `vision` the model
-    gets images, with `pdf` PDFs, up to the limits in `attachments`.
+    gets images, with `pdf` PDFs, up to the limits in `attachments`. `accepts` are the settings that it supports, and
+    `settings` its own settings, which those of a request override.
     """
 
     tool_call: bool = True
@@ -81,6 +91,8 @@ class Capabilities:
     output_limit: int = 8_000
     price: Price | None = None
     attachments: AttachmentLimits = ATTACHMENTS["anthropic"]
+    accepts: SettingSupport = ONLY_LENGTH
+    settings: ModelSettings = UNSET
 
     @property
     def attachment_support(self) -> AttachmentSupport:
@@ -91,6 +103,21 @@ class Capabilities:
             pdf=self.pdf,
             window=self.window,
             output_limit=self.output_limit,
+        )
+
+    def supported(self, settings: ModelSettings, model: str, effort: str = "") -> SupportedSettings:
+        """Return the settings of a request: the model's own ones and `settings` over them. `model` is the model's name.
+
+        `effort` is the reasoning effort of the request if the settings have none.
+
+        Raises:
+            ModelRequestError: a setting is not supported, and `unsupported` is not "drop".
+        """
+        merged = self.settings.override(settings)
+        if merged == UNSET:
+            return NOTHING_SET
+        return supported_settings(
+            merged, self.accepts, model=model, output_limit=self.output_limit, effort=effort
         )
 
     def cost(self, usage: Usage) -> float | None:

@@ -38,11 +38,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 from loopline.models.model import Capabilities, LongPrice, Price
 from loopline.models.prompt import TailKind
 from loopline.models.request_limits import AttachmentLimits
+from loopline.models.settings import Effort, SettingSupport
 
 Api = Literal["chat", "responses", "messages"]
 """OpenAI's Chat Completions or Responses, or Anthropic's Messages."""
@@ -50,8 +51,6 @@ Api = Literal["chat", "responses", "messages"]
 Thinking = Literal["none", "plain", "summarized", "signed"]
 """The form of thinking in a reply: missing, text, a summary with the complete text encrypted, or signed.
 Signed or encrypted thinking must be sent back unchanged together with the results of its calls."""
-
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 OutputParameter = Literal["max_tokens", "max_completion_tokens", "max_output_tokens"]
 
@@ -127,7 +126,14 @@ class ModelFacts:
             never.
         tail: The position of a prompt's changing end. `kept` and `cleared` mean that later requests must
             repeat it, because thinking is bound to everything before it.
+        temperature_limit: The highest temperature.
+        both_samplings: temperature and top_p can be set together.
         stop: Stop texts are supported.
+        stop_limit: The most stop texts of a request.
+        seed: A seed is supported; only Chat Completions has one.
+        penalties: The penalties are supported whenever temperature is; only Chat Completions has them.
+        parallel_calls: A request can say whether a reply may have several calls.
+        service_tiers: The supported service tiers.
         cache_key: A key for requests with a common prefix is supported.
         rates: None if they are unknown, or the model is free.
         long_prompt: The rates for long prompts, None if they are the same.
@@ -152,7 +158,14 @@ class ModelFacts:
     thinking_field: Literal["", "reasoning_content", "reasoning"] = ""
     thinking_display: Literal["", "summarized"] = ""
     tail: TailKind = "dropped"
+    temperature_limit: float = 2.0
+    both_samplings: bool = True
     stop: bool = True
+    stop_limit: int = 4
+    seed: bool = False
+    penalties: bool = False
+    parallel_calls: bool = False
+    service_tiers: tuple[str, ...] = ()
     cache_key: bool = False
     rates: Rates | None = None
     long_prompt: LongPrompt | None = None
@@ -184,6 +197,29 @@ class ModelFacts:
             output_limit=self.output_limit,
             price=self.price,
             attachments=attachments,
+            accepts=self.setting_support(),
+        )
+
+    def setting_support(self) -> SettingSupport:
+        """Return the settings that the model supports over its API."""
+        is_chat = self.api == "chat"
+        efforts: tuple[Effort, ...] = self.efforts
+        if self.thinking_by == "budget":
+            efforts = ("minimal", *_LOW_TO_HIGH)
+        if self.thinking_off and "none" not in efforts:
+            efforts = ("none", *efforts)
+        return SettingSupport(
+            sampling=self.temperature,
+            thinks=self.thinking_by in ("effort", "unasked"),
+            both=self.both_samplings,
+            temperature_limit=self.temperature_limit,
+            seed=self.seed and is_chat,
+            penalties=self.penalties and is_chat,
+            stops=self.stop_limit if self.stop and self.api != "responses" else 0,
+            parallel_tool_calls=self.parallel_calls,
+            efforts=efforts,
+            service_tiers=self.service_tiers,
+            requests=True,
         )
 
 
@@ -237,7 +273,15 @@ _TO_MAX: tuple[Effort, ...] = (*_TO_XHIGH, "max")
 _NONE_TO_MAX: tuple[Effort, ...] = ("none", *_TO_MAX)
 _MEDIUM_TO_XHIGH: tuple[Effort, ...] = ("medium", "high", "xhigh")
 
-_OPENAI = ModelFacts(api="responses", output_parameter="max_output_tokens", cache_key=True)
+_PLAIN_TIERS = ("auto", "default", "priority")
+_OPENAI_TIERS = ("auto", "default", "flex", "priority")
+_OPENAI = ModelFacts(
+    api="responses",
+    output_parameter="max_output_tokens",
+    cache_key=True,
+    parallel_calls=True,
+    service_tiers=_OPENAI_TIERS,
+)
 _PLAIN = ModelFacts(
     window=128_000,
     output_limit=16_384,
@@ -250,6 +294,10 @@ _PLAIN = ModelFacts(
     temperature="always",
     output_parameter="max_completion_tokens",
     cache_key=True,
+    seed=True,
+    penalties=True,
+    parallel_calls=True,
+    service_tiers=_PLAIN_TIERS,
 )
 _GPT_5 = replace(
     _PLAIN,
@@ -259,6 +307,8 @@ _GPT_5 = replace(
     thinking_by="effort",
     temperature="never",
     stop=False,
+    penalties=False,
+    service_tiers=_OPENAI_TIERS,
     efforts=("minimal", *_LOW_TO_HIGH),
 )
 _GPT_5_1 = replace(
@@ -279,6 +329,7 @@ _PRO = replace(
     schema_beside_tools=False,
     json_mode=False,
     efforts=_MEDIUM_TO_XHIGH,
+    service_tiers=("auto", "default"),
 )
 _CODEX = replace(_RESPONSES, thinking_off="", temperature="never", efforts=_TO_XHIGH)
 _PRO_MILLION = replace(_PRO, window=1_050_000)
@@ -287,6 +338,7 @@ _O3 = replace(
     window=200_000,
     output_limit=100_000,
     efforts=_LOW_TO_HIGH,
+    parallel_calls=False,
     rates=_rates(2, 8, 0.5),
 )
 
@@ -351,11 +403,25 @@ _OPENAI_ROWS: Mapping[str, ModelFacts] = {
     "gpt-4o-mini": replace(_PLAIN, rates=_rates(0.15, 0.6, 0.075)),
 }
 
-_ANTHROPIC = ModelFacts(api="messages", thinking="signed")
+_ANTHROPIC = ModelFacts(
+    api="messages",
+    thinking="signed",
+    temperature_limit=1.0,
+    stop_limit=64,
+    parallel_calls=True,
+    service_tiers=("auto", "standard_only"),
+)
 _CLAUDE = replace(
     _ANTHROPIC, window=200_000, output_limit=64_000, tool_choice=True, vision=True, pdf=True
 )
-_BUDGET = replace(_CLAUDE, thinking_by="budget", thinking_off="disabled", temperature="unthinking")
+_BUDGET = replace(
+    _CLAUDE,
+    thinking_by="budget",
+    thinking_off="disabled",
+    temperature="unthinking",
+    both_samplings=False,
+)
+_CLAUDE_4 = replace(_BUDGET, both_samplings=True)
 _BUDGET_SCHEMA = replace(_BUDGET, json_schema=True, schema_beside_tools=True)
 _CLAUDE_4_6 = replace(
     _BUDGET_SCHEMA, window=1_000_000, thinking_by="adaptive", efforts=(*_LOW_TO_HIGH, "max")
@@ -396,14 +462,14 @@ _ANTHROPIC_ROWS: Mapping[str, ModelFacts] = {
     "claude-opus-4-6": replace(_CLAUDE_4_6, output_limit=128_000, rates=_claude(5, 25)),
     "claude-opus-4-5": replace(_BUDGET_SCHEMA, efforts=_LOW_TO_HIGH, rates=_claude(5, 25)),
     "claude-opus-4-1": replace(_BUDGET, output_limit=32_000, rates=_claude(15, 75)),
-    "claude-opus-4-0": replace(_BUDGET, output_limit=32_000, rates=_claude(15, 75)),
-    "claude-opus-4": replace(_BUDGET, output_limit=32_000, rates=_claude(15, 75)),
+    "claude-opus-4-0": replace(_CLAUDE_4, output_limit=32_000, rates=_claude(15, 75)),
+    "claude-opus-4": replace(_CLAUDE_4, output_limit=32_000, rates=_claude(15, 75)),
     "claude-sonnet-5-5": replace(_BOUND, thinking_off="between_tools", rates=_claude(2, 10, 0.05)),
     "claude-sonnet-5": replace(_CLAUDE_5, rates=_claude(2, 10)),
     "claude-sonnet-4-6": replace(_CLAUDE_4_6, rates=_claude(3, 15)),
     "claude-sonnet-4-5": replace(_BUDGET_SCHEMA, rates=_claude(3, 15)),
-    "claude-sonnet-4-0": replace(_BUDGET, rates=_claude(3, 15)),
-    "claude-sonnet-4": replace(_BUDGET, rates=_claude(3, 15)),
+    "claude-sonnet-4-0": replace(_CLAUDE_4, rates=_claude(3, 15)),
+    "claude-sonnet-4": replace(_CLAUDE_4, rates=_claude(3, 15)),
     "claude-haiku-5-5": replace(
         _CLAUDE_5,
         tail="cleared",
@@ -417,6 +483,17 @@ _ANTHROPIC_ROWS: Mapping[str, ModelFacts] = {
 }
 
 _OPEN = ModelFacts(temperature="always")
+_GROQ_SETTINGS: Mapping[str, Any] = {
+    "seed": True,
+    "parallel_calls": True,
+    "service_tiers": ("auto", "on_demand", "flex", "performance"),
+}
+_OPENROUTER_SETTINGS: Mapping[str, Any] = {
+    "seed": True,
+    "penalties": True,
+    "parallel_calls": True,
+    "service_tiers": (),
+}
 _OPEN_THINKING = replace(_OPEN, thinking="plain", thinking_field="reasoning_content")
 _GPT_OSS = replace(
     _OPEN,
@@ -438,9 +515,20 @@ _DEEPSEEK = replace(
     thinking_off="disabled",
     efforts=("minimal", *_TO_MAX),
     temperature="unthinking",
+    penalties=True,
+    stop_limit=16,
 )
 _DEEPSEEK_FLASH = replace(_DEEPSEEK, vision=True, rates=_rates(0.3, 1.2, 0.006))
-_LOCAL = replace(_OPEN, window=4_096, output_limit=1_024, json_mode=True, json_schema=True)
+_LOCAL = replace(
+    _OPEN,
+    window=4_096,
+    output_limit=1_024,
+    json_mode=True,
+    json_schema=True,
+    seed=True,
+    penalties=True,
+    stop_limit=64,
+)
 _LOCAL_THINKING = replace(_LOCAL, thinking="plain", thinking_field="reasoning")
 
 
@@ -455,6 +543,7 @@ def _over_openrouter(facts: ModelFacts) -> ModelFacts:
         thinking_field="",
         tail="kept" if facts.tail in ("kept", "cleared") else "dropped",
         cache_key=False,
+        **_OPENROUTER_SETTINGS,
     )
 
 
@@ -468,9 +557,9 @@ def _over_chat(facts: ModelFacts) -> ModelFacts:
 _OTHER_ROWS: Mapping[str, Mapping[str, ModelFacts]] = {
     "openai-chat": {"": _over_chat(_OPENAI)},
     "groq": {
-        "": _OPEN,
-        "openai/gpt-oss-120b": replace(_GPT_OSS, rates=_rates(0.15, 0.6, 0.075)),
-        "openai/gpt-oss-20b": replace(_GPT_OSS, rates=_rates(0.075, 0.3, 0.0375)),
+        "": replace(_OPEN, **_GROQ_SETTINGS),
+        "openai/gpt-oss-120b": replace(_GPT_OSS, rates=_rates(0.15, 0.6, 0.075), **_GROQ_SETTINGS),
+        "openai/gpt-oss-20b": replace(_GPT_OSS, rates=_rates(0.075, 0.3, 0.0375), **_GROQ_SETTINGS),
     },
     "deepseek": {
         "": _OPEN_THINKING,
@@ -479,10 +568,10 @@ _OTHER_ROWS: Mapping[str, Mapping[str, ModelFacts]] = {
         "deepseek-v4-pro": replace(_DEEPSEEK, rates=_rates(1.32, 3.96, 0.044)),
     },
     "openrouter": {
-        "": _OPEN,
+        "": replace(_OPEN, **_OPENROUTER_SETTINGS),
         "anthropic/claude-opus-5.5": _over_openrouter(_ANTHROPIC_ROWS["claude-opus-5-5"]),
         "anthropic/claude-sonnet-5": _over_openrouter(_ANTHROPIC_ROWS["claude-sonnet-5"]),
-        "deepseek/": _OPEN_THINKING,
+        "deepseek/": replace(_OPEN_THINKING, **_OPENROUTER_SETTINGS),
         "openai/gpt-6-astra": _over_openrouter(_OPENAI_ROWS["gpt-6-astra"]),
         "openai/gpt-6-sol": _over_openrouter(_OPENAI_ROWS["gpt-6-sol"]),
         "openai/gpt-6-luna": _over_openrouter(_OPENAI_ROWS["gpt-6-luna"]),

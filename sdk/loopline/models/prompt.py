@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import Literal
@@ -12,6 +12,7 @@ from typing import Literal
 from msgspec import Struct
 
 from loopline.models.json import Json, JsonObject, dumps
+from loopline.models.settings import ModelSettings
 
 Purpose = Literal["decision", "answer", "summary", "selection", "title", "search", "lesson"]
 ProtocolName = Literal["native", "json", "tagged", "thought_action"]
@@ -199,7 +200,8 @@ class Options:
     `protocol` is the form of decisions. With `json_object` the provider restricts the text to a JSON object, with
     `json_form` to an object of that form. `force_tool` names the tool that must be called. `output_limit` is in tokens. A
     `reasoning_effort` of "" leaves the effort to the model. The reply ends before the first text of `stop`, if the provider
-    supports that.
+    supports that. `settings` are the settings that the model supports; their `stop`, `max_tokens` and `reasoning_effort` are
+    in the other fields already. With None the model uses its own settings.
     """
 
     allow_calls: bool = True
@@ -210,6 +212,20 @@ class Options:
     output_limit: int | None = None
     reasoning_effort: str = ""
     stop: tuple[str, ...] = ()
+    settings: ModelSettings | None = None
+
+    def with_settings(self, settings: ModelSettings) -> Options:
+        """Return these options with the settings, which must be supported by the model."""
+        limit = self.output_limit
+        if settings.max_tokens is not None:
+            limit = settings.max_tokens if limit is None else min(limit, settings.max_tokens)
+        return replace(
+            self,
+            output_limit=limit,
+            reasoning_effort=settings.reasoning_effort or self.reasoning_effort,
+            stop=(*self.stop, *settings.stops),
+            settings=settings,
+        )
 
 
 class Prompt(Struct, frozen=True, kw_only=True):

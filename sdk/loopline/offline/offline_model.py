@@ -41,6 +41,7 @@ class OfflineModel:
         write_decisions=False,
         window=1_000_000,
         price=models.Price(input=0.0, output=0.0, cache_read=0.0, cache_write=0.0),
+        accepts=models.EVERY_SETTING,
     )
 
     async def stream(self, prompt: models.Prompt) -> AsyncIterator[models.TextDelta | models.Reply]:

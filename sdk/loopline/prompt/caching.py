@@ -261,36 +261,16 @@ class CacheRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheReport:
-    """The rows of all requests, in order, and their totals; a share of 0 tokens is 1."""
+    """The rows of all requests, in order, and the sums of their tokens; a share of 0 tokens is 1."""
 
     rows: tuple[CacheRow, ...]
     read_price: float
     write_price: float
-
-    @property
-    def read(self) -> int:
-        """The tokens that were read."""
-        return sum(row.read for row in self.rows)
-
-    @property
-    def written(self) -> int:
-        """The tokens that were written."""
-        return sum(row.written for row in self.rows)
-
-    @property
-    def fresh(self) -> int:
-        """The tokens that were neither read nor written."""
-        return sum(row.fresh for row in self.rows)
-
-    @property
-    def held(self) -> int:
-        """The stable tokens of the previous request, over all rows."""
-        return sum(row.held for row in self.rows)
-
-    @property
-    def missed(self) -> int:
-        """The held tokens that were not read."""
-        return sum(row.missed for row in self.rows)
+    read: int
+    written: int
+    fresh: int
+    held: int
+    missed: int
 
     def missed_for(self, reason: MissReason) -> int:
         """Return the held tokens that were not read for this reason."""
@@ -322,10 +302,16 @@ def simulate(requests: Iterable[SentRequest], rules: CacheRules) -> CacheReport:
     Raises:
         ModelError: the provider would reject a request.
     """
+    rows = tuple(_rows(requests, rules))
     return CacheReport(
-        rows=tuple(_rows(requests, rules)),
+        rows=rows,
         read_price=rules.read_price,
         write_price=rules.write_price,
+        read=sum(row.read for row in rows),
+        written=sum(row.written for row in rows),
+        fresh=sum(row.fresh for row in rows),
+        held=sum(row.held for row in rows),
+        missed=sum(row.missed for row in rows),
     )
 
 

@@ -12,7 +12,7 @@ from loopline.errors import ModelRequestError
 from loopline.models.prompt import breaks_off, choose_call_id
 from loopline.providers import request_bytes
 from loopline.providers.failures import Credentials, parse_chunk, stream_error
-from loopline.providers.http import HttpModel
+from loopline.providers.http import SAMPLING, HttpModel
 from loopline.providers.reply_parser import CallPiece, PartialObject, ReplyParser
 
 FAMILY = "anthropic"
@@ -58,6 +58,7 @@ class AnthropicMessages(HttpModel):
     """A model that is called at `/v1/messages`."""
 
     path = "/v1/messages"
+    setting_names = SAMPLING
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -115,21 +116,16 @@ class AnthropicMessages(HttpModel):
             )
         if prompt.tools:
             fields.append(("tools", self.tools_json(prompt.tools)))
-            if prompt.options.force_tool:
-                name = request_bytes.provider_name(prompt.options.force_tool)
-                fields.append(
-                    ("tool_choice", request_bytes.encode_json({"type": "tool", "name": name}))
-                )
-            elif not prompt.options.allow_calls:
-                fields.append(("tool_choice", request_bytes.encode_json({"type": "none"})))
+            if choice := _tool_choice(prompt.options):
+                fields.append(("tool_choice", request_bytes.encode_json(choice)))
         fields += [
             (name, request_bytes.encode_json(value))
-            for name, value in self._thinking(prompt, limit)
+            for name, value in (*self._thinking(prompt, limit), *self.setting_fields(prompt))
         ]
         if output := self._output(prompt):
             fields.append(("output_config", request_bytes.encode_json(output)))
         fields.append(("messages", _messages(prompt)))
-        return request_bytes.join_fields(fields)
+        return request_bytes.join_fields(self.add_extra(prompt, fields))
 
     def _thinking(
         self, prompt: models.Prompt, limit: int
@@ -176,6 +172,21 @@ class AnthropicMessages(HttpModel):
             return 0
         budget = min(BUDGETS.get(effort, BUDGETS["high"]), limit - MIN_BUDGET)
         return budget if budget >= MIN_BUDGET else 0
+
+
+def _tool_choice(options: models.Options) -> models.JsonObject:
+    """Return the `tool_choice` field, which forces or forbids calls, or allows only one call; empty if it is not needed."""
+    settings = options.settings
+    parallel = None if settings is None else settings.parallel_tool_calls
+    limit: models.JsonObject = (
+        {} if parallel is None else {"disable_parallel_tool_use": not parallel}
+    )
+    if options.force_tool:
+        name = request_bytes.provider_name(options.force_tool)
+        return {"type": "tool", "name": name, **limit}
+    if not options.allow_calls:
+        return {"type": "none"}
+    return {"type": "auto", **limit} if limit else {}
 
 
 def _messages(prompt: models.Prompt) -> bytes:

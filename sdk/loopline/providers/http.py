@@ -5,14 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+)
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol, TypeAlias, get_args, runtime_checkable
 from urllib.parse import urlsplit, urlunsplit
 from weakref import WeakKeyDictionary
 
 import httpx2
+from msgspec import structs
 
 from loopline import models
 from loopline.errors import ModelError, ModelStreamBroken, ModelTimedOut, ModelUnreachable
@@ -23,6 +32,7 @@ from loopline.providers.failures import (
     not_a_stream_error,
 )
 from loopline.providers.reply_parser import ReplyParser
+from loopline.providers.request_bytes import encode_json
 from loopline.tasks import compute
 
 EVENTS = "text/event-stream"
@@ -255,6 +265,16 @@ def _translate_errors(
         raise ModelStreamBroken(f"{credentials.model}: the reply broke off: {words}") from error
 
 
+def _limit_timeouts(timeouts: models.Timeouts, seconds: float) -> models.Timeouts:
+    """Return the timeouts of a request whose whole reply must arrive in so many seconds."""
+    return replace(timeouts, connect=min(timeouts.connect, seconds), read=seconds, total=seconds)
+
+
+PARALLEL = "parallel_tool_calls"
+SAMPLING = (
+    *("temperature", "top_p", "seed", "presence_penalty", "frequency_penalty"),
+    "service_tier",
+)
 DRAIN_SECONDS = 0.2
 """How long to wait for the end of a stream after the reply is complete."""
 EFFORTS: tuple[str, ...] = get_args(models.Effort)
@@ -266,6 +286,8 @@ class HttpModel(ABC):
 
     path: ClassVar[str]
     """The path of requests, relative to the base URL."""
+    setting_names: ClassVar[tuple[str, ...]] = (*SAMPLING, PARALLEL)
+    """The settings that are fields of requests, with the same names and values."""
 
     def __init__(
         self,
@@ -280,7 +302,11 @@ class HttpModel(ABC):
         timeouts: models.Timeouts | None = None,
         reply_limits: models.ReplyLimits | None = None,
     ) -> None:
-        """`name` is the model string, `model` the name of the model at the server, `url` the base URL."""
+        """`name` is the model string, `model` the name of the model at the server, `url` the base URL.
+
+        Raises:
+            ModelRequestError: the model does not support one of its own settings, those of the `capabilities`.
+        """
         self.name = name
         self.capabilities = capabilities
         self.model = model
@@ -292,6 +318,8 @@ class HttpModel(ABC):
         self._timeouts = timeouts or models.Timeouts()
         self._limits = reply_limits or models.ReplyLimits()
         self._tools: tuple[tuple[models.ToolSpec, ...], bytes] = ((), b"[]")
+        own = capabilities.supported(models.UNSET, name).settings
+        self._own_settings = None if own == models.UNSET else own
 
     def __repr__(self) -> str:
         return f"<{self.name} at {models.public_url(self.url)}>"
@@ -322,12 +350,22 @@ class HttpModel(ABC):
             ModelError: the model cannot be reached, or the reply is incomplete.
         """
         parser = self.new_parser(tuple(tool.name for tool in prompt.tools))
+        settings = prompt.options.settings
+        if settings is None and self._own_settings is not None:
+            settings = self._own_settings
+            options = prompt.options.with_settings(settings)
+            prompt = structs.replace(prompt, options=options)
+        headers, timeouts = self.headers, self._timeouts
+        if settings is not None and settings.extra_headers:
+            headers = {**settings.extra_headers, **headers}
+        if settings is not None and settings.timeout is not None:
+            timeouts = _limit_timeouts(timeouts, settings.timeout)
         events = self._http.events(
             self.url,
             self.body(prompt),
-            self.headers,
+            headers,
             credentials=self.credentials,
-            timeouts=self._timeouts,
+            timeouts=timeouts,
         )
         ending: AnsweredError | None = None
         try:
@@ -362,6 +400,26 @@ class HttpModel(ABC):
         order = EFFORTS[: EFFORTS.index(requested) + 1] if requested in EFFORTS else EFFORTS
         allowed = [effort for effort in accepted if effort in order]
         return allowed[-1] if allowed else accepted[0]
+
+    def setting_fields(self, prompt: models.Prompt) -> Iterator[tuple[str, models.Json]]:
+        """Yield the settings of `setting_names` that are set; that of parallel calls only with tools."""
+        settings = prompt.options.settings
+        if settings is None:
+            return
+        for name in self.setting_names:
+            value = getattr(settings, name)
+            if value is not None and (prompt.tools or name != PARALLEL):
+                yield name, value
+
+    def add_extra(
+        self, prompt: models.Prompt, fields: Iterable[tuple[str, bytes]]
+    ) -> Iterable[tuple[str, bytes]]:
+        """Return the fields of a request with those of `extra_body`, which replace fields of the same names."""
+        settings = prompt.options.settings
+        if settings is None or not settings.extra_body:
+            return fields
+        extra = {name: encode_json(value) for name, value in settings.extra_body.items()}
+        return {**dict(fields), **extra}.items()
 
     async def close(self, *, failed: bool) -> None:
         """Close the connections, when the harness closes."""

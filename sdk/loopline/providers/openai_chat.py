@@ -65,7 +65,7 @@ class OpenAiChat(HttpModel):
         fields += [
             (name, request_bytes.encode_json(value)) for name, value in self._options(prompt)
         ]
-        return request_bytes.join_fields(fields)
+        return request_bytes.join_fields(self.add_extra(prompt, fields))
 
     def _options(self, prompt: models.Prompt) -> Iterator[tuple[str, models.Json]]:
         options = prompt.options
@@ -90,6 +90,7 @@ class OpenAiChat(HttpModel):
             yield self.facts.output_parameter, options.output_limit
         if options.stop and self.facts.stop:
             yield "stop", list(options.stop)
+        yield from self.setting_fields(prompt)
         if self.facts.cache_key and prompt.cache_key:
             yield "prompt_cache_key", prompt.cache_key
         if self.facts.thinking_off == "disabled" and options.reasoning_effort == "none":

@@ -72,7 +72,7 @@ class OpenAiResponses(HttpModel):
         fields += [
             (name, request_bytes.encode_json(value)) for name, value in self._options(prompt)
         ]
-        return request_bytes.join_fields(fields)
+        return request_bytes.join_fields(self.add_extra(prompt, fields))
 
     def _options(self, prompt: models.Prompt) -> Iterator[tuple[str, models.Json]]:
         options = prompt.options
@@ -103,6 +103,7 @@ class OpenAiResponses(HttpModel):
             yield "text", {"format": {"type": "json_object"}}
         if options.output_limit is not None:
             yield "max_output_tokens", options.output_limit
+        yield from self.setting_fields(prompt)
         if effort := self.effort(prompt):
             yield "reasoning", {"effort": effort, "summary": "auto"}
 

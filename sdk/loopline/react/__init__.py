@@ -46,10 +46,12 @@ from loopline.react.loop_options import PresetName as PresetName
 from loopline.react.loop_options import check_limits as check_limits
 from loopline.react.loop_options import check_mode as check_mode
 from loopline.react.loop_options import choose_protocol as choose_protocol
+from loopline.react.loop_options import merge_limits as merge_limits
 from loopline.react.loop_options import named_preset as named_preset
 from loopline.react.loop_options import presets_diff as presets_diff
 from loopline.react.loop_options import restore_limits as restore_limits
 from loopline.react.loop_options import stored_limits as stored_limits
+from loopline.react.loop_options import stored_settings as stored_settings
 from loopline.react.model_requests import MIN_OUTPUT as MIN_OUTPUT
 from loopline.react.model_requests import Amount as Amount
 from loopline.react.model_requests import MeteredModel as MeteredModel

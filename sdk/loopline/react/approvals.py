@@ -139,12 +139,21 @@ def is_approval(value: Json) -> bool:
 
 
 def parse_approval(line: str) -> Json:
-    """Return the answer in a line that a person types at an approval; any text but yes or no is a no with this reason.
+    """Return the answer in a line that a person types at an approval; any text but these is a no with this reason.
 
-    A line that begins with yes and has more words is returned as it is, which `check_answer` refuses.
+    `yes` approves, `yes` with a JSON object approves with these arguments, and `always` also lets later calls of the tool run
+    in this conversation. A line that begins with yes and has other words is returned as it is, which `check_answer` refuses.
     """
     first, *words = line.split() or [""]
     match first.strip(",.:;!").casefold():
+        case "always" if not words:
+            return {"approved": True, "rule": {}}
+        case word if word in _YES and words and words[0].startswith("{"):
+            try:
+                arguments: Json = json.loads(line[line.index("{") :])
+            except ValueError:
+                return line
+            return {"approved": True, "arguments": arguments}
         case "no" if words:
             return {"approved": False, "reason": line.strip()}
         case word if word in _YES or line.strip().casefold() in _NO:

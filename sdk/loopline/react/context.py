@@ -17,6 +17,8 @@ from loopline import prompt
 from loopline import timeline as tl
 from loopline.errors import ModelError, ModelOverflow
 from loopline.models import (
+    NOTHING_SET,
+    JsonObject,
     Message,
     Model,
     Options,
@@ -112,6 +114,12 @@ class Context:
         self.model: Model = model
         self._limits_of_models: dict[int, RequestLimits] = {}
         self.protocol: prompt.DecisionProtocol = choose_protocol(self._options, model)
+        supported = model.capabilities.supported(
+            self._options.settings, model.name, self._options.reasoning_effort or ""
+        )
+        self._settings = None if supported is NOTHING_SET else supported.settings
+        self._recorded_settings: JsonObject = supported.settings.recorded()
+        self._dropped_settings = {**supported.dropped}
         self._decision_options: Options | None = None
         self._offered: tuple[object, object, object] = None, None, None
         if DELEGATE in self._all_tools:
@@ -323,7 +331,7 @@ class Context:
         protocol_name = self.protocol.name if self._trace is None else prompt.NATIVE
         typed = self.answer(traces=self._trace is not None)
         by_tool = typed is not None and typed.way == "tool"
-        return Options(
+        options = Options(
             allow_calls=calls,
             protocol=protocol_name,
             force_tool=ANSWER_TOOL if by_tool and not calls and capabilities.tool_choice else "",
@@ -333,6 +341,7 @@ class Context:
             reasoning_effort=self._options.reasoning_effort or "",
             stop=self.protocol.stop if self._trace is None else (),
         )
+        return options if self._settings is None else options.with_settings(self._settings)
 
     def _extend(self) -> None:
         self.view.extend(self._recorder.timeline.after(self.view.seq))
@@ -352,6 +361,8 @@ class Context:
             purpose=iteration.purpose,
             answer_by=way,
             schema_sha256=schema,
+            settings=self._recorded_settings,
+            dropped_settings=self._dropped_settings,
         )
 
     async def _open_round(self, iteration: Iteration) -> bool:
@@ -480,6 +491,8 @@ class Context:
             schema_sha256=schema,
             system="" if offering.system_sha256 in timeline.known_texts else offering.system,
             version=2,
+            settings=self._recorded_settings,
+            dropped_settings=self._dropped_settings,
         )
 
     def _checkpoints(self, start: int) -> Sequence[tl.Body]:

@@ -13,7 +13,15 @@ from zoneinfo import ZoneInfo
 
 from loopline.errors import LooplineError
 from loopline.events import DialectName
-from loopline.models import Model
+from loopline.models import (
+    UNSET,
+    Json,
+    JsonObject,
+    Model,
+    ModelSettings,
+    as_settings,
+    restore_settings,
+)
 from loopline.prompt import (
     KEEP_INTACT_TURNS,
     KEEP_TURNS,
@@ -69,7 +77,9 @@ class Limits(TypedDict, total=False):
     the model has a JSON mode, and otherwise "tagged". With `chain` "next", a model that refuses is replaced by the next
     model for the rest of the turn, and a model that is unavailable is replaced for one request; with "first" only the
     first model is used. `reasoning_effort` is passed on to models that accept it; with None they use their default.
-    `answer_mode` "synthesize" writes the answer with a separate request. `dialect` is recorded for the server that sends
+    `settings` are those of the requests for decisions and answers, such as `ModelSettings(temperature=0.2)`; those of a
+    later layer override the same ones of an earlier layer. `answer_mode` "synthesize" writes the answer with a separate
+    request. `dialect` is recorded for the server that sends
     the turn's events.
 
     Tools: at most `parallel_tools` calls run at once, each for at most `tool_timeout_seconds`, or without a limit if None.
@@ -115,6 +125,7 @@ class Limits(TypedDict, total=False):
     answer_mode: AnswerMode
     chain: ChainUse
     reasoning_effort: Effort | None
+    settings: ModelSettings
     dialect: DialectName
     cache_ttl_seconds: int
     keep_recent_turns: int
@@ -256,6 +267,7 @@ class LoopOptions:
     self_check_rounds: int = field(default=0, metadata=_rule("extensions", _integer(0)))
     completion_check: bool = field(default=False, metadata=_rule("extensions", _switch))
     dialect: DialectName = field(default="plain", metadata=_rule("dialect", _one_of(DialectName)))
+    settings: ModelSettings = UNSET
 
     def with_limits(self, *limits: Limits) -> LoopOptions:
         """Return these options with the limits applied; later limits replace earlier ones.
@@ -263,10 +275,12 @@ class LoopOptions:
         Raises:
             LooplineError: a limit is unknown or out of its range.
         """
-        merged: Limits = {}
-        for layer in limits:
-            merged.update(check_limits(layer))
-        return _replace_options(self, **merged) if merged else self
+        merged = merge_limits(*map(check_limits, limits))
+        settings = merged.pop("settings", UNSET)
+        options = _replace_options(self, **merged) if merged else self
+        if settings == UNSET:
+            return options
+        return replace(options, settings=self.settings.override(settings))
 
     def validated(self) -> LoopOptions:
         """Return these options after a check that they are consistent.
@@ -288,7 +302,7 @@ class LoopOptions:
 
     @property
     def values(self) -> dict[str, LimitValue]:
-        """All options by name."""
+        """All options by name, without the settings of the model."""
         return {name: getattr(self, name) for name in _CHECKS}
 
     def differences(self, base: LoopOptions) -> dict[str, LimitValue]:
@@ -311,22 +325,19 @@ class LoopOptions:
 
 @lru_cache(64, typed=True)
 def _replace_options(options: LoopOptions, **limits: LimitValue) -> LoopOptions:
-    """Return the options with these limits; cached, because the turns of a bundle usually have the same limits."""
+    """Return the options with these limits, which have no `settings`; cached, because the turns of a bundle usually have the same limits."""
     return replace(options, **cast("dict[str, Any]", limits))
 
 
-_CHECKS: Mapping[str, Check] = {
-    option.name: option.metadata["check"] for option in fields(LoopOptions)
-}
+_GROUPED = [option for option in fields(LoopOptions) if option.metadata]
+_CHECKS: Mapping[str, Check] = {option.name: option.metadata["check"] for option in _GROUPED}
 _OPTIONS = attrgetter(*_CHECKS)
 DEFAULT_OPTIONS = LoopOptions()
 GROUPS: Mapping[str, Sequence[str]] = {
     option.metadata["group"]: [
-        member.name
-        for member in fields(LoopOptions)
-        if member.metadata["group"] == option.metadata["group"]
+        member.name for member in _GROUPED if member.metadata["group"] == option.metadata["group"]
     ]
-    for option in fields(LoopOptions)
+    for option in _GROUPED
 }
 """The names of the options in each group."""
 
@@ -338,8 +349,11 @@ def check_limits(limits: Limits) -> Limits:
         LooplineError: a limit is unknown or out of its range.
     """
     for name, value in limits.items():
+        if name == "settings":
+            as_settings(value)
+            continue
         if name not in _CHECKS:
-            nearest = get_close_matches(name, _CHECKS, 1, 0.0)[0]
+            nearest = get_close_matches(name, Limits.__annotations__, 1, 0.0)[0]
             raise LooplineError(f"no limit {name!r}, nearest is {nearest!r}")
         expected = _CHECKS[name](value)
         if expected:
@@ -347,15 +361,48 @@ def check_limits(limits: Limits) -> Limits:
     return limits
 
 
+def merge_limits(*layers: Limits) -> Limits:
+    """Return the limits of all layers; later ones replace earlier ones, and settings replace the same settings.
+
+    A layer with the limit `reasoning_effort` also replaces the effort in the settings of earlier layers.
+    """
+    merged: Limits = {}
+    for layer in layers:
+        before = merged.get("settings")
+        merged.update(layer)
+        later = as_settings(layer["settings"]) if "settings" in layer else UNSET
+        if before is None:
+            before = UNSET
+        elif layer.get("reasoning_effort") is not None and before.reasoning_effort is not None:
+            before = before.without(["reasoning_effort"])
+        if before != UNSET or later != UNSET:
+            merged["settings"] = before.override(later)
+    return merged
+
+
 def stored_limits(limits: Limits) -> dict[str, LimitValue]:
-    """Return the limits in the form in which the prompt of a turn stores them."""
-    return {name: cast("LimitValue", value) for name, value in limits.items()}
+    """Return the limits in the form in which the prompt of a turn stores them, without the settings of the model."""
+    return {name: cast("LimitValue", value) for name, value in limits.items() if name != "settings"}
 
 
-def restore_limits(stored: Mapping[str, LimitValue]) -> Limits:
-    """Return the limits that the prompt of a turn stores, without names that this version does not know."""
+def stored_settings(limits: Limits) -> JsonObject:
+    """Return the settings among the limits in the form in which the prompt of a turn stores them; empty without settings.
+
+    Raises:
+        LooplineError: a header may not be stored, because its name says that it has a credential.
+    """
+    settings = as_settings(limits["settings"]) if "settings" in limits else UNSET
+    settings.check_storable()
+    return settings.stored()
+
+
+def restore_limits(
+    stored: Mapping[str, LimitValue], settings: Mapping[str, Json] | None = None
+) -> Limits:
+    """Return the limits and settings that the prompt of a turn stores, without names that this version does not know."""
     limits = {name: value for name, value in stored.items() if name in _CHECKS}
-    return check_limits(cast("Limits", limits))
+    restored = check_limits(cast("Limits", limits))
+    return {**restored, "settings": restore_settings(settings)} if settings else restored
 
 
 def choose_protocol(options: LoopOptions, model: Model) -> DecisionProtocol:

@@ -17,11 +17,13 @@ from loopline import timeline as tl
 from loopline.clock import Clock
 from loopline.errors import ModelAccessError, ModelError, ModelUnavailable
 from loopline.models import (
+    NOTHING_SET,
     Capabilities,
     Model,
     Options,
     Prompt,
     Reply,
+    SupportedSettings,
     TextDelta,
     UserMessage,
     dumps,
@@ -90,14 +92,16 @@ class StructuredRun:
         """Make the structured call with the models in their order, until one gives a valid reply."""
         models = self.models if self.options.chain == "next" else self.models[:1]
         place = min(self.recorder.turn.model_index, len(models) - 1)
-        prompt = Prompt(
-            system=self.system,
-            messages=(UserMessage(text=text),),
-            options=Options(reasoning_effort=self.options.reasoning_effort or ""),
-        )
+        effort = self.options.reasoning_effort or ""
         while True:
+            model = models[place]
+            supported = model.capabilities.supported(self.options.settings, model.name, effort)
+            options = Options(reasoning_effort=effort)
+            if supported is not NOTHING_SET:
+                options = options.with_settings(supported.settings)
+            prompt = Prompt(system=self.system, messages=(UserMessage(text=text),), options=options)
             is_last = place + 1 == len(models)
-            rounds = _Rounds(self, models[place], interrupter, has_fallback=not is_last)
+            rounds = _Rounds(self, model, supported, interrupter, has_fallback=not is_last)
             outcome = await structured_llm_call(
                 rounds,
                 prompt,
@@ -122,8 +126,15 @@ class _Rounds:
     """
 
     def __init__(
-        self, run: StructuredRun, model: Model, interrupter: Interrupter, *, has_fallback: bool
+        self,
+        run: StructuredRun,
+        model: Model,
+        supported: SupportedSettings,
+        interrupter: Interrupter,
+        *,
+        has_fallback: bool,
     ) -> None:
+        self._supported = supported
         self._recorder = run.recorder
         self._model = model
         self.name: str = model.name
@@ -242,6 +253,8 @@ class _Rounds:
             tools="" if _digest(tools) in timeline.known_texts else tools,
             elapsed_ms=recorder.elapsed_ms,
             version=2,
+            settings=self._supported.settings.recorded(),
+            dropped_settings={**self._supported.dropped},
         )
         await recorder.record(start)
 

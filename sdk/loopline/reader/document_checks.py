@@ -45,6 +45,12 @@ _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 _FREE_FIELDS = {"arguments", "ran_with", "value", "parts", "limits"}
 """Fields with values from tools, bundles and providers, whose numbers are not checked."""
 
+_PROJECTED_SEQS = (
+    *("summary", "start", "reads_cleared", "results_cleared", "hides", "feedback"),
+    *("unbound", "files_cleared"),
+)
+"""The fields of a projection that are seqs."""
+
 
 class DocumentError(LooplineError):
     """A document cannot be imported; the message has the path in the document, such as `blocks[3].body`."""
@@ -54,7 +60,25 @@ def _at(block: timeline.Block) -> str:
     return f"blocks[{block.seq - 1}]"
 
 
-def check_turns(blocks: Sequence[timeline.Block]) -> None:
+def check_blocks(named: Sequence[tuple[timeline.Block, Json]], rows: Sequence[Json]) -> None:
+    """Check the blocks of a document, each with the ref that the document gives it; `rows` are its block objects.
+
+    Raises:
+        DocumentError: a block is out of order, or a number, name, digest or file in it is wrong.
+    """
+    blocks = [block for block, _ in named]
+    _check_turns(blocks)
+    _check_order(blocks)
+    _check_calls(blocks)
+    _check_attachments(blocks)
+    _check_files(blocks)
+    _check_refs(named)
+    _check_digests(blocks, rows)
+    _check_commits(blocks)
+    _check_numbers(blocks)
+
+
+def _check_turns(blocks: Sequence[timeline.Block]) -> None:
     """Check that turns start one after the other, each with a prompt."""
     newest = 0
     prompted = set[int]()
@@ -69,7 +93,7 @@ def check_turns(blocks: Sequence[timeline.Block]) -> None:
             raise DocumentError(f"{_at(block)}: {block.turn_id} begins without a user.prompt")
 
 
-def check_order(blocks: Sequence[timeline.Block]) -> None:
+def _check_order(blocks: Sequence[timeline.Block]) -> None:
     """Check that `n` of each block numbers it by type and turn, and that terms never decrease."""
     counts = Counter[tuple[int, str]]()
     newest = 0
@@ -82,7 +106,7 @@ def check_order(blocks: Sequence[timeline.Block]) -> None:
         newest = max(newest, block.term)
 
 
-def check_calls(blocks: Sequence[timeline.Block]) -> None:
+def _check_calls(blocks: Sequence[timeline.Block]) -> None:
     """Check that starts, child runs and results follow their calls, with at most one start and one result for each call.
 
     A program's call must follow the call that runs the program and precede the result of that call.
@@ -116,7 +140,7 @@ def check_calls(blocks: Sequence[timeline.Block]) -> None:
             raise DocumentError(f"{_at(block)}: {body.type} of {call_id!r} is out of place")
 
 
-def check_attachments(blocks: Sequence[timeline.Block]) -> None:
+def _check_attachments(blocks: Sequence[timeline.Block]) -> None:
     """Check that every attached file belongs to an input of its turn, and that its content has its digest."""
     for block, file in _FILES.among(blocks):
         seq = timeline.input_seq_of(block)
@@ -134,7 +158,7 @@ def check_attachments(blocks: Sequence[timeline.Block]) -> None:
             raise DocumentError(f"{_at(block)}: {file.name!r} does not match its sha256")
 
 
-def check_files(blocks: Sequence[timeline.Block]) -> None:
+def _check_files(blocks: Sequence[timeline.Block]) -> None:
     """Check that every file has a valid path of a workspace, and that its content has its size and digest."""
     for block, body in _TREE.among(blocks):
         match body:
@@ -171,7 +195,7 @@ def _check_pulled(block: timeline.Block, text: str) -> None:
         raise DocumentError(f"{_at(block)}.body.refs: {text!r} is not the ref of a file")
 
 
-def check_refs(blocks: Sequence[tuple[timeline.Block, Json]]) -> None:
+def _check_refs(blocks: Sequence[tuple[timeline.Block, Json]]) -> None:
     """Check that each block has the ref that follows from its position and body."""
     for block, ref in blocks:
         try:
@@ -183,7 +207,7 @@ def check_refs(blocks: Sequence[tuple[timeline.Block, Json]]) -> None:
             raise DocumentError(f"{_at(block)}: its ref is {actual}, and should be {expected!r}")
 
 
-def check_digests(blocks: Sequence[timeline.Block], rows: Sequence[Json]) -> None:
+def _check_digests(blocks: Sequence[timeline.Block], rows: Sequence[Json]) -> None:
     """Check the digests of the rows that have one."""
     for index, (digest, row) in enumerate(zip(digests(blocks), rows, strict=True)):
         match row:
@@ -196,7 +220,7 @@ def check_digests(blocks: Sequence[timeline.Block], rows: Sequence[Json]) -> Non
                 pass
 
 
-def check_commits(blocks: Sequence[timeline.Block]) -> None:
+def _check_commits(blocks: Sequence[timeline.Block]) -> None:
     """Check that every commit is a hexadecimal digest, so that a command cannot read it as an option."""
     for block, header in _HEADERS.among(blocks):
         for used in header.knowledge_commits:
@@ -216,7 +240,7 @@ class _Counts:
     files: dict[tuple[int, str, str], int] = field(default_factory=dict[tuple[int, str, str], int])
 
 
-def check_numbers(blocks: Sequence[timeline.Block]) -> None:
+def _check_numbers(blocks: Sequence[timeline.Block]) -> None:
     """Check that numbers in bodies are not negative or huge, and refer to blocks, turns and sources that exist."""
     counts = _Counts()
     for block in blocks:
@@ -281,21 +305,10 @@ def _find_faults(block: timeline.Block, body: NumberedBody, counts: _Counts) -> 
 def _find_projection_faults(
     projection: timeline.Projection, turn: int, before: int
 ) -> Iterator[str]:
-    seqs = {
-        "summary": projection.summary,
-        "start": projection.start,
-        "reads_cleared": projection.reads_cleared,
-        "results_cleared": projection.results_cleared,
-        "hides": projection.hides,
-        "feedback": projection.feedback,
-        "unbound": projection.unbound,
-        "files_cleared": projection.files_cleared,
-    }
-    for name, seq in seqs.items():
-        yield from _find_out_of_range(f"window.{name}", [seq], 0, before)
-    turns = {"old_before": projection.old_before, "spent_before": projection.spent_before}
-    for name, number in turns.items():
-        yield from _find_out_of_range(f"window.{name}", [number], 0, turn + 1)
+    for name in _PROJECTED_SEQS:
+        yield from _find_out_of_range(f"window.{name}", [getattr(projection, name)], 0, before)
+    for name in ("old_before", "spent_before"):
+        yield from _find_out_of_range(f"window.{name}", [getattr(projection, name)], 0, turn + 1)
 
 
 def _find_count_faults(body: CountedBody, turn: int, counts: _Counts) -> Iterator[str]:

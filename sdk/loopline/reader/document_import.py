@@ -17,19 +17,7 @@ from loopline import timeline as tl
 from loopline.errors import LooplineError
 from loopline.models import Json, JsonObject, dumps, well_formed
 from loopline.reader.conversation_documents import VERSION
-from loopline.reader.document_checks import (
-    LARGEST_NUMBER,
-    DocumentError,
-    check_attachments,
-    check_calls,
-    check_commits,
-    check_digests,
-    check_files,
-    check_numbers,
-    check_order,
-    check_refs,
-    check_turns,
-)
+from loopline.reader.document_checks import LARGEST_NUMBER, DocumentError, check_blocks
 from loopline.timeline.chain import Audit, Fault, Head, Link, audit, block_link
 from loopline.timeline.codec import body_version, decode_full, is_known_version
 
@@ -56,16 +44,8 @@ def read_document(document: JsonObject) -> list[tl.Block]:
     rows = rows_of(document)
     named = [block_at(row, seq) for seq, row in enumerate(rows, start=1)]
     blocks = [block for block, _ in named]
-    check_turns(blocks)
+    check_blocks(named, rows)
     _check_turn_ids(document, blocks)
-    check_order(blocks)
-    check_calls(blocks)
-    check_attachments(blocks)
-    check_files(blocks)
-    check_refs(named)
-    check_digests(blocks, rows)
-    check_commits(blocks)
-    check_numbers(blocks)
     return blocks
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pkgutil
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from importlib import import_module
-from typing import Protocol, cast
+from typing import Any, cast
 
 from loopline.errors import LooplineError
 from loopline.redaction.vendor_keys import NAMED_SECRET, VENDOR_KEYS
@@ -48,24 +48,6 @@ MIN_GROUP = 16
 Span = tuple[int, int, str]
 
 
-class _Entity(Protocol):
-    type: str
-    start: int
-    end: int
-
-
-class _Scan(Protocol):
-    entities: Sequence[_Entity]
-
-
-class _Datafog(Protocol):
-    scan: Callable[..., _Scan]
-
-
-class _Detector(Protocol):
-    denylist: Iterable[re.Pattern[str]]
-
-
 class LibraryRedactor:
     """Replaces keys, tokens and personal data of the given kinds with marks such as `[redacted email]`.
 
@@ -77,7 +59,7 @@ class LibraryRedactor:
         chosen = set(kinds)
         self._types = {PERSONAL[kind]: kind for kind in PERSONAL if kind in chosen}
         try:
-            self._datafog = cast("_Datafog", import_module("datafog")) if self._types else None
+            self._datafog = import_module("datafog") if self._types else None
             own = (key.pattern for key in VENDOR_KEYS)
             self._patterns = [*_patterns(), *own] if SECRET in chosen else []
         except ModuleNotFoundError as error:
@@ -166,4 +148,4 @@ def _patterns() -> Iterator[re.Pattern[str]]:
         for value in vars(import_module(module.name)).values():
             is_own = isinstance(value, type) and value.__module__ == module.name
             if is_own and issubclass(value, parent) and value is not parent:
-                yield from cast("type[_Detector]", value)().denylist
+                yield from cast("Any", value)().denylist

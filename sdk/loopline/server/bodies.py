@@ -16,8 +16,9 @@ from pydantic_core import to_jsonable_python
 from loopline.conversations import WhenBusy
 from loopline.errors import LooplineError
 from loopline.files import Attachment
+from loopline.models import UNSET, Effort, ModelSettings
 from loopline.react import Limits, result
-from loopline.timeline import Reaction, Timeline, TurnResult
+from loopline.timeline import ApprovalMode, Reaction, RuleScope, Timeline, TurnResult
 
 NAME = 200
 TEXT = 512 * 1024
@@ -57,6 +58,42 @@ class TurnLimits(RequestBody):
         return cast("Limits", self.model_dump(exclude_none=True))
 
 
+class SampledFields(BaseModel):
+    """The settings of the model that a client may set. Its tier, timeouts, and extra fields are for the operator."""
+
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    stop: (
+        Annotated[str, Field(min_length=1, max_length=NAME)]
+        | Annotated[
+            list[Annotated[str, Field(min_length=1, max_length=NAME)]], Field(max_length=16)
+        ]
+        | None
+    ) = None
+    max_tokens: Annotated[int, Field(ge=1, le=100_000_000)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    reasoning_effort: Effort | None = None
+    parallel_tool_calls: bool | None = None
+
+    def sampled(self) -> dict[str, Any]:
+        """Return the settings that are set, by name."""
+        values = {name: getattr(self, name) for name in SampledFields.model_fields}
+        return {name: value for name, value in values.items() if value not in (None, [])}
+
+
+class TurnSettings(SampledFields, RequestBody):
+    """The settings of the model for one turn; with `unsupported` "drop" those that it does not support are left out."""
+
+    unsupported: Literal["error", "drop"] | None = None
+
+    def options(self) -> Limits:
+        """Return the settings that are set, as an option of the turn."""
+        settings = ModelSettings(**self.sampled(), unsupported=self.unsupported)
+        return {} if settings == UNSET else {"settings": settings}
+
+
 class MessageBody(RequestBody):
     """A message of a user.
 
@@ -68,6 +105,7 @@ class MessageBody(RequestBody):
     attachments: Annotated[list[AttachedFile], Field(max_length=FILES)] = []
     when_busy: WhenBusy = "queue"
     limits: TurnLimits = TurnLimits()
+    settings: TurnSettings = TurnSettings()
     bundle_id: Annotated[str, Field(max_length=NAME)] = ""
     background: bool = False
     webhook: Annotated[str, Field(max_length=2_000)] = ""
@@ -86,6 +124,7 @@ class AnswersBody(RequestBody):
     ] = {}
     only_open: bool = False
     limits: TurnLimits = TurnLimits()
+    settings: TurnSettings = TurnSettings()
 
 
 class InterruptBody(RequestBody):
@@ -97,6 +136,12 @@ class InterruptBody(RequestBody):
     text: Annotated[str, Field(min_length=1, max_length=TEXT)]
     kind: Literal["followup", "steer"] = "followup"
     attachments: Annotated[list[AttachedFile], Field(max_length=FILES)] = []
+
+
+class ModeBody(RequestBody):
+    """What happens from now on to calls that need approval; `plan` also denies every call that is not a read."""
+
+    mode: ApprovalMode
 
 
 class RecallBody(RequestBody):
@@ -252,6 +297,30 @@ class TurnAnswer(BaseModel):
     late_input: list[str]
     output: JsonValue
     truncated: bool
+
+
+class RuleAnswer(BaseModel):
+    """A rule by which calls of a tool run without a question: with these arguments, or with any if they are null.
+
+    `conversation` granted it at `ts`. It counts before the time `until`, always if that is null.
+    """
+
+    rule_id: str
+    tool: str
+    arguments: dict[str, JsonValue] | None
+    scope: RuleScope
+    bundle: str
+    until: datetime | None
+    conversation: str
+    turn: int
+    ts: datetime
+
+
+class ModeAnswer(BaseModel):
+    """The approval mode of a conversation, and the rules that count in it, oldest first."""
+
+    mode: ApprovalMode
+    rules: list[RuleAnswer]
 
 
 class DoneAnswer(BaseModel):

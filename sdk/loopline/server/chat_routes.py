@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Path, Query, Request
@@ -18,6 +19,7 @@ from loopline.errors import AttachmentError, BundleError
 from loopline.events import DialectName, dialect
 from loopline.files import Attachment, AttachmentCaps
 from loopline.models import well_formed
+from loopline.react import merge_limits
 from loopline.server import bodies, event_streams
 from loopline.server.access import HostDep, OwnDep, OwnKeyDep, ReadKeyDep
 from loopline.server.bundle_host import BundleHost
@@ -185,7 +187,7 @@ async def _send(
             when_busy=message.when_busy,
             key=idempotency_key,
             webhook=message.webhook,
-            **message.limits.options(),
+            **merge_limits(message.limits.options(), message.settings.options()),
         )
         if message.background and early is None:
             return _receipt_response(host, key, submission.receipt, request)
@@ -212,7 +214,8 @@ async def answer_calls(
     if body.only_open:
         raise not_found("call that stays open for an answer")
     with event_streams.subscribe_early(served, is_streamed=_accepts_events(request)) as early:
-        submission = await served.resume(body.values, **body.limits.options())
+        options = merge_limits(body.limits.options(), body.settings.options())
+        submission = await served.resume(body.values, **options)
         return await _respond(served, submission, name, early)
 
 
@@ -233,6 +236,32 @@ async def read_approvals(served: OwnDep) -> bodies.ApprovalsAnswer:
             if call.kind == "approval"
         ]
     )
+
+
+@router.get("/mode")
+async def read_mode(served: OwnDep) -> bodies.ModeAnswer:
+    """Return what happens to calls that need approval: the mode of the conversation, and the rules that count in it."""
+    rules = [bodies.RuleAnswer(**asdict(rule)) for rule in await served.conversation.rules()]
+    return bodies.ModeAnswer(mode=await served.conversation.mode(), rules=rules)
+
+
+@router.post("/mode")
+async def set_mode(served: OwnDep, body: bodies.ModeBody) -> bodies.DoneAnswer:
+    """Change the approval mode of a conversation, also for the turn that runs."""
+    await served.conversation.set_mode(body.mode)
+    served.host.audit("mode", served.key, mode=body.mode)
+    return bodies.DoneAnswer(done=True)
+
+
+@router.delete("/rules/{rule_id}")
+async def revoke_rule(served: OwnDep, rule_id: str) -> bodies.DoneAnswer:
+    """Revoke a rule that counts in the conversation. `done` is false if there is no such rule."""
+    conversation = served.conversation
+    is_there = any(rule.rule_id == rule_id for rule in await conversation.rules())
+    if is_there:
+        await conversation.revoke_rule(rule_id)
+        served.host.audit("revoke_rule", served.key, rule=rule_id)
+    return bodies.DoneAnswer(done=is_there)
 
 
 @router.post("/stop")

@@ -20,10 +20,11 @@ from loopline import events
 from loopline.conversations import HandedOver, Submission
 from loopline.errors import LooplineError
 from loopline.files import Attachment
-from loopline.models import well_formed
+from loopline.models import Effort, ModelSettings, well_formed
+from loopline.react import Limits
 from loopline.server import event_streams, problems
 from loopline.server.access import CallerDep, HostDep, key_of
-from loopline.server.bodies import NAME, TEXT, decode_file
+from loopline.server.bodies import NAME, TEXT, SampledFields, decode_file
 from loopline.server.bundle_host import BundleHost
 from loopline.server.guards import BodyRefused
 from loopline.server.principals import Principal
@@ -171,13 +172,25 @@ class StreamOptions(_Part):
     include_usage: bool = False
 
 
-class ReplyBody(_Part):
+class ReplyBody(SampledFields, _Part):
     """The fields that both requests have. `model` is the id of a bundle."""
 
     model: Annotated[str, Field(max_length=NAME)] = ""
     stream: bool = False
     tools: Annotated[list[JsonValue], Field(max_length=0)] | None = None
     metadata: Annotated[dict[str, str], Field(max_length=50)] | None = None
+
+    def options(self) -> Limits:
+        """Return the settings of the model that the client sent, as an option of the turn.
+
+        Clients send a temperature also to models that refuse it, so what the model does not support is left out.
+        """
+        values = self.sampled() | self._lengths()
+        return {"settings": ModelSettings(**values, unsupported="drop")} if values else {}
+
+    def _lengths(self) -> dict[str, Any]:
+        """Return the settings that have another name in this API."""
+        return {}
 
     @property
     def name(self) -> str:
@@ -191,12 +204,23 @@ class CompletionBody(ReplyBody):
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MESSAGES)]
     stream_options: StreamOptions | None = None
     n: Annotated[int, Field(ge=1, le=1)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1, le=100_000_000)] | None = None
+
+    def _lengths(self) -> dict[str, Any]:
+        limit = self.max_completion_tokens
+        return {} if limit is None else {"max_tokens": limit}
 
 
 class ResponseConversation(_Part):
     """The name of a conversation."""
 
     id: Annotated[str, Field(max_length=NAME)]
+
+
+class ResponseReasoning(_Part):
+    """How much the model thinks."""
+
+    effort: Effort | None = None
 
 
 class ResponseBody(ReplyBody):
@@ -210,6 +234,14 @@ class ResponseBody(ReplyBody):
     conversation: Annotated[str, Field(max_length=NAME)] | ResponseConversation | None = None
     previous_response_id: Annotated[str, Field(max_length=2 * NAME)] | None = None
     background: Literal[False] | None = None
+    max_output_tokens: Annotated[int, Field(ge=1, le=100_000_000)] | None = None
+    reasoning: ResponseReasoning | None = None
+
+    def _lengths(self) -> dict[str, Any]:
+        limit = self.max_output_tokens
+        effort = self.reasoning.effort if self.reasoning else None
+        values = {"max_tokens": limit, "reasoning_effort": effort}
+        return {name: value for name, value in values.items() if value is not None}
 
     @property
     def name(self) -> str:
@@ -368,7 +400,7 @@ async def _reply(
     host = served.host
     key = served.key
     with event_streams.subscribe_early(served, is_streamed=body.stream) as early:
-        request = await _submit(served, body.messages, idempotency_key, is_new=is_new)
+        request = await _submit(served, body, idempotency_key, is_new=is_new)
         blocks = await served.conversation.blocks(after=request.after, limit=1)
         created = blocks[0].ts if blocks else host.clock.now()
         head = events.ReplyHead(
@@ -448,7 +480,7 @@ async def _continued(
 
 async def _submit(
     served: ServedConversation,
-    messages: Sequence[ChatMessage],
+    body: CompletionBody | ResponseBody,
     idempotency_key: str,
     *,
     is_new: bool,
@@ -458,13 +490,13 @@ async def _submit(
     A message that is no answer ends the paused turn. A question of a running turn is not answered here: the message waits
     until the turn has ended.
     """
-    text, files = _content(messages, with_transcript=is_new)
+    text, files = _content(body.messages, with_transcript=is_new)
     questions = {} if is_new else await served.waiting()
     paused = [question for question in questions.values() if not question.stays_open]
     answer = served.host.approvals.read_text(served.key, paused, text)
     if answer is not None:
         return await served.send_answers({answer.call_id: answer.value}, answer.approvals)
-    submission = await served.submit(text, attachments=files, key=idempotency_key)
+    submission = await served.submit(text, attachments=files, key=idempotency_key, **body.options())
     return TurnRequest.of_message(submission)
 
 

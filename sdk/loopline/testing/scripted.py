@@ -99,6 +99,8 @@ class CapabilityChoices(TypedDict, total=False):
     output_limit: int
     price: models.Price
     attachments: models.AttachmentLimits
+    accepts: models.SettingSupport
+    settings: models.ModelSettings
 
 
 WINDOW = 1_000_000
@@ -119,7 +121,7 @@ class ScriptedModel:
     ) -> None:
         self.name: str = name
         self.capabilities: models.Capabilities = replace(
-            models.Capabilities(window=WINDOW), **capabilities
+            models.Capabilities(window=WINDOW, accepts=models.EVERY_SETTING), **capabilities
         )
         self.requests: list[models.Prompt] = []
         self._script = list(script)

@@ -99,7 +99,7 @@ class TurnHeader(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
 
 
 class UserPrompt(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """The message that starts a turn, with the turn's own limits and the schema of its answer.
+    """The message that starts a turn, with the turn's own limits, its settings of the model, and the schema of its answer.
 
     The bundle of the `sender` runs the turn; without a `sender` the bundle that ran the last turn does.
     """
@@ -108,6 +108,7 @@ class UserPrompt(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
     limits: dict[str, LimitValue] = {}
     output: OutputSchema | None = None
     sender: Sender | None = None
+    settings: JsonObject = {}
     type: ClassVar[Literal["user.prompt"]] = "user.prompt"
 
 

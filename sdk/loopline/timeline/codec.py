@@ -69,6 +69,8 @@ class ShortStart(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
     tools: str = ""
     answer_by: AnswerWay | Literal[""] = ""
     schema_sha256: str = ""
+    settings: JsonObject = {}
+    dropped_settings: dict[str, str] = {}
 
     @classmethod
     def of(cls, start: RoundStart) -> ShortStart:
@@ -104,6 +106,8 @@ class ShortStart(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
             tools=start.tools,
             answer_by=start.answer_by,
             schema_sha256=start.schema_sha256,
+            settings=start.settings,
+            dropped_settings=start.dropped_settings,
         )
 
     def read(self) -> RoundStart:
@@ -146,6 +150,8 @@ class ShortStart(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
             answer_by=self.answer_by,
             schema_sha256=self.schema_sha256,
             version=2,
+            settings=self.settings,
+            dropped_settings=self.dropped_settings,
         )
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from msgspec import Struct
 
-from loopline.models import AnswerWay, AttachmentSupport, TailKind, Usage
+from loopline.models import AnswerWay, AttachmentSupport, JsonObject, TailKind, Usage
 from loopline.refs import DocumentRef
 
 
@@ -74,7 +74,8 @@ class RoundStart(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
     `shows` the trace of its turn instead of the context does not belong to an epoch. `elapsed_ms` is the running time
     of the turn so far, and `cache_ttl` the seconds for which the provider was expected to cache the prompt, both 0 if
     unknown. `answer_by` is the way in which the provider enforces the turn's output type, and `schema_sha256` the
-    digest of the type's schema. `version` is the version of the stored form.
+    digest of the type's schema. `version` is the version of the stored form. `settings` are those of the request, with
+    masked values of headers, and `dropped_settings` the names of those that the model does not support, with the reasons.
     """
 
     saw: int
@@ -104,6 +105,8 @@ class RoundStart(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
     answer_by: AnswerWay | Literal[""] = ""
     schema_sha256: str = ""
     version: Literal[1, 2] = 1
+    settings: JsonObject = {}
+    dropped_settings: dict[str, str] = {}
     type: ClassVar[Literal["react.round.start"]] = "react.round.start"
 
 

@@ -18,6 +18,12 @@ from loopline.tools.builtin.web import WebHit as WebHit
 from loopline.tools.builtin.web import WebPage as WebPage
 from loopline.tools.builtin.web import WebSearch as WebSearch
 from loopline.tools.builtin.web import WebSearchTool as WebSearchTool
+from loopline.tools.functions import BoundTool as BoundTool
+from loopline.tools.functions import RerunnableTool as RerunnableTool
+from loopline.tools.functions import Tool as Tool
+from loopline.tools.functions import ToolFunction as ToolFunction
+from loopline.tools.functions import check_deps as check_deps
+from loopline.tools.functions import tool as tool
 from loopline.tools.invocation import DELEGATE as DELEGATE
 from loopline.tools.invocation import ApprovalRequired as ApprovalRequired
 from loopline.tools.invocation import AskUser as AskUser
@@ -53,12 +59,6 @@ from loopline.tools.timeline_tools import EDITABLE_TAIL_TOKENS as EDITABLE_TAIL_
 from loopline.tools.timeline_tools import HideTool as HideTool
 from loopline.tools.timeline_tools import PlanTool as PlanTool
 from loopline.tools.timeline_tools import ReadTool as ReadTool
-from loopline.tools.tool import BoundTool as BoundTool
-from loopline.tools.tool import RerunnableTool as RerunnableTool
-from loopline.tools.tool import Tool as Tool
-from loopline.tools.tool import ToolFunction as ToolFunction
-from loopline.tools.tool import check_deps as check_deps
-from loopline.tools.tool import tool as tool
 from loopline.tools.tool_names import KnownTools as KnownTools
 from loopline.tools.tool_names import ToolPattern as ToolPattern
 from loopline.tools.tool_names import is_tool_name as is_tool_name

@@ -24,7 +24,7 @@ from typing_extensions import TypeVar
 from loopline.errors import LooplineError, ToolError
 from loopline.events import Event
 from loopline.files import FileChange, Workspace
-from loopline.models import Json, JsonObject, Model, dumps
+from loopline.models import UNSET, Json, JsonObject, Model, ModelSettings, dumps
 from loopline.prompt import View
 from loopline.reader import Reader
 from loopline.tasks import finish
@@ -103,7 +103,7 @@ class ReplyForm:
 class ChildTask:
     """The task of a child run. A field that is None is taken from the workflow.
 
-    `text` is the child's prompt, followed by `context`. `tools` are names, or patterns such as `shop.*`, of the bundle's
+    `text` is the child's prompt, followed by `context`. `settings` are the agent's settings of the model. `tools` are names, or patterns such as `shop.*`, of the bundle's
     tools that it may call. `limits` are the options of `say` for the child; in any case it cannot use more time, tokens
     and money than its parent has left. `model` is a model, or a role of the bundle's models such as `fast`. `skills` are
     patterns of the skills that it can use. `agent` is the name of the agent that runs it, and `agent_digest` the digest of
@@ -133,6 +133,7 @@ class ChildTask:
     call_cache: CallCache | None = None
     on_event: Callable[[Event], None] | None = None
     form: ReplyForm | None = None
+    settings: ModelSettings = UNSET
 
     @property
     def prompt(self) -> str:

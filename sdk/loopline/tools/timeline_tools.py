@@ -31,10 +31,10 @@ from loopline.timeline import (
     UserSteer,
     plan,
 )
+from loopline.tools.functions import RerunnableTool
 from loopline.tools.invocation import ToolInvocation
 from loopline.tools.outcome import Outcome, ResultSection, images_within_limits, is_image
 from loopline.tools.parameters import list_argument, object_schema
-from loopline.tools.tool import RerunnableTool
 
 EDITABLE_TAIL_TOKENS = 2_000
 """The number of tokens at the end of the prompt in which blocks may be hidden."""

@@ -18,10 +18,10 @@ from loopline.models import (
 )
 from loopline.refs import CallRef
 from loopline.timeline import Effect, Timeline, ToolCalled
+from loopline.tools.functions import RerunnableTool
 from loopline.tools.invocation import ToolInvocation
 from loopline.tools.outcome import Outcome
 from loopline.tools.parameters import list_argument, nearest_first, object_schema
-from loopline.tools.tool import RerunnableTool
 
 SELECT_ABOVE = 12
 """The number of tools, without built-in ones, up to which all are offered; with more, a model selects some."""

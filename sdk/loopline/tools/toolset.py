@@ -12,8 +12,8 @@ from itertools import count
 
 from loopline.errors import BundleError, ToolError
 from loopline.models import ToolSpec
+from loopline.tools.functions import BoundTool, Tool
 from loopline.tools.parameters import nearest_first
-from loopline.tools.tool import BoundTool, Tool
 
 LONGEST_PROVIDER_NAME = 64
 

@@ -30,6 +30,7 @@ from loopline.timeline import (
     turn_number,
     workspace,
 )
+from loopline.tools.functions import RerunnableTool
 from loopline.tools.invocation import ToolInvocation
 from loopline.tools.outcome import Outcome, count_text
 from loopline.tools.parameters import (
@@ -41,7 +42,6 @@ from loopline.tools.parameters import (
     optional_text,
     text_argument,
 )
-from loopline.tools.tool import RerunnableTool
 
 WORKSPACE_KEY = "workspace"
 """The key of all calls that change files, so that they run in order."""

@@ -733,7 +733,7 @@ async def dispatched(
     calls: Sequence[AgentCall],
     execute: Callable[[AgentCall, int], Awaitable[AgentResult]],
     *,
-    parallel: bool = True,
+    most: int = 2,
 ) -> tuple[list[AgentResult], list[tuple[str, str]]]:
     """The results, and the type and task of each event."""
     events = list[AgentEvent]()
@@ -742,8 +742,7 @@ async def dispatched(
         execute=execute,
         clock=FakeClock(),
         on_event=events.append,
-        max_workers=2,
-        parallel=parallel,
+        slots=asyncio.Semaphore(most),
     )
     results = await dispatcher.dispatch(calls)
     return results, [(event.type, event.task) for event in events]
@@ -774,7 +773,7 @@ async def test_an_empty_list_gives_nothing() -> None:
 async def test_without_parallel_calls_run_one_after_the_other() -> None:
     work = Work()
     calls = [AgentCall(agent="reader", task=f"{number}") for number in range(3)]
-    results, _ = await dispatched(calls, work, parallel=False)
+    results, _ = await dispatched(calls, work, most=1)
     assert (work.most, [result.answer for result in results]) == (1, ["0", "1", "2"])
 
 
@@ -812,7 +811,7 @@ async def test_a_call_that_is_cancelled_before_its_turn_has_an_end_and_no_beginn
         execute=hang,
         clock=FakeClock(),
         on_event=events.append,
-        max_workers=1,
+        slots=asyncio.Semaphore(1),
     )
     calls = [AgentCall(agent="reader", task=task) for task in ("a", "b")]
     running = asyncio.ensure_future(dispatcher.dispatch(calls))

@@ -53,17 +53,9 @@ class AgUiThread:
         """Add a message of the user in the client's form."""
         self._messages[str(message["id"])] = message
 
-    def add_user_message(self, message_id: str, text: str) -> None:
-        """Add a message of the user."""
-        self._add(message_id, "user", {"content": text})
-
-    def add_reasoning(self, message_id: str, text: str) -> None:
-        """Add the reasoning of a decision."""
-        self._add(message_id, "reasoning", {"content": text})
-
-    def add_assistant_message(self, message_id: str, text: str) -> None:
-        """Add a message of the agent."""
-        self._add(message_id, "assistant", {"content": text})
+    def add_text(self, message_id: str, role: str, text: str) -> None:
+        """Add a message with this text; its role is `user`, `assistant` or `reasoning`."""
+        self._add(message_id, role, {"content": text})
 
     def add_call(self, message_id: str, call_id: str, tool: str, arguments: str) -> None:
         """Add a call to the message of its decision; `arguments` is JSON."""
@@ -152,7 +144,7 @@ class AgUi(client_run.FollowedRun):
         """Add the prompt of a turn, in the client's form if the client sent it."""
         message = self._run.prompts.get(meta.turn) if self._run else None
         if message is None:
-            self._thread.add_user_message(f"{meta.turn_id}.user", text)
+            self._thread.add_text(f"{meta.turn_id}.user", "user", text)
         else:
             self._thread.add_client_message(message)
 
@@ -196,7 +188,7 @@ class AgUi(client_run.FollowedRun):
             case turns.CallStarted() | turns.CallFinished() | turns.InputRequested():
                 yield from self._call(meta, event)
             case turns.InputTaken(text=text, input_seq=seq):
-                self._thread.add_user_message(f"{meta.turn_id}.user.{seq}", text)
+                self._thread.add_text(f"{meta.turn_id}.user.{seq}", "user", text)
                 yield from _user_text(f"{meta.turn_id}.user.{seq}", text)
             case Plan() | FileAdded():
                 yield from self._change_state(event)
@@ -214,11 +206,11 @@ class AgUi(client_run.FollowedRun):
         match event:
             case turns.DecisionMade(notes=notes, thinking=thinking):
                 if thinking:
-                    self._thread.add_reasoning(self._parts.reasoning_id(meta), thinking)
+                    self._thread.add_text(self._parts.reasoning_id(meta), "reasoning", thinking)
                 if notes:
-                    self._thread.add_assistant_message(self._parts.text_id(meta), notes)
+                    self._thread.add_text(self._parts.text_id(meta), "assistant", notes)
             case turns.AnswerGiven(text=text):
-                self._thread.add_assistant_message(self._parts.text_id(meta), text)
+                self._thread.add_text(self._parts.text_id(meta), "assistant", text)
                 yield from self._change_state(event)
 
     def _next_step(self, name: str) -> Iterator[RecordDraft]:

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from loopline.errors import ToolError
 from loopline.models import JsonObject, ToolSpec
 from loopline.names import parse_expression
+from loopline.tools.functions import RerunnableTool
 from loopline.tools.invocation import ToolInvocation
 from loopline.tools.outcome import Outcome
 from loopline.tools.parameters import object_schema, text_argument
-from loopline.tools.tool import RerunnableTool
 
 MAX_LENGTH = 1_000
 """The largest number of characters of an expression."""

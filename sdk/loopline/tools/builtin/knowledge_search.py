@@ -17,6 +17,7 @@ from loopline.knowledge import Passage, SearchFilter
 from loopline.models import JsonObject, ToolSpec, one_line, well_formed
 from loopline.reader import passage_source
 from loopline.search import ANSWER_SCORE
+from loopline.tools.functions import RerunnableTool
 from loopline.tools.invocation import ToolInvocation
 from loopline.tools.outcome import Outcome, ResultSection, count_text
 from loopline.tools.parameters import (
@@ -29,7 +30,6 @@ from loopline.tools.parameters import (
     optional_text,
     text_argument,
 )
-from loopline.tools.tool import RerunnableTool
 
 DEFAULT_LIMIT = 5
 LARGEST_LIMIT = 50

@@ -25,6 +25,7 @@ from loopline.models import Json, JsonObject, ToolSpec, dumps, one_line, well_fo
 from loopline.models.prompt import estimate
 from loopline.refs import ConversationRef, parse
 from loopline.timeline import Effect, FactScope, MemoryFact, ProxiedResult, ToolResult, iso_time
+from loopline.tools.functions import RerunnableTool
 from loopline.tools.invocation import ToolInvocation
 from loopline.tools.outcome import Outcome, ResultSection
 from loopline.tools.parameters import (
@@ -36,7 +37,6 @@ from loopline.tools.parameters import (
     optional_text,
     text_argument,
 )
-from loopline.tools.tool import RerunnableTool
 
 DEFAULT_TURNS = 5
 MOST_TURNS = 20

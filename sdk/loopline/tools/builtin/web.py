@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 from loopline.errors import ToolError
 from loopline.models import JsonObject, ToolSpec, one_line, well_formed
 from loopline.timeline import Source
+from loopline.tools.functions import RerunnableTool
 from loopline.tools.invocation import ToolInvocation
 from loopline.tools.outcome import Outcome, ResultSection, count_text, tool_failures
 from loopline.tools.parameters import (
@@ -20,7 +21,6 @@ from loopline.tools.parameters import (
     object_schema,
     text_argument,
 )
-from loopline.tools.tool import RerunnableTool
 
 DEFAULT_HITS = 8
 MAX_HITS = 20
