@@ -92,6 +92,10 @@ def routes(tenant: str, project: str) -> list[tuple[str, str, Json]]:
         ("POST", f"{talk}/turns-with-feedbacks", {}),
         ("GET", f"{talk}/satisfaction", None),
         ("GET", f"{talk}/blocks", None),
+        ("GET", f"{talk}/window", None),
+        ("GET", f"{talk}/outline", None),
+        ("GET", f"{talk}/file?seq=1", None),
+        ("GET", f"{talk}/turns/turn_1/rounds/1/prompt", None),
         ("GET", f"{talk}/approvals", None),
         ("GET", f"{talk}/mode", None),
         ("POST", f"{talk}/mode", {"mode": "plan"}),
@@ -200,7 +204,7 @@ def test_the_id_of_a_response_of_others_continues_nothing(served: Served) -> Non
     assert served.send("ann", "POST", "/v1/responses", body).json()["id"] == "resp_own-turn_2"
 
 
-OPEN = {"/health", "/ready", "/metrics", "/me", "/files", "/by-rn"}
+OPEN = {"/health", "/ready", "/metrics", "/me", "/files", "/by-rn", "/stored"}
 """Routes that are about no conversation, or have tests of their own."""
 BEGIN = ("messages", "messages/multipart", "events", "events/vercel")
 """Routes that begin a conversation of the sender, if there is none of that name."""
@@ -221,8 +225,9 @@ def test_every_route_of_the_server_is_probed(served: Served) -> None:
 
 
 def is_of(route: str, path: str) -> bool:
-    """Whether a path is one of a route."""
-    return re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", route), path) is not None
+    """Whether a path, without its query, is one of a route."""
+    named = path.partition("?")[0]
+    return re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", route), named) is not None
 
 
 def test_who_is_of_another_place_neither_sends_nor_listens(served: Served) -> None:

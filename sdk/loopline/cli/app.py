@@ -28,7 +28,7 @@ COMMANDS: Entries = {
     "timeline": ("timeline:timeline", "Show a conversation block by block, or list them all."),
     "prompt": ("prompt:prompt", "Show exactly what a round sent to its model."),
     "replay": ("prompt:replay", "Render every prompt again, and show where one diverges."),
-    "export": ("reader:export", "Print a conversation as a JSON document."),
+    "export": ("reader:export", "Print a conversation as a JSON document, or as an HTML page."),
     "import": (
         "storage:import_document",
         "Store an exported conversation; its actions stay inert.",
@@ -59,6 +59,7 @@ COMMANDS: Entries = {
     "tool": ("bundles:call_tool", "Call one tool of a bundle, outside any conversation."),
     "mcp": ("server:mcp", "Serve a bundle to MCP clients: its tools, questions, skills."),
     "serve": ("server:serve", "Serve bundles over HTTP: conversations, events, files."),
+    "web": ("web:web", "Open the web page: chat with a bundle, and look into every conversation."),
     "key": (
         "server:make_key",
         "Make an API key for a user, and store its digest in a file.",

@@ -20,12 +20,16 @@ from loopline.prompt import (
     Divergence,
     ModelRequest,
     ReplayedRound,
+    answer_schema,
     caching,
+    message_role,
+    message_text,
     past_requests,
+    prompt_document,
     replayed_rounds,
     request_of_round,
 )
-from loopline.timeline import Timeline, TurnHeader
+from loopline.timeline import Timeline
 
 CacheName = Literal["anthropic", "openai"]
 CACHE_HEADINGS = ("round", "read", "written", "fresh", "missed", "cost", "epoch", "why")
@@ -71,11 +75,11 @@ async def prompt(
     if last is None:
         raise LooplineError("no model was asked in this conversation")
     request = request_of_round(timeline, turn or last.turn, number)
-    schema = _answer_schema(timeline, request)
+    schema = answer_schema(timeline, request)
     if request.inexact:
         screen.note(Text(f"the sent prompt may differ: {request.inexact}", style=WARNING))
     if choices.as_json:
-        screen.write_json(_prompt_document(request, schema))
+        screen.write_json(prompt_document(request, schema))
         return ANSWERED
     start = request.round_start
     opened = f", opened by {start.opened_by}" if start.opened_by else ""
@@ -89,16 +93,6 @@ async def prompt(
     text = Text("\n").join(_prompt_parts(request, schema))
     screen.print_layout(text, text.plain)
     return ANSWERED
-
-
-def _answer_schema(timeline: Timeline, request: ModelRequest) -> JsonObject | None:
-    """Return the JSON Schema of the answer that the request asked the provider to enforce; None without a schema."""
-    start = request.round_start
-    if start.answer_by != "schema":
-        return None
-    headers = (block.body for block in timeline.blocks if isinstance(block.body, TurnHeader))
-    schemas = (header.output for header in headers if header.output is not None)
-    return next((s.form.schema for s in schemas if s.sha256 == start.schema_sha256), None)
 
 
 def _prompt_parts(request: ModelRequest, schema: JsonObject | None) -> Iterator[Text]:
@@ -120,8 +114,8 @@ def _prompt_parts(request: ModelRequest, schema: JsonObject | None) -> Iterator[
     for number, (message, ref) in enumerate(
         zip(request.messages, request.refs, strict=True), start=1
     ):
-        yield _title(f"{number} {_role(message)}", ref)
-        yield Text(escape(_message_text(message)))
+        yield _title(f"{number} {message_role(message)}", ref)
+        yield Text(escape(message_text(message)))
         if point := points.get(number):
             mark = f"══ cache point {point.name}: {point.tokens:,} tokens before it"
             yield Text(mark, style="green")
@@ -131,68 +125,6 @@ def _prompt_parts(request: ModelRequest, schema: JsonObject | None) -> Iterator[
 
 def _title(name: str, ref: str = "") -> Text:
     return Text.assemble((f"── {name} ", "bold"), (escape(ref), REF))
-
-
-def _role(message: models.Message) -> str:
-    match message:
-        case models.AssistantMessage():
-            return "assistant"
-        case models.ToolMessage(name=name):
-            return f"tool {name}"
-        case models.UserMessage(passing=True):
-            return "tail of before"
-        case models.UserMessage():
-            return "user"
-
-
-def _message_text(message: models.Message) -> str:
-    match message:
-        case models.AssistantMessage(text=text, calls=calls, echo=echo):
-            call_lines = [
-                f"{call.call_id} {call.name} {models.dumps(call.arguments)}" for call in calls
-            ]
-            replayed_parts = (
-                [f"as it came: {models.dumps(part)}" for part in echo.parts] if echo else []
-            )
-            return "\n".join(
-                [*replayed_parts, *([text] if text and not replayed_parts else []), *call_lines]
-            )
-        case models.UserMessage(text=text, attachments=attachments):
-            return "\n".join([text, *map(str, attachments)])
-        case models.ToolMessage(text=text):
-            return text
-
-
-def _prompt_document(request: ModelRequest, schema: JsonObject | None) -> JsonObject:
-    start = request.round_start
-    messages: list[Json] = [
-        {"role": _role(message), "ref": ref, "text": _message_text(message)}
-        for message, ref in zip(request.messages, request.refs, strict=True)
-    ]
-    points: list[Json] = [
-        {"name": point.name, "messages": point.messages, "tokens": point.tokens}
-        for point in start.points
-    ]
-    return {
-        "turn_id": request.block.turn_id,
-        "round": request.block.round,
-        "ref": request.block.ref,
-        "model": start.model,
-        "protocol": start.protocol,
-        "epoch": start.epoch,
-        "opened_by": start.opened_by,
-        "tokens": start.tokens,
-        "exact": not request.inexact,
-        "system": request.system,
-        "tools": request.tools,
-        "settings": start.settings,
-        "dropped_settings": dict[str, Json](start.dropped_settings),
-        "form": schema,
-        "messages": messages,
-        "cache_points": points,
-        "tail": start.tail,
-        "tail_kind": start.tail_kind,
-    }
 
 
 def _show_cache(

@@ -219,13 +219,36 @@ def _item_document(item: Item) -> Json:
 @command
 @parameters.conversation_argument
 @parameters.conversation_option
+@click.option("--html", is_flag=True, help="Print it as one HTML page that needs nothing else.")
+@click.option(
+    "--redact",
+    multiple=True,
+    metavar="KIND",
+    help="With --html: replace secrets (secret) or personal data, such as email.",
+)
 @parameters.scope_options
-async def export(choices: Choices, screen: Screen) -> int:
-    """Print a conversation as a JSON document."""
+async def export(choices: Choices, screen: Screen, html: bool, redact: tuple[str, ...]) -> int:
+    """Print a conversation as a JSON document, or as an HTML page."""
+    if redact and not html:
+        raise UsageError("--redact is for --html: a document must match its chain of digests")
     async with open_store(choices) as store:
         conversation = await choose_conversation(store, choices, screen)
+        if html:
+            screen.write(await _html_page(store.log, conversation.conversation, redact))
+            return ANSWERED
         await write_document(conversation, screen)
     return ANSWERED
+
+
+async def _html_page(log: tl.TimelineLog, key: tl.ConversationKey, redact: Sequence[str]) -> str:
+    """Return the conversation as an HTML page, in which texts of these kinds are redacted.
+
+    Raises:
+        LooplineError: the conversation does not exist, or an extra is not installed.
+    """
+    from loopline.server import export_page
+
+    return await export_page(log, key, redact)
 
 
 async def write_document(conversation: ConversationReader, screen: Screen) -> None:

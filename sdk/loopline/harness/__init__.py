@@ -6,9 +6,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from loopline.harness.document_store import DocumentStore as DocumentStore
     from loopline.harness.harness import Harness as Harness
     from loopline.harness.harness import run_sync as run_sync
     from loopline.harness.harness import skill_places as skill_places
+    from loopline.harness.inspections import redactor_of as redactor_of
     from loopline.harness.model_choice import Cassette as Cassette
     from loopline.harness.model_choice import ModelChoice as ModelChoice
     from loopline.harness.model_choice import model as model
@@ -29,7 +31,9 @@ if TYPE_CHECKING:
     from loopline.harness.web_ports import webhook_sender as webhook_sender
 
 _MODULES = {
+    "document_store": ("DocumentStore",),
     "harness": ("Harness", "run_sync", "skill_places"),
+    "inspections": ("redactor_of",),
     "model_choice": ("Cassette", "ModelChoice", "model"),
     "read_only_store": ("ConversationNames", "ReadOnlyStore", "parse_store_url"),
     "sandboxes": ("execution_features", "open_executions"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from loopline.bundle import Properties
@@ -30,9 +30,19 @@ def make_redactor(properties: Properties) -> Redactor | None:
     setting = properties.at(PROPERTY)
     if not setting:
         return None
+    names = [f"{kind}" for kind in setting] if isinstance(setting, list) else [f"{setting}"]
+    return redactor_of(names)
+
+
+def redactor_of(names: Sequence[str]) -> Redactor:
+    """Return the redactor for these kinds, such as `secret` and `email`. This imports libraries, which blocks.
+
+    Raises:
+        PropertyError: a kind is unknown.
+        LooplineError: the extra `redaction` is not installed.
+    """
     from loopline.redaction.detectors import KINDS, LibraryRedactor
 
-    names = [f"{kind}" for kind in setting] if isinstance(setting, list) else [f"{setting}"]
     unknown = [name for name in names if name not in KINDS]
     if unknown:
         hint = f"{nearest_hint(unknown[0], KINDS)}: the kinds are {', '.join(KINDS)}"

@@ -63,4 +63,8 @@ from loopline.prompt.rendering import InputMessages as InputMessages
 from loopline.prompt.rendering import Rendering as Rendering
 from loopline.prompt.rendering import RenderState as RenderState
 from loopline.prompt.rendering import View as View
+from loopline.prompt.request_documents import answer_schema as answer_schema
+from loopline.prompt.request_documents import message_role as message_role
+from loopline.prompt.request_documents import message_text as message_text
+from loopline.prompt.request_documents import prompt_document as prompt_document
 from loopline.prompt.truncation import escape_frame as escape_frame

@@ -2,6 +2,8 @@
 
 from loopline.server.application import app as app
 from loopline.server.application import make_server as make_server
+from loopline.server.application import reading_app as reading_app
+from loopline.server.page_export import export_page as export_page
 from loopline.server.principals import ApiKeys as ApiKeys
 from loopline.server.principals import Authenticator as Authenticator
 from loopline.server.principals import FirstOf as FirstOf

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Depends, Path, Query, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from loopline.conversations import Conversation
-from loopline.reader import check_name
+from loopline.reader import ConversationReader, check_name
 from loopline.server.bundle_host import BundleHost, bundle_host
 from loopline.server.principals import Principal
 from loopline.server.problems import forbidden, not_found
@@ -49,12 +48,18 @@ async def caller_of(
 CallerDep = Annotated[Principal, Depends(caller_of)]
 
 
-def owner_of(caller: CallerDep, tenant: Name, project: Name) -> Principal:
+def owner_of(host: HostDep, caller: CallerDep, tenant: Name, project: Name) -> Principal:
     """Return the caller, whose token must be of the tenant and project in the path.
+
+    A server that only reads a store shows every tenant and project of it to the user of this machine.
 
     Raises:
         RequestProblem: the token is of another tenant or project, 403.
     """
+    if host.is_reading:
+        check_name("tenant", tenant)
+        check_name("project", project)
+        return replace(caller, tenant=tenant, project=project)
     if (tenant, project) != (caller.tenant, caller.project):
         raise forbidden("the token is of another tenant or project than the path")
     return caller
@@ -63,15 +68,17 @@ def owner_of(caller: CallerDep, tenant: Name, project: Name) -> Principal:
 OwnerDep = Annotated[Principal, Depends(owner_of)]
 
 
-def reader_of(owner: OwnerDep, user_id: OptionalName = "") -> Principal:
+def reader_of(host: HostDep, owner: OwnerDep, user_id: OptionalName = "") -> Principal:
     """Return the user whose conversations are read: the caller, or the user `user_id` if the caller is privileged.
+
+    On a server that only reads a store, the caller may read the conversations of all users.
 
     Raises:
         RequestProblem: another user is named, and the caller is not privileged, 403.
     """
     if user_id in ("", owner.user):
         return owner
-    if not owner.is_privileged:
+    if not owner.is_privileged and not host.is_reading:
         raise forbidden("only a privileged caller may read conversations of another user")
     check_name("user", user_id)
     return replace(owner, user=user_id)
@@ -114,10 +121,10 @@ async def own_existing(host: HostDep, key: OwnKeyDep) -> ServedConversation:
     return await serve(host, key)
 
 
-async def readable_existing(host: HostDep, key: ReadKeyDep) -> Conversation[Any]:
+async def readable_existing(host: HostDep, key: ReadKeyDep) -> ConversationReader:
     """Return the conversation in the path, for reading. Errors are those of `own_existing`."""
     await find_summary(host, key)
-    return await host.conversation(key)
+    return await host.reader(key)
 
 
 async def find_summary(host: HostDep, key: ReadKeyDep) -> ConversationSummary:
@@ -129,5 +136,5 @@ async def find_summary(host: HostDep, key: ReadKeyDep) -> ConversationSummary:
 
 
 OwnDep = Annotated[ServedConversation, Depends(own_existing)]
-ReadDep = Annotated[Conversation[Any], Depends(readable_existing)]
+ReadDep = Annotated[ConversationReader, Depends(readable_existing)]
 SummaryDep = Annotated[ConversationSummary, Depends(find_summary)]

@@ -28,6 +28,8 @@ from loopline.server import (
     description_routes,
     health_routes,
     openai_routes,
+    page_files,
+    page_routes,
     resource_routes,
     vercel_routes,
 )
@@ -39,6 +41,7 @@ from loopline.server.problems import PROBLEMS, add_handlers
 from loopline.server.settings import ServerSettings
 from loopline.server.socket_io import PATH as SOCKETS
 from loopline.server.socket_io import SocketHost
+from loopline.server.store_host import ReadableStore, StoreHost
 from loopline.timeline import TimelineLog
 
 TITLE = "Loopline"
@@ -48,6 +51,7 @@ _ROUTES = (
     health_routes,
     resource_routes,
     conversation_routes,
+    page_routes,
     chat_routes,
     ag_ui_routes,
     vercel_routes,
@@ -73,6 +77,8 @@ def app(
         LooplineError: no bundle is named.
     """
     sources = [bundles] if isinstance(bundles, str | Path | Bundle) else list(bundles)
+    if not sources:
+        raise LooplineError("a server needs a bundle to serve")
     settings = settings or ServerSettings()
     host = BundleHost(
         sources,
@@ -83,6 +89,20 @@ def app(
         properties=properties,
         clock=clock or SystemClock(),
     )
+    return _assemble(host)
+
+
+def reading_app(store: ReadableStore, *, settings: ServerSettings | None = None) -> FastAPI:
+    """Return an ASGI app that shows the conversations of a store to the user of this machine, without a bundle.
+
+    It reads the conversations of all users, and refuses every message. The lifespan of the app opens the store.
+    """
+    return _assemble(StoreHost(store, settings or ServerSettings(), clock=SystemClock()))
+
+
+def _assemble(host: BundleHost) -> FastAPI:
+    """Return the app of a host, with all routes and the middleware."""
+    settings = host.settings
     sockets = SocketHost(host)
 
     @asynccontextmanager
@@ -110,6 +130,7 @@ def app(
     for routes in _ROUTES:
         served.include_router(routes.router, responses=PROBLEMS)
     served.include_router(openai_routes.router)
+    served.include_router(page_files.router)
     if settings.docs:
         served.include_router(description_routes.router)
     served.mount(SOCKETS, sockets.asgi())

@@ -29,6 +29,7 @@ from loopline.errors import BundleError, ConflictError, LooplineError
 from loopline.harness import Harness, ModelChoice
 from loopline.models import ModelRegistry
 from loopline.react import PrivateErrors, hide_details
+from loopline.reader import ConversationReader
 from loopline.refs import HostedRef
 from loopline.server import request_access
 from loopline.server.approvals import ApprovalSigner
@@ -125,8 +126,6 @@ class BundleHost:
         properties: Mapping[str, Setting] | None,
         clock: Clock,
     ) -> None:
-        if not sources:
-            raise LooplineError("a server needs a bundle to serve")
         self.auth: Authenticator = auth or LocalUser()
         self.is_local: bool = isinstance(self.auth, LocalUser)
         self.settings: ServerSettings = settings
@@ -358,6 +357,11 @@ class BundleHost:
         return bool(self._harnesses)
 
     @property
+    def is_reading(self) -> bool:
+        """Whether the host only shows a store: the conversations of all its users, without a bundle to run them."""
+        return False
+
+    @property
     def harnesses(self) -> Sequence[Harness[Any]]:
         """The open bundles in their order."""
         return list(self._harnesses.values())
@@ -397,6 +401,14 @@ class BundleHost:
         """
         harness = await self.harness_of(key, bundle_id)
         return harness.conversation(key.name, user=key.user, tenant=key.tenant, project=key.project)
+
+    async def reader(self, key: tl.ConversationKey) -> ConversationReader:
+        """Return the conversation for reading.
+
+        Raises:
+            RequestProblem: as for `harness_of`.
+        """
+        return await self.conversation(key)
 
     async def harness_of(self, key: tl.ConversationKey, bundle_id: str = "") -> Harness[Any]:
         """Return the bundle of the conversation. A new conversation is run by the named bundle, or by the first one if no bundle is named.

@@ -171,7 +171,7 @@ async def read_for_user(host: BundleHost, key: ConversationKey, refs: Sequence[s
 
     A resource name (`ef:`) of a conversation of the same user is read as the ref that it stands for.
     """
-    conversation = await host.conversation(key)
+    conversation = await host.reader(key)
     choices = [_readable_refs(key, requested) for requested in refs]
     first = await conversation.read([choice[0] for choice in choices])
     items: list[Item] = []

@@ -1,0 +1,95 @@
+"""`loopline web`: open the web page over a bundle, a store, or one file with a conversation."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import webbrowser
+from pathlib import Path
+
+import click
+
+from loopline.cli.bundle_access import parse_properties
+from loopline.cli.options import ANSWERED, Choices, UsageError, command
+from loopline.cli.parameters import model_option, prop_option, store_option
+from loopline.cli.server import check_extra
+from loopline.cli.terminal import Screen, escape
+from loopline.errors import LooplineError, StoreError
+from loopline.harness import DocumentStore, ReadOnlyStore
+
+HOST = "127.0.0.1"
+PAGE = "/page/"
+SCHEMES = ("sqlite:", "postgresql:")
+FILES = frozenset({".json", ".jsonl"})
+DATABASES = frozenset({".db", ".sqlite", ".sqlite3"})
+
+
+@command
+@click.argument(
+    "source",
+    required=False,
+    default="",
+    metavar="[BUNDLE|STORE|FILE]",
+    help="A bundle; or a store, an exported conversation, or a session of Claude Code or Codex (.jsonl). "
+    "Without it: the store of --store.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(min=0, max=65535),
+    default=0,
+    help="The port to listen on; a free one if omitted.",
+)
+@click.option("--no-browser", is_flag=True, help="Print the address, and open no browser.")
+@store_option
+@model_option
+@prop_option
+async def web(choices: Choices, screen: Screen, source: str, port: int, no_browser: bool) -> int:
+    """Open the web page: chat with a bundle, and look into every conversation."""
+    check_extra()
+    from loopline.server import app, make_server, reading_app
+
+    file = Path(source)
+    url = store_url(source, choices)
+    if file.suffix in FILES:
+        served = reading_app(DocumentStore(file))
+    elif url is None and source:
+        served = app(
+            [source],
+            store=choices.store,
+            model=choices.model,
+            properties=parse_properties(choices),
+        )
+    else:
+        try:
+            served = reading_app(ReadOnlyStore(url))
+        except StoreError as error:
+            raise UsageError(str(error)) from error
+
+    def show_address(address: str) -> None:
+        screen.note(f"{escape(source or url or 'the default store')} at {address}{PAGE}")
+        if not no_browser:
+            with contextlib.suppress(webbrowser.Error):
+                webbrowser.open(f"{address}{PAGE}")
+
+    try:
+        server = make_server(served, host=HOST, port=port, on_listening=show_address)
+    except LooplineError as error:
+        raise UsageError(str(error)) from error
+    gc.freeze()
+    await server.serve()
+    return ANSWERED
+
+
+def store_url(source: str, choices: Choices) -> str | None:
+    """Return the URL of the store that `source` names; None if it names a bundle.
+
+    Without a source it is the store of `--store`, or None for the default one.
+    """
+    if not source:
+        return choices.store
+    if source.startswith(SCHEMES):
+        return source
+    path = Path(source)
+    if path.suffix in DATABASES and path.is_file():
+        return f"sqlite:///{path}"
+    return None

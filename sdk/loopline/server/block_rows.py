@@ -1,0 +1,145 @@
+"""Blocks as the page shows them: long texts are cut, and the bytes of files are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from pydantic import BaseModel, JsonValue
+
+from loopline.errors import StoreError
+from loopline.models import Json, JsonObject
+from loopline.models.safe_text import remove_base64
+from loopline.timeline import Block, ConversationKey, TimelineLog, block_document
+
+BYTES_FIELDS = frozenset({"data"})
+"""The fields of bodies that hold the bytes of a file in base64."""
+FILE_TYPES = frozenset({"user.attachment", "file.added", "text.kept"})
+"""The types of bodies that may hold the bytes of a file."""
+LIST_ITEMS = 200
+"""The most items of a list, and the most keys of an object, in a row."""
+
+
+class CutText(BaseModel):
+    """A text of a body of which the row has only a part: the path of the text, and all its characters."""
+
+    path: list[str | int]
+    characters: int
+
+
+class BlockRow(BaseModel):
+    """A block as the page shows it. A `problem` says why the block cannot be read; then the body is empty."""
+
+    seq: int
+    type: str
+    turn_id: str = ""
+    round: int = 0
+    n: int = 0
+    ts: str = ""
+    ref: str = ""
+    body: JsonValue = None
+    cut: list[CutText] = []
+    problem: str = ""
+
+
+class BodyCutter:
+    """Cuts the texts of one body to `limit` characters, and notes each text that it has cut."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.cuts: list[CutText] = []
+
+    def cut(self, value: Json, path: tuple[str | int, ...] = ()) -> Json:
+        """Return the value with shorter texts, lists and objects."""
+        match value:
+            case str():
+                return self._cut_text(value, path)
+            case list():
+                self._note_length(len(value), path)
+                return [self.cut(item, (*path, n)) for n, item in enumerate(value[:LIST_ITEMS])]
+            case dict():
+                self._note_length(len(value), path)
+                items = list(value.items())[:LIST_ITEMS]
+                return {key: self.cut(item, (*path, key)) for key, item in items}
+            case _:
+                return value
+
+    def leave_out(self, value: Json, path: tuple[str | int, ...]) -> Json:
+        """Return an empty text in place of bytes in base64, or the value if it is another."""
+        if not isinstance(value, str) or not value:
+            return value
+        self.cuts.append(CutText(path=list(path), characters=len(value)))
+        return ""
+
+    def _note_length(self, length: int, path: tuple[str | int, ...]) -> None:
+        if length > LIST_ITEMS:
+            self.cuts.append(CutText(path=list(path), characters=length))
+
+    def _cut_text(self, text: str, path: tuple[str | int, ...]) -> str:
+        if len(text) <= self._limit:
+            return text
+        self.cuts.append(CutText(path=list(path), characters=len(text)))
+        return text[: self._limit]
+
+
+def block_row(block: Block, limit: int) -> BlockRow:
+    """Return a block with texts of at most `limit` characters, and without base64."""
+    document = block_document(block)
+    cutter = BodyCutter(limit)
+    body = document["body"]
+    if isinstance(body, dict):
+        body = _without_bytes(cutter, block, body)
+    elif isinstance(body, str):
+        body = cutter.cut(remove_base64(body, block.ref))
+    return BlockRow(
+        seq=block.seq,
+        type=block.type,
+        turn_id=block.turn_id,
+        round=block.round,
+        n=block.n,
+        ts=cast("str", document["ts"]),
+        ref=block.ref,
+        body=body,
+        cut=cutter.cuts,
+    )
+
+
+def _without_bytes(cutter: BodyCutter, block: Block, body: JsonObject) -> JsonObject:
+    has_bytes = block.type in FILE_TYPES
+    return {
+        name: cutter.leave_out(value, (name,))
+        if has_bytes and name in BYTES_FIELDS
+        else cutter.cut(value, (name,))
+        for name, value in body.items()
+    }
+
+
+async def read_rows(
+    log: TimelineLog, key: ConversationKey, after: int, count: int, limit: int
+) -> list[BlockRow]:
+    """Return the rows of at most `count` blocks after the seq `after`.
+
+    A block that the store cannot read, because its row or its blob is damaged, is a row with the `problem`.
+    """
+    try:
+        blocks: Sequence[Block] = await log.read(key, after=after, limit=count)
+    except StoreError:
+        return await _read_singly(log, key, after, count, limit)
+    return [block_row(block, limit) for block in blocks]
+
+
+async def _read_singly(
+    log: TimelineLog, key: ConversationKey, after: int, count: int, limit: int
+) -> list[BlockRow]:
+    """Read each block alone, so that one damaged block does not conceal the others."""
+    rows: list[BlockRow] = []
+    for seq in range(after, after + count):
+        try:
+            blocks = await log.read(key, after=seq, limit=1)
+        except StoreError as error:
+            rows.append(BlockRow(seq=seq + 1, type="damaged", problem=str(error)))
+            continue
+        if not blocks:
+            break
+        rows.append(block_row(blocks[0], limit))
+    return rows

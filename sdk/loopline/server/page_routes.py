@@ -1,0 +1,174 @@
+"""Routes for the web page: the conversations that the caller may read, windows of blocks, outlines, and prompts."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from fastapi.responses import Response
+from pydantic import AwareDatetime, BaseModel, JsonValue
+
+from loopline.server import block_rows, outlines, shown_prompts
+from loopline.server.access import CallerDep, HostDep, ReadKeyDep, SummaryDep
+from loopline.server.problems import not_found
+from loopline.timeline import (
+    BodyUnion,
+    ConversationSummary,
+    FileAdded,
+    Timeline,
+    UserAttachment,
+    attachments,
+    iso_time,
+    turn_number,
+    workspace,
+)
+
+router: APIRouter = APIRouter(tags=["page"])
+_FILES = BodyUnion[UserAttachment | FileAdded](UserAttachment | FileAdded)
+_DOWNLOAD = {
+    "Content-Type": "application/octet-stream",
+    "Content-Disposition": "attachment",
+    "Content-Security-Policy": "default-src 'none'; sandbox",
+    "Cache-Control": "private, no-store",
+}
+_HERE = "/conversations/{tenant}/{project}/{conversation}"
+ROWS = 500
+CHARACTERS = 4_000
+MOST_CHARACTERS = 64 * 1024 * 1024
+
+
+class StoredConversation(BaseModel):
+    """A conversation of the store. `open` says that its last turn may not have ended."""
+
+    tenant: str
+    project: str
+    user: str
+    conversation: str
+    title: str
+    started_at: str
+    last_activity_at: str
+    turns: int
+    head: int
+    inherited: int
+    open: bool
+
+
+class StoredAnswer(BaseModel):
+    """Conversations that the caller may read, the last active first. `writable` says that messages can be sent."""
+
+    writable: bool
+    bundles: list[str]
+    tenant: str
+    project: str
+    user: str
+    total: int
+    items: list[StoredConversation]
+
+
+class RowsAnswer(BaseModel):
+    """Some blocks of a conversation in order; `head` is the seq of its last block."""
+
+    conversation_id: str
+    head: int
+    rows: list[block_rows.BlockRow]
+
+
+@router.get("/stored")
+async def list_stored(
+    host: HostDep,
+    caller: CallerDep,
+    limit: Annotated[int, Query(ge=1, le=2_000)] = 500,
+    before: AwareDatetime | None = None,
+) -> StoredAnswer:
+    """List the conversations of the caller; on a server that only reads a store, those of all users."""
+    own = not host.is_reading
+    summaries = await host.log.conversations(
+        user=caller.user if own else None,
+        project=caller.project if own else None,
+        tenant=caller.tenant if own else None,
+        before=before,
+    )
+    unfinished = {summary.uid for summary in await host.log.unfinished()}
+    return StoredAnswer(
+        writable=own,
+        bundles=[harness.bundle.id for harness in host.harnesses],
+        tenant=caller.tenant,
+        project=caller.project,
+        user=caller.user,
+        total=len(summaries),
+        items=[_stored(summary, unfinished) for summary in summaries[:limit]],
+    )
+
+
+def _stored(summary: ConversationSummary, unfinished: set[str]) -> StoredConversation:
+    key = summary.conversation
+    return StoredConversation(
+        tenant=key.tenant,
+        project=key.project,
+        user=key.user,
+        conversation=key.name,
+        title=summary.title,
+        started_at=iso_time(summary.started_at),
+        last_activity_at=iso_time(summary.last_activity_at),
+        turns=summary.turns,
+        head=summary.head,
+        inherited=summary.inherited,
+        open=summary.uid in unfinished,
+    )
+
+
+@router.get(f"{_HERE}/window")
+async def read_window(
+    host: HostDep,
+    key: ReadKeyDep,
+    summary: SummaryDep,
+    after: Annotated[int, Query(ge=0, le=2**53)] = 0,
+    limit: Annotated[int, Query(ge=1, le=ROWS)] = 200,
+    characters: Annotated[int, Query(ge=20, le=MOST_CHARACTERS)] = CHARACTERS,
+) -> RowsAnswer:
+    """Return a window of the blocks of a conversation, with texts of at most `characters`, without the bytes of files."""
+    rows = await block_rows.read_rows(host.log, key, after, limit, characters)
+    return RowsAnswer(conversation_id=key.name, head=summary.head, rows=rows)
+
+
+@router.get(f"{_HERE}/outline")
+async def read_outline(
+    host: HostDep,
+    key: ReadKeyDep,
+    _: SummaryDep,
+    first: Annotated[int, Query(ge=1, le=2**31)] = 1,
+    limit: Annotated[int, Query(ge=1, le=1_000)] = 200,
+) -> outlines.OutlineAnswer:
+    """Return the turns of a conversation from the turn `first` on, with their rounds, calls, times, tokens and costs."""
+    timeline = Timeline(await host.log.read(key))
+    return await asyncio.to_thread(outlines.outline, timeline, first, limit)
+
+
+@router.get(f"{_HERE}/file", response_class=Response)
+async def read_file(
+    host: HostDep, key: ReadKeyDep, _: SummaryDep, seq: Annotated[int, Query(ge=1, le=2**53)]
+) -> Response:
+    """Return the bytes of the file that a block attached or added, always as a download.
+
+    Outputs for the agent alone are not returned.
+    """
+    blocks = await host.log.read(key, after=seq - 1, limit=1)
+    for _block, body in _FILES.among(blocks):
+        match body:
+            case UserAttachment():
+                return Response(attachments.content(body), headers=_DOWNLOAD)
+            case FileAdded(visibility="external"):
+                return Response(workspace.file_bytes(body), headers=_DOWNLOAD)
+            case FileAdded():
+                pass
+    raise not_found(f"file in block {seq}")
+
+
+@router.get(f"{_HERE}/turns/{{turn}}/rounds/{{number}}/prompt")
+async def read_prompt(
+    host: HostDep, key: ReadKeyDep, _: SummaryDep, turn: str, number: int
+) -> dict[str, JsonValue]:
+    """Return exactly what a round sent to its model, as `loopline prompt --json` does, with the state of each part."""
+    timeline = Timeline(await host.log.read(key))
+    return await asyncio.to_thread(shown_prompts.show_prompt, timeline, turn_number(turn), number)

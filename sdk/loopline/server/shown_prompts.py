@@ -1,0 +1,187 @@
+"""The prompt of a round for the page: the document of `loopline prompt`, with the state and the tokens of each part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Literal
+
+from loopline.models import AssistantMessage, Json, JsonObject, Message
+from loopline.models.prompt import cost, estimate
+from loopline.prompt import (
+    ModelRequest,
+    answer_schema,
+    message_text,
+    past_requests,
+    prompt_document,
+)
+from loopline.reader import text_of
+from loopline.server.problems import not_found
+from loopline.timeline import Block, Decision, Hide, RangeSummary, Timeline, ToolCalled, turn_id
+
+PartState = Literal["full", "shortened", "hidden", "cleared", "summary"]
+"""How a message shows its block: in full, shortened, replaced because it was hidden or cleared; or it is a summary."""
+_CLEARED = "[CLEARED] "
+
+
+@dataclass(frozen=True, slots=True)
+class _Blocks:
+    """The blocks before a request: by ref, the calls by turn and id, and the refs that were hidden."""
+
+    by_ref: dict[str, Block]
+    calls: dict[tuple[int, str], ToolCalled]
+    hidden: frozenset[str]
+
+    @classmethod
+    def before(cls, timeline: Timeline, seq: int) -> _Blocks:
+        """Return the blocks up to the seq."""
+        by_ref: dict[str, Block] = {}
+        calls: dict[tuple[int, str], ToolCalled] = {}
+        hidden: set[str] = set()
+        for block in timeline.until(seq):
+            by_ref.setdefault(block.ref, block)
+            if isinstance(block.body, ToolCalled):
+                calls[block.turn, block.body.call_id] = block.body
+            elif isinstance(block.body, Hide):
+                hidden.add(block.body.path)
+        return cls(by_ref, calls, frozenset(hidden))
+
+    def state(self, message: Message, ref: str) -> PartState:
+        """Return how a message shows the block of its ref."""
+        block = self.by_ref.get(ref)
+        if block is None:
+            return "full"
+        if isinstance(block.body, RangeSummary):
+            return "summary"
+        if isinstance(message, AssistantMessage) and message.calls:
+            return self._state_of_calls(message, block, ref)
+        text = message_text(message)
+        if isinstance(block.body, Decision) or text_of(block)[0] in text:
+            return "full"
+        if ref in self.hidden:
+            return "hidden"
+        return (
+            "cleared"
+            if text.partition("\n")[2].startswith((_CLEARED, "it showed"))
+            else "shortened"
+        )
+
+    def _state_of_calls(self, message: AssistantMessage, block: Block, ref: str) -> PartState:
+        recorded = [self.calls.get((block.turn, call.call_id)) for call in message.calls]
+        same = all(
+            body is None or body.arguments == call.arguments
+            for body, call in zip(recorded, message.calls, strict=True)
+        )
+        if same:
+            return "full"
+        return "hidden" if ref in self.hidden else "shortened"
+
+
+def show_prompts(timeline: Timeline) -> Iterator[JsonObject]:
+    """Yield the request of every round that sent one, in order, with what the page shows of it.
+
+    Beside the fields of `loopline prompt --json`, each message has its `tokens`, its `state` and whether it is `stable`,
+    which means that the request before has the same message at the same position. `reply` is what the model replied, null
+    without a reply. `before` and `after` are the turn and round of the requests beside it.
+    """
+    before: ModelRequest | None = None
+    requests = past_requests(timeline)
+    current = next(requests, None)
+    while current is not None:
+        after = next(requests, None)
+        yield _shown(timeline, before, current, after)
+        before, current = current, after
+
+
+def show_prompt(timeline: Timeline, turn: int, number: int) -> JsonObject:
+    """Return the request of one round, as `show_prompts` yields it.
+
+    Raises:
+        RequestProblem: the round does not exist, or sent no request to a model, 404.
+    """
+    before: ModelRequest | None = None
+    requests = past_requests(timeline)
+    for request in requests:
+        if (request.block.turn, request.block.round) == (turn, number):
+            return _shown(timeline, before, request, next(requests, None))
+        before = request
+    raise not_found(f"request of round {number} in {turn_id(turn)}")
+
+
+def _shown(
+    timeline: Timeline,
+    before: ModelRequest | None,
+    chosen: ModelRequest,
+    after: ModelRequest | None,
+) -> JsonObject:
+    document = prompt_document(chosen, answer_schema(timeline, chosen))
+    return {
+        **document,
+        "messages": _messages(timeline, chosen, document, _shared(before, chosen)),
+        "system_tokens": estimate(chosen.system),
+        "tools_tokens": estimate(chosen.tools) if chosen.tools else 0,
+        "tail_tokens": estimate(chosen.round_start.tail),
+        "inexact": chosen.inexact,
+        "seq": chosen.block.seq,
+        "reply": _reply(timeline, chosen.block),
+        "before": _position(before),
+        "after": _position(after),
+    }
+
+
+def _shared(before: ModelRequest | None, request: ModelRequest) -> int:
+    """Count the first messages that the request before has too."""
+    earlier = before.messages if before else ()
+    pairs = zip(earlier, request.messages, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _messages(
+    timeline: Timeline, request: ModelRequest, document: JsonObject, shared: int
+) -> list[Json]:
+    blocks = _Blocks.before(timeline, request.block.seq)
+    rows = document["messages"]
+    assert isinstance(rows, list)
+    shown: list[Json] = []
+    for index, (row, message, ref) in enumerate(
+        zip(rows, request.messages, request.refs, strict=True)
+    ):
+        assert isinstance(row, dict)
+        shown.append(
+            {
+                **row,
+                "tokens": cost(message),
+                "state": blocks.state(message, ref),
+                "stable": index < shared,
+            }
+        )
+    return shown
+
+
+def _position(request: ModelRequest | None) -> Json:
+    return None if request is None else {"turn": request.block.turn, "round": request.block.round}
+
+
+def _reply(timeline: Timeline, start: Block) -> Json:
+    """Return the decision that answered the request, or None if the model has not replied."""
+    for block in timeline.blocks[start.seq - timeline.base.covers :]:
+        if block.turn != start.turn or block.round != start.round:
+            if block.round > start.round or block.turn > start.turn:
+                return None
+            continue
+        body = block.body
+        if isinstance(body, Decision):
+            return {
+                "ref": block.ref,
+                "seq": block.seq,
+                "model": body.model,
+                "stop_reason": body.stop_reason,
+                "calls": body.calls,
+                "input_tokens": body.usage.input_tokens,
+                "output_tokens": body.usage.output_tokens,
+                "cache_read_tokens": body.usage.cache_read_tokens,
+                "cache_write_tokens": body.usage.cache_write_tokens,
+                "cost": body.cost,
+            }
+    return None

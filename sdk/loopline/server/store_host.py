@@ -1,0 +1,120 @@
+"""The host of a server that only shows a store: it reads the conversations of all users and runs nothing."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from http import HTTPStatus
+from typing import Any, NoReturn, Protocol
+
+from loopline.clock import Clock
+from loopline.conversations import Conversation
+from loopline.harness import Harness
+from loopline.reader import ConversationReader
+from loopline.server.bundle_host import BundleHost
+from loopline.server.problems import RequestProblem
+from loopline.server.settings import ServerSettings
+from loopline.timeline import ConversationKey, TimelineLog
+
+
+class ReadableStore(Protocol):
+    """A store without a bundle. It is open between `__aenter__` and `__aexit__`."""
+
+    async def __aenter__(self) -> object: ...
+
+    async def __aexit__(self, *error: object) -> None: ...
+
+    @property
+    def log(self) -> TimelineLog:
+        """The log of all conversations."""
+        ...
+
+    def conversation(
+        self, name: str, *, user: str, tenant: str, project: str
+    ) -> ConversationReader:
+        """Return the handle of a conversation."""
+        ...
+
+
+class StoreHost(BundleHost):
+    """A host without bundles over a store, of which it changes nothing."""
+
+    def __init__(self, store: ReadableStore, settings: ServerSettings, *, clock: Clock) -> None:
+        super().__init__(
+            (), settings, auth=None, store=None, model=None, properties=None, clock=clock
+        )
+        self._reading = store
+        self._opened: AsyncExitStack | None = None
+
+    async def open(self) -> None:
+        """Open the store. If it is open already, do nothing.
+
+        Raises:
+            StoreError: the store cannot be opened.
+        """
+        async with self._opening:
+            if self._opened is None:
+                async with AsyncExitStack() as stack:
+                    await stack.enter_async_context(self._reading)
+                    self._opened = stack.pop_all()
+
+    async def close(self) -> None:
+        """End the streams, and close the store."""
+        await self.drain()
+        if self._opened is not None:
+            await self._opened.aclose()
+            self._opened = None
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether the host only shows a store."""
+        return True
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the store is open."""
+        return self._opened is not None
+
+    @property
+    def log(self) -> TimelineLog:
+        """The log of all conversations."""
+        return self._reading.log
+
+    async def reader(self, key: ConversationKey) -> ConversationReader:
+        """Return the conversation for reading."""
+        return self._reading.conversation(
+            key.name, user=key.user, tenant=key.tenant, project=key.project
+        )
+
+    def harness(self, bundle_id: str) -> Harness[Any]:
+        """Refuse, because there is no bundle.
+
+        Raises:
+            RequestProblem: always, 409.
+        """
+        del bundle_id
+        _refuse()
+
+    async def harness_of(self, key: ConversationKey, bundle_id: str = "") -> Harness[Any]:
+        """Refuse, because there is no bundle.
+
+        Raises:
+            RequestProblem: always, 409.
+        """
+        del key, bundle_id
+        _refuse()
+
+    async def conversation(self, key: ConversationKey, bundle_id: str = "") -> Conversation[Any]:
+        """Refuse, because there is no bundle that could run a turn.
+
+        Raises:
+            RequestProblem: always, 409.
+        """
+        del key, bundle_id
+        _refuse()
+
+
+def _refuse() -> NoReturn:
+    raise RequestProblem(
+        HTTPStatus.CONFLICT,
+        "this server only shows a store: to send messages, start it with a bundle (loopline web BUNDLE)",
+    )

@@ -1,0 +1,105 @@
+// A conversation that is part of the file itself: the answers that a server would give, parsed when they are needed.
+
+import { object, text } from "./bodies";
+import type { Json, JsonObject, Outline, Prompt, PromptMessage, ReadItem, Row, Stored, StoredConversation, WindowAnswer } from "./types";
+
+const ROWS = 500;
+const PROMPTS = 20;
+const MESSAGES = 200;
+
+const parsed = new Map<string, unknown>();
+
+/** Return whether the page is a file with a conversation. */
+export const isFile: boolean = document.getElementById("part-conversation") !== null;
+
+function part<T>(name: string): T | null {
+  if (!parsed.has(name)) {
+    const element = document.getElementById(`part-${name}`);
+    parsed.set(name, element ? JSON.parse(element.textContent ?? "null") : null);
+  }
+  return parsed.get(name) as T | null;
+}
+
+/** Return the conversation of the file. */
+export function fileConversation(): StoredConversation | null {
+  return isFile ? part<StoredConversation>("conversation") : null;
+}
+
+/** Return the answer to a request from the file, or nothing if the file does not have it. */
+export function answerOf(path: string, body: Json): unknown {
+  const url = new URL(path, "https://file.invalid/");
+  const end = url.pathname.split("/").slice(5).join("/");
+  if (url.pathname === "/stored") return storedAnswer();
+  if (end === "window") return windowAnswer(url.searchParams);
+  if (end === "outline") return part<Outline>("outline");
+  if (end === "read") return { items: refsOf(body).map(readItem) };
+  const round = /^turns\/turn_(\d+)\/rounds\/(\d+)\/prompt$/.exec(end);
+  return round ? promptAnswer(Number(round[1]), Number(round[2])) : null;
+}
+
+function storedAnswer(): Stored | null {
+  const item = fileConversation();
+  if (item === null) return null;
+  const { tenant, project, user } = item;
+  return { writable: false, bundles: [], tenant, project, user, total: 1, items: [item] };
+}
+
+function windowAnswer(query: URLSearchParams): WindowAnswer {
+  const after = Number(query.get("after") ?? 0);
+  const limit = Number(query.get("limit") ?? 200);
+  const head = fileConversation()?.head ?? 0;
+  const rows: Row[] = [];
+  for (let seq = after + 1; seq <= Math.min(after + limit, head); seq += 1) {
+    const row = part<Row[]>(`rows-${Math.floor((seq - 1) / ROWS)}`)?.[(seq - 1) % ROWS];
+    if (row) rows.push(row);
+  }
+  return { conversation_id: fileConversation()?.conversation ?? "", head, rows };
+}
+
+interface StoredPrompt extends Omit<Prompt, "messages" | "system" | "tools"> {
+  messages: number[];
+  system: number;
+  tools: number;
+}
+
+function promptAnswer(turn: number, round: number): Prompt | null {
+  for (let n = 0; ; n += 1) {
+    const prompts = part<StoredPrompt[]>(`prompts-${n}`);
+    if (prompts === null || n > 1_000_000 / PROMPTS) return null;
+    const found = prompts.find((prompt) => prompt.turn_id === `turn_${turn}` && prompt.round === round);
+    if (found) {
+      return {
+        ...found,
+        system: message<string>(found.system),
+        tools: message<string>(found.tools),
+        messages: found.messages.map((number) => message<PromptMessage>(number)),
+      };
+    }
+  }
+}
+
+function message<T>(number: number): T {
+  return part<unknown[]>(`messages-${Math.floor(number / MESSAGES)}`)?.[number % MESSAGES] as T;
+}
+
+function refsOf(body: Json): string[] {
+  const refs = object(body)["refs"];
+  return Array.isArray(refs) ? refs.map(text) : [];
+}
+
+/** Return the block that a ref names. A file has no more than its blocks, so other refs are missing. */
+function readItem(ref: string): ReadItem {
+  const head = fileConversation()?.head ?? 0;
+  for (let n = 0; n * ROWS < head; n += 1) {
+    const row = part<Row[]>(`rows-${n}`)?.find((item) => item.ref === ref);
+    if (row) return { ref, requested: ref, status: row.cut.length > 0 ? "cut" : "ok", text: textOf(row), title: row.type, mime: "text/plain", message: "" };
+  }
+  const message = "This file does not have what the ref names.";
+  return { ref, requested: ref, status: "missing", text: "", title: "", mime: "", message };
+}
+
+function textOf(row: Row): string {
+  const body: JsonObject = object(row.body);
+  const source = object(body["source"]);
+  return text(body["text"]) || text(source["text"]) || JSON.stringify(row.body, null, 2);
+}

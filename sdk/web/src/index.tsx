@@ -1,0 +1,162 @@
+// The page: conversations on the left, and one of them in four views.
+
+import { render } from "preact";
+import { useEffect } from "preact/hooks";
+import { useSignal } from "@preact/signals";
+import { saveKey } from "./api";
+import { fileConversation, isFile } from "./embedded";
+import { openRef } from "./refs";
+import { linkTo, route, samePlace, VIEWS, type ViewName } from "./route";
+import { needsKey, refreshStored, stored, trouble, watchStored } from "./state";
+import type { Place } from "./types";
+import { ChatView } from "./views/chat";
+import { OverviewView } from "./views/overview";
+import { PromptView } from "./views/prompt";
+import { ReadingPanel } from "./views/reading";
+import { Sidebar } from "./views/sidebar";
+import { chosenSeq, TimelineView } from "./views/timeline";
+import { TroubleNote } from "./views/trouble";
+
+const NAMES: Record<ViewName, string> = { chat: "Chat", overview: "Overview", timeline: "Timeline", prompt: "Prompt" };
+let lastPlace: Place | null = null;
+
+/** Return the place in the address, the same object as before if it is the same conversation. */
+function currentPlace(): Place | null {
+  const place = fileConversation() ?? route.value.place;
+  if (!samePlace(place, lastPlace)) {
+    lastPlace = place;
+    openRef.value = null;
+  }
+  return lastPlace;
+}
+
+function Page() {
+  const place = currentPlace();
+  useEffect(() => {
+    document.title = place ? `${titleOf(place)} · Loopline` : "Loopline";
+  }, [place, stored.value]);
+  if (needsKey.value) return <SignIn />;
+  if (isFile) {
+    return (
+      <div class="app app-file has-place">
+        <main id="main" tabIndex={-1}>
+          {place ? <ConversationPage place={place} /> : null}
+        </main>
+      </div>
+    );
+  }
+  return (
+    <div class={`app ${place ? "has-place" : ""}`}>
+      <a class="skip" href="#main" onClick={(event) => { event.preventDefault(); document.getElementById("main")?.focus(); }}>
+        Skip to the conversation
+      </a>
+      <nav class="sidebar" aria-label="Conversations">
+        {trouble.value ? <TroubleNote trouble={trouble.value} /> : null}
+        <Sidebar />
+      </nav>
+      <main id="main" tabIndex={-1}>
+        {place ? <ConversationPage place={place} /> : <Welcome />}
+      </main>
+    </div>
+  );
+}
+
+function titleOf(place: Place): string {
+  return stored.value?.items.find((item) => samePlace(item, place))?.title || place.conversation;
+}
+
+function ConversationPage({ place }: { place: Place }) {
+  const { view, rest } = route.value;
+  const parent = /^(.+)~c[0-9.]+$/.exec(place.conversation)?.[1];
+  return (
+    <>
+      <header class="top">
+        {isFile ? null : (
+          <a class="back" href="#/" aria-label="All conversations">
+            ←
+          </a>
+        )}
+        <div class="top-title">
+          <h1>{titleOf(place)}</h1>
+          {parent ? <a href={linkTo({ ...place, conversation: parent }, "overview")}>child run of {parent}</a> : null}
+        </div>
+        <nav class="tabs" aria-label="Views">
+          {VIEWS.map((name) => (
+            <a key={name} href={linkTo(place, name)} aria-current={view === name ? "page" : undefined}>
+              {NAMES[name]}
+            </a>
+          ))}
+        </nav>
+      </header>
+      <div class="view">
+        {view === "chat" ? <ChatView key={keyOf(place)} place={place} /> : null}
+        {view === "overview" ? <OverviewView key={keyOf(place)} place={place} /> : null}
+        {view === "timeline" ? <TimelineView key={keyOf(place)} place={place} chosen={chosenSeq()} /> : null}
+        {view === "prompt" ? (
+          <PromptView key={keyOf(place)} place={place} turn={Number(rest[0] ?? 0) || 0} round={Number(rest[1] ?? 0) || 0} />
+        ) : null}
+        <ReadingPanel place={place} />
+      </div>
+    </>
+  );
+}
+
+function keyOf(place: Place): string {
+  return JSON.stringify(place);
+}
+
+function Welcome() {
+  const answer = stored.value;
+  return (
+    <div class="empty">
+      <h1>Loopline</h1>
+      <p>
+        {answer === null
+          ? "Loading…"
+          : answer.items.length > 0
+            ? "Choose a conversation. Each shows its chat, its rounds on a time axis, every block, and for each round exactly what the model was sent."
+            : answer.writable
+              ? "There is no conversation yet. Begin one with New."
+              : "This store has no conversation."}
+      </p>
+    </div>
+  );
+}
+
+function SignIn() {
+  const key = useSignal("");
+  return (
+    <main class="sign-in">
+      <form
+        onSubmit={(event) => {
+          event.preventDefault();
+          saveKey(key.value.trim());
+          void refreshStored();
+        }}
+      >
+        <h1>Loopline</h1>
+        <p>This server needs a key. It stays in this tab, and is forgotten when the tab closes.</p>
+        <input
+          type="password"
+          autocomplete="off"
+          aria-label="Key"
+          placeholder="Key or token"
+          value={key.value}
+          onInput={(event) => {
+            key.value = event.currentTarget.value;
+          }}
+        />
+        <button type="submit" class="primary">
+          Sign in
+        </button>
+      </form>
+    </main>
+  );
+}
+
+const root = document.getElementById("page");
+if (root) {
+  root.textContent = "";
+  render(<Page />, root);
+  watchStored();
+}

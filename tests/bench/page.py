@@ -1,0 +1,176 @@
+"""Measures the web page in Chromium: the time until it can be used, scrolling 10,000 blocks, a delta on the screen.
+
+    python -m tests.bench.page
+
+Needs Chromium. All numbers are of this machine, over loopback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from playwright.sync_api import Browser, Page, sync_playwright
+from rich.console import Console
+
+from loopline import Bundle, Harness
+from loopline.harness import ReadOnlyStore, Store
+from loopline.models import Capabilities, Prompt, Reply, TextDelta
+from loopline.reader.session_files import read_session
+from loopline.server import app, reading_app
+from loopline.server.page_files import FOLDER
+from loopline.testing import Call, Say, ScriptedModel
+from loopline.timeline import ConversationKey
+from tests.support.hostile_conversation import in_thread
+from tests.support.live_server import serving
+from tests.support.page_conversations import TEA
+
+console = Console(highlight=False, width=200)
+BLOCKS = 10_000
+CALLS = 1_000
+SCREENS = 60
+DELTAS = 40
+LONG_TASKS = """() => {
+  window.longTasks = [];
+  new PerformanceObserver((list) => {
+    for (const entry of list.getEntries()) window.longTasks.push(entry.duration);
+  }).observe({ entryTypes: ["longtask"] });
+}"""
+
+
+def session(blocks: int) -> str:
+    """Return a session of so many blocks."""
+    rows: list[str] = []
+    for n in range(blocks // 5):
+        at = f"2026-05-01T{n // 3600 % 24:02}:{n // 60 % 60:02}:{n % 60:02}.000Z"
+        user = {"role": "user", "content": f"Question {n} about tea, at some length."}
+        content = [{"type": "text", "text": f"Answer {n}. " + "Tea is a plant. " * 20}]
+        reply = {"role": "assistant", "id": f"m{n}", "model": "m", "content": content}
+        rows.append(json.dumps({"type": "user", "timestamp": at, "message": user}))
+        rows.append(json.dumps({"type": "assistant", "timestamp": at, "message": reply}))
+    return "\n".join(rows)
+
+
+async def write_store(url: str) -> None:
+    """Write a conversation of `BLOCKS` blocks, and one with `CALLS` calls at once."""
+    async with Store.open(url) as store:
+        blocks = read_session(session(BLOCKS))[:BLOCKS]
+        await store.log.restore(ConversationKey(name="long"), blocks)
+    calls = [Call("tea.price", of=f"tea {n}") for n in range(CALLS)]
+    model = ScriptedModel([Say("", *calls), "Done."], strict=False)
+    async with Harness.open(TEA, store=url, model=model) as harness:
+        await harness.conversation("parallel").say("go")
+
+
+class Ticking:
+    """A model that sends the time of each delta in its text."""
+
+    name = "ticking"
+    capabilities = Capabilities(window=1_000_000)
+
+    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+        """Yield a delta every 100 ms."""
+        del prompt
+        texts: list[str] = []
+        for n in range(DELTAS):
+            await asyncio.sleep(0.1)
+            texts.append(f"tick{n}at{time.time() * 1000:.0f} ")
+            yield TextDelta(text=texts[-1])
+        yield Reply(text="".join(texts))
+
+
+def open_page(browser: Browser) -> Page:
+    page = browser.new_context(viewport={"width": 1280, "height": 860}).new_page()
+    page.add_init_script(f"({LONG_TASKS})()")
+    return page
+
+
+def measure_reading(browser: Browser, url: str) -> None:
+    """Print the time until the list can be used, and what scrolling it costs."""
+    page = open_page(browser)
+    for name, view in (
+        ("10,000 blocks", "long/timeline"),
+        ("1,000 calls at once", "parallel/overview"),
+    ):
+        times: list[float] = []
+        for _ in range(5):
+            page.goto("about:blank")
+            began = time.perf_counter()
+            page.goto(f"{url}/page/#/c/default/default/local/{view}")
+            page.wait_for_selector("[data-row], .round")
+            times.append(time.perf_counter() - began)
+        console.print(
+            f"{name}: usable after {statistics.median(times) * 1000:.0f} ms (median of 5)"
+        )
+    page.goto(f"{url}/page/#/c/default/default/local/long/timeline")
+    page.wait_for_selector(".row-line")
+    page.wait_for_timeout(500)
+    page.evaluate("window.longTasks.length = 0")
+    most = 0
+    for screen in range(SCREENS):
+        page.evaluate(
+            "share => { const list = document.querySelector('.rows'); list.scrollTop = share * list.scrollHeight }",
+            screen / SCREENS,
+        )
+        page.wait_for_timeout(60)
+        most = max(most, page.locator(".rows article").count())
+    tasks = page.evaluate("window.longTasks")
+    console.print(
+        f"scrolling: {len(tasks)} tasks over 50 ms, the longest {max(tasks, default=0):.0f} ms"
+    )
+    console.print(f"rows in the page: at most {most}")
+
+
+def measure_deltas(browser: Browser) -> None:
+    """Print how long after it was sent a delta is on the screen."""
+    guide = Bundle(id="guide", instructions="Answer.")
+    with serving(app(guide, store="memory:", model=Ticking())) as url:
+        page = open_page(browser)
+        page.goto(f"{url}/page/#/c/default/default/local/c1/chat")
+        page.get_by_label("Message", exact=True).fill("go")
+        page.evaluate(
+            """() => {
+              window.seen = new Map();
+              new MutationObserver(() => {
+                const text = document.querySelector(".item-streamed")?.textContent ?? "";
+                for (const [, n, at] of text.matchAll(/tick(\\d+)at(\\d+)/g))
+                  if (!window.seen.has(n)) window.seen.set(n, Date.now() - Number(at));
+              }).observe(document.body, { subtree: true, childList: true, characterData: true });
+            }"""
+        )
+        page.keyboard.press("Enter")
+        page.wait_for_selector(".end", timeout=60_000)
+        delays = sorted(page.evaluate("[...window.seen.values()]"))
+    console.print(
+        f"a delta on the screen: median {statistics.median(delays):.0f} ms, "
+        f"slowest of {len(delays)} {delays[-1]:.0f} ms"
+    )
+
+
+def main() -> None:
+    """Measure, and print the numbers."""
+    script = b"".join(path.read_bytes() for path in sorted(FOLDER.glob("*.js")))
+    console.print(
+        f"script: {len(script) / 1000:.0f} kB, compressed {len(gzip.compress(script)) / 1000:.1f} kB"
+    )
+    program = shutil.which("chromium") or shutil.which("chromium-browser")
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        url = f"sqlite:///{Path(folder)}/page.db"
+        in_thread(write_store(url))
+        options = ["--no-sandbox", "--disable-gpu"]
+        browser = playwright.chromium.launch(executable_path=program, args=options)
+        with serving(reading_app(ReadOnlyStore(url))) as address:
+            measure_reading(browser, address)
+        measure_deltas(browser)
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()
