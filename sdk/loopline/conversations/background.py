@@ -12,27 +12,12 @@ from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 
+from loopline import timeline as tl
 from loopline.clock import Clock, boot_id
 from loopline.errors import LooplineError, StoreError, ToolError
 from loopline.files import WorkspaceLimits, file_bodies, sort_changes
 from loopline.models import Json, well_formed
 from loopline.react import render_result
-from loopline.timeline import (
-    BACKGROUND_STARTED,
-    BackgroundResult,
-    BackgroundWork,
-    Block,
-    Body,
-    ConversationKey,
-    CustomEvent,
-    Entry,
-    FileBody,
-    Recorder,
-    Timeline,
-    TimelineLog,
-    open_timeline,
-    parent_name,
-)
 from loopline.tools import BackgroundCall, Outcome, Work
 
 MOST_AT_ONCE = 16
@@ -44,7 +29,7 @@ INTERRUPTED = (
 )
 
 _logger = logging.getLogger("loopline")
-_Make = Callable[[Timeline], Sequence[Body]]
+_Make = Callable[[tl.Timeline], Sequence[tl.Body]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +72,7 @@ class _Started:
     until: datetime
 
     @classmethod
-    def of(cls, call_id: str, block: Block, data: Json) -> _Started | None:
+    def of(cls, call_id: str, block: tl.Block, data: Json) -> _Started | None:
         """Parse the event of a started call, None if another author used the same event name."""
         match data:
             case {"owner": str(owner), "until": str(until), "tool": str(tool)}:
@@ -105,13 +90,13 @@ class _Started:
 class BackgroundCalls:
     """The background calls of one harness. Closing it ends all of them as interrupted."""
 
-    def __init__(self, log: TimelineLog, clock: Clock) -> None:
+    def __init__(self, log: tl.TimelineLog, clock: Clock) -> None:
         self._log = log
         self._clock = clock
-        self._tasks: dict[tuple[ConversationKey, str], asyncio.Task[None]] = {}
-        self._recorders: Mapping[ConversationKey, Recorder] = {}
+        self._tasks: dict[tuple[tl.ConversationKey, str], asyncio.Task[None]] = {}
+        self._recorders: Mapping[tl.ConversationKey, tl.Recorder] = {}
 
-    def follow(self, recorders: Mapping[ConversationKey, Recorder]) -> None:
+    def follow(self, recorders: Mapping[tl.ConversationKey, tl.Recorder]) -> None:
         """Remember the recorders of the running turns, through which results are recorded while a turn runs."""
         self._recorders = recorders
 
@@ -121,7 +106,7 @@ class BackgroundCalls:
         Raises:
             ToolError: too many calls run in the background, or the call belongs to a child run, which ends with its turn.
         """
-        if parent_name(call.conversation.name) is not None:
+        if tl.parent_name(call.conversation.name) is not None:
             raise ToolError("a child run ends with its turn: call it without background")
         if len(self._tasks) >= MOST_AT_ONCE:
             raise ToolError(f"{MOST_AT_ONCE} calls go on in the background already: wait for one")
@@ -132,28 +117,28 @@ class BackgroundCalls:
         data: Json = {"owner": str(_Owner.here()), "until": until.isoformat(), "tool": call.tool}
         return Outcome(
             text=f"{call.call_id} goes on in the background. Its result comes as a message; go on without it.",
-            bodies=(CustomEvent(name=BACKGROUND_STARTED, data=data, call_id=call.call_id),),
+            bodies=(tl.CustomEvent(name=tl.BACKGROUND_STARTED, data=data, call_id=call.call_id),),
         )
 
-    async def settle(self, conversation: ConversationKey, timeline: Timeline) -> None:
+    async def settle(self, conversation: tl.ConversationKey, timeline: tl.Timeline) -> None:
         """Record a result for each call whose process has gone, and fold it into `timeline`."""
-        if parent_name(conversation.name) is not None:
+        if tl.parent_name(conversation.name) is not None:
             return
         for started in self._find_started(timeline):
             if (conversation, started.call_id) in self._tasks or not self._is_lost(started):
                 continue
             text = INTERRUPTED.format(call_id=started.call_id, tool=started.tool)
-            result = BackgroundResult(
+            result = tl.BackgroundResult(
                 call_id=started.call_id, tool=started.tool, text=text, ok=False
             )
-            entry = Entry(body=result, turn=started.turn)
+            entry = tl.Entry(body=result, turn=started.turn)
             key = _key(started.call_id)
             appended = self._log.append(conversation, [entry], seen=timeline.seq, key=key)
             timeline.extend(await appended)
 
-    def _find_started(self, timeline: Timeline) -> Sequence[_Started]:
+    def _find_started(self, timeline: tl.Timeline) -> Sequence[_Started]:
         """Return the calls that have started in the background and have no result."""
-        work = timeline.fold(BackgroundWork, "background", BackgroundWork)
+        work = timeline.fold(tl.BackgroundWork, "background", tl.BackgroundWork)
         work.extend(timeline.after(work.seq))
         begun = [_Started.of(call_id, *start) for call_id, start in work.calls.items()]
         return [started for started in begun if started is not None]
@@ -192,8 +177,8 @@ class BackgroundCalls:
         summary = await self._log.find(call.conversation)
         if summary is None:
             return  # it was forgotten
-        result = BackgroundResult(call_id=call.call_id, tool=call.tool, text=text, ok=False)
-        entry = Entry(body=result, turn=call.turn)
+        result = tl.BackgroundResult(call_id=call.call_id, tool=call.tool, text=text, ok=False)
+        entry = tl.Entry(body=result, turn=call.turn)
         await self._log.append(
             call.conversation, [entry], seen=summary.head, key=_key(call.call_id)
         )
@@ -208,16 +193,16 @@ class BackgroundCalls:
         async with self._log.lease(call.conversation) as term:
             if await self._log.find(call.conversation) is None:
                 return  # it was forgotten
-            timeline = await open_timeline(self._log, call.conversation)
-            entries = [Entry(body=body, turn=call.turn) for body in make(timeline)]
+            timeline = await tl.open_timeline(self._log, call.conversation)
+            entries = [tl.Entry(body=body, turn=call.turn) for body in make(timeline)]
             await self._log.append(
                 call.conversation, entries, seen=timeline.seq, term=term, key=_key(call.call_id)
             )
 
 
-def _bodies(call: BackgroundCall, outcome: Outcome, timeline: Timeline) -> Sequence[Body]:
+def _bodies(call: BackgroundCall, outcome: Outcome, timeline: tl.Timeline) -> Sequence[tl.Body]:
     """Build the bodies of a result: its files, its artifact and its text. Leaves the files out if they cannot be recorded."""
-    files: list[FileBody] = []
+    files: list[tl.FileBody] = []
     limits = outcome.file_limits or WorkspaceLimits()
     changes, refused = sort_changes(timeline, call.turn, outcome.files, limits=limits)
     failed = outcome.failed or bool(refused)
@@ -236,7 +221,7 @@ def _bodies(call: BackgroundCall, outcome: Outcome, timeline: Timeline) -> Seque
         before=f"{lead}\n",
         after=well_formed(problem),
     )
-    result = BackgroundResult(
+    result = tl.BackgroundResult(
         call_id=call.call_id,
         tool=call.tool,
         text=rendered.text,

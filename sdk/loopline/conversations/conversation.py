@@ -20,6 +20,7 @@ from typing import Any, Generic, Literal, Unpack, get_args, overload
 from msgspec import structs
 from typing_extensions import TypeForm, TypeVar
 
+from loopline import timeline as tl
 from loopline.conversations.interrupts import InterruptQueue, Receipt, check_message_text, check_own
 from loopline.conversations.submission import (
     QUEUED,
@@ -54,36 +55,11 @@ from loopline.react import (
 from loopline.reader import ConversationReader, Reader, check_name
 from loopline.redaction.redaction import Redactor, redact_text
 from loopline.tasks import finish
-from loopline.timeline import (
-    NEW_TURN,
-    ApprovalMode,
-    ApprovalRules,
-    Block,
-    BodyUnion,
-    ConversationKey,
-    Entry,
-    Feedback,
-    GrantedRule,
-    ModeChanged,
-    Reaction,
-    Timeline,
-    TimelineLog,
-    TurnResult,
-    UserAttachment,
-    UserFollowup,
-    UserPrompt,
-    UserRecalled,
-    UserSteer,
-    UserStop,
-    open_timeline,
-    to_utc,
-    turn_number,
-)
 from loopline.timeline.attachments import content
 from loopline.timeline.log import check_not_forgotten
 
 
-async def free_fork_name(log: TimelineLog, conversation: ConversationKey) -> str:
+async def free_fork_name(log: tl.TimelineLog, conversation: tl.ConversationKey) -> str:
     """Return the first unused name for a fork. The name of a forgotten conversation counts as used."""
     number = 0
     while True:
@@ -108,7 +84,7 @@ class InputChecks:
 
     async def attachments(
         self, text: str, attachments: AttachmentInput | Sequence[AttachmentInput]
-    ) -> Sequence[UserAttachment]:
+    ) -> Sequence[tl.UserAttachment]:
         """Check the text and the files of a message, and return the files as bodies to record.
 
         Raises:
@@ -125,7 +101,7 @@ class InputChecks:
             await asyncio.to_thread(self._check_documents, files)
         return files
 
-    def _check_documents(self, files: Sequence[UserAttachment]) -> None:
+    def _check_documents(self, files: Sequence[tl.UserAttachment]) -> None:
         """Check that no document holds a text that must be redacted: the bytes of a document cannot be edited.
 
         Raises:
@@ -145,8 +121,10 @@ Out = TypeVar("Out")
 
 Attachments = AttachmentInput | Sequence[AttachmentInput]
 BUSY_POLICIES: tuple[WhenBusy, ...] = ("queue", "followup", "steer", "reject")
-_INPUTS = BodyUnion[UserPrompt | UserFollowup | UserSteer](UserPrompt | UserFollowup | UserSteer)
-REACTIONS: tuple[Reaction | None, ...] = ("ok", "not_ok", "neutral", None)
+_INPUTS = tl.BodyUnion[tl.UserPrompt | tl.UserFollowup | tl.UserSteer](
+    tl.UserPrompt | tl.UserFollowup | tl.UserSteer
+)
+REACTIONS: tuple[tl.Reaction | None, ...] = ("ok", "not_ok", "neutral", None)
 
 
 class Conversation(ConversationReader, Generic[T_co]):
@@ -158,18 +136,18 @@ class Conversation(ConversationReader, Generic[T_co]):
 
     def __init__(
         self,
-        log: TimelineLog,
-        conversation: ConversationKey,
+        log: tl.TimelineLog,
+        conversation: tl.ConversationKey,
         *,
         turns: Turns,
-        reader: Callable[[ConversationKey], Awaitable[Reader]],
+        reader: Callable[[tl.ConversationKey], Awaitable[Reader]],
         checks: InputChecks | None = None,
     ) -> None:
         super().__init__(log, conversation, reader)
         self._checks = checks or InputChecks()
         self._turns = turns
-        self._tasks: set[asyncio.Task[TurnResult[Any]]] = set()
-        self._first_mode: ModeChanged | None = None
+        self._tasks: set[asyncio.Task[tl.TurnResult[Any]]] = set()
+        self._first_mode: tl.ModeChanged | None = None
         self.interrupts: InterruptQueue = InterruptQueue(
             log, conversation, turns, self._checks.approvals
         )
@@ -183,7 +161,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         when_busy: WhenBusy = "queue",
         output_type: None = None,
         **limits: Unpack[Limits],
-    ) -> TurnResult[T_co]: ...
+    ) -> tl.TurnResult[T_co]: ...
     @overload
     async def say(
         self,
@@ -193,7 +171,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         when_busy: WhenBusy = "queue",
         output_type: TypeForm[Out],
         **limits: Unpack[Limits],
-    ) -> TurnResult[Out]: ...
+    ) -> tl.TurnResult[Out]: ...
     async def say(
         self,
         text: str,
@@ -202,7 +180,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         when_busy: WhenBusy = "queue",
         output_type: object = None,
         **limits: Unpack[Limits],
-    ) -> TurnResult[Any]:
+    ) -> tl.TurnResult[Any]:
         """Send a message, with files by path or as values, and return the result of its turn.
 
         While another turn of the conversation runs, "queue" waits for it, "followup" and "steer" add the message to
@@ -322,7 +300,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         output_type: None = None,
         any_bundle: bool = False,
         **limits: Unpack[Limits],
-    ) -> TurnResult[T_co]: ...
+    ) -> tl.TurnResult[T_co]: ...
     @overload
     async def resume(
         self,
@@ -331,7 +309,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         output_type: TypeForm[Out],
         any_bundle: bool = False,
         **limits: Unpack[Limits],
-    ) -> TurnResult[Out]: ...
+    ) -> tl.TurnResult[Out]: ...
     async def resume(
         self,
         values: Mapping[str, Json] | None = None,
@@ -339,7 +317,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         output_type: object = None,
         any_bundle: bool = False,
         **limits: Unpack[Limits],
-    ) -> TurnResult[Any]:
+    ) -> tl.TurnResult[Any]:
         """Continue the turn that was cut off or is paused, or start one that was never started.
 
         `values` are the user's answers to waiting calls, by call id. For an approval it is True or False, or a dict: with
@@ -383,7 +361,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         """Resume as `resume` does, and return once the answers are stored; the turn runs in the background."""
         resumption = Resumption(values, output_type_of(output_type), limits)
         number = await self._answer(resumption)
-        timeline = await open_timeline(self._log, self.conversation)
+        timeline = await tl.open_timeline(self._log, self.conversation)
         receipt = Receipt(timeline.seq, number or turn_to_continue(timeline))
         return Submission(receipt, self._start(self._run_again(resumption, number)))
 
@@ -436,7 +414,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         """
         check_own(self.conversation)
         was_run_here, head = await self._turns.stop(self.conversation)
-        timeline = await open_timeline(self._log, self.conversation)
+        timeline = await tl.open_timeline(self._log, self.conversation)
         own = self._turns.sender
         turns = [
             turn
@@ -444,18 +422,20 @@ class Conversation(ConversationReader, Generic[T_co]):
             if (turn.header is not None or not was_run_here or sender_of(turn) == own)
             and (turn.prompt is None or turn.prompt.seq <= head)
         ]
-        entries = list[Entry]()
+        entries = list[tl.Entry]()
         for turn in turns:
             if turn.header is None and turn.prompt is not None:
-                entries.append(Entry(body=UserRecalled(said=turn.prompt.seq), turn=turn.number))
-            entries.append(Entry(body=UserStop(), turn=turn.number))
+                entries.append(
+                    tl.Entry(body=tl.UserRecalled(said=turn.prompt.seq), turn=turn.number)
+                )
+            entries.append(tl.Entry(body=tl.UserStop(), turn=turn.number))
         if entries:  # at once: else the next turn begins when the one before it is stopped
             await self._log.append(self.conversation, entries, seen=timeline.seq)
             await self._turns.end_stopped(self.conversation)
         return was_run_here or bool(turns)
 
     async def feedback(
-        self, turn: str, reaction: Reaction | None, *, text: str = "", ts: datetime | None = None
+        self, turn: str, reaction: tl.Reaction | None, *, text: str = "", ts: datetime | None = None
     ) -> Receipt:
         """Rate a turn; the newest reaction counts, and None removes it.
 
@@ -468,23 +448,24 @@ class Conversation(ConversationReader, Generic[T_co]):
         check_text(text, self._checks.caps)
         summary = await self._log.find(self.conversation)
         turns = summary.turns if summary else 0
-        number = turn_number(turn)
+        number = tl.turn_number(turn)
         if not 1 <= number <= turns:
             names = "turn_1" if turns == 1 else f"turn_1 to turn_{turns}" if turns else "none"
             raise LooplineError(f"no turn {turn!r}: here {'is' if turns == 1 else 'are'} {names}")
         if reaction not in REACTIONS:
             raise LooplineError(f"no reaction {reaction!r}: ok, not_ok, neutral or None")
         return await self.interrupts.append(
-            Feedback(reaction=reaction, text=well_formed(text), rated_at=ts and to_utc(ts)), number
+            tl.Feedback(reaction=reaction, text=well_formed(text), rated_at=ts and tl.to_utc(ts)),
+            number,
         )
 
-    async def mode(self) -> ApprovalMode:
+    async def mode(self) -> tl.ApprovalMode:
         """Return what happens to calls that need approval."""
         if self._first_mode is not None:
             return self._first_mode.mode
-        return (await open_timeline(self._log, self.conversation)).mode
+        return (await tl.open_timeline(self._log, self.conversation)).mode
 
-    async def set_mode(self, mode: ApprovalMode) -> None:
+    async def set_mode(self, mode: tl.ApprovalMode) -> None:
         """Change what happens to calls that need approval, from now on, also in the turn that runs.
 
         "ask" asks the user, "accept_reads" does not ask about reads, and "deny" denies these calls. "plan" denies every call
@@ -494,9 +475,9 @@ class Conversation(ConversationReader, Generic[T_co]):
         Raises:
             LooplineError: the mode is unknown, or it is "accept_reads" and the bundle permits no rules.
         """
-        if mode not in get_args(ApprovalMode):
+        if mode not in get_args(tl.ApprovalMode):
             raise LooplineError(
-                f"no mode {mode!r}: it must be {' or '.join(get_args(ApprovalMode))}"
+                f"no mode {mode!r}: it must be {' or '.join(get_args(tl.ApprovalMode))}"
             )
         if mode == "accept_reads" and self._checks.approvals.rules == "none":
             raise LooplineError(
@@ -505,13 +486,13 @@ class Conversation(ConversationReader, Generic[T_co]):
         check_own(self.conversation)
         summary = await self._log.find(self.conversation)
         if summary is None:
-            self._first_mode = ModeChanged(mode=mode)
+            self._first_mode = tl.ModeChanged(mode=mode)
         else:
-            await self.interrupts.append(ModeChanged(mode=mode), summary.turns)
+            await self.interrupts.append(tl.ModeChanged(mode=mode), summary.turns)
 
-    async def rules(self) -> Sequence[GrantedRule]:
+    async def rules(self) -> Sequence[tl.GrantedRule]:
         """Return the rules by which calls run without a question here, oldest first."""
-        return await ApprovalRules(self._log).of(self.conversation, self._turns.clock.now())
+        return await tl.ApprovalRules(self._log).of(self.conversation, self._turns.clock.now())
 
     async def revoke_rule(self, rule_id: str) -> None:
         """Revoke a rule, also one of the user's other conversations. Calls that have started go on.
@@ -519,7 +500,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         Raises:
             LooplineError: no such rule counts here.
         """
-        rules = ApprovalRules(self._log)
+        rules = tl.ApprovalRules(self._log)
         await rules.revoke(self.conversation, rule_id, self._turns.clock.now())
 
     async def fork(self, *, seq: int, name: str = "") -> Conversation[T_co]:
@@ -560,20 +541,20 @@ class Conversation(ConversationReader, Generic[T_co]):
         files = await self._checks.attachments(text, attachments)
         return Message(text=text, files=files, when_busy=when_busy, limits=limits, output=output)
 
-    async def _say(self, message: Message) -> TurnResult[Any]:
+    async def _say(self, message: Message) -> tl.TurnResult[Any]:
         self._turns.check_bundle()
         body = self._prompt(message)
         self._turns.check_outside(self.conversation)
         earlier = await self._find_earlier_receipt(message) if message.key else None
         receipts = [] if earlier is None else [earlier]
-        began: Sequence[Block] | None = None
+        began: Sequence[tl.Block] | None = None
         wait = message.when_busy == "queue" or earlier is not None
         if wait and not receipts:
             receipt, blocks = await self._store(body, message)
             receipts.append(receipt)
             began = blocks if receipt.seq == 1 else None
 
-        async def choose(timeline: Timeline) -> int:
+        async def choose(timeline: tl.Timeline) -> int:
             """Return the number of the message's turn, storing the message now unless it was stored before."""
             if not receipts:
                 receipt, _ = await self._store(body, message)
@@ -612,7 +593,7 @@ class Conversation(ConversationReader, Generic[T_co]):
 
     async def _run_or_queue(
         self, request: Request, message: Message, receipts: Sequence[Receipt]
-    ) -> TurnResult[Any]:
+    ) -> tl.TurnResult[Any]:
         """Run the turn of a message at once, or queue it if it had to be stored before the conversation turned out to be busy.
 
         A stored message is the prompt of a turn, so it cannot join another turn. With "reject" it is recalled.
@@ -629,7 +610,7 @@ class Conversation(ConversationReader, Generic[T_co]):
                 raise
             return await self._turns.run(structs.replace(request, wait=True))
 
-    def _prompt(self, message: Message) -> UserPrompt:
+    def _prompt(self, message: Message) -> tl.UserPrompt:
         """Build the prompt body of a message.
 
         Raises:
@@ -639,7 +620,7 @@ class Conversation(ConversationReader, Generic[T_co]):
             raise LooplineError(
                 f"when_busy is {message.when_busy!r}: it must be {' or '.join(BUSY_POLICIES)}"
             )
-        return UserPrompt(
+        return tl.UserPrompt(
             text=check_message_text(message.text),
             limits=stored_limits(check_limits(message.limits)),
             output=message.output.schema if message.output else None,
@@ -650,7 +631,7 @@ class Conversation(ConversationReader, Generic[T_co]):
     async def _withdraw(self, receipts: Sequence[Receipt]) -> None:
         """Recall a message whose turn has not started, because its sender no longer waits."""
         for receipt in receipts:
-            timeline = await open_timeline(self._log, self.conversation)
+            timeline = await tl.open_timeline(self._log, self.conversation)
             if receipt.seq in timeline.pending and timeline.turn(receipt.turn).header is None:
                 await self.recall(receipt)
 
@@ -676,17 +657,19 @@ class Conversation(ConversationReader, Generic[T_co]):
             message.on_receipt(receipt)
         return receipt
 
-    async def _store(self, body: UserPrompt, message: Message) -> tuple[Receipt, Sequence[Block]]:
+    async def _store(
+        self, body: tl.UserPrompt, message: Message
+    ) -> tuple[Receipt, Sequence[tl.Block]]:
         """Store the message as the prompt of a new turn. Returns its receipt and all blocks that this process had not read."""
         receipt, blocks = await self.interrupts.append_input(
-            body, NEW_TURN, message.files, key=message.key, mode=self._first_mode
+            body, tl.NEW_TURN, message.files, key=message.key, mode=self._first_mode
         )
         self._first_mode = None
         if message.on_receipt is not None:
             message.on_receipt(receipt)
         return receipt, blocks
 
-    async def _join(self, message: Message) -> TurnResult[Any] | None:
+    async def _join(self, message: Message) -> tl.TurnResult[Any] | None:
         """Add the message to the running turn and return the result of the turn that took it, None if it was too late."""
         kind: Literal["followup", "steer"] = "steer" if message.when_busy == "steer" else "followup"
         receipt = await self.interrupts.add(kind, message.text, message.files, key=message.key)
@@ -701,7 +684,7 @@ class Conversation(ConversationReader, Generic[T_co]):
             outcome = await self._turns.outcome(self.conversation, receipt.seq, reads)
         return outcome or build_stopped_result(receipt.turn_id)
 
-    async def _resume(self, resumption: Resumption) -> TurnResult[Any]:
+    async def _resume(self, resumption: Resumption) -> tl.TurnResult[Any]:
         return await self._run_again(resumption, await self._answer(resumption))
 
     async def _answer(self, resumption: Resumption) -> int:
@@ -716,16 +699,16 @@ class Conversation(ConversationReader, Generic[T_co]):
         if not resumption.values:
             return 0
         if not resumption.any_bundle:
-            timeline = await open_timeline(self._log, self.conversation)
+            timeline = await tl.open_timeline(self._log, self.conversation)
             for turn in timeline.resumable:
                 await order.check(timeline, turn)
         return await self.interrupts.answer_paused(resumption.values, self._checks.caps)
 
-    async def _run_again(self, resumption: Resumption, number: int) -> TurnResult[Any]:
+    async def _run_again(self, resumption: Resumption, number: int) -> tl.TurnResult[Any]:
         """Run the turn of that number; 0 means the turn that `resume` continues."""
         chosen = number
 
-        async def choose(timeline: Timeline) -> int:
+        async def choose(timeline: tl.Timeline) -> int:
             nonlocal chosen
             chosen = number or turn_to_continue(timeline)
             return chosen
@@ -743,13 +726,13 @@ class Conversation(ConversationReader, Generic[T_co]):
             return await self._turns.run(request)
         except StoppedInQueue:
             check_not_forgotten(self.conversation, await self._log.forgotten(self.conversation))
-            open_turns = (await open_timeline(self._log, self.conversation)).open_turns
+            open_turns = (await tl.open_timeline(self._log, self.conversation)).open_turns
             if not chosen and not open_turns:
                 raise
             return await self._turns.result_of_stopped(request, chosen or open_turns[0].number)
 
     async def _stream(
-        self, run: Callable[[EventSink], Coroutine[Any, Any, TurnResult[Any]]]
+        self, run: Callable[[EventSink], Coroutine[Any, Any, tl.TurnResult[Any]]]
     ) -> AsyncIterator[Event]:
         mailbox = Mailbox()
         task = self._start(run(mailbox.put))
@@ -758,13 +741,15 @@ class Conversation(ConversationReader, Generic[T_co]):
             yield event
         await task
 
-    def _start(self, run: Coroutine[Any, Any, TurnResult[Any]]) -> asyncio.Task[TurnResult[Any]]:
+    def _start(
+        self, run: Coroutine[Any, Any, tl.TurnResult[Any]]
+    ) -> asyncio.Task[tl.TurnResult[Any]]:
         task = asyncio.create_task(run)
         self._tasks.add(task)
         task.add_done_callback(self._discard_task)
         return task
 
-    def _discard_task(self, task: asyncio.Task[TurnResult[Any]]) -> None:
+    def _discard_task(self, task: asyncio.Task[tl.TurnResult[Any]]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # also raised to a caller that still iterates; the log has it in any case

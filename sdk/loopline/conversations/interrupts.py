@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
+from loopline import timeline as tl
 from loopline.clock import Clock
 from loopline.errors import ConflictError, LooplineError
 from loopline.files import AttachmentCaps, check_values, with_unique_names
@@ -23,41 +24,10 @@ from loopline.react import (
     stored_limits,
     stored_settings,
 )
-from loopline.timeline import (
-    Block,
-    Body,
-    BodyUnion,
-    ConversationKey,
-    Entry,
-    Feedback,
-    HeadMoved,
-    ModeChanged,
-    ProxiedCall,
-    RoundStart,
-    Sender,
-    Timeline,
-    TimelineLog,
-    ToolCalled,
-    ToolPending,
-    ToolQuestion,
-    Turn,
-    UserAnswer,
-    UserAttachment,
-    UserFollowup,
-    UserPrompt,
-    UserRecalled,
-    UserSteer,
-    encode_checked,
-    input_seq_of,
-    open_calls,
-    open_timeline,
-    parent_name,
-    turn_id,
-)
 
-_SETTLING = BodyUnion[UserRecalled | RoundStart](UserRecalled | RoundStart)
-_FILES = BodyUnion[UserAttachment](UserAttachment)
-_CALLS = BodyUnion[ToolCalled | ProxiedCall](ToolCalled | ProxiedCall)
+_SETTLING = tl.BodyUnion[tl.UserRecalled | tl.RoundStart](tl.UserRecalled | tl.RoundStart)
+_FILES = tl.BodyUnion[tl.UserAttachment](tl.UserAttachment)
+_CALLS = tl.BodyUnion[tl.ToolCalled | tl.ProxiedCall](tl.ToolCalled | tl.ProxiedCall)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +40,18 @@ class Receipt:
     @property
     def turn_id(self) -> str:
         """The turn's name in refs."""
-        return turn_id(self.turn)
+        return tl.turn_id(self.turn)
 
 
 class LocalTurns(Protocol):
     """The running turns of this process, and the sender of its inputs."""
 
     @property
-    def sender(self) -> Sender | None:
+    def sender(self) -> tl.Sender | None:
         """The sender of the inputs, None without a bundle."""
         ...
 
-    def steer(self, conversation: ConversationKey, seq: int) -> None:
+    def steer(self, conversation: tl.ConversationKey, seq: int) -> None:
         """Wake the conversation's running turn for the steer that is stored at `seq`."""
         ...
 
@@ -90,7 +60,7 @@ class LocalTurns(Protocol):
         """The clock of the turns."""
         ...
 
-    def last_seq(self, conversation: ConversationKey) -> int | None:
+    def last_seq(self, conversation: tl.ConversationKey) -> int | None:
         """Return the last seq of the conversation that this process has read, None if it has read none."""
         ...
 
@@ -100,8 +70,8 @@ class InterruptQueue:
 
     def __init__(
         self,
-        log: TimelineLog,
-        conversation: ConversationKey,
+        log: tl.TimelineLog,
+        conversation: tl.ConversationKey,
         turns: LocalTurns,
         limits: ApprovalLimits = DEFAULT_APPROVALS,
     ) -> None:
@@ -115,7 +85,7 @@ class InterruptQueue:
         self,
         kind: Literal["followup", "steer"],
         text: str,
-        files: Sequence[UserAttachment] = (),
+        files: Sequence[tl.UserAttachment] = (),
         *,
         key: str = "",
     ) -> Receipt:
@@ -132,7 +102,7 @@ class InterruptQueue:
             action = "steer" if kind == "steer" else "follow up"
             raise LooplineError(f"there is nothing to {action}: say something first")
         turn = summary.turns
-        make = UserSteer if kind == "steer" else UserFollowup
+        make = tl.UserSteer if kind == "steer" else tl.UserFollowup
         body = make(text=check_message_text(text), sender=self._turns.sender)
         if files:
             attached = await self._log.read(
@@ -144,13 +114,13 @@ class InterruptQueue:
             self._turns.steer(self._conversation, receipt.seq)
         return receipt
 
-    async def questions(self) -> Sequence[ToolQuestion]:
+    async def questions(self) -> Sequence[tl.ToolQuestion]:
         """Return the unanswered questions of running calls."""
         return [question for _, question in await self.question_blocks()]
 
-    async def question_blocks(self) -> Sequence[tuple[Block, ToolQuestion]]:
+    async def question_blocks(self) -> Sequence[tuple[tl.Block, tl.ToolQuestion]]:
         """Return the unanswered questions of running calls, with their blocks."""
-        return questions_of(await open_timeline(self._log, self._conversation))
+        return questions_of(await tl.open_timeline(self._log, self._conversation))
 
     async def answer(self, call_id: str, value: Json) -> bool:
         """Answer the question of a running call in any process. None declines.
@@ -161,11 +131,13 @@ class InterruptQueue:
             LooplineError: no such call waits for an answer, no process runs its turn, or the call awaits approval and the
                 value is not an answer to that.
         """
-        body = UserAnswer(call_id=call_id, value=well_formed_json(value), sender=self._turns.sender)
-        encode_checked(body)
+        body = tl.UserAnswer(
+            call_id=call_id, value=well_formed_json(value), sender=self._turns.sender
+        )
+        tl.encode_checked(body)
         asked = 0
 
-        def entries(timeline: Timeline) -> Sequence[Entry]:
+        def entries(timeline: tl.Timeline) -> Sequence[tl.Entry]:
             nonlocal asked
             blocks = questions_of(timeline)
             questions = {question.call_id: (block, question) for block, question in blocks}
@@ -176,7 +148,7 @@ class InterruptQueue:
                     rule = (
                         [] if value is None else self._rules(timeline, block.turn, question, value)
                     )
-                    return [Entry(body=body, turn=block.turn), *rule]
+                    return [tl.Entry(body=body, turn=block.turn), *rule]
             if asked:
                 return []
             call_ids = ", ".join(questions) or "none does"
@@ -188,7 +160,7 @@ class InterruptQueue:
 
     async def _is_left(self) -> bool:
         """Return whether a turn was started and has neither an end nor a running process."""
-        if not (await open_timeline(self._log, self._conversation)).resumable:
+        if not (await tl.open_timeline(self._log, self._conversation)).resumable:
             return False
         try:
             async with self._log.lease(self._conversation, wait=False):
@@ -207,18 +179,18 @@ class InterruptQueue:
             AttachmentError: the values are too large.
         """
         bodies = {
-            call_id: UserAnswer(
+            call_id: tl.UserAnswer(
                 call_id=call_id, value=well_formed_json(value), sender=self._turns.sender
             )
             for call_id, value in values.items()
         }
         number = 0
 
-        def entries(timeline: Timeline) -> Sequence[Entry]:
+        def entries(timeline: tl.Timeline) -> Sequence[tl.Entry]:
             nonlocal number
             turn = _asking_turn(timeline, values)
             number = turn.number
-            rules = list[Entry]()
+            rules = list[tl.Entry]()
             if turn.stopped:
                 return []
             for call_id, value in values.items():
@@ -226,14 +198,14 @@ class InterruptQueue:
                     raise LooplineError(f"{call_id} has been answered already")
                 rules += self._rules(timeline, number, turn.pending[call_id], value)
             check_values(values, caps)
-            return [*(Entry(body=body, turn=number) for body in bodies.values()), *rules]
+            return [*(tl.Entry(body=body, turn=number) for body in bodies.values()), *rules]
 
         await self._append_at_head(entries)
         return number
 
     def _rules(
-        self, timeline: Timeline, turn: int, asked: ToolPending | ToolQuestion, value: Json
-    ) -> list[Entry]:
+        self, timeline: tl.Timeline, turn: int, asked: tl.ToolPending | tl.ToolQuestion, value: Json
+    ) -> list[tl.Entry]:
         """Check the answer to a call, and return the rule that it grants, if it grants one.
 
         Raises:
@@ -255,17 +227,17 @@ class InterruptQueue:
             )
         now = self._turns.clock.now()
         rule = make_rule(asked.call_id, call, answer.rule, self._limits, now)
-        return [Entry(body=rule, turn=turn)]
+        return [tl.Entry(body=rule, turn=turn)]
 
-    async def _append_at_head(self, entries: Callable[[Timeline], Sequence[Entry]]) -> bool:
+    async def _append_at_head(self, entries: Callable[[tl.Timeline], Sequence[tl.Entry]]) -> bool:
         """Append the entries that `entries` computes from all blocks before them. Returns whether there were any."""
-        timeline = await open_timeline(self._log, self._conversation)
+        timeline = await tl.open_timeline(self._log, self._conversation)
         while appended := entries(timeline):
             try:
                 await self._log.append(
                     self._conversation, appended, seen=timeline.seq, at_head=True
                 )
-            except HeadMoved:
+            except tl.HeadMoved:
                 timeline.extend(await self._log.read(self._conversation, after=timeline.seq))
             else:
                 return True
@@ -273,21 +245,21 @@ class InterruptQueue:
 
     async def recall(self, receipt: Receipt) -> bool:
         """Take a message back, unless a round has taken it; return whether it was taken back."""
-        receipt_of_recall = await self.append(UserRecalled(said=receipt.seq), receipt.turn)
+        receipt_of_recall = await self.append(tl.UserRecalled(said=receipt.seq), receipt.turn)
         blocks = await self._log.read(self._conversation, after=receipt.seq)
         for block, body in _SETTLING.among(blocks):
             match body:
-                case UserRecalled(said=said):
+                case tl.UserRecalled(said=said):
                     if said == receipt.seq:
                         return block.seq == receipt_of_recall.seq  # else it was taken back before
-                case RoundStart(takes=takes):
+                case tl.RoundStart(takes=takes):
                     if receipt.seq in takes:
                         return False
         return False
 
-    async def pending(self) -> Sequence[Block]:
+    async def pending(self) -> Sequence[tl.Block]:
         """Return the messages that no round has taken and that were not recalled, in order."""
-        timeline = await open_timeline(self._log, self._conversation)
+        timeline = await tl.open_timeline(self._log, self._conversation)
         return list(timeline.pending.values())
 
     async def receipt_of(self, key: str) -> Receipt | None:
@@ -296,11 +268,11 @@ class InterruptQueue:
         if last is None:
             return None
         for block in await self._log.read(self._conversation, after=last - 1, limit=1):
-            return Receipt(input_seq_of(block) or block.seq, block.turn)
+            return Receipt(tl.input_seq_of(block) or block.seq, block.turn)
         return None  # the conversation was forgotten
 
     async def append(
-        self, body: Body, turn: int, files: Sequence[UserAttachment] = (), *, key: str = ""
+        self, body: tl.Body, turn: int, files: Sequence[tl.UserAttachment] = (), *, key: str = ""
     ) -> Receipt:
         """Append the user's input with its files in one transaction.
 
@@ -314,25 +286,25 @@ class InterruptQueue:
 
     async def append_input(
         self,
-        body: Body,
+        body: tl.Body,
         turn: int,
-        files: Sequence[UserAttachment],
+        files: Sequence[tl.UserAttachment],
         *,
         key: str,
-        mode: ModeChanged | None = None,
-    ) -> tuple[Receipt, Sequence[Block]]:
+        mode: tl.ModeChanged | None = None,
+    ) -> tuple[Receipt, Sequence[tl.Block]]:
         """Append as `append` does. Returns the receipt and all blocks after the last one that this process has read.
 
         The `mode` is appended with the input. If the key was used before, the blocks are empty.
         """
-        if not isinstance(body, Feedback):
+        if not isinstance(body, tl.Feedback):
             check_own(self._conversation)
         last_seq = self._turns.last_seq(self._conversation)
         if last_seq is None:
             summary = await self._log.find(self._conversation)
             last_seq = summary.head if summary else 0
         bodies = (body, *files) if mode is None else (body, *files, mode)
-        entries = [Entry(body=entry_body, turn=turn) for entry_body in bodies]
+        entries = [tl.Entry(body=entry_body, turn=turn) for entry_body in bodies]
         blocks = await self._log.append(self._conversation, entries, seen=last_seq, key=key)
         first = await self.receipt_of(key) if key else None
         if first is not None:
@@ -341,18 +313,18 @@ class InterruptQueue:
         return Receipt(block.seq, block.turn), blocks
 
 
-def questions_of(timeline: Timeline) -> list[tuple[Block, ToolQuestion]]:
+def questions_of(timeline: tl.Timeline) -> list[tuple[tl.Block, tl.ToolQuestion]]:
     """Return the unanswered questions of open calls with their blocks. Calls of an ended turn are left out."""
     turns = {turn.number for turn in timeline.open_turns}
-    questions = open_calls.find_unanswered(block for block in timeline if block.turn in turns)
+    questions = tl.open_calls.find_unanswered(block for block in timeline if block.turn in turns)
     return list(questions.values())
 
 
 def _asked_call(
-    timeline: Timeline, turn: int, asked: ToolPending | ToolQuestion
+    timeline: tl.Timeline, turn: int, asked: tl.ToolPending | tl.ToolQuestion
 ) -> AskedCall | None:
     """Return the call that waits for approval, None if it is one of a child run."""
-    if isinstance(asked, ToolPending) and asked.child:
+    if isinstance(asked, tl.ToolPending) and asked.child:
         return None
     for block, body in _CALLS.among(reversed(timeline.blocks)):
         if block.turn == turn and body.call_id == asked.call_id:
@@ -361,7 +333,7 @@ def _asked_call(
     return None
 
 
-def _asking_turn(timeline: Timeline, call_ids: Iterable[str]) -> Turn:
+def _asking_turn(timeline: tl.Timeline, call_ids: Iterable[str]) -> tl.Turn:
     """Return the paused turn that has waiting calls with these ids.
 
     Raises:
@@ -375,7 +347,7 @@ def _asking_turn(timeline: Timeline, call_ids: Iterable[str]) -> Turn:
     turn = next(turns[call_id] for call_id in call_ids)
     if timeline.has_later_message(turn):
         raise LooplineError(
-            f"a message was sent after {turn_id(turn.number)} asked, and ends that turn: its calls take no answers"
+            f"a message was sent after {tl.turn_id(turn.number)} asked, and ends that turn: its calls take no answers"
         )
     return turn
 
@@ -395,20 +367,20 @@ CHILD_TURN = 1
 """The one turn of a child."""
 
 
-def check_own(conversation: ConversationKey) -> None:
+def check_own(conversation: tl.ConversationKey) -> None:
     """Refuse input to a child run, which gets messages only from its parent.
 
     Raises:
         LooplineError: the conversation is a child run, or its name has the form of one.
     """
-    parent = parent_name(conversation.name)
+    parent = tl.parent_name(conversation.name)
     if parent is not None:
         raise LooplineError(
             f"{conversation.name!r} is a child run of {parent!r}: it can be read, but takes no messages"
         )
 
 
-def child_input(timeline: Timeline, child: Child) -> Body | None:
+def child_input(timeline: tl.Timeline, child: Child) -> tl.Body | None:
     """Return the next input of a child run: its task, or the user's answer to its question.
 
     Raises:
@@ -417,11 +389,11 @@ def child_input(timeline: Timeline, child: Child) -> Body | None:
     # A task has texts of models and tools, unlike the prompt of a user.
     text = escape_frame(well_formed(child.task.prompt))
     if not timeline.turns:
-        return UserPrompt(
+        return tl.UserPrompt(
             text=text, limits=stored_limits(child.limits), settings=stored_settings(child.limits)
         )
     prompt = timeline.turn(CHILD_TURN).prompt
-    if prompt is None or not isinstance(prompt.body, UserPrompt) or prompt.body.text != text:
+    if prompt is None or not isinstance(prompt.body, tl.UserPrompt) or prompt.body.text != text:
         raise LooplineError(
             f"{child.name!r} was started with another task: a tool that is resumed must start the "
             "same children in the same order"
@@ -429,12 +401,12 @@ def child_input(timeline: Timeline, child: Child) -> Body | None:
     return None if child.answer is None else _new_answer(timeline, child.answer)
 
 
-def _new_answer(timeline: Timeline, answer: ChildAnswer) -> UserAnswer | None:
+def _new_answer(timeline: tl.Timeline, answer: ChildAnswer) -> tl.UserAnswer | None:
     """Return the answer as an input of the child, None if the child has it already."""
     question = timeline.find(answer.question)
-    if question is None or not isinstance(question.body, ToolPending):
+    if question is None or not isinstance(question.body, tl.ToolPending):
         return None
     call_id = question.body.call_id
-    if open_calls.first_answer(timeline.after(question.seq), call_id) is not None:
+    if tl.open_calls.first_answer(timeline.after(question.seq), call_id) is not None:
         return None
-    return UserAnswer(call_id=call_id, value=well_formed_json(answer.value))
+    return tl.UserAnswer(call_id=call_id, value=well_formed_json(answer.value))

@@ -9,29 +9,16 @@ from typing import Any
 
 from msgspec import Struct, structs
 
+from loopline import timeline as tl
 from loopline.clock import Clock
 from loopline.conversations.subscriptions import Subscriber, Subscriptions
 from loopline.events import EventSink
 from loopline.models import well_formed
-from loopline.timeline import (
-    ConversationKey,
-    ConversationSummary,
-    Exit,
-    ExitReason,
-    Recorder,
-    ResultStatus,
-    RunChild,
-    Timeline,
-    TimelineLog,
-    ToolResult,
-    open_timeline,
-    parent_name,
-)
 
 CHILD_SECONDS = 10.0
 """How long the end of a turn waits for the runner of a child run; the child run is then left without an end."""
 
-_CUT_OFF: dict[ResultStatus, str] = {
+_CUT_OFF: dict[tl.ResultStatus, str] = {
     "stopped": "Stopped by the user before there was a result.",
     "interrupted": "The turn was cut off before there was a result.",
 }
@@ -53,21 +40,23 @@ async def finish(step: Coroutine[Any, Any, None]) -> None:
 class LeasedConversation(Struct, frozen=True, kw_only=True):
     """A conversation, its current timeline, and the term of the lease that this process holds."""
 
-    log: TimelineLog
+    log: tl.TimelineLog
     clock: Clock
     subscriptions: Subscriptions
-    conversation: ConversationKey
-    summary: ConversationSummary | None
-    timeline: Timeline
+    conversation: tl.ConversationKey
+    summary: tl.ConversationSummary | None
+    timeline: tl.Timeline
     term: int
 
-    def recorder(self, number: int, sender: Subscriber | None = None) -> tuple[Recorder, EventSink]:
+    def recorder(
+        self, number: int, sender: Subscriber | None = None
+    ) -> tuple[tl.Recorder, EventSink]:
         """Return a recorder for the turn, whose clock starts now, and the sink of its events."""
         uid = self.summary.uid if self.summary else ""
         turn = self.subscriptions.observed(self.conversation, uid, number)
         audience = self.subscriptions.audience(turn, self.timeline, sender)
         sink = audience.receive
-        recorder = Recorder(
+        recorder = tl.Recorder(
             self.log,
             self.timeline,
             conversation=self.conversation,
@@ -89,17 +78,17 @@ class LeasedConversation(Struct, frozen=True, kw_only=True):
         else:
             await finish(self.end(recorder, "interrupted"))
 
-    async def stop(self, recorder: Recorder) -> None:
+    async def stop(self, recorder: tl.Recorder) -> None:
         """End a turn as stopped by its user. Not cancellable."""
         await finish(self.end(recorder, "stopped", status="stopped"))
 
     async def end(
         self,
-        recorder: Recorder,
-        reason: ExitReason,
+        recorder: tl.Recorder,
+        reason: tl.ExitReason,
         error: str = "",
         *,
-        status: ResultStatus = "interrupted",
+        status: tl.ResultStatus = "interrupted",
         by_bundle: bool = False,
     ) -> None:
         """End a turn, and record for each open call a result that says why it has no other.
@@ -109,7 +98,9 @@ class LeasedConversation(Struct, frozen=True, kw_only=True):
         recorder.round = recorder.turn.rounds
         await self._end_children(recorder, status)
         results = [
-            ToolResult(call_id=call.call_id, tool=call.tool, text=_CUT_OFF[status], status=status)
+            tl.ToolResult(
+                call_id=call.call_id, tool=call.tool, text=_CUT_OFF[status], status=status
+            )
             for call in recorder.turn.open_calls.values()
         ]
         proxied = recorder.turn.ends_of_proxied(_CUT_OFF[status], status)
@@ -117,7 +108,7 @@ class LeasedConversation(Struct, frozen=True, kw_only=True):
             await recorder.record(*proxied, *results)
         recorder.round = 0
         await recorder.record(
-            Exit(
+            tl.Exit(
                 reason=reason,
                 error=well_formed(error),
                 by_bundle=by_bundle,
@@ -126,12 +117,12 @@ class LeasedConversation(Struct, frozen=True, kw_only=True):
             )
         )
 
-    async def _end_children(self, recorder: Recorder, status: ResultStatus) -> None:
+    async def _end_children(self, recorder: tl.Recorder, status: tl.ResultStatus) -> None:
         """End the unfinished child runs of a turn, and record their usage in the turn."""
         children = [
             child
             for child in recorder.turn.children.values()
-            if not child.reason and parent_name(child.conversation) == self.conversation.name
+            if not child.reason and tl.parent_name(child.conversation) == self.conversation.name
         ]
         if not children:
             return
@@ -145,13 +136,15 @@ class LeasedConversation(Struct, frozen=True, kw_only=True):
         finally:
             running.pop(self.conversation, None)
 
-    async def _end_child(self, child: RunChild, recorder: Recorder, status: ResultStatus) -> None:
+    async def _end_child(
+        self, child: tl.RunChild, recorder: tl.Recorder, status: tl.ResultStatus
+    ) -> None:
         conversation = structs.replace(self.conversation, name=child.conversation)
-        reason: ExitReason = "stopped" if status == "stopped" else "interrupted"
+        reason: tl.ExitReason = "stopped" if status == "stopped" else "interrupted"
         async with AsyncExitStack() as held:
             async with asyncio.timeout(CHILD_SECONDS):
                 term = await held.enter_async_context(self.log.lease(conversation))
-            timeline = await open_timeline(self.log, conversation)
+            timeline = await tl.open_timeline(self.log, conversation)
             lease = structs.replace(
                 self,
                 conversation=conversation,

@@ -8,21 +8,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
+from loopline import timeline as tl
 from loopline.conversations.turn_order import bundle_of
 from loopline.conversations.turns import Request, Turns
 from loopline.errors import ConflictError, LooplineError
 from loopline.react import result
-from loopline.timeline import (
-    ConversationKey,
-    ConversationSummary,
-    Imported,
-    Timeline,
-    TimelineLog,
-    Turn,
-    TurnResult,
-    open_timeline,
-    turn_id,
-)
 
 RecoveryStatus = Literal["resumed", "waiting", "running", "skipped", "failed"]
 MAX_RECOVERIES = 1
@@ -42,10 +32,10 @@ class Recovery:
     "skipped" or "failed" (with a `reason`). `bundle` is the id of the bundle that a skipped turn belongs to.
     """
 
-    conversation: ConversationKey
+    conversation: tl.ConversationKey
     turn_id: str
     status: RecoveryStatus
-    result: TurnResult[Any] | None = None
+    result: tl.TurnResult[Any] | None = None
     reason: str = ""
     bundle: str = ""
 
@@ -58,7 +48,7 @@ class _CutOffAgain(LooplineError):
     """The turn was resumed once before, and that process has gone too."""
 
 
-LeftTurns = dict[ConversationKey, tuple[int, list[Recovery]]]
+LeftTurns = dict[tl.ConversationKey, tuple[int, list[Recovery]]]
 """The outcomes of conversations where nothing could be done, with the seq of the last block then."""
 
 
@@ -70,7 +60,7 @@ class Recoveries:
     The conversations in `left` are not read again until they have a new block.
     """
 
-    log: TimelineLog
+    log: tl.TimelineLog
     turns: Turns
     left: LeftTurns
     on_outcome: Callable[[Recovery], None] | None
@@ -98,7 +88,7 @@ class Recoveries:
                 raise outcome
         return outcomes
 
-    async def _unbegun(self) -> list[ConversationSummary]:
+    async def _unbegun(self) -> list[tl.ConversationSummary]:
         """Return the conversations with messages of which no turn was ever started, as after a kill right after the first message.
 
         A fork without a message of its own is left out.
@@ -112,12 +102,12 @@ class Recoveries:
             if summary.inherited < summary.head <= MOST_UNBEGUN and await self._is_unbegun(summary)
         ]
 
-    async def _is_unbegun(self, summary: ConversationSummary) -> bool:
+    async def _is_unbegun(self, summary: tl.ConversationSummary) -> bool:
         blocks = await self.log.read(summary.conversation, limit=MOST_UNBEGUN)
-        return all(not block.term and not isinstance(block.body, Imported) for block in blocks)
+        return all(not block.term and not isinstance(block.body, tl.Imported) for block in blocks)
 
     async def _work(
-        self, unfinished: Iterator[ConversationSummary], outcomes: list[Recovery]
+        self, unfinished: Iterator[tl.ConversationSummary], outcomes: list[Recovery]
     ) -> None:
         for summary in unfinished:
             head, left = self.left.get(summary.conversation, (-1, []))
@@ -143,11 +133,11 @@ class Recoveries:
         if self.on_outcome is not None:
             self.on_outcome(outcome)
 
-    async def _recover(self, conversation: ConversationKey, number: int) -> Recovery | None:
+    async def _recover(self, conversation: tl.ConversationKey, number: int) -> Recovery | None:
         """Resume the oldest unfinished turn. Returns None if the conversation has no unfinished turn."""
         status: RecoveryStatus
         try:
-            timeline = await open_timeline(self.log, conversation)
+            timeline = await tl.open_timeline(self.log, conversation)
             turn = timeline.next_turn
             if turn is None:
                 return None
@@ -164,13 +154,13 @@ class Recoveries:
             status, reason = "running", ""
         except LooplineError as error:
             status, reason = "failed", str(error)
-        return Recovery(conversation, turn_id(number), status, reason=reason)
+        return Recovery(conversation, tl.turn_id(number), status, reason=reason)
 
     async def _reason_to_leave(
-        self, conversation: ConversationKey, timeline: Timeline, turn: Turn
+        self, conversation: tl.ConversationKey, timeline: tl.Timeline, turn: tl.Turn
     ) -> Recovery | None:
         """Return the outcome of a turn that must not be resumed, None if it may be."""
-        name = turn_id(turn.number)
+        name = tl.turn_id(turn.number)
         if turn.is_paused:
             paused = result(timeline, turn.number, "paused")
             return Recovery(conversation, name, "waiting", paused)
@@ -180,8 +170,8 @@ class Recoveries:
             return None
         return Recovery(conversation, name, "skipped", reason=reason, bundle=bundle)
 
-    async def _resume(self, conversation: ConversationKey, number: int) -> Recovery:
-        async def choose(timeline: Timeline) -> int:
+    async def _resume(self, conversation: tl.ConversationKey, number: int) -> Recovery:
+        async def choose(timeline: tl.Timeline) -> int:
             """Return the number of the turn if it is still unfinished under the lease."""
             turn = timeline.next_turn
             if (
@@ -189,7 +179,7 @@ class Recoveries:
                 or turn.number != number
                 or await self._reason_to_leave(conversation, timeline, turn)
             ):
-                raise _NothingToResume(f"{turn_id(number)} is no longer left behind")
+                raise _NothingToResume(f"{tl.turn_id(number)} is no longer left behind")
             header = turn.header
             if (
                 header is not None
@@ -204,7 +194,7 @@ class Recoveries:
 
         request = Request(conversation=conversation, choose=choose, wait=False, adopted=True)
         outcome = await self.turns.run(request)
-        return Recovery(conversation, turn_id(number), "resumed", outcome)
+        return Recovery(conversation, tl.turn_id(number), "resumed", outcome)
 
 
 def _lasts(outcome: Recovery) -> bool:

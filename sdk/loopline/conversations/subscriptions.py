@@ -12,6 +12,7 @@ from typing import Protocol
 
 from msgspec import Struct, structs
 
+from loopline import timeline as tl
 from loopline.clock import Clock
 from loopline.errors import StoreError
 from loopline.events import (
@@ -27,27 +28,9 @@ from loopline.events import (
 )
 from loopline.models import one_line
 from loopline.redaction.redaction import Redactor, redact_json, redact_text
-from loopline.timeline import (
-    Block,
-    BodyUnion,
-    ConversationKey,
-    Decision,
-    Exit,
-    ModelSwitched,
-    Recorder,
-    RoundStart,
-    Timeline,
-    TimelineLog,
-    ToolPending,
-    ToolResult,
-    TurnHeader,
-    open_timeline,
-    parent_name,
-    turn_id,
-)
 
 logger: logging.Logger = logging.getLogger("loopline")
-_running: ContextVar[Recorder | None] = ContextVar("_running", default=None)
+_running: ContextVar[tl.Recorder | None] = ContextVar("_running", default=None)
 
 
 class InTurn(logging.Filter):
@@ -60,7 +43,7 @@ class InTurn(logging.Filter):
         """Let every record pass."""
         recorder, fields = _running.get(), vars(record)
         fields.setdefault("conversation", recorder.conversation.name if recorder else "")
-        fields.setdefault("turn_id", turn_id(recorder.number) if recorder else "")
+        fields.setdefault("turn_id", tl.turn_id(recorder.number) if recorder else "")
         fields.setdefault("round", recorder.round if recorder else 0)
         return True
 
@@ -69,7 +52,7 @@ IN_TURN: InTurn = InTurn()
 
 
 @contextmanager
-def in_turn(recorder: Recorder) -> Generator[None, None, None]:
+def in_turn(recorder: tl.Recorder) -> Generator[None, None, None]:
     """Attribute log records inside the context to the turn of `recorder`."""
     token = _running.set(recorder)
     try:
@@ -83,12 +66,14 @@ LINE_CHARACTERS = 1_000
 """The longest line that is logged about a block."""
 
 
-LoggedBody = TurnHeader | Decision | ModelSwitched | ToolPending | ToolResult | Exit
+LoggedBody = (
+    tl.TurnHeader | tl.Decision | tl.ModelSwitched | tl.ToolPending | tl.ToolResult | tl.Exit
+)
 """The bodies whose records are of use to a person."""
-_LOGGED = BodyUnion[LoggedBody](LoggedBody)
+_LOGGED = tl.BodyUnion[LoggedBody](LoggedBody)
 
 
-def log_block(conversation: str, block: Block) -> None:
+def log_block(conversation: str, block: tl.Block) -> None:
     """Log the block on one line, if its type is one of those that are logged."""
     body = block.body
     if _LOGGED.has(body) and logger.isEnabledFor(logging.INFO):
@@ -103,22 +88,22 @@ def log_block(conversation: str, block: Block) -> None:
 def _record(body: LoggedBody, number: int) -> tuple[str, Values]:
     """Return the text of a log record, and its structured values."""
     match body:
-        case TurnHeader(bundle=bundle, model=model):
+        case tl.TurnHeader(bundle=bundle, model=model):
             return f"begins: {bundle} with {model}", {"bundle": bundle, "model": model}
-        case Decision(stop_reason=why, calls=calls, usage=usage, model=model):
+        case tl.Decision(stop_reason=why, calls=calls, usage=usage, model=model):
             tokens = f"{usage.input_tokens} + {usage.output_tokens} tokens"
             text = f"round {number}: {why}, {calls} calls, {tokens}"
             return text, {"model": model, "stop_reason": why, "calls": calls}
-        case ModelSwitched(model=model, to=to, why=why):
+        case tl.ModelSwitched(model=model, to=to, why=why):
             text = f"round {number}: {model} gives way to {to}: {why}"
             return text, {"model": model, "to": to, "why": why}
-        case ToolPending(call_id=call_id, kind=kind):
+        case tl.ToolPending(call_id=call_id, kind=kind):
             return f"{call_id} waits for the user: {kind}", {"call_id": call_id}
-        case ToolResult(call_id=call_id, tool=tool, status=status, elapsed_ms=elapsed):
+        case tl.ToolResult(call_id=call_id, tool=tool, status=status, elapsed_ms=elapsed):
             of_call: Values = {"call_id": call_id, "tool": tool, "status": status}
             text = f"{call_id} {tool}: {status} in {elapsed:.0f} ms"
             return text, of_call | {"elapsed_ms": elapsed}
-        case Exit(reason=reason, rounds=rounds, elapsed_ms=elapsed):
+        case tl.Exit(reason=reason, rounds=rounds, elapsed_ms=elapsed):
             text = f"ends: {reason} after {rounds} rounds, {elapsed:.0f} ms"
             return text, {"reason": reason, "rounds": rounds, "elapsed_ms": elapsed}
 
@@ -127,7 +112,7 @@ BUSY_SECONDS = 0.5
 """How long a turn waits before its sender is told what for."""
 QUEUE_CHANNEL = "queue"
 
-_ROUNDS = BodyUnion[RoundStart](RoundStart)
+_ROUNDS = tl.BodyUnion[tl.RoundStart](tl.RoundStart)
 
 
 @dataclass(slots=True, eq=False)
@@ -143,9 +128,9 @@ class Subscriber:
     def receive(self, event: Event) -> None:
         """Deliver the event, unless it is a block that was received before."""
         match event:
-            case Block(seq=seq) if seq <= (self.seq or 0):
+            case tl.Block(seq=seq) if seq <= (self.seq or 0):
                 return
-            case Block(seq=seq):
+            case tl.Block(seq=seq):
                 self.seq = seq
             case Delta():
                 pass
@@ -160,19 +145,19 @@ class Subscriptions:
 
     def __init__(
         self,
-        log: TimelineLog,
+        log: tl.TimelineLog,
         observer: Observer | None = None,
         redactor: Redactor | None = None,
     ) -> None:
         self._log = log
         self._observer = observer
         self._redactor = redactor
-        self._subscribers: dict[ConversationKey, list[Subscriber]] = {}
-        self.running: dict[ConversationKey, Recorder] = {}
+        self._subscribers: dict[tl.ConversationKey, list[Subscriber]] = {}
+        self.running: dict[tl.ConversationKey, tl.Recorder] = {}
 
     @contextmanager
     def subscribed(
-        self, conversation: ConversationKey, subscriber: Subscriber
+        self, conversation: tl.ConversationKey, subscriber: Subscriber
     ) -> Generator[None, None, None]:
         """Deliver the conversation's events to `subscriber` inside the context."""
         subscribers = self._subscribers.setdefault(conversation, [])
@@ -184,14 +169,14 @@ class Subscriptions:
             if not subscribers:
                 del self._subscribers[conversation]
 
-    def notify(self, conversation: ConversationKey, text: str) -> None:
+    def notify(self, conversation: tl.ConversationKey, text: str) -> None:
         """Send the subscribers of a conversation a notice."""
         notice = Delta(type="progress", channel=QUEUE_CHANNEL, text=text)
         for subscriber in tuple(self._subscribers.get(conversation, ())):
             subscriber.receive(notice)
 
     def audience(
-        self, turn: ObservedTurn, timeline: Timeline, sender: Subscriber | None
+        self, turn: ObservedTurn, timeline: tl.Timeline, sender: Subscriber | None
     ) -> Audience:
         """Return the receivers of a turn's events, with its sender if it has one."""
         observation = None
@@ -206,12 +191,12 @@ class Subscriptions:
             logs=logger.isEnabledFor(logging.INFO),
         )
 
-    def has(self, conversation: ConversationKey) -> bool:
+    def has(self, conversation: tl.ConversationKey) -> bool:
         """Return whether the conversation has a subscriber."""
         return conversation in self._subscribers
 
     async def catch_up(
-        self, conversation: ConversationKey, timeline: Timeline, number: int
+        self, conversation: tl.ConversationKey, timeline: tl.Timeline, number: int
     ) -> None:
         """Send the subscribers the blocks since their last one, before the turn runs.
 
@@ -230,9 +215,9 @@ class Subscriptions:
             for subscriber in subscribers:
                 subscriber.receive(block)
 
-    def observed(self, conversation: ConversationKey, uid: str, number: int) -> ObservedTurn:
+    def observed(self, conversation: tl.ConversationKey, uid: str, number: int) -> ObservedTurn:
         """Return the turn for an observer, with the call that started it if its parent runs in this process."""
-        name = parent_name(conversation.name)
+        name = tl.parent_name(conversation.name)
         parent = (
             None if name is None else self.running.get(structs.replace(conversation, name=name))
         )
@@ -247,9 +232,9 @@ class Subscriptions:
 class Audience(Struct, frozen=True, kw_only=True):
     """The receivers of one turn's events: the observer, the log, the sender and the subscribers."""
 
-    conversation: ConversationKey
+    conversation: tl.ConversationKey
     sender: Subscriber | None
-    subscribers: Mapping[ConversationKey, Sequence[Subscriber]]
+    subscribers: Mapping[tl.ConversationKey, Sequence[Subscriber]]
     observation: _Observation | None
     redactor: Redactor | None
     logs: bool
@@ -257,7 +242,7 @@ class Audience(Struct, frozen=True, kw_only=True):
     def receive(self, event: Event) -> None:
         """Deliver the event to all receivers."""
         match event:
-            case Block():
+            case tl.Block():
                 if self.observation is not None:
                     self.observation.tell(event)
                 if self.logs:
@@ -276,7 +261,7 @@ class Audience(Struct, frozen=True, kw_only=True):
 
     def has_user(self) -> bool:
         """Return whether a receiver can answer a question. The sender of a child run is its parent, which cannot."""
-        is_child = parent_name(self.conversation.name) is not None
+        is_child = tl.parent_name(self.conversation.name) is not None
         return self.conversation in self.subscribers if is_child else self.is_there()
 
 
@@ -291,14 +276,14 @@ def _redact(delta: Delta, redactor: Redactor | None) -> Delta:
 class _Observation:
     """An observer of a turn. If it raises, the turn continues and the observer receives no more of it."""
 
-    def __init__(self, observer: Observer, turn: ObservedTurn, blocks: Sequence[Block]) -> None:
-        self._tell: Callable[[Block], None] | None = None
+    def __init__(self, observer: Observer, turn: ObservedTurn, blocks: Sequence[tl.Block]) -> None:
+        self._tell: Callable[[tl.Block], None] | None = None
         try:
             self._tell = observer.begin(turn, blocks)
         except Exception:
             logger.exception("the observer broke: it hears nothing of this turn")
 
-    def tell(self, block: Block) -> None:
+    def tell(self, block: tl.Block) -> None:
         if self._tell is None:
             return
         try:
@@ -308,14 +293,14 @@ class _Observation:
             self._tell = None
 
 
-def blocks_of(timeline: Timeline, number: int) -> list[Block]:
+def blocks_of(timeline: tl.Timeline, number: int) -> list[tl.Block]:
     """Return the blocks of a turn, from its prompt on."""
     prompt = timeline.turn(number).prompt
     after = timeline.seq if prompt is None else prompt.seq - 1
     return [block for block in timeline.after(after) if block.turn == number]
 
 
-def replay(timeline: Timeline, number: int, sender: Subscriber | None) -> None:
+def replay(timeline: tl.Timeline, number: int, sender: Subscriber | None) -> None:
     """Send the sender the blocks of the turn so far, with the user input that the turn took or may take."""
     if sender is None:
         return
@@ -325,7 +310,7 @@ def replay(timeline: Timeline, number: int, sender: Subscriber | None) -> None:
     for block in timeline.after(min(seqs, default=1) - 1):
         if block.seq in seqs:
             sender.receive(block)
-        if block.turn == number and isinstance(block.body, Exit):
+        if block.turn == number and isinstance(block.body, tl.Exit):
             return
 
 
@@ -333,7 +318,11 @@ class BusyNotice:
     """A notice for a sender that has waited `BUSY_SECONDS`: it names the turn that the sender waits for."""
 
     def __init__(
-        self, log: TimelineLog, clock: Clock, conversation: ConversationKey, sink: EventSink | None
+        self,
+        log: tl.TimelineLog,
+        clock: Clock,
+        conversation: tl.ConversationKey,
+        sink: EventSink | None,
     ) -> None:
         self._log = log
         self._conversation = conversation
@@ -354,17 +343,17 @@ class BusyNotice:
 
     async def _tell(self) -> None:
         try:
-            timeline = await open_timeline(self._log, self._conversation)
+            timeline = await tl.open_timeline(self._log, self._conversation)
         except StoreError:
             return  # the turn itself reads the store next, and raises what is wrong with it
         text = "another turn is about to run"
         running = next(iter(timeline.unfinished), None)
         if running is not None and running.is_paused:
             calls = ", ".join(running.unanswered)
-            text = f"{turn_id(running.number)} waits for an answer to {calls}"
+            text = f"{tl.turn_id(running.number)} waits for an answer to {calls}"
         elif running is not None and running.started_at is not None:
             since = f"{running.started_at:%H:%M:%S} UTC"
-            text = f"{turn_id(running.number)} has been running since {since}"
+            text = f"{tl.turn_id(running.number)} has been running since {since}"
         logger.info("conversation %r is busy: %s", self._conversation.name, text)
         if self._sink is not None:
             self._sink(Delta(type="progress", channel=QUEUE_CHANNEL, text=text))
@@ -379,7 +368,7 @@ FIRST_PAGE = 8
 class ReadBlocks(Protocol):
     """A function that reads at most `limit` blocks of a conversation after a seq."""
 
-    def __call__(self, *, after: int, limit: int) -> Awaitable[Sequence[Block]]:
+    def __call__(self, *, after: int, limit: int) -> Awaitable[Sequence[tl.Block]]:
         """Return the blocks."""
         ...
 
@@ -396,7 +385,7 @@ class EventOrder:
     reached: int
     _stands: int = 0
 
-    def take_stored(self, blocks: Sequence[Block]) -> list[Block]:
+    def take_stored(self, blocks: Sequence[tl.Block]) -> list[tl.Block]:
         """Take blocks of the log. They must start at or before the successor of `newest`. Returns those that follow it."""
         new = [block for block in blocks if block.seq > self.newest]
         self._stands = max([block.seq for block in new if block.term], default=self._stands)
@@ -406,7 +395,7 @@ class EventOrder:
     def missing(self, event: Event) -> int:
         """Return the number of blocks to read from the log before the event is taken."""
         match event:
-            case Block(seq=seq):
+            case tl.Block(seq=seq):
                 return max(seq - 1 - self.newest, 0)
             case Delta(type="missed", through=through):
                 return max(through - self.newest, 0)
@@ -416,7 +405,7 @@ class EventOrder:
     def take(self, event: Event) -> bool:
         """Take an event of a turn. Returns whether it follows."""
         match event:
-            case Block(seq=seq):
+            case tl.Block(seq=seq):
                 self.reached, is_next = max(self.reached, seq), seq > self.newest
                 self.newest = max(self.newest, seq)
                 return is_next
@@ -447,7 +436,7 @@ async def order_events(
 
 async def missing_blocks(
     order: EventOrder, event: Event, read: ReadBlocks
-) -> AsyncGenerator[Block, None]:
+) -> AsyncGenerator[tl.Block, None]:
     """Read the blocks that precede an event from the log, page by page, and yield them."""
     limit = FIRST_PAGE
     while missing := order.missing(event):
@@ -459,7 +448,7 @@ async def missing_blocks(
             return
 
 
-def _next_limit(limit: int, page: Sequence[Block]) -> int:
+def _next_limit(limit: int, page: Sequence[tl.Block]) -> int:
     """Return the number of blocks to read next, so that a page stays as small as a mailbox."""
     size = sum(map(event_size, page))
     return min(limit * 2, PAGE) if size < HELD_SIZE // 4 else max(limit // 2, 1)

@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 from msgspec import Struct, structs
 
 from loopline import errors
+from loopline import timeline as tl
 from loopline.bundle import OpenBundle, RunLoop
 from loopline.clock import Clock
 from loopline.conversations.interrupts import CHILD_TURN, child_input
@@ -49,30 +50,8 @@ from loopline.react import (
 from loopline.reader import ConversationView, conversation_lookup
 from loopline.redaction.redaction import Redactor
 from loopline.tasks import wait_until_done
-from loopline.timeline import (
-    NEW_TURN,
-    Block,
-    BodyUnion,
-    ConversationKey,
-    ConversationSummary,
-    Entry,
-    ExitReason,
-    ModeChanged,
-    Recorder,
-    RoundStart,
-    Sender,
-    Timeline,
-    TimelineLog,
-    Turn,
-    TurnResult,
-    UserPrompt,
-    open_timeline,
-    reaching,
-    trimmed,
-    turn_id,
-)
 
-Choose = Callable[[Timeline], Awaitable[int]]
+Choose = Callable[[tl.Timeline], Awaitable[int]]
 """Chooses the turn to run, once the conversation is leased."""
 
 FIRST_LOOK_SECONDS = 0.01
@@ -84,9 +63,9 @@ BEGIN_SECONDS = 10.0
 KEPT_TIMELINES = 64
 """Timelines of the conversations run last, cached so that a turn reads only new blocks."""
 
-_STARTS = BodyUnion[RoundStart](RoundStart)
+_STARTS = tl.BodyUnion[tl.RoundStart](tl.RoundStart)
 _log = logging.getLogger("loopline")
-_inside: ContextVar[frozenset[ConversationKey]] = ContextVar("_inside", default=frozenset())
+_inside: ContextVar[frozenset[tl.ConversationKey]] = ContextVar("_inside", default=frozenset())
 
 
 class ChildRun(Struct, frozen=True, kw_only=True):
@@ -106,7 +85,7 @@ class Request(Struct, frozen=True, kw_only=True):
     bundle's type, which reads an answer that is stored already.
     """
 
-    conversation: ConversationKey
+    conversation: tl.ConversationKey
     choose: Choose
     sink: EventSink | None = None
     limits: Limits = {}
@@ -114,7 +93,7 @@ class Request(Struct, frozen=True, kw_only=True):
     wait: bool = True
     adopted: bool = False
     any_bundle: bool = False
-    began: Sequence[Block] | None = None
+    began: Sequence[tl.Block] | None = None
     output: OutputType[Any] | None = None
     default: OutputType[Any] | None = None
 
@@ -129,7 +108,7 @@ class _PendingRequest:
     """A request of this process whose turn has not ended."""
 
     request: Request
-    task: asyncio.Task[TurnResult[Any]] = field(init=False)
+    task: asyncio.Task[tl.TurnResult[Any]] = field(init=False)
     stopping: bool = False
     handed_over: bool = False
 
@@ -138,8 +117,8 @@ class _PendingRequest:
 class _CachedConversation:
     """A conversation that this process has run: its timeline and its summary."""
 
-    timeline: Timeline
-    summary: ConversationSummary | None = None
+    timeline: tl.Timeline
+    summary: tl.ConversationSummary | None = None
 
 
 class Turns:
@@ -147,7 +126,7 @@ class Turns:
 
     def __init__(
         self,
-        log: TimelineLog,
+        log: tl.TimelineLog,
         clock: Clock,
         observer: Observer | None = None,
         bundle: OpenBundle | None = None,
@@ -157,17 +136,17 @@ class Turns:
         self._log = log
         self._clock = clock
         self._bundle = bundle
-        self._queues: WeakValueDictionary[ConversationKey, asyncio.Lock] = WeakValueDictionary()
+        self._queues: WeakValueDictionary[tl.ConversationKey, asyncio.Lock] = WeakValueDictionary()
         self._requests: list[_PendingRequest] = []
         self._subscriptions = Subscriptions(log, observer, redactor)
-        self._cached: dict[ConversationKey, _CachedConversation] = {}
+        self._cached: dict[tl.ConversationKey, _CachedConversation] = {}
         self._closing = False
-        self.on_turn_end: Callable[[ConversationKey], None] | None = None
+        self.on_turn_end: Callable[[tl.ConversationKey], None] | None = None
         if bundle is not None:
             bundle.services.background.follow(self._subscriptions.running)
 
     @property
-    def sender(self) -> Sender | None:
+    def sender(self) -> tl.Sender | None:
         """The sender of this harness's inputs, None without a bundle."""
         return None if self._bundle is None else self._bundle.services.sender
 
@@ -201,7 +180,7 @@ class Turns:
         """The type of the bundle's answers, used if a turn names no other."""
         return None if self._bundle is None else self._bundle.services.output
 
-    def check_outside(self, conversation: ConversationKey) -> None:
+    def check_outside(self, conversation: tl.ConversationKey) -> None:
         """Refuse to wait for a conversation inside its own turn: the wait would never end.
 
         Raises:
@@ -213,7 +192,7 @@ class Turns:
                 "return the text as the tool's result, or use followup"
             )
 
-    async def run(self, request: Request) -> TurnResult[Any]:
+    async def run(self, request: Request) -> tl.TurnResult[Any]:
         """Run the chosen turn once the conversation is free.
 
         An unfinished turn of a process that has gone is ended first, as interrupted. An earlier queued turn runs first.
@@ -251,13 +230,13 @@ class Turns:
 
     async def run_child(
         self,
-        parent: ConversationKey,
+        parent: tl.ConversationKey,
         models: ModelRegistry,
         child: Child,
         sink: EventSink,
         loop: RunLoop,
         /,
-    ) -> TurnResult[Any]:
+    ) -> tl.TurnResult[Any]:
         """Start a child run, or continue it, or return its stored result. It uses its parent's models.
 
         Raises:
@@ -265,14 +244,14 @@ class Turns:
         """
         conversation = structs.replace(parent, name=child.name)
 
-        async def choose(timeline: Timeline) -> int:
+        async def choose(timeline: tl.Timeline) -> int:
             body = child_input(timeline, child)
             if body is not None:
-                entries = [Entry(body=body, turn=CHILD_TURN if timeline.turns else NEW_TURN)]
+                entries = [tl.Entry(body=body, turn=CHILD_TURN if timeline.turns else tl.NEW_TURN)]
                 runner = self._subscriptions.running.get(parent)
                 if not timeline.turns and runner is not None and runner.timeline.mode != "ask":
-                    mode = ModeChanged(mode=runner.timeline.mode)
-                    entries.append(Entry(body=mode, turn=NEW_TURN))
+                    mode = tl.ModeChanged(mode=runner.timeline.mode)
+                    entries.append(tl.Entry(body=mode, turn=tl.NEW_TURN))
                 timeline.extend(await self._log.append(conversation, entries, seen=timeline.seq))
             return CHILD_TURN
 
@@ -288,7 +267,7 @@ class Turns:
         )
 
     def subscribed(
-        self, conversation: ConversationKey, sink: EventSink
+        self, conversation: tl.ConversationKey, sink: EventSink
     ) -> AbstractContextManager[None]:
         """Deliver every event of the conversation's turns in this process to `sink` inside the context.
 
@@ -298,33 +277,33 @@ class Turns:
             conversation, Subscriber(sink, self.last_seq(conversation))
         )
 
-    def notify(self, conversation: ConversationKey, text: str) -> None:
+    def notify(self, conversation: tl.ConversationKey, text: str) -> None:
         """Send the subscribers of a conversation a notice why a turn does not continue."""
         self._subscriptions.notify(conversation, text)
 
-    def is_requested(self, conversation: ConversationKey) -> bool:
+    def is_requested(self, conversation: tl.ConversationKey) -> bool:
         """Return whether a turn of the conversation runs or waits in this process."""
         return any(pending.request.conversation == conversation for pending in self._requests)
 
-    def steer(self, conversation: ConversationKey, seq: int) -> None:
+    def steer(self, conversation: tl.ConversationKey, seq: int) -> None:
         """Wake the conversation's running turn for the steer that is stored at `seq`."""
         recorder = self._subscriptions.running.get(conversation)
         if recorder is not None:
             recorder.notify_steer(seq)
 
-    def asks(self, conversation: ConversationKey, call_id: str) -> bool:
+    def asks(self, conversation: tl.ConversationKey, call_id: str) -> bool:
         """Return whether a call of the conversation that runs in this process waits for an answer."""
         recorder = self._subscriptions.running.get(conversation)
         return recorder is not None and recorder.questions.asks(call_id)
 
-    def answer(self, conversation: ConversationKey, call_id: str, value: Json) -> bool:
+    def answer(self, conversation: tl.ConversationKey, call_id: str, value: Json) -> bool:
         """Answer the question of a running call. Returns whether the call waits in this process."""
         recorder = self._subscriptions.running.get(conversation)
         return recorder is not None and recorder.questions.answer(call_id, value)
 
     async def outcome(
-        self, conversation: ConversationKey, seq: int, output: OutputType[Any] | None = None
-    ) -> TurnResult[Any] | None:
+        self, conversation: tl.ConversationKey, seq: int, output: OutputType[Any] | None = None
+    ) -> tl.TurnResult[Any] | None:
         """Wait until no process runs a turn, and return the result of the turn that took an input.
 
         `seq` is the seq of the input. Returns None if no round took the input.
@@ -335,24 +314,24 @@ class Turns:
         self.check_outside(conversation)
         queue = self._queues.setdefault(conversation, asyncio.Lock())
         async with queue, self._log.lease(conversation):
-            timeline = await open_timeline(self._log, conversation)
-            starts = await self._log.read(conversation, after=seq, types=[RoundStart.type])
+            timeline = await tl.open_timeline(self._log, conversation)
+            starts = await self._log.read(conversation, after=seq, types=[tl.RoundStart.type])
             takers = [block.turn for block, body in _STARTS.among(starts) if seq in body.takes]
             if not takers and self._closing:
                 raise HandedOver
             if not takers:
                 return None
             number = takers[0]
-            timeline = await reaching(self._log, conversation, timeline, number)
+            timeline = await tl.reaching(self._log, conversation, timeline, number)
         turn = timeline.turn(number)
         if turn.exit is None:
             if self._closing and not turn.pending:
                 raise HandedOver
-            reason: ExitReason = "paused" if turn.pending else "interrupted"
+            reason: tl.ExitReason = "paused" if turn.pending else "interrupted"
             return result(timeline, number, reason, output=output)
         return _build_result(timeline, number, output)
 
-    async def result_of_stopped(self, request: Request, number: int) -> TurnResult[Any]:
+    async def result_of_stopped(self, request: Request, number: int) -> tl.TurnResult[Any]:
         """Return the result of a turn whose request was stopped while it waited.
 
         Another request may have begun the turn meanwhile; its result is then the stored one, once its runner has ended it.
@@ -361,8 +340,8 @@ class Turns:
             BundleError: the bundle's code failed in that turn.
         """
         conversation = request.conversation
-        timeline = await open_timeline(self._log, conversation)
-        timeline = await reaching(self._log, conversation, timeline, number)
+        timeline = await tl.open_timeline(self._log, conversation)
+        timeline = await tl.reaching(self._log, conversation, timeline, number)
         turn = timeline.turn(number)
         if turn.header is not None and turn.exit is None and not self._closing:
             queue = self._queues.setdefault(conversation, asyncio.Lock())
@@ -370,14 +349,14 @@ class Turns:
                 timeline.extend(await self._log.read(conversation, after=timeline.seq))
         if timeline.turn(number).exit is not None:
             return _build_result(timeline, number, request.answer_type)
-        return build_stopped_result(turn_id(number))
+        return build_stopped_result(tl.turn_id(number))
 
-    def last_seq(self, conversation: ConversationKey) -> int | None:
+    def last_seq(self, conversation: tl.ConversationKey) -> int | None:
         """Return the last seq of the conversation that this process has read, None if it has run no turn of it."""
         cached = self._cached.get(conversation)
         return cached.timeline.seq if cached else None
 
-    async def stop(self, conversation: ConversationKey) -> tuple[bool, int]:
+    async def stop(self, conversation: tl.ConversationKey) -> tuple[bool, int]:
         """Stop the running turn and the turns that wait for it in this process.
 
         Returns whether there were any, and the last seq at that time: later messages are not stopped.
@@ -387,11 +366,11 @@ class Turns:
         await _wait_for_ends(stopped)
         return bool(stopped), summary.head if summary else 0
 
-    async def end_stopped(self, conversation: ConversationKey) -> None:
+    async def end_stopped(self, conversation: tl.ConversationKey) -> None:
         """Wait until the turns that the user stopped have ended. Ends those that no process runs."""
         queue = self._queues.setdefault(conversation, asyncio.Lock())
         pause = FIRST_LOOK_SECONDS
-        timeline = await open_timeline(self._log, conversation)
+        timeline = await tl.open_timeline(self._log, conversation)
         while any(turn.header is not None for turn in _find_stopped(timeline)):
             try:
                 if queue.locked():
@@ -404,8 +383,8 @@ class Turns:
             pause = min(2 * pause, LAST_LOOK_SECONDS)
             timeline.extend(await self._log.read(conversation, after=timeline.seq))
 
-    async def _end_stopped(self, conversation: ConversationKey, term: int) -> None:
-        timeline = await open_timeline(self._log, conversation)
+    async def _end_stopped(self, conversation: tl.ConversationKey, term: int) -> None:
+        timeline = await tl.open_timeline(self._log, conversation)
         cached = _CachedConversation(timeline, await self._log.find(conversation))
         lease = self._lease_conversation(conversation, cached, term)
         for turn in _find_stopped(timeline):
@@ -443,7 +422,7 @@ class Turns:
             pending.task.cancel()
         await _wait_for_ends(requests)
 
-    def _begin_to_stop(self, conversations: Container[ConversationKey]) -> list[_PendingRequest]:
+    def _begin_to_stop(self, conversations: Container[tl.ConversationKey]) -> list[_PendingRequest]:
         """Start to stop the requests of these conversations in this process, and return them."""
         stopped = [
             pending for pending in self._requests if pending.request.conversation in conversations
@@ -452,7 +431,7 @@ class Turns:
             _begin_to_stop(pending)
         return stopped
 
-    async def _run_with_lease(self, pending: _PendingRequest) -> TurnResult[Any]:
+    async def _run_with_lease(self, pending: _PendingRequest) -> tl.TurnResult[Any]:
         """Take the lease and run the chosen turn. A sender that has to wait receives a notice of the turn that it waits for.
 
         Raises:
@@ -477,7 +456,9 @@ class Turns:
                             await notice.end()
                         return await self._run_chosen(pending, lease, number)
                 if not request.wait:
-                    raise errors.ConflictError(f"{turn_id(number)} waits for another turn to end")
+                    raise errors.ConflictError(
+                        f"{tl.turn_id(number)} waits for another turn to end"
+                    )
                 await self._wait_for_change(conversation, seen, wait, order)
         except asyncio.CancelledError:
             if not pending.stopping:
@@ -489,7 +470,7 @@ class Turns:
                 await notice.end()
 
     async def _wait_for_change(
-        self, conversation: ConversationKey, seen: int, wait: WaitForTurn, order: TurnOrder
+        self, conversation: tl.ConversationKey, seen: int, wait: WaitForTurn, order: TurnOrder
     ) -> None:
         """Wait for a block after `seen`, or until the conversation is forgotten.
 
@@ -539,7 +520,7 @@ class Turns:
                         await self._run_for_another(pending, lease, turn.number)
                     except errors.WrongBundle as error:
                         _log.warning(
-                            "%s is not run for its sender: %s", turn_id(turn.number), error
+                            "%s is not run for its sender: %s", tl.turn_id(turn.number), error
                         )
                         order.skipped.add(turn.number)
         return None
@@ -550,7 +531,7 @@ class Turns:
         cached = await self._current(request, term)
         check_known(cached.timeline)
         number = await request.choose(cached.timeline)
-        timeline = await reaching(self._log, conversation, cached.timeline, number)
+        timeline = await tl.reaching(self._log, conversation, cached.timeline, number)
         check_known(timeline)
         check_confirmed(timeline, number)
         if self._bundle is not None:
@@ -568,19 +549,19 @@ class Turns:
         conversation = request.conversation
         cached = self._cached.pop(conversation, None)
         if cached is None and request.began is not None and term == 1:
-            cached = _CachedConversation(Timeline(request.began))
+            cached = _CachedConversation(tl.Timeline(request.began))
         elif cached is None:
-            cached = _CachedConversation(await open_timeline(self._log, conversation))
+            cached = _CachedConversation(await tl.open_timeline(self._log, conversation))
         else:
             cached.timeline.extend(await self._log.read(conversation, after=cached.timeline.seq))
-            cached.timeline = trimmed(cached.timeline)
+            cached.timeline = tl.trimmed(cached.timeline)
         self._cached[conversation] = cached
         while len(self._cached) > KEPT_TIMELINES:
             self._cached.pop(next(iter(self._cached)))
         return cached
 
     def _lease_conversation(
-        self, conversation: ConversationKey, cached: _CachedConversation, term: int
+        self, conversation: tl.ConversationKey, cached: _CachedConversation, term: int
     ) -> LeasedConversation:
         return LeasedConversation(
             log=self._log,
@@ -594,7 +575,7 @@ class Turns:
 
     async def _run_chosen(
         self, pending: _PendingRequest, lease: LeasedConversation, number: int
-    ) -> TurnResult[Any]:
+    ) -> tl.TurnResult[Any]:
         """Run the chosen turn under the lease. The turn has ended or is left for another process when this returns."""
         timeline, request = lease.timeline, pending.request
         if self._subscriptions.has(lease.conversation):
@@ -605,7 +586,7 @@ class Turns:
             replay(timeline, number, sender)
             return _build_result(timeline, number, request.answer_type)
         if _is_recalled(timeline, turn):
-            return build_stopped_result(turn_id(number))
+            return build_stopped_result(tl.turn_id(number))
         if turn.is_paused and not turn.stopped:
             replay(timeline, number, sender)
             return result(timeline, number, "paused", output=request.answer_type)
@@ -639,15 +620,15 @@ class Turns:
             except (errors.StoreError, errors.WrongBundle):
                 raise
             except errors.LooplineError as error:
-                _log.warning("%s was run for its sender, and failed: %s", turn_id(number), error)
+                _log.warning("%s was run for its sender, and failed: %s", tl.turn_id(number), error)
 
     async def _run_turn(
         self,
         pending: _PendingRequest,
         lease: LeasedConversation,
-        recorder: Recorder,
+        recorder: tl.Recorder,
         sink: EventSink,
-    ) -> TurnResult[Any]:
+    ) -> tl.TurnResult[Any]:
         """Prepare the turn, let the bundle run it, and record its end."""
         payload, limits, schema = _payload(recorder)
         request, bundle, child = pending.request, self.check_bundle(), pending.request.child
@@ -701,7 +682,7 @@ class Turns:
 
 async def _end_failed(
     lease: LeasedConversation,
-    recorder: Recorder,
+    recorder: tl.Recorder,
     error: Exception,
     convert_error: Callable[[Exception], Exception],
 ) -> NoReturn:
@@ -714,7 +695,7 @@ async def _end_failed(
     raise shown from error
 
 
-def _is_recalled(timeline: Timeline, turn: Turn) -> bool:
+def _is_recalled(timeline: tl.Timeline, turn: tl.Turn) -> bool:
     """Return whether the message was recalled before its turn started."""
     return (
         turn.header is None
@@ -724,14 +705,14 @@ def _is_recalled(timeline: Timeline, turn: Turn) -> bool:
     )
 
 
-def _find_stopped(timeline: Timeline) -> list[Turn]:
+def _find_stopped(timeline: tl.Timeline) -> list[tl.Turn]:
     """Return the turns that the user stopped and that have not ended."""
     return [turn for turn in timeline.turns.values() if turn.stopped and turn.exit is None]
 
 
-def build_stopped_result(turn: str) -> TurnResult[Any]:
+def build_stopped_result(turn: str) -> tl.TurnResult[Any]:
     """Build the result of a turn that was stopped before it started."""
-    return TurnResult(answer="", turn_id=turn, exit_reason="stopped", ok=False)
+    return tl.TurnResult(answer="", turn_id=turn, exit_reason="stopped", ok=False)
 
 
 async def _wait_for_ends(requests: Sequence[_PendingRequest]) -> None:
@@ -758,8 +739,8 @@ def _uncancel() -> None:
 
 
 def _build_result(
-    timeline: Timeline, number: int, output: OutputType[Any] | None
-) -> TurnResult[Any]:
+    timeline: tl.Timeline, number: int, output: OutputType[Any] | None
+) -> tl.TurnResult[Any]:
     """Build the result of an ended turn.
 
     Raises:
@@ -767,17 +748,17 @@ def _build_result(
     """
     end = timeline.turn(number).exit
     if end is None:
-        raise errors.LooplineError(f"{turn_id(number)} has not ended")
+        raise errors.LooplineError(f"{tl.turn_id(number)} has not ended")
     if end.by_bundle:
         raise errors.BundleError(end.error)
     return result(timeline, number, end.reason, end.error, output)
 
 
-def _payload(recorder: Recorder) -> tuple[TurnPayload, Limits, OutputSchema | None]:
+def _payload(recorder: tl.Recorder) -> tuple[TurnPayload, Limits, OutputSchema | None]:
     """Read the payload of the turn, its limits and the schema of its answer from the log."""
     block, key = recorder.turn.prompt, recorder.conversation
-    if block is None or not isinstance(prompt := block.body, UserPrompt):
-        raise errors.LooplineError(f"{turn_id(recorder.number)} has no prompt to answer to")
+    if block is None or not isinstance(prompt := block.body, tl.UserPrompt):
+        raise errors.LooplineError(f"{tl.turn_id(recorder.number)} has no prompt to answer to")
     payload = TurnPayload(
         text=prompt.text,
         conversation=key.name,

@@ -21,6 +21,7 @@ from urllib.parse import quote, urlencode
 from fastapi import FastAPI
 from pydantic_core import to_jsonable_python
 
+from loopline import timeline as tl
 from loopline.bundle import Bundle, Setting
 from loopline.clock import Clock
 from loopline.conversations import Conversation, HandedOver, Recovery, Submission
@@ -41,18 +42,6 @@ from loopline.server.problems import RequestProblem, problem_of, unavailable
 from loopline.server.quotas import QuotaGate
 from loopline.server.settings import SECONDS_BETWEEN, ServerSettings
 from loopline.server.webhooks import Webhooks
-from loopline.timeline import (
-    BodyUnion,
-    ConversationKey,
-    FileAdded,
-    MemoryLog,
-    TimelineLog,
-    TurnHeader,
-    TurnResult,
-    hosted_name,
-    open_timeline,
-    reaching,
-)
 
 PATH = "/files"
 
@@ -70,21 +59,23 @@ class UrlSigner:
         """Return the public URL of a path of the app; without a public URL the path itself."""
         return f"{self.base.rstrip('/')}{path}"
 
-    def turn_url(self, key: ConversationKey, turn_id: str) -> str:
+    def turn_url(self, key: tl.ConversationKey, turn_id: str) -> str:
         """Return the public URL of a turn, or an empty text if the app has no public URL."""
         names = "/".join(quote(name, safe="") for name in (key.tenant, key.project, key.name))
         return self.base and self.begin(f"/conversations/{names}/turns/{turn_id}")
 
-    def host_file(self, name: HostedRef, file: FileAdded) -> str:
+    def host_file(self, name: HostedRef, file: tl.FileAdded) -> str:
         """Return the signed URL of a file."""
         del file
         return f"{self.begin(PATH)}?{self.query(name)}"
 
-    def file_url_maker(self, conversation: ConversationKey) -> Callable[[str, FileAdded], str]:
+    def file_url_maker(
+        self, conversation: tl.ConversationKey
+    ) -> Callable[[str, tl.FileAdded], str]:
         """Return a function that makes the signed URL of a file, from the id of its turn and its body."""
 
-        def url(turn_id: str, file: FileAdded) -> str:
-            return self.host_file(hosted_name(conversation, turn_id, file), file)
+        def url(turn_id: str, file: tl.FileAdded) -> str:
+            return self.host_file(tl.hosted_name(conversation, turn_id, file), file)
 
         return url
 
@@ -115,8 +106,8 @@ CANCEL_SECONDS = 5.0
 """How long a deletion waits for the turns that it has cancelled."""
 WAITING_SHARE = 0.75
 """The share of `drain_seconds` in which a server waits for its turns. The rest is for closing."""
-_LeftTurns = dict[ConversationKey, dict[str, str]]
-_HEADERS = BodyUnion[TurnHeader](TurnHeader)
+_LeftTurns = dict[tl.ConversationKey, dict[str, str]]
+_HEADERS = tl.BodyUnion[tl.TurnHeader](tl.TurnHeader)
 logger: logging.Logger = logging.getLogger("loopline")
 _audit = logging.getLogger("loopline.audit")
 
@@ -130,7 +121,7 @@ class BundleHost:
         settings: ServerSettings,
         *,
         auth: Authenticator | None,
-        store: str | TimelineLog | None,
+        store: str | tl.TimelineLog | None,
         model: ModelChoice,
         properties: Mapping[str, Setting] | None,
         clock: Clock,
@@ -169,8 +160,8 @@ class BundleHost:
         self._model = model
         self._properties = properties
         self._harnesses: dict[str, Harness[Any]] = {}
-        self._running = Counter[ConversationKey]()
-        self._sending = Counter[ConversationKey]()
+        self._running = Counter[tl.ConversationKey]()
+        self._sending = Counter[tl.ConversationKey]()
         self._quotas = QuotaGate(settings.quotas, clock, lambda: self.log)
         self._admission = asyncio.Lock()
         self._left_turns: dict[str, _LeftTurns] = {}
@@ -209,7 +200,7 @@ class BundleHost:
                 store = self._store
                 if store == "memory:":
                     # One log for all bundles, each of which adds its own redactor.
-                    store = MemoryLog(self.clock)
+                    store = tl.MemoryLog(self.clock)
                 for source in self._sources:
                     harness = await stack.enter_async_context(self._harness(source, store))
                     if harness.bundle.id in harnesses:
@@ -225,7 +216,7 @@ class BundleHost:
             recoveries = map(self._recover_bundle, self.harnesses)
             self._tasks = [asyncio.create_task(work) for work in (expiry, *recoveries)]
 
-    def _harness(self, source: BundleSource, store: str | TimelineLog | None) -> Harness[Any]:
+    def _harness(self, source: BundleSource, store: str | tl.TimelineLog | None) -> Harness[Any]:
         return Harness.open(
             source,
             store=store,
@@ -240,7 +231,7 @@ class BundleHost:
 
     @asynccontextmanager
     async def _meter(
-        self, key: ConversationKey, models: ModelRegistry
+        self, key: tl.ConversationKey, models: ModelRegistry
     ) -> AsyncGenerator[ModelRegistry, None]:
         """Meter the models of a run by the quotas; with authentication, their errors have no details of the provider."""
         if not self.is_local:
@@ -376,7 +367,7 @@ class BundleHost:
         return list(self._harnesses.values())
 
     @property
-    def log(self) -> TimelineLog:
+    def log(self) -> tl.TimelineLog:
         """The log of all conversations."""
         return self._first.log
 
@@ -398,12 +389,12 @@ class BundleHost:
             )
         return harness
 
-    async def bundle_of(self, key: ConversationKey) -> str:
+    async def bundle_of(self, key: tl.ConversationKey) -> str:
         """Return the id of the bundle that ran the conversation last; empty if none has."""
         blocks = await self.log.read(key, types=["turn.header"], last=1)
         return next((header.bundle for _, header in _HEADERS.among(blocks)), "")
 
-    async def conversation(self, key: ConversationKey, bundle_id: str = "") -> Conversation[Any]:
+    async def conversation(self, key: tl.ConversationKey, bundle_id: str = "") -> Conversation[Any]:
         """Return the conversation with the bundle of `harness_of`.
 
         Errors are those of `harness_of`.
@@ -411,7 +402,7 @@ class BundleHost:
         harness = await self.harness_of(key, bundle_id)
         return harness.conversation(key.name, user=key.user, tenant=key.tenant, project=key.project)
 
-    async def reader(self, key: ConversationKey) -> ConversationReader:
+    async def reader(self, key: tl.ConversationKey) -> ConversationReader:
         """Return the conversation for reading.
 
         Raises:
@@ -419,7 +410,7 @@ class BundleHost:
         """
         return await self.conversation(key)
 
-    async def harness_of(self, key: ConversationKey, bundle_id: str = "") -> Harness[Any]:
+    async def harness_of(self, key: tl.ConversationKey, bundle_id: str = "") -> Harness[Any]:
         """Return the bundle of the conversation. A new conversation is run by the named bundle, or by the first one if no bundle is named.
 
         Raises:
@@ -434,16 +425,18 @@ class BundleHost:
         wanted = own or bundle_id
         return self.harness(wanted) if wanted else self._first
 
-    def watch(self, key: ConversationKey, submission: Submission, webhook: str = "") -> None:
+    def watch(self, key: tl.ConversationKey, submission: Submission, webhook: str = "") -> None:
         """Count a submitted turn as running until it ends, count how it ended, and then call the webhook."""
         self._running[key] += 1
         watch = asyncio.create_task(self._await_end(key, submission, webhook))
         self._watches.add(watch)
         watch.add_done_callback(self._watches.discard)
 
-    async def _await_end(self, key: ConversationKey, submission: Submission, webhook: str) -> None:
+    async def _await_end(
+        self, key: tl.ConversationKey, submission: Submission, webhook: str
+    ) -> None:
         try:
-            result: TurnResult[Any] = await submission.result()
+            result: tl.TurnResult[Any] = await submission.result()
             self.metrics.turns[result.exit_reason] += 1
         except HandedOver:
             return  # the turn has not ended, and the next process does not know the webhook
@@ -462,17 +455,17 @@ class BundleHost:
         if webhook:
             await self._send_webhook(webhook, key, submission.receipt.turn)
 
-    async def _send_webhook(self, webhook: str, key: ConversationKey, turn: int) -> None:
-        timeline = await reaching(self.log, key, await open_timeline(self.log, key), turn)
+    async def _send_webhook(self, webhook: str, key: tl.ConversationKey, turn: int) -> None:
+        timeline = await tl.reaching(self.log, key, await tl.open_timeline(self.log, key), turn)
         answer = turn_of(key.name, timeline, turn)
         turn_url = self.urls.turn_url(key, answer.turn_id)
         self.webhooks.send(webhook, key, answer.turn_id, to_jsonable_python(answer), turn_url)
 
-    def find_left_turns(self, key: ConversationKey) -> Mapping[str, str]:
+    def find_left_turns(self, key: tl.ConversationKey) -> Mapping[str, str]:
         """Return the turns of a conversation that no bundle here resumes, with the reasons."""
         return dict(ChainMap(*(left.get(key, {}) for left in self._left_turns.values())))
 
-    async def end_conversation(self, key: ConversationKey) -> None:
+    async def end_conversation(self, key: tl.ConversationKey) -> None:
         """End the streams of a deleted conversation, and stop its turns here. Wait for them up to `CANCEL_SECONDS`."""
         conversations = [
             harness.conversation(key.name, user=key.user, tenant=key.tenant, project=key.project)
@@ -489,7 +482,9 @@ class BundleHost:
         return self._running.total()
 
     @asynccontextmanager
-    async def turn_slot(self, key: ConversationKey, message_key: str = "") -> AsyncGenerator[None]:
+    async def turn_slot(
+        self, key: tl.ConversationKey, message_key: str = ""
+    ) -> AsyncGenerator[None]:
         """Reserve a slot and a share of the quotas for a turn, until the context ends; inside it, `watch` the turn.
 
         A message whose key was used before is not sent again, and reserves nothing.
@@ -519,7 +514,7 @@ class BundleHost:
         if self.running_turns + self._sending.total() >= self.settings.turns:
             raise unavailable(f"{self.settings.turns} turns run already: try again")
 
-    def audit(self, action: str, key: ConversationKey, **details: str | int) -> None:
+    def audit(self, action: str, key: tl.ConversationKey, **details: str | int) -> None:
         """Write a line to the audit log: the action, the user, the conversation and the details, but no text of the user."""
         suffix = "".join(f" {name}={value!r}" for name, value in details.items())
         _audit.info(

@@ -13,6 +13,7 @@ from pydantic import JsonValue, ValidationError
 from pydantic_core import to_jsonable_python
 from starlette.datastructures import FormData, UploadFile
 
+from loopline import timeline as tl
 from loopline.conversations import Receipt, Submission
 from loopline.errors import AttachmentError, BundleError
 from loopline.events import DialectName, dialect
@@ -24,13 +25,6 @@ from loopline.server.access import HostDep, OwnDep, OwnKeyDep, ReadKeyDep
 from loopline.server.bundle_host import BundleHost
 from loopline.server.problems import not_found
 from loopline.server.turn_requests import ServedConversation, TurnRequest, serve
-from loopline.timeline import (
-    ConversationKey,
-    TurnResult,
-    open_timeline,
-    reaching,
-    turn_number,
-)
 
 MESSAGE = "message"
 FILE = "files"
@@ -175,7 +169,7 @@ async def send_form(
 
 async def _send(
     host: BundleHost,
-    key: ConversationKey,
+    key: tl.ConversationKey,
     message: bodies.MessageBody,
     files: Sequence[Attachment],
     idempotency_key: str,
@@ -292,8 +286,8 @@ async def interrupt_turn(
 @router.get("/turns/{turn}")
 async def read_turn(host: HostDep, key: ReadKeyDep, turn: str) -> bodies.TurnAnswer:
     """Return the result of a turn. A turn that has neither ended nor paused is `interrupted`."""
-    number = turn_number(turn)
-    timeline = await reaching(host.log, key, await open_timeline(host.log, key), number)
+    number = tl.turn_number(turn)
+    timeline = await tl.reaching(host.log, key, await tl.open_timeline(host.log, key), number)
     if number not in timeline.turns:
         raise not_found(f"turn {well_formed(turn)[:40]!r} in this conversation")
     return bodies.turn_of(key.name, timeline, number)
@@ -306,7 +300,7 @@ async def recall_message(served: OwnDep, body: bodies.RecallBody) -> bodies.Done
     pending = {block.seq: block for block in await conversation.interrupts.pending()}
     block = pending.get(body.seq)
     is_message = block is not None and block.turn_id == body.turn_id
-    done = is_message and await conversation.recall(Receipt(body.seq, turn_number(body.turn_id)))
+    done = is_message and await conversation.recall(Receipt(body.seq, tl.turn_number(body.turn_id)))
     served.host.audit("recall", served.key, seq=body.seq)
     return bodies.DoneAnswer(done=done)
 
@@ -350,7 +344,7 @@ def _accepts_events(request: Request) -> bool:
 
 
 def _receipt_response(
-    host: BundleHost, key: ConversationKey, receipt: Receipt, request: Request
+    host: BundleHost, key: tl.ConversationKey, receipt: Receipt, request: Request
 ) -> Response:
     """Return the receipt of a message in the background, with the URL of its events, as 202."""
     path = request.url.path.removesuffix("/multipart").removesuffix("/messages")
@@ -386,7 +380,7 @@ async def _respond(
         stream_format = event_streams.StreamFormat(headers=headers)
         return event_streams.run_response(served, encoder, stream_format, request, early)
     try:
-        result: TurnResult[Any] = await submission.result()
+        result: tl.TurnResult[Any] = await submission.result()
     except BundleError:
         return JSONResponse((await read_turn(host, key, receipt.turn_id)).model_dump())
     output: JsonValue = to_jsonable_python(result.output, fallback=str)

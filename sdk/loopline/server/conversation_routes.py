@@ -9,6 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from pydantic import AwareDatetime, BaseModel, JsonValue
 
+from loopline import timeline as tl
 from loopline.errors import LooplineError
 from loopline.models import well_formed
 from loopline.server import access, bodies, conversation_views
@@ -16,17 +17,6 @@ from loopline.server.approvals import WaitingQuestion, questions_in
 from loopline.server.bundle_host import BundleHost
 from loopline.server.problems import not_found
 from loopline.server.resource_routes import read_for_user
-from loopline.timeline import (
-    ConversationKey,
-    ConversationSummary,
-    Reaction,
-    Timeline,
-    block_document,
-    iso_time,
-    open_timeline,
-    turn_id,
-    turn_number,
-)
 from loopline.timeline.feedback import Reactions, Satisfaction
 
 router: APIRouter = APIRouter(prefix="/conversations/{tenant}/{project}", tags=["conversations"])
@@ -95,7 +85,7 @@ class FeedbackAnswer(BaseModel):
 
     success: bool
     turn_id: str
-    reaction: Reaction | None
+    reaction: tl.Reaction | None
     message: str
     cleared: bool
 
@@ -206,8 +196,8 @@ async def list_conversations(
         items.append(
             ListedConversation(
                 conversation_id=summary.conversation.name,
-                last_activity_at=iso_time(summary.last_activity_at),
-                started_at=iso_time(summary.started_at),
+                last_activity_at=tl.iso_time(summary.last_activity_at),
+                started_at=tl.iso_time(summary.started_at),
                 title=summary.title if include_titles else None,
             )
         )
@@ -252,7 +242,7 @@ async def conversations_in_period(
     return PeriodAnswer(
         tenant=reader.tenant,
         project=reader.project,
-        window=WindowAnswer(start=iso_time(body.start), end=iso_time(body.end)),
+        window=WindowAnswer(start=tl.iso_time(body.start), end=tl.iso_time(body.end)),
         items=items,
         next_cursor=f"{offset}" if offset < len(summaries) else None,
     )
@@ -271,18 +261,18 @@ async def status(
     host: access.HostDep, key: access.ReadKeyDep, summary: access.SummaryDep
 ) -> StatusAnswer:
     """Return the state of a conversation, and the calls that wait for the user."""
-    timeline = await open_timeline(host.log, key)
+    timeline = await tl.open_timeline(host.log, key)
     pending: list[JsonValue] = [call for turn in timeline.resumable for call in turn.unanswered]
     left_turns: dict[str, JsonValue] = {
         name: reason
         for name, reason in host.find_left_turns(key).items()
-        if timeline.turn(turn_number(name)) in timeline.open_turns
+        if timeline.turn(tl.turn_number(name)) in timeline.open_turns
     }
-    resumable: list[JsonValue] = [turn_id(turn.number) for turn in timeline.resumable]
+    resumable: list[JsonValue] = [tl.turn_id(turn.number) for turn in timeline.resumable]
     return StatusAnswer(
         conversation_id=key.name,
         state=conversation_views.state_of(timeline),
-        updated_at=iso_time(summary.last_activity_at),
+        updated_at=tl.iso_time(summary.last_activity_at),
         meta={
             "turns": summary.turns,
             "last_seq": summary.head,
@@ -310,18 +300,18 @@ async def details(
     host: access.HostDep, key: access.ReadKeyDep, summary: access.SummaryDep
 ) -> DetailsAnswer:
     """Return a conversation with a list of its turns."""
-    timeline = Timeline(await host.log.read(key))
+    timeline = tl.Timeline(await host.log.read(key))
     return DetailsAnswer(
         user_id=key.user,
         conversation_id=key.name,
         conversation_title=summary.title,
-        started_at=iso_time(summary.started_at),
-        last_activity_at=iso_time(summary.last_activity_at),
+        started_at=tl.iso_time(summary.started_at),
+        last_activity_at=tl.iso_time(summary.last_activity_at),
         bundle_id=next(reversed(conversation_views.TurnViews(key, timeline).bundles()), ""),
         turns=[
             ListedTurn(
-                turn_id=turn_id(number),
-                ts=iso_time(turn.prompt.ts) if turn.prompt else "",
+                turn_id=tl.turn_id(number),
+                ts=tl.iso_time(turn.prompt.ts) if turn.prompt else "",
                 state=turn.exit.reason if turn.exit else "in_progress",
                 rounds=turn.rounds,
             )
@@ -356,7 +346,7 @@ async def give_feedback(
 ) -> FeedbackAnswer:
     """Rate a turn. A new reaction replaces the one before, and null removes it."""
     summary = await access.find_summary(host, key)
-    if not 1 <= turn_number(turn) <= summary.turns:
+    if not 1 <= tl.turn_number(turn) <= summary.turns:
         raise not_found(f"turn {well_formed(turn)[:40]!r} in this conversation")
     conversation = await host.conversation(key)
     await conversation.feedback(turn, body.reaction, text=body.text, ts=body.ts)
@@ -376,13 +366,13 @@ async def turns_with_feedbacks(
     host: access.HostDep, key: access.ReadKeyDep, _: access.SummaryDep, body: bodies.RatedTurnsBody
 ) -> RatedTurnsAnswer:
     """Return the turns that have feedback, with their current reactions."""
-    timeline = Timeline(await host.log.read(key))
+    timeline = tl.Timeline(await host.log.read(key))
     views = conversation_views.TurnViews(key, timeline)
     reactions = conversation_views.reactions_of(timeline)
     since = _days_ago(host, body.days)
     turns: list[RatedTurn] = []
     for number, turn in sorted(timeline.turns.items()):
-        name = turn_id(number)
+        name = tl.turn_id(number)
         recent = [entry for entry in reactions.in_force_for(number) if entry.block.ts >= since]
         if not recent or (body.turn_ids is not None and name not in body.turn_ids):
             continue
@@ -430,7 +420,7 @@ async def read_blocks(
     page = blocks[:limit]
     return bodies.BlocksAnswer(
         conversation_id=key.name,
-        blocks=[block_document(block) for block in page],
+        blocks=[tl.block_document(block) for block in page],
         next_after=page[-1].seq if len(blocks) > limit else None,
     )
 
@@ -451,11 +441,11 @@ async def export(conversation: access.ReadDep) -> dict[str, JsonValue]:
 
 
 async def _fetch(
-    host: BundleHost, key: ConversationKey, body: bodies.FetchBody
+    host: BundleHost, key: tl.ConversationKey, body: bodies.FetchBody
 ) -> conversation_views.FetchAnswer:
     summary = await access.find_summary(host, key)
     blocks = await host.log.read(key)
-    views = conversation_views.TurnViews(key, Timeline(blocks), body.materialize)
+    views = conversation_views.TurnViews(key, tl.Timeline(blocks), body.materialize)
     since = _days_ago(host, body.days)
     recent = {block.turn_id for block in blocks if block.ts >= since}
     turns = recent if body.turn_ids is None else recent.intersection(body.turn_ids)
@@ -471,7 +461,7 @@ async def _fetch(
 
 
 async def _period_feedback(
-    host: BundleHost, summary: ConversationSummary, body: bodies.PeriodBody
+    host: BundleHost, summary: tl.ConversationSummary, body: bodies.PeriodBody
 ) -> RatedConversation | None:
     """Return the conversation with its current reactions of the period, or None if there are none."""
     key = summary.conversation
@@ -497,8 +487,8 @@ async def _period_feedback(
     ]
     return RatedConversation(
         conversation_id=key.name,
-        last_activity_at=iso_time(summary.last_activity_at),
-        started_at=iso_time(summary.started_at),
+        last_activity_at=tl.iso_time(summary.last_activity_at),
+        started_at=tl.iso_time(summary.started_at),
         feedback_counts=FeedbackCounts(
             total=len(all_reactions),
             user=user_count,

@@ -9,38 +9,25 @@ from typing import Literal
 
 from pydantic import BaseModel, JsonValue
 
+from loopline import timeline as tl
 from loopline.reader import source_row
 from loopline.refs import HostedRef
-from loopline.timeline import (
-    Block,
-    BodyUnion,
-    Completion,
-    ConversationKey,
-    FileAdded,
-    Notes,
-    Thinking,
-    Timeline,
-    ToolPending,
-    Turn,
-    TurnHeader,
-    UserAttachment,
-    UserFollowup,
-    UserPrompt,
-    UserSteer,
-    attachments,
-    citations,
-    iso_time,
-    to_utc,
-    workspace,
-)
 from loopline.timeline.feedback import FeedbackEntry, Reactions
 
-InputBody = UserPrompt | UserFollowup | UserSteer
-ShownBody = InputBody | Completion | UserAttachment | FileAdded | Thinking | Notes | ToolPending
-_SHOWN = BodyUnion[ShownBody](ShownBody)
-_INPUTS = BodyUnion[InputBody](InputBody)
-_STORED_FILES = BodyUnion[UserAttachment | FileAdded](UserAttachment | FileAdded)
-_HEADERS = BodyUnion[TurnHeader](TurnHeader)
+InputBody = tl.UserPrompt | tl.UserFollowup | tl.UserSteer
+ShownBody = (
+    InputBody
+    | tl.Completion
+    | tl.UserAttachment
+    | tl.FileAdded
+    | tl.Thinking
+    | tl.Notes
+    | tl.ToolPending
+)
+_SHOWN = tl.BodyUnion[ShownBody](ShownBody)
+_INPUTS = tl.BodyUnion[InputBody](InputBody)
+_STORED_FILES = tl.BodyUnion[tl.UserAttachment | tl.FileAdded](tl.UserAttachment | tl.FileAdded)
+_HEADERS = tl.BodyUnion[tl.TurnHeader](tl.TurnHeader)
 State = Literal["idle", "in_progress", "error"]
 Stage = Literal["message", "file", "attachment", "citable"]
 Role = Literal["user", "assistant", "artifact"]
@@ -90,8 +77,8 @@ class ReactionAnswer(BaseModel):
 class TurnViews:
     """The turns of a conversation, from all its blocks. With `materialize`, files have their bytes in base64."""
 
-    key: ConversationKey
-    timeline: Timeline
+    key: tl.ConversationKey
+    timeline: tl.Timeline
     materialize: bool = False
 
     def turns(self, turn_ids: Collection[str]) -> list[FetchedTurn]:
@@ -112,7 +99,7 @@ class TurnViews:
         """Return the ids of the bundles that ran the turns, in the order of their first turn."""
         return list(dict.fromkeys(header.bundle for _, header in _HEADERS.among(self.timeline)))
 
-    def answer_text(self, turn: Turn) -> str:
+    def answer_text(self, turn: tl.Turn) -> str:
         """Return the answer of a turn with its citations as links, or an empty text if it has none."""
         return self._link_citations(turn.completion.text) if turn.completion else ""
 
@@ -121,37 +108,37 @@ class TurnViews:
         inputs = _INPUTS.among(block for block in self.timeline if block.turn == number)
         return "\n".join(body.text for _, body in inputs)
 
-    def _artifacts(self, block: Block, body: ShownBody) -> Iterator[ArtifactAnswer]:
+    def _artifacts(self, block: tl.Block, body: ShownBody) -> Iterator[ArtifactAnswer]:
         match body:
-            case UserPrompt() | UserFollowup() | UserSteer():
+            case tl.UserPrompt() | tl.UserFollowup() | tl.UserSteer():
                 message: dict[str, JsonValue] = {"text": body.text, "kind": body.type}
                 yield self._artifact("chat:user", block, message, "message", "user")
-            case Completion(sources_used=used):
+            case tl.Completion(sources_used=used):
                 answer: dict[str, JsonValue] = {"text": self._link_citations(body.text)}
                 yield self._artifact("chat:assistant", block, answer, "message", "assistant")
                 if used:
                     rows: list[JsonValue] = [source_row(sid, self.timeline) for sid in used]
                     yield self._artifact("artifact:solver.program.citables", block, {"items": rows})
-            case UserAttachment():
-                file = self._file(body.name, body.mime, body.size, attachments.content(body))
+            case tl.UserAttachment():
+                file = self._file(body.name, body.mime, body.size, tl.attachments.content(body))
                 yield self._artifact("artifact:user.attachment", block, file, "attachment", "user")
-            case FileAdded(area="outputs", visibility="external"):
-                file = self._file(body.path, body.mime, body.size, workspace.file_bytes(body))
+            case tl.FileAdded(area="outputs", visibility="external"):
+                file = self._file(body.path, body.mime, body.size, tl.workspace.file_bytes(body))
                 yield self._artifact("artifact:assistant.file", block, file, "file", "assistant")
-            case Thinking(text=text):
+            case tl.Thinking(text=text):
                 yield self._artifact("conv.thinking.stream", block, {"text": text})
-            case Notes(text=text):
+            case tl.Notes(text=text):
                 yield self._artifact("conv.timeline_text.stream", block, {"text": text})
-            case ToolPending(kind="question", question=question):
+            case tl.ToolPending(kind="question", question=question):
                 call: dict[str, JsonValue] = {"call_id": body.call_id, "question": question}
                 yield self._artifact("conv.clarification_questions", block, call)
-            case FileAdded() | ToolPending():
+            case tl.FileAdded() | tl.ToolPending():
                 pass
 
     def _artifact(
         self,
         kind: str,
-        block: Block,
+        block: tl.Block,
         data: dict[str, JsonValue],
         stage: Stage | None = None,
         role: Role = "artifact",
@@ -159,7 +146,7 @@ class TurnViews:
         """Return an artifact; `stage` and `role` are those of its resource name, if it has one."""
         if stage is not None:
             data = {**data, "rn": resource_name(self.key, block, stage, role)}
-        return ArtifactAnswer(type=kind, ts=iso_time(block.ts), path=block.ref, data=data)
+        return ArtifactAnswer(type=kind, ts=tl.iso_time(block.ts), path=block.ref, data=data)
 
     def _file(self, name: str, mime: str, size: int, data: bytes) -> dict[str, JsonValue]:
         row: dict[str, JsonValue] = {"filename": name, "mime": mime, "size_bytes": size}
@@ -174,7 +161,9 @@ class TurnViews:
             "meta": {"rn": reaction.rn, "turn_id": reaction.turn_id, "kind": REACTION_KIND},
         }
         block = entry.block
-        return ArtifactAnswer(type=REACTION_KIND, ts=iso_time(block.ts), path=block.ref, data=data)
+        return ArtifactAnswer(
+            type=REACTION_KIND, ts=tl.iso_time(block.ts), path=block.ref, data=data
+        )
 
     def _link_citations(self, text: str) -> str:
         sources = self.timeline.pool.sources
@@ -182,10 +171,10 @@ class TurnViews:
         def link(sids: Iterable[int]) -> str:
             return "".join(f"[[{sid}]]({sources[sid].url})" for sid in sids if sid in sources)
 
-        return citations.resolve(text, link, newest=self.timeline.pool.newest)
+        return tl.citations.resolve(text, link, newest=self.timeline.pool.newest)
 
 
-def resource_name(key: ConversationKey, block: Block, stage: Stage, role: Role) -> str:
+def resource_name(key: tl.ConversationKey, block: tl.Block, stage: Stage, role: Role) -> str:
     """Return the resource name of a block's content, by which `by-rn` finds it."""
     path = f"{block.type}.{block.n}"
     if _STORED_FILES.has(block.body):
@@ -204,15 +193,15 @@ def resource_name(key: ConversationKey, block: Block, stage: Stage, role: Role) 
     )
 
 
-def _file_path(file: UserAttachment | FileAdded) -> str:
+def _file_path(file: tl.UserAttachment | tl.FileAdded) -> str:
     match file:
-        case UserAttachment(name=name):
+        case tl.UserAttachment(name=name):
             return name
-        case FileAdded(path=path, version=version):
+        case tl.FileAdded(path=path, version=version):
             return f"{version}/{path}"
 
 
-def reactions_of(blocks: Iterable[Block]) -> Reactions:
+def reactions_of(blocks: Iterable[tl.Block]) -> Reactions:
     """Apply all feedback blocks in `blocks` in order, and return the current reactions."""
     reactions = Reactions()
     for block in blocks:
@@ -220,13 +209,13 @@ def reactions_of(blocks: Iterable[Block]) -> Reactions:
     return reactions
 
 
-def reaction_answer(key: ConversationKey, entry: FeedbackEntry) -> ReactionAnswer:
+def reaction_answer(key: tl.ConversationKey, entry: FeedbackEntry) -> ReactionAnswer:
     """Return a reaction as clients get it, with the time that its client gave. The confidence of a user's reaction is 1."""
     feedback = entry.feedback
     is_of_user = feedback.origin == "user"
     return ReactionAnswer(
         turn_id=entry.block.turn_id,
-        ts=iso_time(to_utc(feedback.rated_at or entry.block.ts)),
+        ts=tl.iso_time(tl.to_utc(feedback.rated_at or entry.block.ts)),
         text=feedback.text,
         reaction=feedback.reaction,
         confidence=1.0 if is_of_user else feedback.confidence,
@@ -235,7 +224,7 @@ def reaction_answer(key: ConversationKey, entry: FeedbackEntry) -> ReactionAnswe
     )
 
 
-def state_of(timeline: Timeline) -> State:
+def state_of(timeline: tl.Timeline) -> State:
     """Return `in_progress` if a turn runs or will run, `error` if the last turn ended with an error, or `idle`."""
     unfinished = [turn for turn in timeline.resumable if not turn.pending or turn.answers]
     if unfinished or timeline.queued:
