@@ -12,7 +12,7 @@ import pytest
 from loopline import Agent, Bundle, Harness, tool
 from loopline.clock import Clock
 from loopline.conversations import Conversation
-from loopline.errors import BundleError, LooplineError
+from loopline.errors import BundleError, LooplineError, StoreError
 from loopline.models import Json, JsonObject
 from loopline.react import ApprovalLimits, GuardedCall
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
@@ -329,6 +329,25 @@ async def test_a_child_run_keeps_to_the_mode_and_the_rules_of_its_parent(
         await talk.set_mode(mode)
         result = await talk.say("Again")
         assert (bool(result.pending), len(PAID)) == (not rules, max(paid, 1))
+
+
+async def test_a_mode_is_set_in_every_state_of_a_conversation(store: str) -> None:
+    model = ScriptedModel([PAY, "One.", PAY])
+    async with Harness.open(desk(), store=store, model=model) as harness:
+        talk = harness.conversation("c")
+        await talk.set_mode("deny")
+        await talk.set_mode("ask")
+        paused = await talk.say("go")
+        await talk.set_mode("plan")
+        denied = await talk.resume({call.call_id: True for call in paused.pending})
+        assert (denied.answer, PAID) == ("One.", [])
+        await talk.set_mode("ask")
+        await talk.say("again")
+        assert await talk.stop()
+        await talk.set_mode("plan")
+        await harness.log.forget(talk.conversation)
+        with pytest.raises(StoreError):
+            await talk.set_mode("ask")
 
 
 @pytest.mark.parametrize("approve", [3, "yes", lambda: True])

@@ -474,6 +474,7 @@ class Conversation(ConversationReader, Generic[T_co]):
 
         Raises:
             LooplineError: the mode is unknown, or it is "accept_reads" and the bundle permits no rules.
+            StoreError: the conversation was forgotten.
         """
         if mode not in get_args(tl.ApprovalMode):
             raise LooplineError(
@@ -486,6 +487,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         check_own(self.conversation)
         summary = await self._log.find(self.conversation)
         if summary is None:
+            check_not_forgotten(self.conversation, await self._log.forgotten(self.conversation))
             self._first_mode = tl.ModeChanged(mode=mode)
         else:
             await self.interrupts.append(tl.ModeChanged(mode=mode), summary.turns)
