@@ -47,10 +47,13 @@ def test_the_wheel_holds_the_package_and_its_licence_alone(built: Built) -> None
         assert set(archive.namelist()) == expected
 
 
-def test_the_sources_are_those_of_the_package_and_its_pages_for_users(built: Built) -> None:
+def test_the_sources_are_those_of_the_package_its_web_page_and_its_pages_for_users(
+    built: Built,
+) -> None:
     root = f"loopline-{PROJECT['version']}"
     pages = {"README.md", "LICENSE", "docs/CHANGELOG.md", "docs/SECURITY.md"}
-    expected = below(SDK, ROOT) | pages | {"pyproject.toml", "PKG-INFO", ".gitignore"}
+    page = below(SDK.parent / "web", ROOT)
+    expected = below(SDK, ROOT) | page | pages | {"pyproject.toml", "PKG-INFO", ".gitignore"}
     with tarfile.open(built.sdist) as archive:
         assert set(archive.getnames()) == {f"{root}/{name}" for name in expected}
 

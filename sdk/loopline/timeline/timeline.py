@@ -218,7 +218,7 @@ class Timeline:
         self.shown_texts: dict[str, str] = {}
         self.kept_texts: dict[str, TextKept] = {}
         self.artifacts: dict[tuple[int, str], int] = {}
-        self.files = FileTree()
+        self.files: FileTree = FileTree()
         self.system_texts: dict[str, str] = {}
         self.tool_texts: dict[str, str] = {}
         self.known_texts: set[str] = set(self.base.texts)
