@@ -137,7 +137,7 @@ async def test_what_is_exported_is_imported_block_by_block_and_goes_on(
         (0, "body", {"text": 5}, r"blocks\[0\]: it is not a valid user.prompt"),
         (2, "n", 7, r"blocks\[2\]: n 7"),
         (3, "term", 9, "comes after 9"),
-        (2, "ts", None, r"blocks\[2\]: a field"),
+        (2, "ts", None, r"blocks\[2\]: Expected `str`, got `null` - at `\$\.ts`"),
         (2, "ts", "yesterday", r"blocks\[2\]: it is no"),
         (1, "turn_id", "turn_x", "is not a turn"),
     ],

@@ -48,6 +48,8 @@ CHANGES: list[tuple[str, str, str, Json]] = [
     ("recall", "POST", f"{ONE}/recall", {"seq": 1, "turn_id": "turn_1"}),
     ("fork", "POST", f"{ONE}/fork", {"seq": 1, "name": "copy"}),
     ("stop", "POST", f"{ONE}/stop", None),
+    ("mode", "POST", f"{ONE}/mode", {"mode": "deny"}),
+    ("revoke_rule", "DELETE", f"{ONE}/rules/rule_1", None),
     ("message", "POST", f"{ALL}/c2/messages", {"text": "call shop.book name=tea"}),
     ("answer", "POST", f"{ALL}/c2/answers", {"values": {"c1": WORD}}),
     ("message", "POST", "/ag-ui", RUN),
@@ -125,6 +127,7 @@ def test_no_route_that_changes_something_is_left_out(client: httpx2.Client) -> N
     paths: dict[str, JsonObject] = client.get("/openapi.json").json()["paths"]
     changing = {path for path, methods in paths.items() if methods.keys() - {"get"}}
     names = {ALL: "/conversations/{tenant}/{project}", "c1": "{conversation}", "turn_1": "{turn}"}
+    names["rule_1"] = "{rule_id}"
     tried = set[str]()
     for _, _, path, _ in CHANGES:
         for value, name in names.items():

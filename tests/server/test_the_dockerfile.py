@@ -45,8 +45,9 @@ def test_what_the_package_is_built_from_is_copied_and_is_there() -> None:
     copied = [path for line in arguments("COPY") for path in line.split()[:-1]]
     assert [path for path in copied if not (ROOT / path).exists()] == []
     [folder] = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
-    built_from = {"pyproject.toml", PROJECT["readme"], *PROJECT["license-files"]}
-    assert built_from | {folder.partition("/")[0]} == set(copied)
+    package = folder.partition("/")[0]
+    licences = [path for path in PROJECT["license-files"] if not path.startswith(f"{package}/")]
+    assert {"pyproject.toml", PROJECT["readme"], *licences, package} == set(copied)
     [install] = [line for line in arguments("RUN") if line.startswith("pip install")]
     assert '"/source[server]"' in install
     assert "server" in PROJECT["optional-dependencies"]

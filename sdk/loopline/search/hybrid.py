@@ -49,8 +49,6 @@ MIXED_WEIGHT = 0.15
 HISTORY_DISTANCE = 0.05
 UNNAMED_CERTAINTY = 0.2
 """The largest score of a chunk without rare words of the query."""
-AGREED_CERTAINTY = 0.5
-"""How much complete agreement of the rankings adds to the score of a chunk without rare words of the query."""
 ANSWER_SCORE = 0.38
 """If the score of the first hit is lower, the index probably contains no answer."""
 TOP_HITS = 5
@@ -195,7 +193,7 @@ class Ranking:
         ranked = _diversify(hits)
         if has_vectors:
             ranked = _promote_best_by_words(ranked)
-        return _calibrate(ranked[:limit], self.coverage, self._agreement())
+        return _calibrate(ranked[:limit], self.coverage)
 
     def _is_related(self, number: int) -> bool:
         """Return True if the candidate has a word of the query, or a vector that is near enough."""
@@ -221,13 +219,6 @@ class Ranking:
         if by_meaning > 2 * by_words:
             return f"other words, by {source}"
         return "words of the query" if by_words > 2 * by_meaning else f"words and {source}"
-
-    def _agreement(self) -> float:
-        """Return how many of the five best chunks by words are also among the five best by static vectors, from 0 to 1."""
-        matching = [number for number, score in self._words.items() if score.bm25 > 0]
-        by_words = nlargest(TOP_HITS, matching, key=lambda number: self._words[number].bm25)
-        by_static = nlargest(TOP_HITS, self._static, key=self._static_score)
-        return len({*by_words} & {*by_static}) / TOP_HITS
 
     def _score(self, number: int) -> float:
         """Return the score of a candidate, from 0 to 1."""
@@ -299,17 +290,16 @@ def _diversify(hits: list[Hit]) -> list[Hit]:
     return first + later
 
 
-def _calibrate(hits: list[Hit], coverage: float, agreement: float) -> list[Hit]:
+def _calibrate(hits: list[Hit], coverage: float) -> list[Hit]:
     """Replace the scores by descending ones; the first estimates how likely the index has an answer.
 
-    The estimate depends mainly on the coverage, and a little on the agreement of the rankings by words and by static
-    vectors. A cosine says little, because a text about the same subject that is not
+    The estimate depends mainly on the coverage. A cosine says little, because a text about the same subject that is not
     an answer has a cosine as high as an answer in other words.
     """
     if not hits:
         return []
     top = hits[0].score
-    certainty = coverage + (1 - coverage) * (UNNAMED_CERTAINTY * top + AGREED_CERTAINTY * agreement)
+    certainty = coverage + (1 - coverage) * UNNAMED_CERTAINTY * top
     scores: list[float] = []
     for hit in hits:
         scores.append(min(certainty * hit.score / top, *scores[-1:], 1.0))

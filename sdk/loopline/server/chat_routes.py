@@ -260,7 +260,7 @@ async def revoke_rule(served: OwnDep, rule_id: str) -> bodies.DoneAnswer:
     is_there = any(rule.rule_id == rule_id for rule in await conversation.rules())
     if is_there:
         await conversation.revoke_rule(rule_id)
-        served.host.audit("revoke_rule", served.key, rule=rule_id)
+    served.host.audit("revoke_rule", served.key, rule=rule_id)
     return bodies.DoneAnswer(done=is_there)
 
 

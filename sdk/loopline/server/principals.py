@@ -20,6 +20,7 @@ from msgspec import DecodeError, Struct, json
 from loopline import timeline
 from loopline.clock import Clock, SystemClock
 from loopline.errors import LooplineError
+from loopline.names import nearest_hint
 
 PRIVILEGED = "privileged"
 """The role that may read the conversations of all users of its tenant and project."""
@@ -95,6 +96,9 @@ class StoredKey(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def __repr__(self) -> str:
         return f"StoredKey({self.id!r})"
+
+
+_UNKNOWN_FIELD = re.compile(r"unknown field `([^`]{1,100})`")
 
 
 class _KeyFile(Struct, frozen=True, forbid_unknown_fields=True):
@@ -192,7 +196,10 @@ def read_keys(path: Path) -> Sequence[StoredKey]:
     except OSError as error:
         raise LooplineError(f"{path}: the file cannot be read: {error}") from error
     except (DecodeError, RecursionError) as error:
-        message = f"{path}: this is not a file of API keys, version 1: {error}"
+        unknown = _UNKNOWN_FIELD.search(f"{error}")
+        names = [*_KeyFile.__struct_fields__, *StoredKey.__struct_fields__]
+        hint = f"{unknown[1]!r}, {nearest_hint(unknown[1], names)}" if unknown else f"{error}"
+        message = f"{path}: this is not a file of API keys, version 1: {hint}"
         raise LooplineError(message) from error
 
 
