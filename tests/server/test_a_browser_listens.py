@@ -102,7 +102,7 @@ def test_an_event_source_that_connects_again_has_every_event_once(tmp_path: Path
     served = app(SHOP, store="memory:", model=TalkativeModel())
     reports: queue.Queue[list[dict[str, Any]]] = queue.Queue()
 
-    @served.get("/page")
+    @served.get("/events-page")
     async def page() -> HTMLResponse:
         return HTMLResponse(PAGE, headers=WITH_SCRIPTS)
 
@@ -117,7 +117,7 @@ def test_an_event_source_that_connects_again_has_every_event_once(tmp_path: Path
     with (
         serving(outer) as url,
         httpx2.Client(base_url=url, timeout=30) as client,
-        browsing(f"{url}/page", tmp_path),
+        browsing(f"{url}/events-page", tmp_path),
     ):
         client.post(f"{HERE}/messages", json={"text": "call shop.wait name=0"})
         events = reports.get(timeout=60)
@@ -138,7 +138,7 @@ def test_a_page_sends_files_as_a_form(tmp_path: Path) -> None:
     served = app(SHOP, store="memory:", model=EchoModel())
     reports: queue.Queue[dict[str, Any]] = queue.Queue()
 
-    @served.get("/page")
+    @served.get("/events-page")
     async def page() -> HTMLResponse:
         return HTMLResponse(FORM, headers=WITH_SCRIPTS)
 
@@ -146,7 +146,7 @@ def test_a_page_sends_files_as_a_form(tmp_path: Path) -> None:
     async def report(request: Request) -> None:
         reports.put(await request.json())
 
-    with serving(served) as url, browsing(f"{url}/page", tmp_path):
+    with serving(served) as url, browsing(f"{url}/events-page", tmp_path):
         answer = reports.get(timeout=60)
         blocks = httpx2.get(f"{url}/conversations/default/default/form/blocks").json()["blocks"]
     assert answer["answer"] == "You said: Read them."

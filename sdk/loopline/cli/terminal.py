@@ -54,7 +54,7 @@ _UNSEEN = r"\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069"
 """The control characters that no output needs: those of C1, and those that change the direction of a text."""
 _CONTROLS = re.compile(rf"[\x00-\x08\x0b-\x1f{_UNSEEN}]")
 _NEVER_WRITTEN = re.compile(f"[{_UNSEEN}]")
-_EXTERNAL_FONTS = re.compile(r"<!--[^>]*-->|@font-face \{[^}]*\}")
+_EXTERNAL_FONTS = re.compile(r"<!--[^>]{0,200}-->|@font-face \{[^}]{0,1000}\}")
 """The comment and the web fonts of Rich in a picture, both with URLs."""
 
 

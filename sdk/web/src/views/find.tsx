@@ -66,6 +66,7 @@ export function FindBar({ place, head, onShow }: { place: Place; head: number; o
         type="search"
         aria-label="Search in this conversation"
         placeholder={`Search ${count(head)} blocks`}
+        disabled={head === 0}
         value={words.value}
         onInput={(event) => {
           words.value = event.currentTarget.value;
