@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from loopline import Delta, Harness
+from loopline import Bundle, Delta, Harness, tool
 from loopline.errors import LooplineError
 from loopline.events import Event
 from loopline.testing import Call, FakeClock, ScriptedModel
@@ -21,6 +21,7 @@ from loopline.timeline import (
     Entry,
     Exit,
     MemoryLog,
+    RoundStart,
     ToolResult,
     UserPrompt,
     UserStop,
@@ -160,3 +161,33 @@ async def test_what_was_stopped_is_not_carried_on_although_nobody_lived_to_end_i
         await log.append(talk.conversation, [Entry(body=UserStop(), turn=1)], seen=0)
         assert (await talk.resume({"c1": "this"})).exit_reason == "stopped"
         assert [end.reason for end in await bodies(talk, Exit)] == ["stopped"]
+
+
+@tool(effect="read")
+def look() -> str:
+    """Look."""
+    return "seen"
+
+
+class StoppingLog(MemoryLog):
+    """A log to which another process appends a stop directly before the second round starts."""
+
+    async def append(
+        self, conversation: ConversationKey, entries: Sequence[Entry], **options: Any
+    ) -> Sequence[Block]:
+        """Append."""
+        starts = [entry.body for entry in entries if isinstance(entry.body, RoundStart)]
+        if any(not start.takes for start in starts):
+            stop = Entry(body=UserStop(), turn=1)
+            await super().append(conversation, [stop], seen=options["seen"])
+        return await super().append(conversation, entries, **options)
+
+
+async def test_no_request_follows_a_stop_that_was_appended_before_its_round() -> None:
+    model = ScriptedModel([Call("desk.look"), "Never."], strict=False)
+    bundle = Bundle(id="desk", tools=[look])
+    async with Harness.open(bundle, store=StoppingLog(), model=model) as harness:
+        talk = harness.conversation("c")
+        assert (await talk.say("go")).exit_reason == "stopped"
+        assert (await talk.blocks())[-1].type == "react.exit"
+    assert len(model.requests) == 1
