@@ -31,6 +31,7 @@ from loopline.timeline import (
     UserAnswer,
     UserFollowup,
     UserPrompt,
+    UserStop,
 )
 
 HERE = ConversationKey(name="here")
@@ -63,6 +64,22 @@ async def test_what_others_wrote_is_folded_and_heard_in_the_order_of_the_log(
         recorded = await pen.record(Notes(text="one"), Notes(text="two"))
     assert [block.seq for block in recorded] == [3, 4]
     assert pen.timeline.blocks == blocks == list(await log.read(HERE))
+
+
+@pytest.mark.parametrize("is_read_before", [False, True])
+async def test_a_stop_of_another_process_is_told_whenever_it_was_read(
+    log: TimelineLog, *, is_read_before: bool
+) -> None:
+    stops = list[bool]()
+    async with log.lease(HERE) as term:
+        pen = recorder(log, term, [])
+        await log.append(HERE, [Entry(body=UserStop(), turn=1)], seen=1)
+        if is_read_before:
+            await pen.catch_up()
+        pen.on_stop = lambda: stops.append(True)
+        pen.begin_to_run()
+        await pen.catch_up()
+    assert stops == [True]
 
 
 async def test_one_that_is_cancelled_at_any_step_has_folded_what_was_kept(

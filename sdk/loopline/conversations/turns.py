@@ -635,8 +635,8 @@ class Turns:
         recorder.output = None if recorder.adopted else request.output
         if recorder.output is None and schema is not None:
             recorder.output = OutputType.from_schema(schema)
-        recorder.resume_clock()
         recorder.on_stop = partial(_begin_to_stop, pending)
+        recorder.begin_to_run()
         self._subscriptions.running[request.conversation] = recorder
         try:
             async with (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 from msgspec import structs
 
@@ -58,7 +58,7 @@ class AnthropicMessages(HttpModel):
     """A model that is called at `/v1/messages`."""
 
     path = "/v1/messages"
-    setting_names = SAMPLING
+    setting_names: ClassVar[tuple[str, ...]] = SAMPLING
 
     @property
     def headers(self) -> Mapping[str, str]:

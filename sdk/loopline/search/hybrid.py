@@ -154,8 +154,10 @@ class Ranking:
         self._static = static
         self._cosines = cosines
         best = nlargest(3, words.values(), key=lambda score: score.bm25)
-        self.coverage = max((score.coverage for score in best), default=0.0)
-        self.weight = vector_weight(self.coverage) * (NAMED_CODE_WEIGHT if names_code else 1.0)
+        self.coverage: float = max((score.coverage for score in best), default=0.0)
+        self.weight: float = vector_weight(self.coverage) * (
+            NAMED_CODE_WEIGHT if names_code else 1.0
+        )
         """The weight of vectors, if there are some."""
         self._best_words = max((score.bm25 for score in best), default=0.0) or 1.0
         self._best_static = max(map(self._static_score, chunks), default=0.0) or 1.0

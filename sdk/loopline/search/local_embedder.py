@@ -226,7 +226,8 @@ class LocalEmbedder:
             raise EmbeddingError(f"{folder} is not a folder with a model")
         self._prefixes = read_prefixes(folder)
         self._tokenizer = _load_tokenizer(folder)
-        self.encoder, weights, self._precision = _load_encoder(folder, exports, self._tokenizer)
+        encoder, weights, self._precision = _load_encoder(folder, exports, self._tokenizer)
+        self.encoder: _Encoder = encoder
         self._revision = weights_digest(weights)
         self._name = folder.name
 

@@ -75,12 +75,14 @@ class Recorder:
         self.on_steer: Callable[[int], None] | None = None
         self.on_stop: Callable[[], None] | None = None
         self._is_handed_over = False
-        self.resume_clock()
+        self.begin_to_run()
 
-    def resume_clock(self) -> None:
-        """Start to count the running time of the turn again, from the time that the log has."""
+    def begin_to_run(self) -> None:
+        """Count the running time of the turn from the time that the log has; end the turn if a stop was read before."""
         self._before = self.turn.elapsed_seconds
         self._since = self._clock.elapsed()
+        if self.turn.stopped and self.on_stop is not None:
+            self.on_stop()
 
     @property
     def is_heard(self) -> bool:
