@@ -11,6 +11,8 @@ LONGEST_WORD = 100
 UNKNOWN = "[UNK]"
 _CONTINUED = "##"
 _ASCII_WORD = re.compile(r"[a-z0-9]+|[!-/:-@\[-`{-~]")
+_ASCII_CONTROLS = dict.fromkeys([*range(32), 127]) | {ord(space): " " for space in "\t\n\r"}
+"""For `translate`: white space becomes a space, and other control characters are removed, as in BERT."""
 _CHINESE = "\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002ceaf\U0002f800-\U0002fa1f"
 _CHINESE_CHARACTER = re.compile(f"([{_CHINESE}])")
 
@@ -18,7 +20,7 @@ _CHINESE_CHARACTER = re.compile(f"([{_CHINESE}])")
 def bert_words(text: str) -> list[str]:
     """Return the words of a text in lower case without accents; each punctuation mark and Chinese character is a word."""
     if text.isascii():
-        return _ASCII_WORD.findall(text.lower())
+        return _ASCII_WORD.findall(text.lower().translate(_ASCII_CONTROLS))
     words: list[str] = []
     for word in _CHINESE_CHARACTER.sub(r" \1 ", _clean(text)).split():
         start = 0
