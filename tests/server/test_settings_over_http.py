@@ -52,6 +52,13 @@ async def test_the_settings_of_the_operator_are_refused(url: str, settings: Mode
             await server.conversation("c").say("Tea?", settings=settings)
 
 
+def test_a_setting_that_the_model_does_not_support_is_an_error_of_its_sender(url: str) -> None:
+    message = {"text": "Tea?", "settings": {"seed": 7}}
+    answer = httpx2.post(f"{url}/conversations/default/default/c/messages", json=message)
+    assert answer.status_code == 422
+    assert "does not support seed=7" in answer.json()["detail"]
+
+
 def test_chat_completions_use_the_settings_that_the_model_supports(
     url: str, model: ScriptedModel
 ) -> None:

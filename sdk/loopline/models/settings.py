@@ -295,6 +295,10 @@ def as_settings(value: object, what: str = "settings") -> ModelSettings:
             )
 
 
+class UnsupportedSetting(ModelRequestError):
+    """The model does not support a setting; the message names it. No request was sent."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingSupport:
     """The settings that a model supports; by default only `max_tokens`, which every model does.
@@ -425,7 +429,7 @@ def supported_settings(
     A `max_tokens` above it is dropped without `unsupported="drop"` too, because the model's own limit is then the stricter.
 
     Raises:
-        ModelRequestError: a setting is not supported, and `unsupported` is not "drop".
+        UnsupportedSetting: a setting is not supported, and `unsupported` is not "drop".
     """
     dropped: dict[str, str] = {}
     for name, hint in support.problems(settings, output_limit, effort):
@@ -433,7 +437,7 @@ def supported_settings(
         if not settings.drops and name != "max_tokens":
             problem = f"does not support {name}={_shown(getattr(settings, name))}"
             instead = f"; it supports {hint}" if hint else ""
-            raise ModelRequestError(
+            raise UnsupportedSetting(
                 f"{model} {problem}{instead}: change the settings, or leave out what a model does not support with "
                 "ModelSettings(unsupported='drop')"
             )

@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from loopline import errors
 from loopline.conversations import HandedOver
 from loopline.models import JsonObject, dumps, well_formed
+from loopline.models.settings import UnsupportedSetting
 from loopline.server.principals import Unauthenticated
 
 ActionBy = Literal["client", "user", "operator", "author"]
@@ -96,7 +97,7 @@ def problem_of(error: errors.LooplineError) -> RequestProblem:
             return RequestProblem(HTTPStatus.INSUFFICIENT_STORAGE, text, action_by="operator")
         case errors.ConflictError():
             return RequestProblem(HTTPStatus.CONFLICT, text)
-        case errors.AttachmentError():
+        case errors.AttachmentError() | UnsupportedSetting():
             return RequestProblem(HTTPStatus.UNPROCESSABLE_ENTITY, text, action_by="user")
         case errors.ModelError():
             return RequestProblem(HTTPStatus.BAD_GATEWAY, text, action_by="operator")
