@@ -19,7 +19,6 @@ from loopline.harness import DocumentStore, ReadOnlyStore
 
 HOST = "127.0.0.1"
 PAGE = "/page/"
-SCHEMES = ("sqlite:", "postgresql:")
 FILES = frozenset({".json", ".jsonl"})
 DATABASES = frozenset({".db", ".sqlite", ".sqlite3"})
 
@@ -87,7 +86,7 @@ def store_url(source: str, choices: Choices) -> str | None:
     """
     if not source:
         return choices.store
-    if source.startswith(SCHEMES):
+    if "://" in source:
         return source
     path = Path(source)
     if path.suffix in DATABASES and path.is_file():

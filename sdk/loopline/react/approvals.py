@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from hashlib import sha256
-from typing import Literal
+from typing import Literal, get_args
 from uuid import uuid4
 
 import msgspec
@@ -46,7 +46,8 @@ Approve = bool | Callable[[JsonObject, GuardedCall], bool | str | Awaitable[bool
 """Whether a call needs approval: always, or what a function of its arguments and the call returns; a text is the question."""
 
 
-_SCOPES = ("none", "conversation", "user")
+_SCOPES = ("none", *get_args(RuleScope))
+"""From the narrowest to the widest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +62,7 @@ class ApprovalLimits:
         LooplineError: `rules` is unknown, or `seconds` is not above 0.
     """
 
-    rules: Literal["none", "conversation", "user"] = "conversation"
+    rules: Literal["none"] | RuleScope = "conversation"
     tools: Sequence[str] = ("*",)
     seconds: float | None = None
 
