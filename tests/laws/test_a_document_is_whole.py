@@ -25,7 +25,9 @@ from tests.support.damaged_documents import damaged
 from tests.support.examples import examples
 from tests.support.sample_document import lived
 
-FREE = {"arguments", "ran_with", "value", "parts", "limits", "changes", "step_status", "learned"}
+FREE = {
+    "arguments", "ran_with", "value", "parts", "limits", "changes", "step_status", "learned", "settings",
+}  # fmt: skip
 """Fields whose own fields tools, bundles and providers choose, or which are kept by number or name."""
 SECONDS = 20
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
@@ -106,6 +106,7 @@ def answers(draw: st.DrawFn) -> tuple[Any, Any]:
 @given(
     answers(), st.sampled_from(WAYS), st.booleans(), st.integers(1, 9), st.sampled_from([None, 2])
 )
+@example((str, "```"), WAYS[1], True, 1, None)
 async def test_the_output_is_the_value_and_the_text_reads_as_it(
     answer: tuple[Any, Any], way: Way, plain: bool, size: int, indent: int | None
 ) -> None:

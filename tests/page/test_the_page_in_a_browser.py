@@ -105,7 +105,7 @@ def test_a_message_is_edited_in_a_fork(page: Page, chatting: str) -> None:
     page.get_by_role("link", name="New").click()
     page.get_by_label("Message", exact=True).fill("How do I steep sencha?")
     page.keyboard.press("Enter")
-    expect(page.get_by_text("water of 70 to 80 degrees")).to_be_visible()
+    expect(page.get_by_role("button", name="Good answer")).to_be_visible()
     page.get_by_label("Message", exact=True).fill("Order 100 g of it.")
     page.keyboard.press("Enter")
     expect(page.get_by_role("button", name="Approve")).to_be_visible()

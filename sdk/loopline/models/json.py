@@ -86,7 +86,9 @@ def extract_value(text: str) -> tuple[Json, bool] | BrokenJson:
     complete = _parse_value(text)
     if not isinstance(complete, BrokenJson):
         return complete[0], True
-    for block in text.split("```")[1::2]:
+    # A string of the value may contain fences, so the text between the first and the last fence is tried before the blocks.
+    outermost = text.partition("```")[2].rpartition("```")[0]
+    for block in (outermost, *text.split("```")[1::2]):
         fenced = _parse_value(block.partition("\n")[2])
         if not isinstance(fenced, BrokenJson):
             return fenced[0], False

@@ -16,7 +16,8 @@ interface Props {
 
 export function Composer({ place, running, onError, onSent }: Props) {
   const files = useSignal<File[]>([]);
-  const sending = useSignal(false);
+  const waiting = useSignal(0);
+  const last = useRef(Promise.resolve());
   const box = useRef<HTMLTextAreaElement>(null);
   const picker = useRef<HTMLInputElement>(null);
   const text = draftOf(place);
@@ -28,22 +29,28 @@ export function Composer({ place, running, onError, onSent }: Props) {
     area.style.height = `${Math.min(area.scrollHeight + 2, 240)}px`;
   }, [text]);
 
-  async function send(kind: "message" | "followup" | "steer") {
-    if (sending.value || (text.trim() === "" && files.value.length === 0)) return;
-    sending.value = true;
-    try {
-      if (kind !== "message" && files.value.length === 0) {
-        await post(pathOf(place, "/interrupts"), { text, kind });
-      } else {
-        await postMessage(place, text, files.value);
+  /** Send after what was sent before. The box is free at once; a message that fails returns to it. */
+  function send(kind: "message" | "followup" | "steer") {
+    const sent = { text, files: files.value };
+    if (sent.text.trim() === "" && sent.files.length === 0) return;
+    draft(place, "");
+    files.value = [];
+    waiting.value += 1;
+    last.current = last.current.then(async () => {
+      try {
+        if (kind !== "message" && sent.files.length === 0) {
+          await post(pathOf(place, "/interrupts"), { text: sent.text, kind });
+        } else {
+          await postMessage(place, sent.text, sent.files);
+        }
+        onSent();
+      } catch (error) {
+        draft(place, [sent.text, draftOf(place)].filter((part) => part !== "").join("\n"));
+        files.value = [...sent.files, ...files.value];
+        onError(error instanceof Error ? error.message : String(error));
       }
-      draft(place, "");
-      files.value = [];
-      onSent();
-    } catch (error) {
-      onError(error instanceof Error ? error.message : String(error));
-    }
-    sending.value = false;
+      waiting.value -= 1;
+    });
     box.current?.focus();
   }
 
@@ -56,7 +63,7 @@ export function Composer({ place, running, onError, onSent }: Props) {
       class="composer"
       onSubmit={(event) => {
         event.preventDefault();
-        void send(running ? "followup" : "message");
+        send(running ? "followup" : "message");
       }}
       onDragOver={(event) => {
         event.preventDefault();
@@ -100,7 +107,7 @@ export function Composer({ place, running, onError, onSent }: Props) {
         onKeyDown={(event) => {
           if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
             event.preventDefault();
-            void send(running ? "followup" : "message");
+            send(running ? "followup" : "message");
           }
         }}
       />
@@ -124,12 +131,12 @@ export function Composer({ place, running, onError, onSent }: Props) {
             <button type="button" class="quiet" onClick={() => void post(pathOf(place, "/stop"), {}).catch((error: unknown) => { onError(String(error)); })}>
               Stop
             </button>
-            <button type="button" disabled={sending.value} onClick={() => void send("steer")} title="Redirect the turn: what the model writes now is dropped">
+            <button type="button" onClick={() => { send("steer"); }} title="Redirect the turn: what the model writes now is dropped">
               Steer
             </button>
           </>
         ) : null}
-        <button type="submit" class="primary" disabled={sending.value}>
+        <button type="submit" class="primary" aria-busy={waiting.value > 0}>
           {running ? "Add" : "Send"}
         </button>
       </div>
