@@ -12,7 +12,7 @@ from tests.docs.pages import ROOT
 FEATURES = Path(__file__).with_name("features.txt")
 TABLES = Path(__file__).with_name("seed_tables.txt")
 PROMISES = Path(__file__).with_name("seed_promises.txt")
-PAGE = ROOT / "docs" / "sdk" / "agents" / "react" / "seeds-README.md"
+PAGE = ROOT / "docs" / "internals" / "features.md"
 
 _HEAD = """# Seeds
 
