@@ -86,10 +86,11 @@ class OpenBundle:
         conversation: ConversationView,
         lookup: ConversationLookup,
         spawn: SpawnRun,
+        instructions: str = "",
     ) -> PreparedRun:
         """Update the knowledge space, set the header of the turn in the recorder, and return the run.
 
-        `model` is the model in the header until a workflow builds a loop. If updating the knowledge space fails, a notice
+        `model` is the model in the header until a workflow builds a loop. `instructions` replace those of the loop. If updating the knowledge space fails, a notice
         is recorded and the old index is used.
         """
         services = self.services
@@ -109,6 +110,7 @@ class OpenBundle:
             began=recorder.turn.started_at or services.clock.now(),
             recoveries=_recoveries(header, adopted=recorder.adopted),
             commits=() if space is None else commits_of(space),
+            instructions=instructions,
         )
         if header is None:
             recorder.header = run.header(models.chain(model), DEFAULT_OPTIONS.with_limits(limits))

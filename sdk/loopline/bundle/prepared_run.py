@@ -262,7 +262,7 @@ class Services:
 class PreparedRun(Struct, frozen=True, kw_only=True):
     """A turn that is ready to run, and everything that its workflow uses.
 
-    `limits` are those of this turn. `conversation` is the view of the turn's conversation for readers, and `lookup` finds
+    `limits` are those of this turn, and `instructions`, if there are any, replace those of its loop. `conversation` is the view of the turn's conversation for readers, and `lookup` finds
     other conversations of the same user. `spawn` runs child runs. `began`, `recoveries` and `commits` are recorded in the
     header of the turn.
     """
@@ -279,6 +279,7 @@ class PreparedRun(Struct, frozen=True, kw_only=True):
     began: datetime
     recoveries: int
     commits: tuple[timeline.KnowledgeCommit, ...]
+    instructions: str = ""
 
     @property
     def past_turns(self) -> PastTurns:

@@ -186,6 +186,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         configured = services.settings
         if instructions is None:
             instructions = services.instructions or self.instructions
+        instructions = self._run.instructions or instructions
         try:
             own_preset = react.named_preset(preset)
             if limits:

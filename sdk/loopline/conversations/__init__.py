@@ -10,8 +10,10 @@ from loopline.conversations.interrupts import questions_of as questions_of
 from loopline.conversations.recovery import LeftTurns as LeftTurns
 from loopline.conversations.recovery import Recoveries as Recoveries
 from loopline.conversations.recovery import Recovery as Recovery
+from loopline.conversations.submission import AS_IT_IS as AS_IT_IS
 from loopline.conversations.submission import HandedOver as HandedOver
 from loopline.conversations.submission import Submission as Submission
+from loopline.conversations.submission import Variation as Variation
 from loopline.conversations.submission import WhenBusy as WhenBusy
 from loopline.conversations.subscriptions import FIRST_PAGE as FIRST_PAGE
 from loopline.conversations.subscriptions import PAGE as PAGE

@@ -23,11 +23,13 @@ from typing_extensions import TypeForm, TypeVar
 from loopline import timeline as tl
 from loopline.conversations.interrupts import InterruptQueue, Receipt, check_message_text, check_own
 from loopline.conversations.submission import (
+    AS_IT_IS,
     QUEUED,
     Message,
     Resumption,
     StoppedInQueue,
     Submission,
+    Variation,
     WhenBusy,
     turn_to_continue,
 )
@@ -356,10 +358,14 @@ class Conversation(ConversationReader, Generic[T_co]):
         values: Mapping[str, Json] | None = None,
         *,
         output_type: object = None,
+        variation: Variation = AS_IT_IS,
         **limits: Unpack[Limits],
     ) -> Submission:
-        """Resume as `resume` does, and return once the answers are stored; the turn runs in the background."""
-        resumption = Resumption(values, output_type_of(output_type), limits)
+        """Resume as `resume` does, and return once the answers are stored; the turn runs in the background.
+
+        With a `variation` the turn is continued with other models or instructions than those of its bundle.
+        """
+        resumption = Resumption(values, output_type_of(output_type), limits, variation=variation)
         number = await self._answer(resumption)
         timeline = await tl.open_timeline(self._log, self.conversation)
         receipt = Receipt(timeline.seq, number or turn_to_continue(timeline))
@@ -723,6 +729,7 @@ class Conversation(ConversationReader, Generic[T_co]):
             output=resumption.output,
             default=self._turns.output,
             any_bundle=resumption.any_bundle,
+            variation=resumption.variation,
         )
         try:
             return await self._turns.run(request)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,9 +13,9 @@ from msgspec import Struct
 from loopline.conversations.interrupts import Receipt
 from loopline.errors import LooplineError, StoreVersion
 from loopline.events import EventSink
-from loopline.models import Json, OutputType
+from loopline.models import Json, ModelRegistry, OutputType
 from loopline.react import Limits, pending_calls
-from loopline.timeline import Timeline, TurnResult, UserAttachment, turn_id
+from loopline.timeline import ConversationKey, Timeline, TurnResult, UserAttachment, turn_id
 
 
 class StoppedInQueue(LooplineError):
@@ -88,6 +89,19 @@ class Message(Struct, frozen=True, kw_only=True):
     on_receipt: Callable[[Receipt], None] | None = None
 
 
+class Variation(Struct, frozen=True, kw_only=True):
+    """How a turn that is continued differs from its bundle: other models, or other instructions of its loop.
+
+    It lasts until the turn ends or pauses, and is not stored: the rounds record the models and instructions that they used.
+    """
+
+    models: Callable[[ConversationKey], AbstractAsyncContextManager[ModelRegistry]] | None = None
+    instructions: str = ""
+
+
+AS_IT_IS = Variation()
+
+
 class Resumption(Struct, frozen=True):
     """A turn to continue: the user's answers by call id, and the other arguments of `Conversation.resume`."""
 
@@ -96,6 +110,7 @@ class Resumption(Struct, frozen=True):
     limits: Limits
     any_bundle: bool = False
     sink: EventSink | None = None
+    variation: Variation = AS_IT_IS
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,10 @@ from loopline.clock import Clock
 from loopline.conversations.interrupts import CHILD_TURN, child_input
 from loopline.conversations.leased_conversation import LeasedConversation, finish
 from loopline.conversations.submission import (
+    AS_IT_IS,
     HandedOver,
     StoppedInQueue,
+    Variation,
     check_confirmed,
     check_known,
 )
@@ -82,7 +84,7 @@ class Request(Struct, frozen=True, kw_only=True):
     `began` has the blocks of a conversation that was created for this request, else it is None. `sink` receives the events
     of the turn. `adopted` is True if another process sent the message. With `any_bundle` a person has decided that this
     bundle runs the turn although it was sent through another one. `output` is the type of the answer, and `default` the
-    bundle's type, which reads an answer that is stored already.
+    bundle's type, which reads an answer that is stored already. `variation` is how the turn differs from its bundle.
     """
 
     conversation: tl.ConversationKey
@@ -96,6 +98,7 @@ class Request(Struct, frozen=True, kw_only=True):
     began: Sequence[tl.Block] | None = None
     output: OutputType[Any] | None = None
     default: OutputType[Any] | None = None
+    variation: Variation = AS_IT_IS
 
     @property
     def answer_type(self) -> OutputType[Any] | None:
@@ -638,9 +641,10 @@ class Turns:
         recorder.on_stop = partial(_begin_to_stop, pending)
         recorder.begin_to_run()
         self._subscriptions.running[request.conversation] = recorder
+        open_models = request.variation.models or bundle.services.models
         try:
             async with (
-                nullcontext(child.models) if child else bundle.services.models(request.conversation)
+                nullcontext(child.models) if child else open_models(request.conversation)
             ) as models:
                 run = await bundle.prepare(
                     payload=payload,
@@ -654,6 +658,7 @@ class Turns:
                     ),
                     lookup=conversation_lookup(self._log, lease.conversation),
                     spawn=partial(self.run_child, lease.conversation, models),
+                    instructions=request.variation.instructions,
                 )
                 done = await (child.loop(run) if child else bundle.run(run))
         except asyncio.CancelledError:

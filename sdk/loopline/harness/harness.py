@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache, cached_property, partial
@@ -465,11 +465,14 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         stack.push_async_callback(turns.close)
         return turns
 
-    def _make_models(
-        self, redactor: Redactor | None
-    ) -> Callable[[timeline.ConversationKey], AbstractAsyncContextManager[ModelRegistry]]:
+    def _make_models(self, redactor: Redactor | None) -> model_choice.OpenModels:
         """Return a function that opens the models of a run with metering and redaction."""
-        open_run = partial(self._models.open_run, self._choose, self._clock)
+        return self._metered(self._choose, redactor)
+
+    def _metered(
+        self, choose: Callable[[], ModelRegistry], redactor: Redactor | None
+    ) -> model_choice.OpenModels:
+        open_run = partial(self._models.open_run, choose, self._clock)
         return redact_models(model_choice.meter_models(open_run, self._metering), redactor)
 
     def _properties(self, loaded: bundles.LoadedBundle) -> bundles.Properties:
@@ -584,6 +587,24 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
     def model(self) -> Model:
         """The first model of the next run. If models are made by a function, the function is called."""
         return self._choose().default[0]
+
+    @property
+    def model_roles(self) -> Mapping[str, str]:
+        """The name of the first model of each role. If models are made by a function, the function is called."""
+        return {role: chain[0].name for role, chain in self._choose().roles.items()}
+
+    def models_by_name(self, name: str) -> model_choice.OpenModels:
+        """Return a function that opens the models of a run in which one choice has every role.
+
+        `name` is the name of a role, whose models are used, or a model string such as `openai:gpt-5`.
+
+        Raises:
+            ModelError: there is no such role, and `name` is not a valid model string.
+        """
+        roles = self._choose().roles
+        chain = roles[name] if name in roles else model_choice.resolve_models(name)().default
+        registry = ModelRegistry(dict.fromkeys(roles, chain))
+        return self._metered(lambda: registry, self._open_parts.checks.redactor)
 
     @property
     def log(self) -> timeline.TimelineLog:

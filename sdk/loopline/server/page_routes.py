@@ -9,8 +9,8 @@ from fastapi import APIRouter, Query
 from fastapi.responses import Response
 from pydantic import AwareDatetime, BaseModel, JsonValue
 
-from loopline.server import block_rows, outlines, shown_prompts
-from loopline.server.access import CallerDep, HostDep, ReadKeyDep, SummaryDep
+from loopline.server import block_rows, outlines, reruns, shown_prompts
+from loopline.server.access import CallerDep, HostDep, OwnDep, ReadKeyDep, SummaryDep
 from loopline.server.problems import not_found
 from loopline.timeline import (
     BodyUnion,
@@ -172,3 +172,23 @@ async def read_prompt(
     """Return exactly what a round sent to its model, as `loopline prompt --json` does, with the state of each part."""
     timeline = Timeline(await host.log.read(key))
     return await asyncio.to_thread(shown_prompts.show_prompt, timeline, turn_number(turn), number)
+
+
+@router.post(f"{_HERE}/turns/{{turn}}/rounds/{{number}}/rerun", status_code=202)
+async def rerun(
+    served: OwnDep, caller: CallerDep, turn: str, number: int, body: reruns.RerunBody
+) -> reruns.RerunAnswer:
+    """Run a round again in a fork, with another model, other settings or other instructions. The turn continues in it.
+
+    A model string may be named on a server without authentication, and by a privileged caller; others name a role.
+    """
+    may_name_models = served.host.is_local or caller.is_privileged
+    return await reruns.rerun_round(
+        served, turn_number(turn), number, body, may_name_models=may_name_models
+    )
+
+
+@router.get(f"{_HERE}/models")
+async def read_models(served: OwnDep) -> dict[str, str]:
+    """Return the roles of the bundle's models, each with the name of its first model."""
+    return dict((await served.host.harness_of(served.key)).model_roles)

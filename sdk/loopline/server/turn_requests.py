@@ -9,7 +9,7 @@ from typing import Any, Self, Unpack
 
 from msgspec.structs import replace
 
-from loopline.conversations import Conversation, Submission, WhenBusy
+from loopline.conversations import AS_IT_IS, Conversation, Submission, Variation, WhenBusy
 from loopline.errors import ConflictError, LooplineError
 from loopline.files import Attachment
 from loopline.models import Json, dumps, one_line, well_formed
@@ -95,7 +95,12 @@ class ServedConversation:
         self.host.audit("message", self.key, seq=submission.receipt.seq)
         return submission
 
-    async def resume(self, values: Mapping[str, Json], **limits: Unpack[Limits]) -> Submission:
+    async def resume(
+        self,
+        values: Mapping[str, Json],
+        variation: Variation = AS_IT_IS,
+        **limits: Unpack[Limits],
+    ) -> Submission:
         """Answer calls of the paused turn and continue it; without values continue a turn that was cut off.
 
         Raises:
@@ -105,7 +110,9 @@ class ServedConversation:
         """
         async with self.host.turn_slot(self.key):
             try:
-                submission = await self.conversation.submit_resume(values or None, **limits)
+                submission = await self.conversation.submit_resume(
+                    values or None, variation=variation, **limits
+                )
             except LooplineError:
                 await self.check_unanswered(values)
                 raise
