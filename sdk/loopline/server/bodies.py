@@ -27,6 +27,7 @@ REFS = 50
 TURNS = 1_000
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)?(?:;[\w=.-]+)*;base64,", re.ASCII)
 
+_BASE64 = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 BoundedName = Annotated[str, Field(min_length=1, max_length=NAME)]
 TurnId = Annotated[str, Field(pattern=r"^turn_[1-9][0-9]{0,8}$")]
 
@@ -41,7 +42,7 @@ class AttachedFile(RequestBody):
     """A file of a message, with its bytes in base64."""
 
     name: BoundedName
-    data: Base64Bytes
+    data: Annotated[Base64Bytes, Field(json_schema_extra={"minLength": 1, "pattern": _BASE64})]
     mime: Annotated[str, Field(max_length=NAME)] = ""
 
 
@@ -209,7 +210,14 @@ class PeriodBody(RequestBody):
 class ResourceBody(RequestBody):
     """A resource name."""
 
-    rn: Annotated[str, Field(min_length=1, max_length=4_096)]
+    rn: Annotated[
+        str,
+        Field(
+            min_length=1,
+            max_length=4_096,
+            json_schema_extra={"pattern": r"^ef:([^:\s]+:){2}chatbot:([^:\s]+:){5}\S+$"},
+        ),
+    ]
 
 
 class PlaceAnswer(BaseModel):

@@ -38,19 +38,17 @@ FORM: dict[str, Any] = {
                 "schema": {
                     "type": "object",
                     "required": [MESSAGE],
+                    "additionalProperties": False,
                     "properties": {
-                        MESSAGE: {
-                            "type": "string",
-                            "contentMediaType": "application/json",
-                            "description": "The message as for /messages, without attachments.",
-                        },
+                        MESSAGE: {"$ref": "#/components/schemas/MessageBody"},
                         FILE: {
                             "type": "array",
                             "maxItems": bodies.FILES,
                             "items": {"type": "string", "format": "binary"},
                         },
                     },
-                }
+                },
+                "encoding": {MESSAGE: {"contentType": "application/json"}},
             }
         },
     }
@@ -116,17 +114,13 @@ router: APIRouter = APIRouter(
     prefix="/conversations/{tenant}/{project}/{conversation}", tags=["chat"]
 )
 OwnDialect = Literal["loopline", "fim", "nadoo", "chatcli", "beakr", "kdcube", "ag-ui", "vercel"]
-DialectHeader = Annotated[OwnDialect | None, Header(alias="Loopline-Dialect")]
+DialectHeader = Annotated[OwnDialect, Header(alias="Loopline-Dialect")]
 KeyHeader = Annotated[str, Header(alias="Idempotency-Key", max_length=200)]
 
 
-def dialect_name(name: OwnDialect | None) -> DialectName:
-    """Return the dialect of a name in the API: `plain` for `loopline` or None."""
-    match name:
-        case None | "loopline":
-            return "plain"
-        case _:
-            return name
+def dialect_name(name: OwnDialect) -> DialectName:
+    """Return the dialect of a name in the API: `plain` for `loopline`."""
+    return "plain" if name == "loopline" else name
 
 
 @router.post(
@@ -138,7 +132,7 @@ async def send_message(
     body: bodies.MessageBody,
     request: Request,
     idempotency_key: KeyHeader = "",
-    name: DialectHeader = None,
+    name: DialectHeader = "loopline",
 ) -> Response:
     """Send a message.
 
@@ -160,7 +154,7 @@ async def send_form(
     key: OwnKeyDep,
     request: Request,
     idempotency_key: KeyHeader = "",
-    name: DialectHeader = None,
+    name: DialectHeader = "loopline",
 ) -> Response:
     """Send a message as a form: the part `message` as JSON, and its files as parts `files`. The response is that of `/messages`."""
     body, files = await read_form(request, host.settings.caps)
@@ -174,7 +168,7 @@ async def _send(
     files: Sequence[Attachment],
     idempotency_key: str,
     request: Request,
-    dialect_header: OwnDialect | None,
+    dialect_header: OwnDialect,
 ) -> Response:
     """Send a message, and answer with its receipt, its events or its result."""
     if message.webhook:
@@ -198,7 +192,7 @@ async def _send(
     "/answers", response_model=bodies.TurnAnswer, responses={202: {"model": bodies.ReceiptAnswer}}
 )
 async def answer_calls(
-    served: OwnDep, body: bodies.AnswersBody, request: Request, name: DialectHeader = None
+    served: OwnDep, body: bodies.AnswersBody, request: Request, name: DialectHeader = "loopline"
 ) -> Response:
     """Answer calls that wait for the user, and continue the paused turn.
 
@@ -319,7 +313,7 @@ async def listen(
     host: HostDep,
     key: OwnKeyDep,
     dialect_in_path: Annotated[OwnDialect | None, Path(alias="dialect")] = None,
-    name: DialectHeader = None,
+    name: DialectHeader = "loopline",
     after: Annotated[str, Query(max_length=40)] = "",
     last_event_id: Annotated[str, Header(max_length=40)] = "",
     bundle_id: Annotated[str, Query(max_length=200)] = "",
@@ -362,7 +356,7 @@ def _receipt_response(
 async def _respond(
     served: ServedConversation,
     submission: Submission,
-    dialect_header: OwnDialect | None,
+    dialect_header: OwnDialect,
     early: event_streams.EarlyEvents | None,
 ) -> Response:
     """Stream the turn's events if there is a subscription, or wait for its result.

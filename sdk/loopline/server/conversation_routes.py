@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from pydantic import AwareDatetime, BaseModel, JsonValue
+from pydantic import AwareDatetime, BaseModel, Field, JsonValue
 
 from loopline import timeline as tl
 from loopline.errors import LooplineError
@@ -21,6 +21,9 @@ from loopline.timeline.feedback import Reactions, Satisfaction
 
 router: APIRouter = APIRouter(prefix="/conversations/{tenant}/{project}", tags=["conversations"])
 PAGE = 500
+BlockType = Annotated[
+    bodies.BoundedName, Field(json_schema_extra={"enum": list[JsonValue](tl.list_types())})
+]
 _CURSOR = re.compile(r"[0-9]{1,9}")
 
 
@@ -412,7 +415,7 @@ async def read_blocks(
     conversation: access.ReadDep,
     after: Annotated[int, Query(ge=0, le=2**53)] = 0,
     limit: Annotated[int, Query(ge=1, le=1_000)] = 200,
-    types: Annotated[list[bodies.BoundedName] | None, Query(max_length=50)] = None,
+    types: Annotated[list[BlockType] | None, Query(max_length=50)] = None,
     turn: Annotated[bodies.TurnId | None, Query()] = None,
 ) -> bodies.BlocksAnswer:
     """Return the blocks of a conversation after a seq; only blocks of some types or of one turn, if they are named."""

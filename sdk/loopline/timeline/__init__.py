@@ -92,6 +92,7 @@ from loopline.timeline.codec import encode_checked as encode_checked
 from loopline.timeline.codec import encode_full as encode_full
 from loopline.timeline.codec import is_known_type as is_known_type
 from loopline.timeline.codec import iso_time as iso_time
+from loopline.timeline.codec import list_types as list_types
 from loopline.timeline.codec import to_utc as to_utc
 from loopline.timeline.codec import type_hint as type_hint
 from loopline.timeline.codec import warm_codec as warm_codec

@@ -639,19 +639,20 @@ def matches_types(kind: str, types: Sequence[str]) -> bool:
 
 def is_known_type(kind: str) -> bool:
     """Return whether `kind` is a known type or the prefix of one, such as `react.tool`."""
-    return kind in _list_types()
+    return kind in list_types()
 
 
 def type_hint(kind: str) -> str:
     """Return the end of an error about an unknown type: the most similar known type, else the first parts of all types."""
-    nearest = get_close_matches(kind, _list_types(), n=1, cutoff=_ALIKE)
+    nearest = get_close_matches(kind, list_types(), n=1, cutoff=_ALIKE)
     if nearest:
         return f"nearest is {nearest[0]!r}"
-    return f"types begin with {', '.join(name for name in _list_types() if '.' not in name)}"
+    return f"types begin with {', '.join(name for name in list_types() if '.' not in name)}"
 
 
 @cache
-def _list_types() -> tuple[str, ...]:
+def list_types() -> tuple[str, ...]:
+    """Return the types of blocks, and the first parts of their names, by which blocks are found too: sorted."""
     parts = [name.split(".") for name in body_types()]
     return tuple(
         sorted({".".join(names[:end]) for names in parts for end in range(1, len(names) + 1)})
