@@ -130,3 +130,18 @@ def test_what_cannot_run_again_is_refused_and_forks_nothing(
     answer = client.post(f"{HERE}/turns/turn_1/rounds/{number}/rerun", json=body)
     assert answer.status_code == status, answer.text
     assert client.get("/stored").json()["total"] == 1
+
+
+def test_forks_are_a_tree(client: httpx2.Client) -> None:
+    fork = rerun(client, {"model": "careful"})
+    own = client.post(f"{fork}/fork", json={"seq": client.get(f"{fork}/window").json()["head"]})
+    assert own.status_code == 201
+    rows = {row["conversation"]: row for row in client.get(f"{HERE}/forks").json()["items"]}
+    first, second = fork.rpartition("/")[2], own.json()["conversation_id"]
+    assert list(rows) == ["c1", first, second]
+    assert [rows[name]["parent"] for name in rows] == ["", "c1", first]
+    assert (rows[first]["turn_id"], rows[first]["round"], rows[first]["model"]) == (
+        "turn_1",
+        2,
+        "scripted:careful",
+    )

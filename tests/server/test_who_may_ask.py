@@ -98,6 +98,8 @@ def routes(tenant: str, project: str) -> list[tuple[str, str, Json]]:
         ("GET", f"{talk}/turns/turn_1/rounds/1/prompt", None),
         ("POST", f"{talk}/turns/turn_1/rounds/1/rerun", {}),
         ("GET", f"{talk}/models", None),
+        ("GET", f"{talk}/forks", None),
+        ("GET", f"{talk}/page", None),
         ("GET", f"{talk}/approvals", None),
         ("GET", f"{talk}/mode", None),
         ("POST", f"{talk}/mode", {"mode": "plan"}),
@@ -206,7 +208,7 @@ def test_the_id_of_a_response_of_others_continues_nothing(served: Served) -> Non
     assert served.send("ann", "POST", "/v1/responses", body).json()["id"] == "resp_own-turn_2"
 
 
-OPEN = {"/health", "/ready", "/metrics", "/me", "/files", "/by-rn", "/stored"}
+OPEN = {"/health", "/ready", "/metrics", "/me", "/files", "/by-rn", "/stored", "/work"}
 """Routes that are about no conversation, or have tests of their own."""
 BEGIN = ("messages", "messages/multipart", "events", "events/vercel")
 """Routes that begin a conversation of the sender, if there is none of that name."""

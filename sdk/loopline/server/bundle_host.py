@@ -40,6 +40,7 @@ from loopline.server.open_tokens import OpenTokens
 from loopline.server.principals import Authenticator, LocalUser, Principal
 from loopline.server.problems import RequestProblem, problem_of, unavailable
 from loopline.server.quotas import QuotaGate
+from loopline.server.read_timelines import ReadTimelines
 from loopline.server.settings import SECONDS_BETWEEN, ServerSettings
 from loopline.server.webhooks import Webhooks
 
@@ -155,6 +156,7 @@ class BundleHost:
             seconds=settings.approval_seconds,
             required=not self.is_local,
         )
+        self.timelines: ReadTimelines = ReadTimelines()
         self._sources = sources
         self._store = store
         self._model = model

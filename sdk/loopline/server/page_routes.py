@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+from http import HTTPStatus
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 from fastapi.responses import Response
 from pydantic import AwareDatetime, BaseModel, JsonValue
 
-from loopline.server import block_rows, outlines, reruns, shown_prompts
+from loopline.errors import PropertyError
+from loopline.server import (
+    block_rows,
+    forks,
+    outlines,
+    page_export,
+    reruns,
+    shown_prompts,
+    turn_work,
+)
 from loopline.server.access import CallerDep, HostDep, OwnDep, ReadKeyDep, SummaryDep
-from loopline.server.problems import not_found
+from loopline.server.bodies import BoundedName
+from loopline.server.problems import RequestProblem, not_found
 from loopline.timeline import (
     BodyUnion,
     ConversationSummary,
     FileAdded,
-    Timeline,
     UserAttachment,
     attachments,
     iso_time,
@@ -29,6 +39,11 @@ _FILES = BodyUnion[UserAttachment | FileAdded](UserAttachment | FileAdded)
 _DOWNLOAD = {
     "Content-Type": "application/octet-stream",
     "Content-Disposition": "attachment",
+    "Content-Security-Policy": "default-src 'none'; sandbox",
+    "Cache-Control": "private, no-store",
+}
+_SAVED = {
+    "Content-Disposition": 'attachment; filename="conversation.html"',
     "Content-Security-Policy": "default-src 'none'; sandbox",
     "Cache-Control": "private, no-store",
 }
@@ -135,14 +150,13 @@ async def read_window(
 @router.get(f"{_HERE}/outline")
 async def read_outline(
     host: HostDep,
-    key: ReadKeyDep,
-    _: SummaryDep,
+    summary: SummaryDep,
     first: Annotated[int, Query(ge=1, le=2**31)] = 1,
     limit: Annotated[int, Query(ge=1, le=1_000)] = 200,
 ) -> outlines.OutlineAnswer:
     """Return the turns of a conversation from the turn `first` on, with their rounds, calls, times, tokens and costs."""
-    timeline = Timeline(await host.log.read(key))
-    return await asyncio.to_thread(outlines.outline, timeline, first, limit)
+    async with host.timelines.open(host.log, summary) as timeline:
+        return await asyncio.to_thread(outlines.outline, timeline, first, limit)
 
 
 @router.get(f"{_HERE}/file", response_class=Response)
@@ -167,11 +181,13 @@ async def read_file(
 
 @router.get(f"{_HERE}/turns/{{turn}}/rounds/{{number}}/prompt")
 async def read_prompt(
-    host: HostDep, key: ReadKeyDep, _: SummaryDep, turn: str, number: int
+    host: HostDep, summary: SummaryDep, turn: str, number: int
 ) -> dict[str, JsonValue]:
     """Return exactly what a round sent to its model, as `loopline prompt --json` does, with the state of each part."""
-    timeline = Timeline(await host.log.read(key))
-    return await asyncio.to_thread(shown_prompts.show_prompt, timeline, turn_number(turn), number)
+    async with host.timelines.open(host.log, summary) as timeline:
+        return await asyncio.to_thread(
+            shown_prompts.show_prompt, timeline, turn_number(turn), number
+        )
 
 
 @router.post(f"{_HERE}/turns/{{turn}}/rounds/{{number}}/rerun", status_code=202)
@@ -185,6 +201,44 @@ async def rerun(
     may_name_models = served.host.is_local or caller.is_privileged
     return await reruns.rerun_round(
         served, turn_number(turn), number, body, may_name_models=may_name_models
+    )
+
+
+@router.get(f"{_HERE}/forks")
+async def list_forks(host: HostDep, summary: SummaryDep) -> forks.ForksAnswer:
+    """Return the tree of forks that a conversation is part of."""
+    return await forks.read_forks(host.log, summary)
+
+
+@router.get(f"{_HERE}/page", response_class=Response)
+async def export(
+    host: HostDep,
+    key: ReadKeyDep,
+    redact: Annotated[list[BoundedName] | None, Query(max_length=20)] = None,
+) -> Response:
+    """Return a conversation as one HTML page that needs nothing else, as a download.
+
+    Secrets or personal data of the kinds in `redact`, such as `email`, are replaced.
+    """
+    try:
+        html = await page_export.export_page(host.log, key, redact or ())
+    except PropertyError as error:
+        raise RequestProblem(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
+    return Response(html, media_type="text/html", headers=_SAVED)
+
+
+@router.get("/work")
+async def list_work(host: HostDep, caller: CallerDep) -> turn_work.WorkAnswer:
+    """List the turns that run, wait or have failed: of the caller, or of all users if the caller is privileged.
+
+    A server that only reads a store lists those of all tenants that it shows.
+    """
+    is_reading = host.is_reading
+    return await turn_work.read_work(
+        host,
+        tenant=None if is_reading else caller.tenant,
+        project=None if is_reading else caller.project,
+        user=None if is_reading or caller.is_privileged else caller.user,
     )
 
 
