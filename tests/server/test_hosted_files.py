@@ -26,6 +26,7 @@ from loopline.testing.scripted import Entry
 from loopline.timeline import ConversationKey, FileAdded, hosted_name
 from tests.support.echo_model import EchoModel
 from tests.support.live_server import SHOP, serving
+from tests.support.s3_server import CREDENTIALS, s3_server
 
 REPORT = b"%PDF-1.7 sales"
 
@@ -33,9 +34,11 @@ REPORT = b"%PDF-1.7 sales"
 class Reports(BaseWorkflow):
     """Answers with the URL and the name of the report that it makes in the first turn."""
 
+    report = REPORT
+
     async def process(self, payload: TurnPayload) -> TurnResult[Any]:
         if payload.turn_id == "turn_1":
-            await self.store.put_attachment("export/the report.pdf", REPORT)
+            await self.store.put_attachment("export/the report.pdf", self.report)
         hosting = self.hosting_service
         ref = "fi:turn_1.outputs/export/the%20report.pdf"
         assert hosting.get_artifact_url(f"{ref}@1")
@@ -44,6 +47,12 @@ class Reports(BaseWorkflow):
                 hosting.get_artifact_url(payload.text)
             return await self.answer(str(refused.value))
         return await self.answer(dumps([hosting.get_artifact_url(ref), hosting.resource_name(ref)]))
+
+
+class LongReports(Reports):
+    """Makes a report that is a blob in the store."""
+
+    report = b"%PDF-1.7" * 10_000
 
 
 BUNDLE = Bundle(id="reports", workflow=Reports)
@@ -292,3 +301,29 @@ def check_copy(copy: Path) -> None:
 def is_there(copy: Path) -> bool:
     """Whether anything is left of a copy and its folder."""
     return copy.parents[1].exists()
+
+
+def test_a_large_file_is_downloaded_from_the_bucket_if_its_urls_are_presigned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    bundle = Bundle(id="reports", workflow=LongReports)
+    with s3_server() as bucket:
+        store, blobs = f"sqlite:///{tmp_path}/talk.db", bucket.url(presigned="yes")
+        server = app(bundle, store=store, blobs=blobs)
+        with serving(server) as url, httpx2.Client(base_url=url, timeout=30) as client:
+            path = "/conversations/default/default/c1/messages"
+            said = client.post(path, json={"text": "Report."}).json()
+            link, _ = answer_parts(said["answer"])
+            sent = client.get(link)
+            preview = client.get(f"{link}&show=preview")
+        assert sent.status_code == 307
+        place = sent.headers["location"]
+        assert place.startswith(f"{bucket.endpoint}/blobs/talk/hosted/")
+        copy = httpx2.get(place)
+        assert copy.content == LongReports.report == preview.content
+        assert copy.headers["content-type"] == "application/octet-stream"
+        disposition = "attachment; filename*=UTF-8''the%20report.pdf"
+        assert copy.headers["content-disposition"] == disposition
+        assert "X-Amz-Expires=900" in place

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from loopline.harness.model_choice import model as model
     from loopline.harness.read_only_store import ConversationNames as ConversationNames
     from loopline.harness.read_only_store import ReadOnlyStore as ReadOnlyStore
+    from loopline.harness.read_only_store import open_bucket as open_bucket
     from loopline.harness.read_only_store import parse_store_url as parse_store_url
     from loopline.harness.sandboxes import execution_features as execution_features
     from loopline.harness.sandboxes import open_executions as open_executions
@@ -35,7 +36,7 @@ _MODULES = {
     "harness": ("Harness", "run_sync", "skill_places"),
     "inspections": ("redactor_of",),
     "model_choice": ("Cassette", "ModelChoice", "model"),
-    "read_only_store": ("ConversationNames", "ReadOnlyStore", "parse_store_url"),
+    "read_only_store": ("ConversationNames", "ReadOnlyStore", "open_bucket", "parse_store_url"),
     "sandboxes": ("execution_features", "open_executions"),
     "served_bundle": ("ServedBundle", "http_address", "model_or_call", "serve_mcp"),
     "stale_answers": ("StaleAnswer", "find_stale_answers"),

@@ -235,6 +235,7 @@ class OpenOptions(TypedDict, total=False):
     limits: timeline.ConversationLimits | None
     deps: object
     hosting: bundles.HostFile | None
+    blobs: str | None
     redactor: Redactor | None
     metering: model_choice.Metering | None
     convert_error: Callable[[Exception], Exception] | None
@@ -263,7 +264,8 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         self._source_name = bundle.id if isinstance(bundle, bundles.Bundle) else str(bundle)
         self._callers_log = None if isinstance(store, str | None) else store
         self._store_place = read_only_store.parse_store_url(
-            store if isinstance(store, str | None) else read_only_store.MEMORY
+            store if isinstance(store, str | None) else read_only_store.MEMORY,
+            options.get("blobs"),
         )
         self._store_file = self._store_place.file
         self._choose = model_choice.resolve_models(model) if cassette is None else _raise_not_open
@@ -316,7 +318,9 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         never recorded or shown. Without it the factory of the bundle makes `deps`. `hosting` makes the URLs of files for
         users; without it the URLs point to temporary copies, which are removed with the harness. `redactor` replaces
         secrets before they are stored, instead of the redactor of the property `privacy.redact`. `metering` wraps the
-        models of each run. `convert_error` converts an error that ends a turn to the one that is stored and raised.
+        models of each run. `blobs` is the URL of a bucket of S3 for the blobs of the store, such as `s3://bucket/prefix`;
+        without it they are where `LOOPLINE_BLOBS` says, or in a folder next to the file. `convert_error` converts an error
+        that ends a turn to the one that is stored and raised.
 
         Raises:
             StoreError: the URL of the store is invalid.

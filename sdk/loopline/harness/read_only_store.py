@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Self
 
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from loopline.harness.past_repositories import PastRepositories
     from loopline.knowledge import Passage
     from loopline.store import SqlLog
-    from loopline.store.blobs import FileBlobs
+    from loopline.store.blobs import BlobStore, FileBlobs
+    from loopline.store.s3_blobs import S3Blobs
 
 
 Handle_co = TypeVar("Handle_co", bound=reader.ConversationReader, covariant=True)
@@ -143,14 +145,20 @@ _FOLDER = Path(".loopline")
 
 @dataclass(frozen=True, slots=True)
 class StorePlace:
-    """The URL and the file of a store; the file is None for a store in memory."""
+    """The URL and the file of a store; the file is None for a store in memory.
+
+    `blobs` is the URL of its blobs, "" if they are in a folder next to the file.
+    """
 
     url: str
     file: Path | None
+    blobs: str = ""
 
 
-def parse_store_url(url: str | None) -> StorePlace:
+def parse_store_url(url: str | None, blobs: str | None = None) -> StorePlace:
     """Parse the URL of a store: `url`, or `LOOPLINE_STORE`, or the default in `.loopline/` of the working directory.
+
+    `blobs`, or `LOOPLINE_BLOBS`, is the URL of a bucket of S3 for its blobs. It is checked when the store is opened.
 
     Raises:
         StoreError: the URL is invalid.
@@ -176,7 +184,7 @@ def parse_store_url(url: str | None) -> StorePlace:
         raise StoreError(
             f"no store {chosen_url!r}: {problem if size else 'it does not name a file'}"
         )
-    return StorePlace(chosen_url, path)
+    return StorePlace(chosen_url, path, blobs or os.environ.get("LOOPLINE_BLOBS", ""))
 
 
 async def open_log(
@@ -196,17 +204,43 @@ async def open_log(
         if read_only:
             raise StoreError("a store in memory is always empty: use a store in a file")
         return tl.MemoryLog(clock, limits)
-    log, blobs = await asyncio.to_thread(import_disk_store)
-    resolved = await asyncio.to_thread(where.file.resolve)
+    log, _ = await asyncio.to_thread(import_disk_store)
     if where.url == DEFAULT_STORE and not read_only:
         await asyncio.to_thread(_make_default_folder)
-    blob_store = blobs.for_store(resolved, clock)
+    blob_store = await asyncio.to_thread(open_blobs, where, clock)
     opened = await log.open(
         where.url, clock=clock, read_only=read_only, blobs=blob_store, limits=limits
     )
     if collects and not read_only:
         opened.collect_daily()
     return opened
+
+
+def open_blobs(where: StorePlace, clock: Clock) -> BlobStore:
+    """Return the blobs of a store: in its bucket of S3, or in a folder next to its file. This blocks.
+
+    Raises:
+        StoreError: the URL of the bucket is invalid, or the extra `s3` is not installed.
+    """
+    if where.blobs:
+        return open_bucket(where.blobs, clock)
+    if where.file is None:
+        raise StoreError("the blobs of a store without a file need a bucket: set LOOPLINE_BLOBS")
+    _, file_blobs = import_disk_store()
+    return file_blobs.for_store(where.file.resolve(), clock)
+
+
+def open_bucket(url: str, clock: Clock) -> S3Blobs:
+    """Return the blobs in a bucket of S3, whose credentials are in the environment. This blocks, but sends no request.
+
+    Raises:
+        StoreError: the URL is invalid, or the extra `s3` is not installed.
+    """
+    if find_spec("obstore") is None:
+        raise StoreError(f"blobs at {url!r} need the extra: pip install 'loopline[s3]'")
+    from loopline.store.s3_blobs import S3Blobs, S3Place
+
+    return S3Blobs(S3Place.parse(url), clock)
 
 
 def import_disk_store() -> tuple[type[SqlLog], type[FileBlobs]]:
@@ -234,10 +268,16 @@ class OpenedStore:
     """The log of a store while it is open, and the conversations in it."""
 
     def __init__(
-        self, url: str | None, *, read_only: bool, clock: Clock, limits: tl.ConversationLimits
+        self,
+        url: str | None,
+        *,
+        read_only: bool,
+        clock: Clock,
+        limits: tl.ConversationLimits,
+        blobs: str | None = None,
     ) -> None:
         """Parse the URL; None is the default store."""
-        self._store_place = parse_store_url(url)
+        self._store_place = parse_store_url(url, blobs)
         self._read_only = read_only
         self._clock = clock
         self._limits = limits

@@ -235,15 +235,19 @@ class Store(OpenedStore, ConversationHost):
         read_only: bool = False,
         clock: Clock | None = None,
         limits: timeline.ConversationLimits = DEFAULT_LIMITS,
+        blobs: str | None = None,
     ) -> Store:
         """Return a store, to be entered with `async with`; None is the default store.
 
-        A conversation at its `limits` rejects new messages.
+        A conversation at its `limits` rejects new messages. `blobs` is the URL of a bucket of S3 for its blobs, such as
+        `s3://bucket/prefix`; without it they are where `LOOPLINE_BLOBS` says, or in a folder next to the file.
 
         Raises:
             StoreError: the URL is invalid.
         """
-        return cls(url, read_only=read_only, clock=clock or SystemClock(), limits=limits)
+        return cls(
+            url, read_only=read_only, clock=clock or SystemClock(), limits=limits, blobs=blobs
+        )
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()

@@ -67,8 +67,9 @@ def app(
     model: ModelChoice = None,
     properties: Mapping[str, Setting] | None = None,
     clock: Clock | None = None,
+    blobs: str | None = None,
 ) -> FastAPI:
-    """Return an ASGI app that serves bundles over one store.
+    """Return an ASGI app that serves bundles over one store, whose blobs are in the bucket `blobs` as for `Harness.open`.
 
     Without `auth` every request is one of the user of this machine, and requests from other machines are refused. The bundles
     are opened by the app's lifespan, or by the first request if the lifespan is not run.
@@ -88,6 +89,7 @@ def app(
         model=model,
         properties=properties,
         clock=clock or SystemClock(),
+        blobs=blobs,
     )
     return _assemble(host)
 

@@ -15,7 +15,7 @@ from hashlib import sha256
 from http import HTTPStatus
 from pathlib import Path
 from secrets import token_bytes
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote, urlencode
 
 from fastapi import FastAPI
@@ -26,7 +26,7 @@ from loopline.bundle import Bundle, Setting
 from loopline.clock import Clock
 from loopline.conversations import Conversation, HandedOver, Recovery, Submission
 from loopline.errors import BundleError, ConflictError, LooplineError
-from loopline.harness import Harness, ModelChoice
+from loopline.harness import Harness, ModelChoice, open_bucket, parse_store_url
 from loopline.models import ModelRegistry
 from loopline.react import PrivateErrors, hide_details
 from loopline.reader import ConversationReader
@@ -98,6 +98,20 @@ class UrlSigner:
         return hmac.new(self.key, text, sha256).hexdigest()
 
 
+class FileHost(Protocol):
+    """A service that gives users files by URLs of its own."""
+
+    def host(
+        self, name: str, data: bytes, *, mime: str, disposition: str, valid_for: timedelta
+    ) -> str:
+        """Store a copy of a file and return a URL that anybody may read for that time. It blocks.
+
+        Raises:
+            StoreError: the copy could not be stored.
+        """
+        ...
+
+
 BundleSource = str | Path | Bundle[Any]
 UNBEGUN = timedelta(days=1)
 """How old messages without a turn may be that a server looks for when it starts."""
@@ -126,6 +140,7 @@ class BundleHost:
         model: ModelChoice,
         properties: Mapping[str, Setting] | None,
         clock: Clock,
+        blobs: str | None = None,
     ) -> None:
         self.auth: Authenticator = auth or LocalUser()
         self.is_local: bool = isinstance(self.auth, LocalUser)
@@ -159,6 +174,8 @@ class BundleHost:
         self.timelines: ReadTimelines = ReadTimelines()
         self._sources = sources
         self._store = store
+        self._blobs = blobs
+        self.file_host: FileHost | None = None
         self._model = model
         self._properties = properties
         self._harnesses: dict[str, Harness[Any]] = {}
@@ -211,6 +228,7 @@ class BundleHost:
                         )
                     self._check_isolation(harness)
                     harnesses[harness.bundle.id] = harness
+                self.file_host = await asyncio.to_thread(self._open_file_host)
                 self._harnesses = harnesses
                 self._closing = stack.pop_all()
             failure = "inactive conversations were not forgotten"
@@ -222,6 +240,7 @@ class BundleHost:
         return Harness.open(
             source,
             store=store,
+            blobs=self._blobs,
             model=self._model,
             properties=self._properties,
             clock=self.clock,
@@ -230,6 +249,14 @@ class BundleHost:
             metering=self._meter,
             convert_error=None if self.is_local else hide_details,
         )
+
+    def _open_file_host(self) -> FileHost | None:
+        """Return the bucket of the store's blobs if its URL says `presigned=yes`, else None."""
+        if not isinstance(self._store, str | None):
+            return None
+        url = parse_store_url(self._store, self._blobs).blobs
+        bucket = open_bucket(url, self.clock) if url else None
+        return bucket if bucket is not None and bucket.is_presigned else None
 
     @asynccontextmanager
     async def _meter(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from hashlib import sha256
 from http import HTTPStatus
 from typing import Annotated, Literal
 from urllib.parse import quote
 
 from fastapi import APIRouter, Header, Query, Request
-from fastapi.responses import Response
+from fastapi.responses import RedirectResponse, Response
 from msgspec import structs
 from pydantic import BaseModel
 
@@ -28,7 +30,7 @@ from loopline.refs import (
 from loopline.server.access import CallerDep, HostDep
 from loopline.server.bodies import ResourceBody
 from loopline.server.bundle_host import PATH as FILES
-from loopline.server.bundle_host import BundleHost
+from loopline.server.bundle_host import BundleHost, FileHost
 from loopline.server.principals import Principal
 from loopline.server.problems import forbidden, not_found
 from loopline.timeline import BodyUnion, ConversationKey, FileAdded, is_hosted, turn_number
@@ -37,6 +39,8 @@ router: APIRouter = APIRouter(tags=["resources"])
 ContentType = Literal["message", "file", "execution", "citable"]
 SHOWN_INLINE = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp", "text/plain"})
 """The media types that a browser may display. None of them can contain a script."""
+LARGE_BYTES = 32 * 1024
+"""A longer file is downloaded from the bucket of the blobs, if its URLs are presigned."""
 _FILES = BodyUnion[FileAdded](FileAdded)
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 _FILE_PATH = re.compile(r"([1-9]\d{0,8})/(.+)", re.DOTALL)
@@ -114,7 +118,7 @@ async def read_by_name(
     )
 
 
-@router.get(FILES, response_class=Response, responses={206: {}, 416: {}})
+@router.get(FILES, response_class=Response, responses={206: {}, 307: {}, 416: {}})
 async def download(
     host: HostDep,
     rn: Annotated[str, Query(max_length=4_096)],
@@ -123,12 +127,31 @@ async def download(
     show: Literal["download", "preview"] = "download",
     byte_range: Annotated[str, Header(alias="Range", max_length=100)] = "",
 ) -> Response:
-    """Return a file by its signed URL, or a range of it."""
+    """Return a file by its signed URL, or a range of it, or the place of a large file in the bucket of the blobs."""
     if not host.urls.is_valid(rn, expires, signature):
         raise forbidden("the URL was not signed here, or has expired: ask for a new one")
     await host.open()
     resource = await _find(host, _parse_name(rn))
+    if host.file_host is not None and show == "download" and len(resource.data) > LARGE_BYTES:
+        return await asyncio.to_thread(_redirect, host.file_host, resource, host.urls.seconds)
     return _file_response(resource, byte_range, in_browser=show == "preview")
+
+
+def _redirect(file_host: FileHost, resource: _Resource, seconds: int) -> Response:
+    """Return the answer that sends the browser to a copy in the bucket, which is always downloaded. It blocks."""
+    url = file_host.host(
+        f"{resource.name} {sha256(resource.data).hexdigest()}",
+        resource.data,
+        mime="application/octet-stream",
+        disposition=_disposition("attachment", resource),
+        valid_for=timedelta(seconds=seconds),
+    )
+    return RedirectResponse(url, headers={"Cache-Control": "private, no-store"})
+
+
+def _disposition(kind: str, resource: _Resource) -> str:
+    name = resource.name.path.rpartition("/")[2]
+    return f"{kind}; filename*=UTF-8''{quote(name, safe='')}"
 
 
 def _parse_name(rn: str) -> HostedRef:
@@ -269,11 +292,11 @@ def _file_response(resource: _Resource, byte_range: str, *, in_browser: bool) ->
     if mime.startswith("text/") or mime == "application/json":
         mime = "text/plain"  # all texts are shown as plain text, HTML too
     is_safe = mime in SHOWN_INLINE
-    name = resource.name.path.rpartition("/")[2]
-    disposition = "inline" if in_browser and is_safe else "attachment"
     headers = {
         **_SAFE_HEADERS,
-        "Content-Disposition": f"{disposition}; filename*=UTF-8''{quote(name, safe='')}",
+        "Content-Disposition": _disposition(
+            "inline" if in_browser and is_safe else "attachment", resource
+        ),
         "ETag": f'"{sha256(data).hexdigest()[:32]}"',
     }
     if mime == "text/plain":

@@ -1,4 +1,4 @@
-"""Blobs: bytes stored in files under their sha256."""
+"""Blobs: bytes stored under their sha256, in files."""
 
 from __future__ import annotations
 
@@ -10,13 +10,44 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self
 
 from loopline.clock import Clock, SystemClock
 from loopline.errors import StoreError, StoreFailed, StoreFull
 
 SUFFIX = "-blobs"
 _UNFINISHED = ".unfinished"
+
+
+class BlobStore(Protocol):
+    """Bytes under their sha256. The methods block, so they are called from threads, also from several at once."""
+
+    def put(self, data: bytes) -> str:
+        """Store the bytes and return their name; if they are stored already, they become as young as new ones.
+
+        Raises:
+            StoreError: they cannot be stored.
+        """
+        ...
+
+    def get(self, name: str) -> bytes:
+        """Return the bytes that were put under that name.
+
+        Raises:
+            StoreError: the blob is missing or damaged; the message has its name.
+        """
+        ...
+
+    def discard(self, names: Collection[str]) -> None:
+        """Remove the blobs with these names regardless of their age; missing blobs are ignored."""
+        ...
+
+    def collect(self, referenced: Callable[[], Collection[str]], older_than: datetime) -> int:
+        """Remove unreferenced blobs that were last put before `older_than`; return their number.
+
+        `referenced` returns the names of all referenced blobs. A blob that is put during the collection stays.
+        """
+        ...
 
 
 class FileBlobs:

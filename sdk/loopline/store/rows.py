@@ -19,7 +19,7 @@ from msgspec.json import decode as decode_json
 from loopline.errors import StoreError
 from loopline.models import dumps
 from loopline.store import statements
-from loopline.store.blobs import LARGE_BYTES, FileBlobs
+from loopline.store.blobs import LARGE_BYTES, BlobStore
 from loopline.store.sqlite import Connection, execute
 from loopline.timeline import Block, Body, ConversationKey, ConversationSummary, Entry
 from loopline.timeline.chain import (
@@ -125,7 +125,7 @@ class AppendRequest(Struct, frozen=True, kw_only=True):
                 return True
         return False
 
-    def put_large(self, blobs: FileBlobs) -> None:
+    def put_large(self, blobs: BlobStore) -> None:
         """Store the bodies that become blobs; this blocks."""
         for data in self.large:
             blobs.put(data)
@@ -275,7 +275,7 @@ class LeaseOwner:
 class StoreReader:
     """Reads the blocks, summaries, leases and digests of a store."""
 
-    def __init__(self, path: Path, blobs: FileBlobs | None) -> None:
+    def __init__(self, path: Path, blobs: BlobStore | None) -> None:
         self._path = path
         self._blobs = blobs
 
@@ -609,7 +609,7 @@ def _audit(
     row: int,
     conversation: ConversationKey,
     head: Head | None,
-    blobs: FileBlobs | None,
+    blobs: BlobStore | None,
 ) -> Audit:
     missing = list[Fault]()
     links = list[Link]()

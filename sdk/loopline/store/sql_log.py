@@ -18,7 +18,7 @@ from msgspec.structs import astuple
 from loopline.clock import Clock, SystemClock
 from loopline.errors import StoreError
 from loopline.store import statements
-from loopline.store.blobs import FileBlobs
+from loopline.store.blobs import BlobStore
 from loopline.store.group_commit import GroupCommit
 from loopline.store.leases import LEASE_SECONDS, HeldLease, Leases, PresentHarnesses
 from loopline.store.rows import (
@@ -66,7 +66,7 @@ class SqlLog:
         self,
         path: Path,
         clock: Clock,
-        blobs: FileBlobs | None,
+        blobs: BlobStore | None,
         lease_seconds: float,
         limits: ConversationLimits,
         *,
@@ -102,7 +102,7 @@ class SqlLog:
         *,
         clock: Clock | None = None,
         read_only: bool = False,
-        blobs: FileBlobs | None = None,
+        blobs: BlobStore | None = None,
         lease_seconds: float = LEASE_SECONDS,
         limits: ConversationLimits = DEFAULT_LIMITS,
     ) -> Self:
@@ -350,7 +350,7 @@ class SqlLog:
                 checked.append(found)
         return checked
 
-    async def backup(self, target: Path, blobs: FileBlobs | None) -> None:
+    async def backup(self, target: Path, blobs: BlobStore | None) -> None:
         """Copy the store to a new file, and the blobs that its rows reference to `blobs`.
 
         Raises:

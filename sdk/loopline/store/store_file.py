@@ -9,7 +9,7 @@ from pathlib import Path
 
 from loopline.errors import StoreError, StoreVersion
 from loopline.store import sqlite, statements
-from loopline.store.blobs import FileBlobs, sync_path
+from loopline.store.blobs import BlobStore, sync_path
 from loopline.store.rows import SCHEMA_VERSION, VERSION_KEY, read_version, schema_version
 
 _FORGOTTEN = "EXISTS (SELECT 1 FROM tombstones WHERE conversation = {})"
@@ -223,7 +223,7 @@ def _create(path: Path, pool: sqlite.ConnectionPool) -> None:
         raise sqlite.store_error(path, error) from error
 
 
-def back_up(path: Path, blobs: FileBlobs | None, target: Path, copies: FileBlobs | None) -> None:
+def back_up(path: Path, blobs: BlobStore | None, target: Path, copies: BlobStore | None) -> None:
     """Copy the store to `target` and its blobs to `copies`; `target` exists only after everything was copied.
 
     Raises:
@@ -251,9 +251,9 @@ def back_up(path: Path, blobs: FileBlobs | None, target: Path, copies: FileBlobs
 
 def _copy(
     path: Path,
-    blobs: FileBlobs | None,
+    blobs: BlobStore | None,
     unfinished: Path,
-    copies: FileBlobs | None,
+    copies: BlobStore | None,
     copied: set[str],
 ) -> set[str]:
     """Copy the database, and then the blobs that the copy references; return the names of these blobs.
@@ -275,7 +275,7 @@ def _copy(
 
 
 def _copy_blobs(
-    names: set[str], blobs: FileBlobs | None, copies: FileBlobs | None, copied: set[str]
+    names: set[str], blobs: BlobStore | None, copies: BlobStore | None, copied: set[str]
 ) -> tuple[str, StoreError] | None:
     """Copy these blobs; return the name and the error of the first blob that cannot be read, or None."""
     for name in sorted(names):

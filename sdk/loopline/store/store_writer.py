@@ -17,7 +17,7 @@ from loopline.clock import Clock
 from loopline.errors import ConflictError
 from loopline.models import dumps
 from loopline.store import statements
-from loopline.store.blobs import FileBlobs
+from loopline.store.blobs import BlobStore
 from loopline.store.rows import (
     SCHEMA_VERSION,
     AppendRequest,
@@ -318,7 +318,7 @@ class StoreWriter:
         self,
         path: Path,
         clock: Clock,
-        blobs: FileBlobs | None,
+        blobs: BlobStore | None,
         limits: ConversationLimits = DEFAULT_LIMITS,
     ) -> None:
         self._path = path
@@ -698,7 +698,7 @@ def forgetting(connection: Connection) -> Sequence[ConversationKey]:
     ]
 
 
-def purge(connection: Connection, blobs: FileBlobs) -> None:
+def purge(connection: Connection, blobs: BlobStore) -> None:
     """Remove the blobs of forgotten conversations that no row references.
 
     The caller has the write lock, so that no row can reference them during the removal.

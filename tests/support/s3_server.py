@@ -1,0 +1,153 @@
+"""An S3 in a process of its own: moto's, with faults that a test can ask for."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from importlib import import_module
+from typing import Any
+from urllib.parse import parse_qs
+from urllib.request import urlopen
+
+BUCKET = "blobs"
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
+STARTED_WITHIN_SECONDS = 60.0
+_CONTROL = "/-control"
+
+
+@dataclass
+class S3Server:
+    """A running S3 with an empty bucket."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def url(self, prefix: str = "talk", **options: str) -> str:
+        """The URL of blobs in the bucket."""
+        more = "".join(f"&{name}={value}" for name, value in options.items())
+        return f"s3://{BUCKET}/{prefix}?endpoint={self.endpoint}{more}"
+
+    def age(self, by: timedelta) -> None:
+        """Make every object older."""
+        self._control(f"age?seconds={by.total_seconds()}")
+
+    def fail(self, requests: int) -> None:
+        """Answer the next requests with 503."""
+        self._control(f"fail?requests={requests}")
+
+    def requests(self) -> list[str]:
+        """The requests since the last call, as `PUT /blobs/talk/…`."""
+        return self._control("requests").splitlines()
+
+    def stop(self) -> None:
+        """Stop the process, so that it keeps its connections and answers nothing."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def _control(self, request: str) -> str:
+        with urlopen(f"{self.endpoint}{_CONTROL}/{request}", timeout=30) as answer:
+            text: bytes = answer.read()
+            return text.decode()
+
+
+@contextmanager
+def s3_server() -> Iterator[S3Server]:
+    """Start an S3 with an empty bucket; it ends with the context."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = int(free.getsockname()[1])
+    environment = {**os.environ, **CREDENTIALS}
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-m", "tests.support.s3_server", str(port)],
+        env=environment,
+    )
+    server = S3Server(process, port)
+    try:
+        _await_port(process, port)
+        yield server
+    finally:
+        server.resume()
+        server.kill()
+
+
+def _await_port(process: subprocess.Popen[bytes], port: int) -> None:
+    end = time.monotonic() + STARTED_WITHIN_SECONDS
+    while time.monotonic() < end:
+        assert process.poll() is None, "the S3 server ended"
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            time.sleep(0.02)
+        else:
+            return
+    raise AssertionError("the S3 server did not start")
+
+
+Wsgi = Callable[[dict[str, Any], Callable[..., object]], Iterable[bytes]]
+
+
+class _Controlled:
+    """The application of moto, with the controls."""
+
+    def __init__(self, inner: Wsgi) -> None:
+        self.inner = inner
+        self.failures = 0
+        self.requests: list[str] = []
+
+    def __call__(
+        self, environ: dict[str, Any], start_response: Callable[..., object]
+    ) -> Iterable[bytes]:
+        path = str(environ["PATH_INFO"])
+        if path.startswith(_CONTROL):
+            text = self.control(path.rpartition("/")[2], parse_qs(environ["QUERY_STRING"]))
+            start_response("200 OK", [("Content-Length", str(len(text)))])
+            return [text.encode()]
+        self.requests.append(f"{environ['REQUEST_METHOD']} {path}")
+        if self.failures:
+            self.failures -= 1
+            start_response("503 Slow Down", [("Content-Length", "0")])
+            return [b""]
+        return self.inner(environ, start_response)
+
+    def control(self, name: str, values: dict[str, list[str]]) -> str:
+        if name == "requests":
+            seen, self.requests = self.requests, []
+            return "\n".join(seen)
+        if name == "fail":
+            self.failures = int(values["requests"][0])
+            return ""
+        models = import_module("moto.s3.models")
+        keys = models.s3_backends["123456789012"]["aws"].buckets[BUCKET].keys.values()
+        for key in keys:
+            key.last_modified -= timedelta(seconds=float(values["seconds"][0]))
+        return ""
+
+
+def main() -> None:
+    app = import_module("moto.moto_server.werkzeug_app")
+    serving = import_module("werkzeug.serving")
+    models = import_module("moto.s3.models")
+    models.s3_backends["123456789012"]["aws"].create_bucket(BUCKET, "us-east-1")
+    dispatcher = app.DomainDispatcherApplication(app.create_backend_app)
+    serving.run_simple("127.0.0.1", int(sys.argv[1]), _Controlled(dispatcher), threaded=True)
+
+
+if __name__ == "__main__":
+    main()
