@@ -108,6 +108,21 @@ class BundleError(LooplineError):
         self.problems: tuple[str, ...] = problems
 
 
+class StepFailed(LooplineError):
+    """A step of a workflow failed, or was cancelled. It is raised again when the turn is resumed, and the step does not run again.
+
+    `name` is the name of the step. The exception of its function is the `__cause__`, unless the turn was resumed since.
+    """
+
+    def __init__(self, name: str, problem: str) -> None:
+        super().__init__(f"the step {name!r} failed: {problem}")
+        self.name = name
+
+
+class StepInterrupted(StepFailed):
+    """The process of a step has gone before the step ended, and the step may have an effect, so it does not begin again."""
+
+
 class WrongBundle(LooplineError):
     """The turn was sent through another bundle or a later version, or a tool of an open call has changed.
 

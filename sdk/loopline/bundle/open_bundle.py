@@ -14,7 +14,7 @@ from loopline.bundle.importer import blame, is_raised_inside
 from loopline.bundle.load import LoadedBundle
 from loopline.bundle.prepared_run import PreparedRun, Services, SpawnRun, commits_of
 from loopline.bundle.workflow import BaseWorkflow
-from loopline.errors import BundleError, KnowledgeError, LooplineError
+from loopline.errors import BundleError, KnowledgeError, LooplineError, StepFailed
 from loopline.events import EventSink
 from loopline.models import Model, ModelRegistry
 from loopline.react import DEFAULT_OPTIONS, Limits, TurnPayload
@@ -165,7 +165,7 @@ class OpenBundle:
         except BundleError:
             raise
         except LooplineError as error:
-            if is_raised_inside(error, loaded.folder):
+            if isinstance(error, StepFailed) or is_raised_inside(error, loaded.folder):
                 raise blame(error, loaded.folder) from error
             raise
         except (Exception, SystemExit) as error:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Generic, Unpack, cast
+from typing import Any, Generic, TypeVarTuple, Unpack, cast, overload
 
 from msgspec import structs
 from typing_extensions import TypeForm, TypeVar
@@ -29,6 +29,7 @@ from loopline.bundle.loop import (
 )
 from loopline.bundle.prepared_run import ApplicationHostingService, McpTools, PreparedRun
 from loopline.bundle.properties import Properties
+from loopline.bundle.steps import StepEffect, StepRunner
 from loopline.errors import LooplineError
 from loopline.events import Delta, EventSink
 from loopline.files import file_bodies
@@ -50,10 +51,12 @@ from loopline.reader import Reader
 from loopline.timeline.feedback import MIN_CONFIDENCE
 
 Out = TypeVar("Out", default=Any)
+Result = TypeVar("Result")
+Arguments = TypeVarTuple("Arguments")
 AS_ASKED: Any = None
 """The default of `output_type`: the loop uses the output type of the turn or the bundle."""
 NO_SERVER = "mcp_unavailable"
-_OWN_ATTRIBUTES = ("_run", "_recorded_problems", "scratchpad")
+_OWN_ATTRIBUTES = ("_run", "_recorded_problems", "_steps", "scratchpad")
 
 
 class BaseWorkflow(Generic[toolbox.Deps]):
@@ -87,6 +90,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
             )
         self._run = run
         self._recorded_problems: set[str] = set()
+        self._steps = StepRunner(run.recorder, run.services.clock)
         self.scratchpad: dict[str, Any] = {}
 
     async def process(self, payload: react.TurnPayload) -> tl.TurnResult[Any]:
@@ -507,6 +511,56 @@ class BaseWorkflow(Generic[toolbox.Deps]):
             recorder.foreword = [*recorder.foreword, *notices]
         elif notices:
             await recorder.record(*notices)
+
+    @overload
+    async def step(
+        self,
+        name: str,
+        function: Callable[[*Arguments], Awaitable[Result]],
+        /,
+        *arguments: *Arguments,
+        effect: StepEffect | None = None,
+        reconcile: Callable[[*Arguments], object] | None = None,
+    ) -> Result: ...
+    @overload
+    async def step(
+        self,
+        name: str,
+        function: Callable[[*Arguments], Result],
+        /,
+        *arguments: *Arguments,
+        effect: StepEffect | None = None,
+        reconcile: Callable[[*Arguments], object] | None = None,
+    ) -> Result: ...
+    async def step(
+        self,
+        name: str,
+        function: Callable[[*Arguments], Any],
+        /,
+        *arguments: *Arguments,
+        effect: StepEffect | None = None,
+        reconcile: Callable[[*Arguments], object] | None = None,
+    ) -> Any:
+        """Call a function as a step of the turn, and return its result; a resumed turn reads the result and does not call it.
+
+        Args:
+            name: the name of the step, which no other step of the turn has. It finds the result again, so steps may run at
+                once and in any order.
+            function: an async function, or a plain one, which runs in a thread. Its result is of its annotated return type,
+                which must have a JSON form, or a JSON value without an annotation; at most 2 MB.
+            arguments: its arguments. For keywords write `functools.partial` or a `lambda`.
+            effect: "read" if the function may run again when its process has gone in the middle of it. By default it is
+                "write", or the effect of a tool function: then such a step raises `StepInterrupted`.
+            reconcile: a function with the same arguments that then finds the result, or returns None if it is unknown. An
+                idempotent function may be its own `reconcile`.
+
+        Raises:
+            StepFailed: the function raised an exception, which is recorded, or its result is not allowed, or the step was
+                cancelled in the process before.
+            StepInterrupted: the process of the step has gone, and nobody knows whether it took effect.
+            BundleError: the turn has a step of that name, or the result's type cannot be recorded.
+        """
+        return await self._steps.run(name, function, arguments, effect, reconcile)
 
     async def answer(self, text: str) -> tl.TurnResult[Any]:
         """Record an answer without a model, and return the result of the turn. A later answer replaces an earlier one.

@@ -91,7 +91,7 @@ class LeasedConversation(Struct, frozen=True, kw_only=True):
         status: tl.ResultStatus = "interrupted",
         by_bundle: bool = False,
     ) -> None:
-        """End a turn, and record for each open call a result that says why it has no other.
+        """End a turn, and record for each open call and each open step a result that says why it has no other.
 
         Its unfinished child runs end first. `by_bundle` is True if the bundle's code failed.
         """
@@ -107,6 +107,9 @@ class LeasedConversation(Struct, frozen=True, kw_only=True):
         if results:
             await recorder.record(*proxied, *results)
         recorder.round = 0
+        if recorder.turn.open_steps:
+            step_status: tl.StepOutcome = "stopped" if status == "stopped" else "interrupted"
+            await recorder.record(*recorder.turn.ends_of_steps(step_status))
         await recorder.record(
             tl.Exit(
                 reason=reason,

@@ -78,8 +78,9 @@ class TurnProjection:
 
     @property
     def is_paused(self) -> bool:
-        """Whether there are open calls, and all of them wait for the user."""
-        return bool(self.turn.open_calls) and self.turn.open_calls.keys() <= {*self.unanswered}
+        """Whether there are open calls or steps, and all of them wait for the user."""
+        open_ids = self.turn.open_ids
+        return bool(open_ids) and open_ids <= {*self.unanswered}
 
     @property
     def is_running(self) -> bool:

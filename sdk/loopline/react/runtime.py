@@ -416,9 +416,11 @@ class React(Generic[T_co]):
     async def _pause(self) -> LoopEnd | None:
         """Run the calls that the user has answered meanwhile; return a pause if other calls still wait for the user."""
         turn = self._recorder.turn
-        while turn.pending and turn.new_answers:
+        while turn.new_answers and not turn.open_calls.keys().isdisjoint(turn.answers):
             await self._executor.settle()
-        return LoopEnd("paused") if turn.pending else None
+        # Agents that the workflow runs may wait too, and are resumed by the workflow.
+        is_paused = turn.pending and not turn.open_calls.keys().isdisjoint(turn.pending)
+        return LoopEnd("paused") if is_paused else None
 
     def _skip_cause(self) -> InterruptCause | None:
         """Return the reason why no call may start: the budget is used up or the user has just steered the turn. None if calls may start."""

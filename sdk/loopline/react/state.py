@@ -111,7 +111,7 @@ def _output_value(turn: tl.Turn, answer: tl.Completion, output: OutputType[Any] 
 
 def pending_calls(turn: tl.Turn) -> list[tl.PendingCall]:
     """Return the calls that wait for the user, in order."""
-    calls = [(turn.open_calls[call_id], pending) for call_id, pending in turn.unanswered.items()]
+    calls = [(turn.waiting_call(call_id), pending) for call_id, pending in turn.unanswered.items()]
     return [
         tl.PendingCall(
             call_id=call.call_id,

@@ -68,8 +68,8 @@ def questions_in(timeline: Timeline) -> list[WaitingQuestion]:
             kind=pending.kind,
             question=pending.question,
             digest=pending.digest,
-            tool=turn.open_calls[call_id].tool,
-            arguments=turn.open_calls[call_id].arguments,
+            tool=turn.waiting_call(call_id).tool,
+            arguments=turn.waiting_call(call_id).arguments,
         )
         for turn in timeline.resumable
         for call_id, pending in turn.unanswered.items()

@@ -52,6 +52,8 @@ SURVIVE_POWER_LOSS = {
     "approval.rule",
     "react.tool.start",
     "react.background.result",
+    "workflow.step.start",
+    "workflow.step.end",
     "assistant.completion",
 }
 PART_OF_A_CALL = {"user.prompt", "assistant.completion"}

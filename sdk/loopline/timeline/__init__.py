@@ -60,6 +60,9 @@ from loopline.timeline.bodies import RunChild as RunChild
 from loopline.timeline.bodies import SearchExpanded as SearchExpanded
 from loopline.timeline.bodies import Sender as Sender
 from loopline.timeline.bodies import ShownImage as ShownImage
+from loopline.timeline.bodies import StepEnded as StepEnded
+from loopline.timeline.bodies import StepOutcome as StepOutcome
+from loopline.timeline.bodies import StepStarted as StepStarted
 from loopline.timeline.bodies import TextKept as TextKept
 from loopline.timeline.bodies import Thinking as Thinking
 from loopline.timeline.bodies import ToolCalled as ToolCalled
@@ -157,6 +160,7 @@ from loopline.timeline.timeline import child_action as child_action
 from loopline.timeline.timeline import repository_action as repository_action
 from loopline.timeline.timeline import turn_number as turn_number
 from loopline.timeline.timeline import unknown_names as unknown_names
+from loopline.timeline.turn_state import STEP_CUT_OFF as STEP_CUT_OFF
 from loopline.timeline.turn_state import Batch as Batch
 from loopline.timeline.turn_state import OverflowLesson as OverflowLesson
 from loopline.timeline.turn_state import OverflowLessons as OverflowLessons

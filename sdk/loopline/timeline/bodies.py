@@ -539,6 +539,36 @@ class ToolQuestion(Struct, frozen=True, kw_only=True, omit_defaults=True):
     type: ClassVar[Literal["react.tool.question"]] = "react.tool.question"
 
 
+StepOutcome = Literal["ok", "failed", "stopped", "interrupted"]
+
+
+class StepStarted(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A step of a workflow is about to begin; its name is unique in the turn.
+
+    `effect` says whether the step may begin again after a crash. A step that runs agents has a `call_id`, by which its
+    child runs and their questions are found.
+    """
+
+    name: str
+    effect: Effect = "exclusive"
+    call_id: str = ""
+    type: ClassVar[Literal["workflow.step.start"]] = "workflow.step.start"
+
+
+class StepEnded(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The end of a step of a workflow: its result as JSON, or its error.
+
+    The status is "stopped" if the step was cancelled, and "interrupted" if its process has gone.
+    """
+
+    name: str
+    status: StepOutcome = "ok"
+    value: str = ""
+    error: str = ""
+    elapsed_ms: float = 0.0
+    type: ClassVar[Literal["workflow.step.end"]] = "workflow.step.end"
+
+
 GraphStatus = Literal["pending", "running", "completed", "failed", "skipped"]
 
 
@@ -675,6 +705,8 @@ Body = (
     | TextKept
     | ArtifactKept
     | CustomEvent
+    | StepStarted
+    | StepEnded
     | CrewGraph
     | ReflectionDue
     | Lesson

@@ -31,6 +31,9 @@ from loopline.timeline.bodies import (
     ResultStatus,
     RunChild,
     SearchExpanded,
+    StepEnded,
+    StepOutcome,
+    StepStarted,
     ToolCalled,
     ToolPending,
     ToolResult,
@@ -49,6 +52,8 @@ from loopline.timeline.workspace import TurnFile
 ActBody = ToolCalled | ToolStarted | ToolPending | UserAnswer | ToolResult
 _ACT = BodyUnion[ActBody](ActBody)
 _PROXIED = BodyUnion[ProxiedBody](ProxiedBody)
+StepBody = StepStarted | StepEnded
+_STEPS = BodyUnion[StepBody](StepBody)
 CourseBody = UserPrompt | TurnHeader | RoundStart | ModelOverflowed | Decision | Notice
 _COURSE = BodyUnion[CourseBody](CourseBody)
 SpentBody = ToolsSelected | RangeSummary | RunChild | ModelSwitched | SearchExpanded
@@ -56,6 +61,11 @@ _SPENT = BodyUnion[SpentBody](SpentBody)
 EndBody = Draft | Completion | Exit | UserStop
 _END = BodyUnion[EndBody](EndBody)
 
+
+RUN_AGENTS = "workflow.run"
+"""The name under which the question of an agent that a workflow runs is shown."""
+STEP_CUT_OFF = "it was cut off: whether it took effect is unknown"
+"""The error of a step that was cancelled, or whose process has gone."""
 
 _MODEL_TEXT: frozenset[AnswerFlag] = frozenset({"", "unparsed", "forced", "cut"})
 """The flags of answers that are the text of the newest reply."""
@@ -75,7 +85,8 @@ class Turn(Struct):
     calls that wait for the user, `answers` the user's answers, and `tool_answers` the answers to the user that calls of
     the last round gave, all by call id. `asked_seq` is the seq of the newest pending call, `answer_seqs` are the seqs of
     the answers. `versions` are the versions of the bundle that ran the turn. `proxied` are the calls that programs made,
-    `open_proxied` those without a result. `children` are the child runs by conversation. `notice_codes` are the codes
+    `open_proxied` those without a result. `children` are the child runs by conversation. `open_steps` and `ended_steps` are
+    the steps of the workflow by name. `notice_codes` are the codes
     since the last decision. `call_counts` counts calls by tool, `failure_counts` failed calls by a digest of tool and
     arguments. `steered_at_round` is the number of finished rounds when a round took a steer, None without one.
     `model_index` is the index of the current model in the chain. `malformed` and `cut_off` count consecutive replies
@@ -101,6 +112,8 @@ class Turn(Struct):
     answer_seqs: dict[str, int] = {}
     versions: set[str] = set()
     children: dict[str, RunChild] = {}
+    open_steps: dict[str, StepStarted] = {}
+    ended_steps: dict[str, StepEnded] = {}
     decisions: list[Decision] = []
     batches: list[Batch] = []
     proxied: dict[str, ProxiedCall] = {}
@@ -221,7 +234,8 @@ class Turn(Struct):
                 self.started[call_id] = body
             case ToolPending(call_id=call_id):
                 pending = {**self.pending, call_id: body}
-                self.pending = {key: pending[key] for key in self.open_calls if key in pending}
+                order = (*self.open_calls, *(step.call_id for step in self.open_steps.values()))
+                self.pending = {key: pending[key] for key in order if key in pending}
                 self.answers.pop(call_id, None)  # it answered the previous question of the call
                 self.asked_seq = block.seq
                 self._use_measured_time(block, body)
@@ -244,6 +258,16 @@ class Turn(Struct):
                 if call is not None and status == "error":
                     self._count_failure(call)
 
+    def _take_step(self, _: Block, body: StepBody) -> None:
+        match body:
+            case StepStarted(name=name):
+                self.open_steps[name] = body
+            case StepEnded(name=name):
+                started = self.open_steps.pop(name, None)
+                self.ended_steps[name] = body
+                if started is not None:
+                    self.pending.pop(started.call_id, None)
+
     def _count_failure(self, call: ToolCalled | ProxiedCall) -> None:
         digest = _digest(call)
         self.failure_counts[digest] = self.failure_counts.get(digest, 0) + 1
@@ -265,6 +289,7 @@ class Turn(Struct):
         **_COURSE.table(_take_course),
         **_PROXIED.table(_take_proxied),
         **_SPENT.table(_take_spent),
+        **_STEPS.table(_take_step),
         **_END.table(_take_end),
     }
 
@@ -319,6 +344,23 @@ class Turn(Struct):
     def rounds(self) -> int:
         """The number of decisions; requests for the answer alone do not count."""
         return len(self.decisions)
+
+    @property
+    def open_ids(self) -> set[str]:
+        """The ids of the open calls and of the open steps that run agents, and the names of other open steps."""
+        return {*self.open_calls, *(step.call_id or name for name, step in self.open_steps.items())}
+
+    def waiting_call(self, call_id: str) -> ToolCalled:
+        """Return the open call of that id; for the agents of a step, a call `workflow.run` with the name of the step."""
+        call = self.open_calls.get(call_id)
+        if call is not None:
+            return call
+        names = [step.name for step in self.open_steps.values() if step.call_id == call_id]
+        return ToolCalled(call_id=call_id, tool=RUN_AGENTS, arguments={"step": names[0]})
+
+    def ends_of_steps(self, status: StepOutcome) -> list[StepEnded]:
+        """Return an end with this status for each open step."""
+        return [StepEnded(name=name, status=status, error=STEP_CUT_OFF) for name in self.open_steps]
 
     def ends_of_proxied(self, text: str, status: ResultStatus) -> list[ProxiedResult]:
         """Return a result with this text and status for each open call of a program."""

@@ -1,0 +1,269 @@
+"""Steps of a workflow: each is recorded with its result, which a resumed turn reads instead of running the step again."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
+
+from loopline import timeline as tl
+from loopline.bundle.loop import as_async
+from loopline.clock import Clock, elapsed_ms
+from loopline.errors import LooplineError, StepFailed, StepInterrupted, StoreError
+from loopline.models import OutputType, SchemaMismatch, dumps, well_formed, well_formed_json
+from loopline.names import author_error, check_choice, check_type, describe
+from loopline.tools import ToolFunction
+
+StepEffect = Literal["read", "write"]
+STEP_BYTES = 2_000_000
+"""The largest result of a step, in bytes of JSON."""
+MOST_STEPS = 10_000
+"""The most steps of a turn."""
+LONGEST_NAME = 200
+_UNTYPED = (Any, object, inspect.Signature.empty)
+EFFECT_UNKNOWN = (
+    "its process has gone after it had begun, and it is not begun again: whether it took effect is unknown. If it only "
+    'reads, or may run twice, write effect="read"; else pass reconcile=, a function that finds the result'
+)
+
+
+class StepRunner:
+    """The steps of one run of a workflow. A name may be used once in a turn."""
+
+    def __init__(self, recorder: tl.Recorder, clock: Clock) -> None:
+        self._recorder = recorder
+        self._clock = clock
+        self._names: set[str] = set()
+
+    def claim(self, name: str) -> None:
+        """Check the name of a step that begins now.
+
+        Raises:
+            BundleError: the name is empty, too long or used already, or the turn has too many steps.
+        """
+        check_type(name, str, "the name of a step", "a text")
+        if not name.strip() or len(name) > LONGEST_NAME:
+            raise author_error(
+                f"the name of a step is a text of 1 to {LONGEST_NAME} characters, not {describe(name)}"
+            )
+        if name in self._names:
+            raise author_error(
+                f"this turn has a step {name!r} already: each step needs its own name, by which its result is found "
+                'again, such as f"price {tea}" in a loop'
+            )
+        if len(self._names) >= MOST_STEPS:
+            raise author_error(f"a turn may have {MOST_STEPS:,} steps: put more into one step")
+        self._names.add(name)
+
+    async def run(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        arguments: Sequence[Any],
+        effect: StepEffect | None,
+        reconcile: Callable[..., Any] | None,
+    ) -> Any:
+        """Run a step, or return its recorded result.
+
+        Raises:
+            BundleError: the name, the effect or the type of the result is not allowed.
+            StepFailed: the function raised an exception, its result is not allowed, or the step was cancelled.
+            StepInterrupted: the process of the step has gone, and its effect is unknown.
+        """
+        self.claim(name)
+        name = well_formed(name)
+        if effect is not None:
+            check_choice(effect, get_args(StepEffect), "effect of a step")
+        if isinstance(function, ToolFunction):
+            effect = effect or ("read" if function.effect == "read" else "write")
+            reconcile = reconcile or function.reconcile
+        result = _ResultType(name, function)
+        turn = self._recorder.turn
+        if (ended := turn.ended_steps.get(name)) is not None:
+            return result.read(ended)
+        if name not in turn.open_steps:
+            stored: tl.Effect = "read" if effect == "read" else "exclusive"
+            await self._recorder.record(tl.StepStarted(name=name, effect=stored))
+            return await self._run(name, partial(as_async(function), *arguments), result)
+        if effect == "read":
+            return await self._run(name, partial(as_async(function), *arguments), result)
+        if reconcile is None:
+            return await self._end_interrupted(name)
+        find = partial(as_async(reconcile), *arguments)
+        return await self._run(name, find, result, is_search=True)
+
+    async def _run(
+        self,
+        name: str,
+        work: Callable[[], Awaitable[Any]],
+        result: _ResultType,
+        *,
+        is_search: bool = False,
+    ) -> Any:
+        """Run the function of a step, and record its end; with `is_search` the result None means that it is not known."""
+        recorder = self._recorder
+        start = self._clock.elapsed()
+        # The process may have been suspended since its last append.
+        await recorder.check_lease()
+        if recorder.turn.stopped:
+            raise asyncio.CancelledError
+        try:
+            value = await work()
+        except asyncio.CancelledError:
+            stopped = tl.StepEnded(name=name, status="stopped", error=tl.STEP_CUT_OFF)
+            with suppress(LooplineError):  # the turn was handed over, or another process has it
+                await recorder.record(stopped)
+            raise
+        except StoreError:
+            raise
+        except (Exception, SystemExit) as error:
+            text = well_formed(f"{type(error).__name__}: {error}".removesuffix(": "))
+            await self._end(tl.StepEnded(name=name, status="failed", error=text), start)
+            raise StepFailed(name, text) from error
+        if is_search and value is None:
+            return await self._end_interrupted(name)
+        try:
+            text = result.dump(value)
+        except SchemaMismatch as error:
+            await self._end(tl.StepEnded(name=name, status="failed", error=str(error)), start)
+            raise StepFailed(name, str(error)) from error
+        ended = tl.StepEnded(name=name, value=text)
+        await self._end(ended, start)
+        return result.read(ended)
+
+    async def _end(self, ended: tl.StepEnded, start: float) -> None:
+        timed = tl.StepEnded(
+            name=ended.name,
+            status=ended.status,
+            value=ended.value,
+            error=ended.error,
+            elapsed_ms=elapsed_ms(self._clock, start),
+        )
+        await self._recorder.record(timed)
+
+    async def _end_interrupted(self, name: str) -> Any:
+        """Record that the effect of a step is unknown.
+
+        Raises:
+            StepInterrupted: always.
+        """
+        ended = tl.StepEnded(name=name, status="interrupted", error=EFFECT_UNKNOWN)
+        await self._recorder.record(ended)
+        raise StepInterrupted(name, EFFECT_UNKNOWN)
+
+
+class _ResultType:
+    """The type of a step's result: that which its function is annotated to return, otherwise JSON.
+
+    Raises:
+        BundleError: the annotation cannot be resolved, or its values cannot be written as JSON.
+    """
+
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        self._name = name
+        self._type: OutputType[Any] | None = None
+        kind = _return_type(name, function)
+        if kind in _UNTYPED or isinstance(kind, TypeVar):
+            return
+        try:
+            self._type = OutputType(kind)
+        except LooplineError as error:
+            raise author_error(
+                f"the step {name!r} returns {kind!r}, which cannot be recorded: {error}"
+            ) from None
+
+    def dump(self, value: object) -> str:
+        """Return the result as JSON.
+
+        Raises:
+            SchemaMismatch: the value does not fit the annotated type, is not JSON, or is too large.
+        """
+        text = _dump_json(value) if self._type is None else self._type.dump(value)
+        size = len(text.encode())
+        if size > STEP_BYTES:
+            raise SchemaMismatch(
+                f"its result has {size:,} bytes, and may have {STEP_BYTES:,}: store it with self.keep(name, value) or as "
+                "a file, and return the ref"
+            )
+        return text
+
+    def read(self, ended: tl.StepEnded) -> Any:
+        """Return the recorded result.
+
+        Raises:
+            StepFailed: the step failed, or its recorded result is not one of this type.
+            StepInterrupted: the process of the step has gone.
+        """
+        if ended.status == "interrupted":
+            raise StepInterrupted(self._name, ended.error)
+        if ended.status != "ok":
+            raise StepFailed(self._name, ended.error)
+        if self._type is None:
+            return json.loads(ended.value)
+        try:
+            return self._type.read(ended.value)
+        except SchemaMismatch as error:
+            problem = f"its recorded result is not {self._type.schema.name}: {error}"
+            raise StepFailed(self._name, problem) from error
+
+
+def _dump_json(value: object) -> str:
+    """Return a JSON value as text.
+
+    Raises:
+        SchemaMismatch: the value would not be the same when it is read again.
+    """
+    try:
+        text = dumps(well_formed_json(cast("Any", value)))
+        is_same = bool(json.loads(text) == value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise SchemaMismatch(_not_json(value)) from error
+    if not is_same:
+        raise SchemaMismatch(_not_json(value))
+    return text
+
+
+def _not_json(value: object) -> str:
+    return (
+        f"it returned {describe(value)}, which is not a JSON value: annotate the return type of its function, such as "
+        "-> Order or -> tuple[str, int]"
+    )
+
+
+def _return_type(name: str, function: Callable[..., Any]) -> Any:
+    """Return the annotated return type of a function, `Signature.empty` without one."""
+    target: Any = function
+    while isinstance(target, partial | ToolFunction):
+        target = target.func if isinstance(target, partial) else target.function
+    target = inspect.unwrap(target)
+    if not inspect.isroutine(target):
+        target = type(target).__call__
+    annotations = getattr(target, "__annotations__", {})
+    if "return" not in annotations:
+        return inspect.Signature.empty
+    holder = SimpleNamespace(__annotations__={"return": annotations["return"]})
+    try:
+        hints = get_type_hints(
+            holder, getattr(target, "__globals__", {}), _closure(target), include_extras=True
+        )
+    except (NameError, AttributeError, TypeError, SyntaxError) as error:
+        raise author_error(
+            f"the return type {annotations['return']!r} of the step {name!r} cannot be resolved ({error}): define it at "
+            "the top of its module"
+        ) from None
+    kind = hints["return"]
+    if get_origin(kind) is not None and issubclass(cast("type", get_origin(kind)), Awaitable):
+        return get_args(kind)[-1]
+    return kind
+
+
+def _closure(function: Any) -> dict[str, Any]:
+    code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None)
+    if code is None or not cells:
+        return {}
+    return dict(zip(code.co_freevars, (cell.cell_contents for cell in cells), strict=True))
