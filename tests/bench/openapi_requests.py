@@ -41,6 +41,7 @@ STATEFUL = {
     "/messages": "a webhook needs a server with a secret, and a host that is known",
     "/multipart": "a webhook needs a server with a secret, and a host that is known",
     "/interrupts": "a file needs a type that can be attached",
+    "/rerun": "the model must be one that the server knows",
     "/answers": "a conversation in which no call waits has nothing to answer",
     "/feedback/conversations-in-period": "a cursor comes from the page before",
     "/ag-ui": "its body is a type of the protocol's package; a thread needs a name that is not blank",

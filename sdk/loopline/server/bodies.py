@@ -27,6 +27,8 @@ REFS = 50
 TURNS = 1_000
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)?(?:;[\w=.-]+)*;base64,", re.ASCII)
 
+_EXACT: dict[str, JsonValue] = {"minimum": -(2**53), "exclusiveMaximum": 2**53}
+"""The integers that every reader of JSON reads exactly, for the OpenAPI document."""
 _BASE64 = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 BoundedName = Annotated[str, Field(min_length=1, max_length=NAME)]
 TurnId = Annotated[str, Field(pattern=r"^turn_[1-9][0-9]{0,8}$")]
@@ -64,7 +66,7 @@ class SampledFields(BaseModel):
 
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63, json_schema_extra=_EXACT)] | None = None
     stop: (
         Annotated[str, Field(min_length=1, max_length=NAME)]
         | Annotated[

@@ -8,9 +8,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 from fastapi.responses import Response
-from pydantic import AwareDatetime, BaseModel, JsonValue
+from pydantic import AwareDatetime, BaseModel, Field, JsonValue
 
 from loopline.errors import PropertyError
+from loopline.redaction.detectors import KINDS
 from loopline.server import (
     block_rows,
     forks,
@@ -35,6 +36,7 @@ from loopline.timeline import (
 )
 
 router: APIRouter = APIRouter(tags=["page"])
+Redacted = Annotated[BoundedName, Field(json_schema_extra={"enum": list[JsonValue](KINDS)})]
 _FILES = BodyUnion[UserAttachment | FileAdded](UserAttachment | FileAdded)
 _DOWNLOAD = {
     "Content-Type": "application/octet-stream",
@@ -214,7 +216,7 @@ async def list_forks(host: HostDep, summary: SummaryDep) -> forks.ForksAnswer:
 async def export(
     host: HostDep,
     key: ReadKeyDep,
-    redact: Annotated[list[BoundedName] | None, Query(max_length=20)] = None,
+    redact: Annotated[list[Redacted] | None, Query(max_length=20)] = None,
 ) -> Response:
     """Return a conversation as one HTML page that needs nothing else, as a download.
 
