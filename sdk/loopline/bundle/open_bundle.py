@@ -18,9 +18,10 @@ from loopline.errors import BundleError, KnowledgeError, LooplineError, StepFail
 from loopline.events import EventSink
 from loopline.models import Model, ModelRegistry
 from loopline.react import DEFAULT_OPTIONS, Limits, TurnPayload
+from loopline.react import result as paused_result
 from loopline.reader import ConversationLookup, ConversationView
 from loopline.timeline import Completion, Notice, Recorder, TurnHeader, TurnResult
-from loopline.tools import deps_problem
+from loopline.tools import AskUser, deps_problem
 
 _loaded: set[type] = set()
 _loading: dict[type, asyncio.Lock] = {}
@@ -162,6 +163,8 @@ class OpenBundle:
             if result.exit_reason != "paused":
                 await workflow.post_run_hook(run.payload, result)
                 await _record_reflection(run, result)
+        except AskUser:  # an agent that the workflow runs
+            return paused_result(run.recorder.timeline, run.recorder.number, "paused")
         except BundleError:
             raise
         except LooplineError as error:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
+
+from msgspec import structs
 
 from loopline import timeline as tl
 from loopline.bundle.loop import as_async
@@ -17,7 +19,7 @@ from loopline.clock import Clock, elapsed_ms
 from loopline.errors import LooplineError, StepFailed, StepInterrupted, StoreError
 from loopline.models import OutputType, SchemaMismatch, dumps, well_formed, well_formed_json
 from loopline.names import author_error, check_choice, check_type, describe
-from loopline.tools import ToolFunction
+from loopline.tools import AskUser, ToolFunction
 
 StepEffect = Literal["read", "write"]
 STEP_BYTES = 2_000_000
@@ -39,13 +41,18 @@ class StepRunner:
         self._recorder = recorder
         self._clock = clock
         self._names: set[str] = set()
+        self._running: dict[str, asyncio.Event] = {}
+        self._question: AskUser | None = None
 
     def claim(self, name: str) -> None:
         """Check the name of a step that begins now.
 
         Raises:
             BundleError: the name is empty, too long or used already, or the turn has too many steps.
+            AskUser: another step waits for the user, so no further step begins.
         """
+        if self._question is not None:
+            raise self._question
         check_type(name, str, "the name of a step", "a text")
         if not name.strip() or len(name) > LONGEST_NAME:
             raise author_error(
@@ -59,6 +66,34 @@ class StepRunner:
         if len(self._names) >= MOST_STEPS:
             raise author_error(f"a turn may have {MOST_STEPS:,} steps: put more into one step")
         self._names.add(name)
+
+    @contextmanager
+    def running(self, name: str) -> Generator[None]:
+        """Count a step as running inside the context."""
+        ended = self._running[name] = asyncio.Event()
+        try:
+            yield
+        finally:
+            del self._running[name]
+            ended.set()
+
+    async def pause(self, name: str, question: AskUser) -> None:
+        """Begin no further step, since this step waits for the user, and wait until no other step runs."""
+        self._question = self._question or question
+        own = self._running.pop(name, None)
+        while self._running:
+            await asyncio.wait(
+                [asyncio.ensure_future(ended.wait()) for ended in self._running.values()]
+            )
+        if own is not None:
+            self._running[name] = own
+
+    async def record_stop(self, name: str) -> None:
+        """Record that a running step was cancelled; not if the turn was handed over, or is left to wait for the user."""
+        if self._question is None:
+            with suppress(LooplineError):
+                stopped = tl.StepEnded(name=name, status="stopped", error=tl.STEP_CUT_OFF)
+                await self._recorder.record(stopped)
 
     async def run(
         self,
@@ -113,11 +148,10 @@ class StepRunner:
         if recorder.turn.stopped:
             raise asyncio.CancelledError
         try:
-            value = await work()
+            with self.running(name):
+                value = await work()
         except asyncio.CancelledError:
-            stopped = tl.StepEnded(name=name, status="stopped", error=tl.STEP_CUT_OFF)
-            with suppress(LooplineError):  # the turn was handed over, or another process has it
-                await recorder.record(stopped)
+            await self.record_stop(name)
             raise
         except StoreError:
             raise
@@ -137,14 +171,8 @@ class StepRunner:
         return result.read(ended)
 
     async def _end(self, ended: tl.StepEnded, start: float) -> None:
-        timed = tl.StepEnded(
-            name=ended.name,
-            status=ended.status,
-            value=ended.value,
-            error=ended.error,
-            elapsed_ms=elapsed_ms(self._clock, start),
-        )
-        await self._recorder.record(timed)
+        elapsed = elapsed_ms(self._clock, start)
+        await self._recorder.record(structs.replace(ended, elapsed_ms=elapsed))
 
     async def _end_interrupted(self, name: str) -> Any:
         """Record that the effect of a step is unknown.

@@ -16,6 +16,7 @@ from loopline import crew, react
 from loopline import timeline as tl
 from loopline import tools as toolbox
 from loopline.bundle import loop_checks
+from loopline.bundle.agent_steps import MOST_TASKS, AgentSteps
 from loopline.bundle.conversation_store import ContextRAGClient, ConversationStore
 from loopline.bundle.loop import (
     AgentsPage,
@@ -30,7 +31,7 @@ from loopline.bundle.loop import (
 from loopline.bundle.prepared_run import ApplicationHostingService, McpTools, PreparedRun
 from loopline.bundle.properties import Properties
 from loopline.bundle.steps import StepEffect, StepRunner
-from loopline.errors import LooplineError
+from loopline.errors import LooplineError, ToolError
 from loopline.events import Delta, EventSink
 from loopline.files import file_bodies
 from loopline.knowledge import KnowledgeSpace, Passage
@@ -45,7 +46,7 @@ from loopline.models import (
     well_formed,
     well_formed_json,
 )
-from loopline.names import author_error, caller_location
+from loopline.names import author_error, caller_location, check_list, check_range, check_type
 from loopline.react import result
 from loopline.reader import Reader
 from loopline.timeline.feedback import MIN_CONFIDENCE
@@ -56,7 +57,7 @@ Arguments = TypeVarTuple("Arguments")
 AS_ASKED: Any = None
 """The default of `output_type`: the loop uses the output type of the turn or the bundle."""
 NO_SERVER = "mcp_unavailable"
-_OWN_ATTRIBUTES = ("_run", "_recorded_problems", "_steps", "scratchpad")
+_OWN_ATTRIBUTES = ("_run", "_recorded_problems", "_steps", "_agent_steps", "_loop", "scratchpad")
 
 
 class BaseWorkflow(Generic[toolbox.Deps]):
@@ -91,6 +92,8 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         self._run = run
         self._recorded_problems: set[str] = set()
         self._steps = StepRunner(run.recorder, run.services.clock)
+        self._agent_steps = AgentSteps(self._steps, run.recorder)
+        self._loop: tuple[LoopSpec, react.ToolRuntime] | None = None
         self.scratchpad: dict[str, Any] = {}
 
     async def process(self, payload: react.TurnPayload) -> tl.TurnResult[Any]:
@@ -279,6 +282,8 @@ class BaseWorkflow(Generic[toolbox.Deps]):
             workspace_limits=services.settings.workspace,
             rules=services.rules,
         )
+        if child is None:
+            self._loop = loop, runtime
         context = react.Context(
             runtime,
             model=loop.models[0],
@@ -561,6 +566,80 @@ class BaseWorkflow(Generic[toolbox.Deps]):
             BundleError: the turn has a step of that name, or the result's type cannot be recorded.
         """
         return await self._steps.run(name, function, arguments, effect, reconcile)
+
+    async def run(
+        self, agent: str | crew.Agent, task: str, *, context: str = "", name: str = ""
+    ) -> tl.TurnResult[None]:
+        """Have an agent do a task in a child run, and return its result; a resumed turn resumes the child run, or reads the result.
+
+        Args:
+            agent: the name of an agent of the bundle, or an agent. It has the tools of the loop that `build_react` built last,
+                by default those of the bundle.
+            task: what to do, in full: the agent sees nothing else of the conversation.
+            context: further text for the agent, below the task.
+            name: the name of the step, by default made of the agent and the task.
+
+        An agent that fails has a result with `ok` False and an `error`. If the agent asks the user, the turn pauses, and
+        `process` runs again with the answer. Citations in the answer are `[1]`, `[2]`, …, in the order of its `sources`.
+
+        Raises:
+            BundleError: there is no agent of that name, or the turn has a step of that name.
+            StepFailed: the step was cancelled in the process before.
+        """
+        [result] = await self._run_agents(agent, [task], context, 1, name)
+        return result
+
+    async def map(
+        self,
+        agent: str | crew.Agent,
+        tasks: Iterable[str],
+        *,
+        limit: int = crew.MAX_WORKERS,
+        context: str = "",
+        name: str = "",
+    ) -> list[tl.TurnResult[None]]:
+        """Have an agent do several tasks, at most `limit` at once, and return the results in the order of the tasks.
+
+        As `run` does, with the same arguments and errors. The others go on when one fails. A resumed turn runs no task again
+        that has ended. There may be 1,000 tasks.
+        """
+        check_list(tasks, "the tasks of map", "texts")
+        return await self._run_agents(agent, [*tasks], context, limit, name)
+
+    async def _run_agents(
+        self,
+        agent: str | crew.Agent,
+        tasks: Sequence[str],
+        context: str,
+        limit: int,
+        name: str,
+    ) -> list[tl.TurnResult[None]]:
+        check_range(limit, 1, "limit of map")
+        if len(tasks) > MOST_TASKS:
+            raise author_error(f"map has {len(tasks):,} tasks, and may have {MOST_TASKS:,}")
+        for task in tasks:
+            check_type(task, str, "a task", "a text")
+            if not task.strip():
+                raise author_error("a task says what to do, and one of them is empty")
+        if not tasks:
+            return []
+        if self._loop is None:
+            await self.build_react()
+        assert self._loop is not None
+        loop, runtime = self._loop
+        agents = self._run.services.agents or crew.Agents()
+        if isinstance(agent, crew.Agent):
+            agents = crew.Agents([*agents.without(agent.name).values(), agent])
+            agent = agent.name
+        try:
+            found = agents.find(agent)
+        except ToolError as error:
+            raise author_error(str(error)) from None
+        calls = [crew.AgentCall(agent=found.name, task=task, context=context) for task in tasks]
+        own_crew = replace(
+            crew_of(agents, loop.preset, self._run.services), recall=self._run.recall_lessons
+        )
+        return await self._agent_steps.run(runtime, own_crew, calls, limit, name)
 
     async def answer(self, text: str) -> tl.TurnResult[Any]:
         """Record an answer without a model, and return the result of the turn. A later answer replaces an earlier one.

@@ -8,6 +8,7 @@ from loopline.crew.agents import agent_role as agent_role
 from loopline.crew.agents import load_agents as load_agents
 from loopline.crew.agents import model_variable as model_variable
 from loopline.crew.agents import read_agent as read_agent
+from loopline.crew.delegates import MAX_WORKERS as MAX_WORKERS
 from loopline.crew.delegates import Crew as Crew
 from loopline.crew.delegates import CrewOptions as CrewOptions
 from loopline.crew.dispatcher import AgentCall as AgentCall
@@ -41,5 +42,6 @@ from loopline.crew.quality import with_environment as with_environment
 from loopline.crew.reflexion import LessonWriter as LessonWriter
 from loopline.crew.reflexion import Reflexion as Reflexion
 from loopline.crew.reflexion import reflection_due as reflection_due
+from loopline.crew.shared_files import SharedFiles as SharedFiles
 from loopline.crew.verify import Refine as Refine
 from loopline.crew.verify import Verify as Verify

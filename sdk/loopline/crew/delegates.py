@@ -84,7 +84,8 @@ class Crew:
     """The agents that a loop may call, with the options of their runs; all calls of the loop share the `slots`.
 
     The hooks of the `pipeline` are called around each run, and `recall` finds lessons for them. A crew that `learns` also
-    records the requests for lessons of its agents' own child runs.
+    records the requests for lessons of its agents' own child runs. With `hands_back` its agents are asked for a handoff, which
+    the calling model reads.
     """
 
     agents: Agents
@@ -94,6 +95,7 @@ class Crew:
     reasoning: Reasoning = field(default_factory=Reasoning)
     recall: RecallLessons = no_lessons
     learns: bool = False
+    hands_back: bool = True
     slots: asyncio.Semaphore = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -183,7 +185,7 @@ class Crew:
             return ChildTask(text=call.task, context=call.context, limits=seconds, agent=MAIN)
         else:
             agent = servants.find(call.agent)
-        suffix = SUFFIX if servants is None else ""
+        suffix = SUFFIX if servants is None and self.hands_back else ""
         limits = {**seconds, **agent.limits_with(self.reasoning.effort(agent.name))}
         return ChildTask(
             text=call.task,

@@ -63,6 +63,7 @@ from loopline.react.model_requests import Remaining as Remaining
 from loopline.react.model_requests import RequestEstimate as RequestEstimate
 from loopline.react.model_requests import RequestQuota as RequestQuota
 from loopline.react.model_requests import hide_details as hide_details
+from loopline.react.model_requests import recount as recount
 from loopline.react.replies import ANSWER_TOOL as ANSWER_TOOL
 from loopline.react.replies import CitationFilter as CitationFilter
 from loopline.react.result_text import render_result as render_result
@@ -77,6 +78,7 @@ from loopline.react.state import result as result
 from loopline.react.structured_run import StructuredRun as StructuredRun
 from loopline.react.tool_runtime import Child as Child
 from loopline.react.tool_runtime import ChildAnswer as ChildAnswer
+from loopline.react.tool_runtime import Children as Children
 from loopline.react.tool_runtime import Spawn as Spawn
 from loopline.react.tool_runtime import ToolRuntime as ToolRuntime
 from loopline.timeline import PendingCall as PendingCall

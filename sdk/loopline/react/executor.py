@@ -18,11 +18,10 @@ from loopline import timeline as tl
 from loopline import tools
 from loopline.clock import elapsed_ms
 from loopline.errors import LooplineError, StoreError, ToolError
-from loopline.events import Delta
 from loopline.files import Workspace, file_bodies
 from loopline.models import Json, JsonObject, dumps, well_formed
 from loopline.prompt import View
-from loopline.react.approvals import approval_digest, denial_text, is_approval
+from loopline.react.approvals import denial_text, is_approval
 from loopline.react.context import Context
 from loopline.react.extensions import Ask, Deny
 from loopline.react.guards import (
@@ -192,7 +191,7 @@ class ToolExecutor:
         except StoreError:
             raise
         except tools.AskUser as question:
-            await self._record_pending(call, question)
+            await self._runtime.record_pending(call, question)
             return
         except ToolError as error:
             await self._record_failure(parsed, str(error))
@@ -287,7 +286,7 @@ class ToolExecutor:
         try:
             if isinstance(parsed.verdict, Ask):  # the user sees all questions of a round at once
                 approval = tools.AskUser(parsed.verdict.question, kind="approval")
-                await self._record_pending(parsed.call, approval)
+                await self._runtime.record_pending(parsed.call, approval)
                 return
             if before:
                 await asyncio.wait(before)
@@ -309,7 +308,7 @@ class ToolExecutor:
         except StoreError:
             raise
         except tools.AskUser as question:
-            await self._record_pending(call, question)
+            await self._runtime.record_pending(call, question)
         except LooplineError as error:
             for note in getattr(error, "__notes__", ()):
                 logger.warning("%s", note)  # the line in the bundle, for its author
@@ -458,20 +457,6 @@ class ToolExecutor:
             raise
         finally:
             alarm.cancel()
-
-    async def _record_pending(self, call: tl.ToolCalled, question: tools.AskUser) -> None:
-        """Record that the call waits for the user, and send the question to listeners."""
-        pending = tl.ToolPending(
-            call_id=call.call_id,
-            kind=question.kind,
-            question=well_formed(question.question),
-            digest=approval_digest(call),
-            child=question.child,
-            elapsed_ms=self._recorder.elapsed_ms,
-        )
-        await self._recorder.record(pending)
-        event = Delta(type="pending", channel="tool", text=pending.question, call_id=call.call_id)
-        self._runtime.listen(event)
 
     async def _record_interruption(
         self, call: tl.ToolCalled, why: InterruptCause, *, is_started: bool, elapsed_ms: float = 0.0

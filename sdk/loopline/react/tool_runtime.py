@@ -19,7 +19,7 @@ from loopline.errors import LooplineError, StoreError, ToolError
 from loopline.events import Delta, Event, EventSink
 from loopline.files import WorkspaceLimits
 from loopline.models import Json, OutputType, well_formed
-from loopline.react.approvals import RuleBook
+from loopline.react.approvals import RuleBook, approval_digest
 from loopline.react.extensions import Guard
 from loopline.react.loop_options import Limits, LoopOptions, check_limits
 from loopline.react.model_requests import Quota
@@ -99,6 +99,20 @@ class ToolRuntime:
     def asks_again(self) -> bool:
         """Whether a later request can still show new input of the user."""
         return self.options.forces_answer or not self.state.exhausted
+
+    async def record_pending(self, call: tl.ToolCalled, question: AskUser) -> None:
+        """Record that the call waits for the user, and send the question to listeners."""
+        pending = tl.ToolPending(
+            call_id=call.call_id,
+            kind=question.kind,
+            question=well_formed(question.question),
+            digest=approval_digest(call),
+            child=question.child,
+            elapsed_ms=self.recorder.elapsed_ms,
+        )
+        await self.recorder.record(pending)
+        event = Delta(type="pending", channel="tool", text=pending.question, call_id=call.call_id)
+        self.listen(event)
 
 
 MIN_SECONDS = 0.001

@@ -85,8 +85,8 @@ class Turn(Struct):
     calls that wait for the user, `answers` the user's answers, and `tool_answers` the answers to the user that calls of
     the last round gave, all by call id. `asked_seq` is the seq of the newest pending call, `answer_seqs` are the seqs of
     the answers. `versions` are the versions of the bundle that ran the turn. `proxied` are the calls that programs made,
-    `open_proxied` those without a result. `children` are the child runs by conversation. `open_steps` and `ended_steps` are
-    the steps of the workflow by name. `notice_codes` are the codes
+    `open_proxied` those without a result. `children` are the child runs by conversation. `steps` and `ended_steps` are
+    the starts and the ends of the workflow's steps by name. `notice_codes` are the codes
     since the last decision. `call_counts` counts calls by tool, `failure_counts` failed calls by a digest of tool and
     arguments. `steered_at_round` is the number of finished rounds when a round took a steer, None without one.
     `model_index` is the index of the current model in the chain. `malformed` and `cut_off` count consecutive replies
@@ -112,7 +112,7 @@ class Turn(Struct):
     answer_seqs: dict[str, int] = {}
     versions: set[str] = set()
     children: dict[str, RunChild] = {}
-    open_steps: dict[str, StepStarted] = {}
+    steps: dict[str, StepStarted] = {}
     ended_steps: dict[str, StepEnded] = {}
     decisions: list[Decision] = []
     batches: list[Batch] = []
@@ -261,12 +261,11 @@ class Turn(Struct):
     def _take_step(self, _: Block, body: StepBody) -> None:
         match body:
             case StepStarted(name=name):
-                self.open_steps[name] = body
+                self.steps[name] = body
             case StepEnded(name=name):
-                started = self.open_steps.pop(name, None)
                 self.ended_steps[name] = body
-                if started is not None:
-                    self.pending.pop(started.call_id, None)
+                if name in self.steps:
+                    self.pending.pop(self.steps[name].call_id, None)
 
     def _count_failure(self, call: ToolCalled | ProxiedCall) -> None:
         digest = _digest(call)
@@ -344,6 +343,13 @@ class Turn(Struct):
     def rounds(self) -> int:
         """The number of decisions; requests for the answer alone do not count."""
         return len(self.decisions)
+
+    @property
+    def open_steps(self) -> dict[str, StepStarted]:
+        """The steps of the workflow that have not ended, by name."""
+        if len(self.steps) == len(self.ended_steps):
+            return {}
+        return {name: step for name, step in self.steps.items() if name not in self.ended_steps}
 
     @property
     def open_ids(self) -> set[str]:

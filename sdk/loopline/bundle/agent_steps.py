@@ -1,0 +1,231 @@
+"""Steps that run agents: `run` and `map` of a workflow, whose child runs a resumed turn finds again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from hashlib import sha256
+
+import msgspec
+from msgspec import Struct, structs
+
+from loopline import crew, react
+from loopline import timeline as tl
+from loopline import tools as toolbox
+from loopline.bundle.steps import STEP_BYTES, StepRunner
+from loopline.errors import StepFailed
+from loopline.files import Workspace, file_bodies
+from loopline.models import Usage, dumps
+from loopline.prompt import NATIVE, View, protocol_named
+
+MOST_TASKS = 1_000
+"""The most tasks of one `map`."""
+
+
+class StoredResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The result of an agent's run as it is recorded with the end of its step."""
+
+    answer: str
+    turn_id: str
+    exit_reason: tl.ExitReason
+    ok: bool
+    error: str = ""
+    rounds: int = 0
+    usage: Usage = Usage()
+    cost: float | None = None
+    sources: tuple[tl.AnswerSource, ...] = ()
+    truncated: bool = False
+
+    @classmethod
+    def of(cls, outcome: crew.AgentResult) -> StoredResult:
+        """Return the result of a call of an agent; an agent that could not run has an error and no answer."""
+        result = outcome.result
+        if result is None:
+            ok = not outcome.problem
+            reason: tl.ExitReason = "complete" if ok else "error"
+            error = outcome.problem
+            return cls(answer=outcome.answer, turn_id="", exit_reason=reason, ok=ok, error=error)
+        return cls(
+            answer=outcome.answer,
+            turn_id=result.turn_id,
+            exit_reason=result.exit_reason,
+            ok=result.ok,
+            error=result.error,
+            rounds=result.rounds,
+            usage=result.usage,
+            cost=result.cost,
+            sources=tuple(result.sources),
+            truncated=result.truncated,
+        )
+
+    @property
+    def result(self) -> tl.TurnResult[None]:
+        """The result for the workflow."""
+        return tl.TurnResult(**structs.asdict(self))
+
+
+_RESULTS = msgspec.json.Decoder(list[StoredResult])
+
+
+class AgentSteps:
+    """Runs the agents of one run of a workflow. All runs share a budget, which is that of the turn."""
+
+    def __init__(self, steps: StepRunner, recorder: tl.Recorder) -> None:
+        self._steps = steps
+        self._recorder = recorder
+        self._quota = react.Quota()
+        self._counts: Counter[str] = Counter()
+
+    async def run(
+        self,
+        runtime: react.ToolRuntime,
+        own_crew: crew.Crew,
+        calls: Sequence[crew.AgentCall],
+        limit: int,
+        name: str,
+    ) -> list[tl.TurnResult[None]]:
+        """Run the calls, at most `limit` at once, and return their results in the order of the calls.
+
+        Raises:
+            BundleError: the name is not valid, or used already.
+            AskUser: an agent asks the user; the turn waits for the answer.
+            StepFailed: the step was cancelled in the process before.
+        """
+        name = name or self._name(calls)
+        self._steps.claim(name)
+        ended = self._recorder.turn.ended_steps.get(name)
+        if ended is not None and ended.status != "ok":
+            raise StepFailed(name, ended.error)
+        if ended is not None and ended.value:
+            return [stored.result for stored in _RESULTS.decode(ended.value)]
+        started = self._recorder.turn.open_steps.get(name) or await self._start(name)
+        await self._ask_again(name, started.call_id)
+        with self._steps.running(name):
+            try:
+                outcomes, files = await self._dispatch(runtime, own_crew, calls, limit, started)
+            except toolbox.AskUser as question:
+                asked = self._recorder.turn.waiting_call(started.call_id)
+                await runtime.record_pending(asked, question)
+                await self._steps.pause(name, question)
+                raise
+            except asyncio.CancelledError:
+                await self._steps.record_stop(name)
+                raise
+        await self._end(runtime, started, outcomes, files)
+        return [outcome.result for outcome in outcomes]
+
+    def _name(self, calls: Sequence[crew.AgentCall]) -> str:
+        """Return the name of a step without one: the agent, a digest of the tasks, and a number if it is repeated."""
+        tasks = dumps([[call.task, call.context] for call in calls])
+        name = f"{calls[0].agent} {sha256(tasks.encode()).hexdigest()[:12]}"
+        self._counts[name] += 1
+        return name if self._counts[name] == 1 else f"{name} ({self._counts[name]})"
+
+    async def _start(self, name: str) -> tl.StepStarted:
+        """Record the start of a step, with the next id for the child runs of the turn."""
+        turn = self._recorder.turn
+
+        def start(_: tl.Timeline) -> list[tl.Body]:
+            number = sum(bool(step.call_id) for step in turn.steps.values()) + 1
+            call_id = f"c0.{turn.number}.{number}"
+            return [tl.StepStarted(name=name, effect="meta", call_id=call_id)]
+
+        await self._recorder.record_from(start)
+        return turn.open_steps[name]
+
+    async def _ask_again(self, name: str, call_id: str) -> None:
+        """Ask the question of the step again if it has no answer yet.
+
+        Raises:
+            AskUser: it has none.
+        """
+        pending = self._recorder.turn.unanswered.get(call_id)
+        if pending is not None:
+            question = toolbox.AskUser(pending.question, kind=pending.kind, child=pending.child)
+            await self._steps.pause(name, question)
+            raise question
+
+    async def _dispatch(
+        self,
+        runtime: react.ToolRuntime,
+        own_crew: crew.Crew,
+        calls: Sequence[crew.AgentCall],
+        limit: int,
+        started: tl.StepStarted,
+    ) -> tuple[list[StoredResult], crew.SharedFiles]:
+        recorder = self._recorder
+        if not self._quota.children:
+            self._quota = react.Quota()
+            self._quota.open(recorder.turn, runtime.options, recorder)
+            if self._quota.is_limited:
+                await react.recount(
+                    self._quota, recorder.turn, recorder.conversation.name, recorder
+                )
+        runtime = replace(runtime, quota=self._quota)
+        children = react.Children(started.call_id, runtime, spawn=runtime.spawn)
+        invocation = _invocation(runtime, children, started.call_id)
+        shared = crew.SharedFiles.of(invocation)
+        limited = replace(
+            own_crew, options=replace(own_crew.options, max_workers=limit), hands_back=False
+        )
+        dispatcher = limited.dispatcher(invocation, shared)
+        outcomes = await children.run(dispatcher.dispatch(calls))
+        return [StoredResult.of(outcome) for outcome in outcomes], shared
+
+    async def _end(
+        self,
+        runtime: react.ToolRuntime,
+        started: tl.StepStarted,
+        outcomes: Sequence[StoredResult],
+        shared: crew.SharedFiles,
+    ) -> None:
+        """Record the end of a step with the files that its agents changed."""
+        recorder = self._recorder
+        value = msgspec.json.encode(outcomes).decode()
+        # Longer results are read from the child runs again.
+        stored = value if len(value) <= STEP_BYTES else ""
+        ended = tl.StepEnded(name=started.name, value=stored)
+
+        def bodies(timeline: tl.Timeline) -> list[tl.Body]:
+            limits = runtime.workspace_limits
+            changes = shared.merged.changes
+            files = file_bodies(timeline, recorder.number, changes, started.call_id, limits=limits)
+            return [*files, ended]
+
+        if started.name in recorder.turn.open_steps:
+            await recorder.record_from(bodies)
+
+
+def _invocation(
+    runtime: react.ToolRuntime, children: react.Children, call_id: str
+) -> toolbox.ToolInvocation:
+    """Return the invocation through which a step runs agents."""
+    recorder = runtime.recorder
+
+    def make_context() -> toolbox.ToolContext[object]:
+        return toolbox.ToolContext(
+            call_id=call_id,
+            idempotency_key=f"{recorder.uid}:{call_id}",
+            conversation=recorder.conversation.name,
+            turn_id=tl.turn_id(recorder.number),
+            user=recorder.conversation.user,
+            properties=runtime.properties,
+            scratchpad=runtime.scratchpad,
+            on_progress=children.outbox.progress,
+            on_spawn=children.spawn,
+            on_emit=children.outbox.emit,
+            workspace=Workspace(
+                recorder.timeline, recorder.number, limits=runtime.workspace_limits
+            ),
+            deps=runtime.deps,
+        )
+
+    return toolbox.ToolInvocation(
+        make_context=make_context,
+        timeline=recorder.timeline,
+        view=View(protocol_named(NATIVE)),
+        reader=runtime.reader,
+        moment=tl.Moment(runtime.clock.now(), tl.turn_id(recorder.number)),
+    )
