@@ -111,8 +111,8 @@ def test_a_part_says_whether_the_round_before_had_it(client: httpx2.Client) -> N
     stable = [message["ref"] for message in third["messages"] if message["stable"]]
     assert stable == [message["ref"] for message in second["messages"]]
     assert (third["before"], third["after"]) == (
-        {"turn": 1, "round": 2},
-        {"turn": 1, "round": 4},
+        {"turn": 1, "round": 2, "seq": second["seq"]},
+        {"turn": 1, "round": 4, "seq": third["after"]["seq"]},
     )
     assert third["reply"]["cache_read_tokens"] == 2_600
 

@@ -23,7 +23,7 @@ def states(client: httpx2.Client) -> dict[str, str]:
 
 
 def test_a_turn_that_waits_and_one_that_failed_are_listed_and_a_stop_ends_the_first() -> None:
-    script = [
+    script: list[Say | Fail] = [
         Say("", Call("tea.order", tea="sencha", grams=5)),
         Fail(ModelRequestError("the model is asleep")),
     ]

@@ -183,12 +183,19 @@ async def read_file(
 
 @router.get(f"{_HERE}/turns/{{turn}}/rounds/{{number}}/prompt")
 async def read_prompt(
-    host: HostDep, summary: SummaryDep, turn: str, number: int
+    host: HostDep,
+    summary: SummaryDep,
+    turn: str,
+    number: int,
+    seq: Annotated[int, Query(ge=0, le=2**53)] = 0,
 ) -> dict[str, JsonValue]:
-    """Return exactly what a round sent to its model, as `loopline prompt --json` does, with the state of each part."""
+    """Return exactly what a round sent to its model, as `loopline prompt --json` does, with the state of each part.
+
+    A round that was steered has sent several requests: `seq` chooses one by its block, and 0 the last one.
+    """
     async with host.timelines.open(host.log, summary) as timeline:
         return await asyncio.to_thread(
-            shown_prompts.show_prompt, timeline, turn_number(turn), number
+            shown_prompts.show_prompt, timeline, turn_number(turn), number, seq
         )
 
 

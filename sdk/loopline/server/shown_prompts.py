@@ -79,34 +79,46 @@ class _Blocks:
 
 
 def show_prompts(timeline: Timeline) -> Iterator[JsonObject]:
-    """Yield the request of every round that sent one, in order, with what the page shows of it.
+    """Yield every request that was sent, in order, with what the page shows of it.
 
     Beside the fields of `loopline prompt --json`, each message has its `tokens`, its `state` and whether it is `stable`,
     which means that the request before has the same message at the same position. `reply` is what the model replied, null
-    without a reply. `before` and `after` are the turn and round of the requests beside it.
+    without a reply. `before` and `after` are the positions of the requests beside it.
     """
+    for before, current, after, last in _neighbours(timeline):
+        yield _shown(timeline, before, current, after, is_last=last)
+
+
+def show_prompt(timeline: Timeline, turn: int, number: int, seq: int = 0) -> JsonObject:
+    """Return one request of a round, as `show_prompts` yields it: by the seq of its block, or the last one if that is 0.
+
+    A round sends a second request if a steer came before the reply to the first one.
+
+    Raises:
+        RequestProblem: the round does not exist, or sent no such request to a model, 404.
+    """
+    for before, current, after, last in _neighbours(timeline):
+        is_wanted = current.block.seq == seq if seq else last
+        if is_wanted and (current.block.turn, current.block.round) == (turn, number):
+            return _shown(timeline, before, current, after, is_last=last)
+    raise not_found(f"request of round {number} in {turn_id(turn)}")
+
+
+def _neighbours(
+    timeline: Timeline,
+) -> Iterator[tuple[ModelRequest | None, ModelRequest, ModelRequest | None, bool]]:
+    """Yield each request with the ones before and after it, and whether it is the last request of its round."""
     before: ModelRequest | None = None
     requests = past_requests(timeline)
     current = next(requests, None)
     while current is not None:
         after = next(requests, None)
-        yield _shown(timeline, before, current, after)
+        yield before, current, after, after is None or not _is_same_round(current, after)
         before, current = current, after
 
 
-def show_prompt(timeline: Timeline, turn: int, number: int) -> JsonObject:
-    """Return the request of one round, as `show_prompts` yields it.
-
-    Raises:
-        RequestProblem: the round does not exist, or sent no request to a model, 404.
-    """
-    before: ModelRequest | None = None
-    requests = past_requests(timeline)
-    for request in requests:
-        if (request.block.turn, request.block.round) == (turn, number):
-            return _shown(timeline, before, request, next(requests, None))
-        before = request
-    raise not_found(f"request of round {number} in {turn_id(turn)}")
+def _is_same_round(one: ModelRequest, other: ModelRequest) -> bool:
+    return (one.block.turn, one.block.round) == (other.block.turn, other.block.round)
 
 
 def _shown(
@@ -114,6 +126,8 @@ def _shown(
     before: ModelRequest | None,
     chosen: ModelRequest,
     after: ModelRequest | None,
+    *,
+    is_last: bool,
 ) -> JsonObject:
     document = prompt_document(chosen, answer_schema(timeline, chosen))
     return {
@@ -125,6 +139,7 @@ def _shown(
         "inexact": chosen.inexact,
         "seq": chosen.block.seq,
         "reply": _reply(timeline, chosen.block),
+        "is_last": is_last,
         "before": _position(before),
         "after": _position(after),
     }
@@ -160,7 +175,11 @@ def _messages(
 
 
 def _position(request: ModelRequest | None) -> Json:
-    return None if request is None else {"turn": request.block.turn, "round": request.block.round}
+    """Return the turn, the round and the seq of a request, by which `show_prompt` finds it."""
+    if request is None:
+        return None
+    block = request.block
+    return {"turn": block.turn, "round": block.round, "seq": block.seq}
 
 
 def _reply(timeline: Timeline, start: Block) -> Json:

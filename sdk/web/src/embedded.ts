@@ -4,7 +4,6 @@ import { object, text } from "./bodies";
 import type { Json, JsonObject, Outline, Prompt, PromptMessage, ReadItem, Row, Stored, StoredConversation, WindowAnswer } from "./types";
 
 const ROWS = 500;
-const PROMPTS = 20;
 const MESSAGES = 200;
 
 const parsed = new Map<string, unknown>();
@@ -34,7 +33,7 @@ export function answerOf(path: string, body: Json): unknown {
   if (end === "outline") return part<Outline>("outline");
   if (end === "read") return { items: refsOf(body).map(readItem) };
   const round = /^turns\/turn_(\d+)\/rounds\/(\d+)\/prompt$/.exec(end);
-  return round ? promptAnswer(Number(round[1]), Number(round[2])) : null;
+  return round ? promptAnswer(Number(round[1]), Number(round[2]), Number(url.searchParams.get("seq") ?? 0)) : null;
 }
 
 function storedAnswer(): Stored | null {
@@ -62,11 +61,13 @@ interface StoredPrompt extends Omit<Prompt, "messages" | "system" | "tools"> {
   tools: number;
 }
 
-function promptAnswer(turn: number, round: number): Prompt | null {
-  for (let n = 0; ; n += 1) {
+function promptAnswer(turn: number, round: number, seq: number): Prompt | null {
+  for (let n = 0; n < 1_000_000; n += 1) {
     const prompts = part<StoredPrompt[]>(`prompts-${n}`);
-    if (prompts === null || n > 1_000_000 / PROMPTS) return null;
-    const found = prompts.find((prompt) => prompt.turn_id === `turn_${turn}` && prompt.round === round);
+    if (prompts === null) return null;
+    const found = prompts.find(
+      (prompt) => prompt.turn_id === `turn_${turn}` && prompt.round === round && (seq ? prompt.seq === seq : prompt.is_last),
+    );
     if (found) {
       return {
         ...found,
@@ -76,6 +77,7 @@ function promptAnswer(turn: number, round: number): Prompt | null {
       };
     }
   }
+  return null;
 }
 
 function message<T>(number: number): T {

@@ -9,13 +9,16 @@ import { openRef } from "./refs";
 import { linkTo, route, samePlace, VIEWS, type ViewName } from "./route";
 import { needsKey, refreshStored, stored, trouble, watchStored } from "./state";
 import type { Place } from "./types";
+import { BesideView } from "./views/beside";
 import { ChatView } from "./views/chat";
+import { ExportMenu } from "./views/export";
 import { OverviewView } from "./views/overview";
 import { PromptView } from "./views/prompt";
 import { ReadingPanel } from "./views/reading";
 import { Sidebar } from "./views/sidebar";
 import { chosenSeq, TimelineView } from "./views/timeline";
 import { TroubleNote } from "./views/trouble";
+import { WorkView } from "./views/work";
 
 const NAMES: Record<ViewName, string> = { chat: "Chat", overview: "Overview", timeline: "Timeline", prompt: "Prompt" };
 let lastPlace: Place | null = null;
@@ -46,7 +49,7 @@ function Page() {
     );
   }
   return (
-    <div class={`app ${place ? "has-place" : ""}`}>
+    <div class={`app ${place || route.value.isWork ? "has-place" : ""}`}>
       <a class="skip" href="#main" onClick={(event) => { event.preventDefault(); document.getElementById("main")?.focus(); }}>
         Skip to the conversation
       </a>
@@ -55,7 +58,7 @@ function Page() {
         <Sidebar />
       </nav>
       <main id="main" tabIndex={-1}>
-        {place ? <ConversationPage place={place} /> : <Welcome />}
+        {place ? <ConversationPage place={place} /> : route.value.isWork ? <WorkView /> : <Welcome />}
       </main>
     </div>
   );
@@ -87,18 +90,25 @@ function ConversationPage({ place }: { place: Place }) {
             </a>
           ))}
         </nav>
+        {isFile ? null : <ExportMenu place={place} />}
       </header>
       <div class="view">
         {view === "chat" ? <ChatView key={keyOf(place)} place={place} /> : null}
         {view === "overview" ? <OverviewView key={keyOf(place)} place={place} /> : null}
         {view === "timeline" ? <TimelineView key={keyOf(place)} place={place} chosen={chosenSeq()} /> : null}
-        {view === "prompt" ? (
-          <PromptView key={keyOf(place)} place={place} turn={Number(rest[0] ?? 0) || 0} round={Number(rest[1] ?? 0) || 0} />
-        ) : null}
+        {view === "prompt" ? <Prompts key={keyOf(place)} place={place} rest={rest} /> : null}
         <ReadingPanel place={place} />
       </div>
     </>
   );
+}
+
+function Prompts({ place, rest }: { place: Place; rest: string[] }) {
+  const turn = Number(rest[0] ?? 0) || 0;
+  const round = Number(rest[1] ?? 0) || 0;
+  const other = rest[2] === "beside" ? rest[3] : undefined;
+  if (other !== undefined) return <BesideView place={place} at={{ turn, round, seq: 0 }} other={{ ...place, conversation: other }} />;
+  return <PromptView place={place} turn={turn} round={round} seq={Number(rest[2] ?? 0) || 0} />;
 }
 
 function keyOf(place: Place): string {

@@ -9,6 +9,8 @@ export const VIEWS: readonly ViewName[] = ["chat", "overview", "timeline", "prom
 /** Where the reader is. Without a place no conversation is chosen. */
 export interface Route {
   place: Place | null;
+  /** Whether the turns that are not done are shown. */
+  isWork: boolean;
   view: ViewName;
   rest: string[];
 }
@@ -21,10 +23,10 @@ addEventListener("hashchange", () => {
 
 function parse(hash: string): Route {
   const [, kind, ...parts] = hash.split("/").map(decode);
-  if (kind !== "c" || parts.length < 4) return { place: null, view: "chat", rest: [] };
+  if (kind !== "c" || parts.length < 4) return { place: null, isWork: kind === "work", view: "chat", rest: [] };
   const [tenant = "", project = "", user = "", conversation = "", name = "chat", ...rest] = parts;
   const view = VIEWS.find((known) => known === name) ?? "chat";
-  return { place: { tenant, project, user, conversation }, view, rest };
+  return { place: { tenant, project, user, conversation }, isWork: false, view, rest };
 }
 
 function decode(text: string): string {

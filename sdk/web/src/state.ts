@@ -4,11 +4,17 @@ import { signal } from "@preact/signals";
 import { get, Refusal } from "./api";
 import { isFile } from "./embedded";
 import { troubleOf, type Trouble } from "./blocks";
-import type { Stored } from "./types";
+import type { Place, Stored } from "./types";
 
 export const stored = signal<Stored | null>(null);
 export const needsKey = signal(false);
 export const trouble = signal<Trouble | null>(null);
+
+/** Return whether the reader may send messages to a conversation. */
+export function isWritable(place: Place): boolean {
+  const answer = stored.value;
+  return answer !== null && answer.writable && answer.user === place.user && answer.tenant === place.tenant && answer.project === place.project;
+}
 
 const MILLISECONDS = 5_000;
 

@@ -126,9 +126,11 @@ export interface PromptMessage {
   stable: boolean;
 }
 
+/** A request: its turn and round, and the seq of its block, which tells requests of one round apart; 0 is the last one. */
 export interface RoundPosition {
   turn: number;
   round: number;
+  seq: number;
 }
 
 export interface PromptReply {
@@ -169,6 +171,8 @@ export interface Prompt {
   tail_kind: string;
   tail_tokens: number;
   reply: PromptReply | null;
+  /** Whether it is the last request of its round, which may have sent another one before it was steered. */
+  is_last: boolean;
   before: RoundPosition | null;
   after: RoundPosition | null;
 }
@@ -198,6 +202,35 @@ export interface Question {
   question: string;
   stays_open: boolean;
   form?: Json;
+}
+
+/** A conversation in the tree of its forks. */
+export interface ForkRow {
+  conversation: string;
+  parent: string;
+  seq: number;
+  turn_id: string;
+  round: number;
+  model: string;
+  turns: number;
+  head: number;
+  last_activity_at: string;
+}
+
+/** A turn that has not ended, or that has failed. */
+export interface WorkRow extends Place {
+  title: string;
+  turn_id: string;
+  state: "running" | "waiting" | "queued" | "cut off" | "failed";
+  since: string;
+  rounds: number;
+  calls: string[];
+  reason: string;
+}
+
+export interface Work {
+  items: WorkRow[];
+  is_complete: boolean;
 }
 
 /** A live event: a stored block, or a text that is being written. */

@@ -2,7 +2,7 @@
 
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
-import { get, readPath } from "../api";
+import { get, pathOf, post, readPath } from "../api";
 import { troubleOf, type Trouble } from "../blocks";
 import { field, object } from "../bodies";
 import { bytes, clock, count } from "../format";
@@ -10,6 +10,7 @@ import { JsonView } from "../json";
 import { Markdown } from "../markdown";
 import { Copy, RefText } from "../refs";
 import { linkTo } from "../route";
+import { isWritable, refreshStored } from "../state";
 import { summarize } from "../summaries";
 import type { Json, Place, Row, WindowAnswer } from "../types";
 import { TroubleNote } from "./trouble";
@@ -44,6 +45,16 @@ export function BlockPanel({ place, seq, onClose }: { place: Place; seq: number;
     }
   }
 
+  async function fork() {
+    try {
+      const made = await post<{ conversation_id: string }>(pathOf(place, "/fork"), { seq });
+      await refreshStored();
+      location.hash = linkTo({ ...place, conversation: made.conversation_id }, "chat");
+    } catch (error) {
+      trouble.value = troubleOf(error);
+    }
+  }
+
   useEffect(() => {
     all.value = 0;
     void fetchRow(CHARACTERS);
@@ -71,6 +82,11 @@ export function BlockPanel({ place, seq, onClose }: { place: Place; seq: number;
         <div class="panel-body">
           <BlockHead place={place} block={block} />
           <div class="panel-switch">
+            {isWritable(place) ? (
+              <button type="button" class="quiet" onClick={() => void fork()} title="Begin another conversation with the blocks up to this one">
+                Fork up to here
+              </button>
+            ) : null}
             <button type="button" class="quiet" aria-pressed={asJson.value} onClick={() => (asJson.value = !asJson.value)}>
               {asJson.value ? "Fields" : "JSON"}
             </button>

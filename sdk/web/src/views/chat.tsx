@@ -7,8 +7,8 @@ import { BlockCache } from "../blocks";
 import { draft } from "../drafts";
 import { count } from "../format";
 import { LiveFeed } from "../live";
-import { linkTo } from "../route";
-import { refreshStored, stored } from "../state";
+import { linkTo, samePlace } from "../route";
+import { isWritable, refreshStored, stored } from "../state";
 import { chatOf, type Chat } from "../turns";
 import type { Approval, Json, Place, Row } from "../types";
 import { VirtualList } from "../virtual";
@@ -23,9 +23,7 @@ const LAST = 1_000;
 
 export function ChatView({ place }: { place: Place }) {
   const cache = useMemo(() => new BlockCache(place, CHARACTERS), [place]);
-  const answer = stored.value;
-  const writable =
-    answer !== null && answer.writable && answer.user === place.user && answer.tenant === place.tenant && answer.project === place.project;
+  const writable = isWritable(place);
   const feed = useMemo(() => (writable ? new LiveFeed(cache) : null), [cache, writable]);
   const first = useSignal(1);
   const problem = useSignal("");
@@ -77,6 +75,8 @@ export function ChatView({ place }: { place: Place }) {
       run(() => forkBefore(place, seq, text));
     },
   };
+  const inherited = stored.value?.items.find((item) => samePlace(item, place))?.inherited ?? 0;
+  const isLeft = chat.openTurn !== "" && !chat.waits && cache.head.value <= inherited;
   const streamed = feed?.streamed.value ?? {};
   const hasStream = Object.values(streamed).some((text) => text !== "");
   return (
@@ -99,7 +99,7 @@ export function ChatView({ place }: { place: Place }) {
         </div>
       ) : (
         <VirtualList
-          total={chat.items.length + (hasStream || chat.openTurn !== "" ? 1 : 0)}
+          total={chat.items.length + (hasStream || (chat.openTurn !== "" && !isLeft) ? 1 : 0)}
           estimate={90}
           label="Messages"
           className="messages"
@@ -123,8 +123,16 @@ export function ChatView({ place }: { place: Place }) {
           </p>
         ) : null}
         {feed && !feed.connected.value ? <p class="hint">The connection was lost. The page connects again.</p> : null}
+        {isLeft && writable ? (
+          <p class="left-open">
+            The fork ends inside a turn, which does not run here.
+            <button type="button" onClick={() => { run(() => post(pathOf(place, "/answers"), {})); }}>
+              Continue the turn
+            </button>
+          </p>
+        ) : null}
         {writable ? (
-          <Composer place={place} running={isRunning(chat)} onError={(text) => (problem.value = text)} onSent={refreshStored} />
+          <Composer place={place} running={isRunning(chat) && !isLeft} onError={(text) => (problem.value = text)} onSent={refreshStored} />
         ) : null}
       </div>
     </div>

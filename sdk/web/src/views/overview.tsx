@@ -9,6 +9,7 @@ import { linkTo, samePlace } from "../route";
 import { stored } from "../state";
 import type { Outline, OutlineRound, OutlineTurn, Place } from "../types";
 import { VirtualList } from "../virtual";
+import { ForkTree } from "./forks";
 import { Lanes } from "./lanes";
 import { TroubleNote } from "./trouble";
 
@@ -43,6 +44,7 @@ export function OverviewView({ place }: { place: Place }) {
   return (
     <div class="overview">
       <Totals outline={current} />
+      <ForkTree place={place} />
       <VirtualList total={lines.length} estimate={34} label={`Turns of ${place.conversation}`} className="turns">
         {(index) => {
           const line = lines[index];
@@ -147,7 +149,7 @@ function RoundLine({ place, turn, round }: { place: Place; turn: OutlineTurn; ro
   const children = round.calls.filter((call) => call.child !== "");
   return (
     <div class={`round ${round.opened_by && round.opened_by !== "start" ? "round-epoch" : ""}`}>
-      <a class="round-name" href={linkTo(place, "prompt", number, round.round)} aria-label={`Prompt of round ${round.round}`}>
+      <a class="round-name" href={linkTo(place, "prompt", number, round.round, round.seq)} aria-label={`Prompt of round ${round.round}`}>
         {round.round}
       </a>
       <span class="round-tools">

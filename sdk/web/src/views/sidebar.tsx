@@ -2,6 +2,7 @@
 
 import { useSignal } from "@preact/signals";
 import { useRef } from "preact/hooks";
+import { isFile } from "../embedded";
 import { day, quantity } from "../format";
 import { linkTo, route, samePlace } from "../route";
 import { stored } from "../state";
@@ -10,14 +11,12 @@ import { movedIndex, VirtualList, type ListControl } from "../virtual";
 
 export function Sidebar() {
   const query = useSignal("");
-  const onlyOpen = useSignal(false);
   const control = useRef<ListControl | null>(null);
   const answer = stored.value;
   if (answer === null) return <p class="hint">Loading…</p>;
   const words = query.value.toLowerCase().split(/\s+/).filter(Boolean);
   const open = answer.items.filter((item) => item.open).length;
   const items = answer.items.filter((item) => {
-    if (onlyOpen.value && !item.open) return false;
     const text = `${item.title} ${item.conversation} ${item.user} ${item.project}`.toLowerCase();
     return words.every((word) => text.includes(word));
   });
@@ -47,12 +46,12 @@ export function Sidebar() {
           query.value = event.currentTarget.value;
         }}
       />
-      {open > 0 || onlyOpen.value ? (
-        <button type="button" class="quiet only-open" aria-pressed={onlyOpen.value} onClick={() => (onlyOpen.value = !onlyOpen.value)}>
-          <span class="dot" aria-hidden="true" />
-          {open} running, waiting or cut off
-        </button>
-      ) : null}
+      {isFile ? null : (
+        <a class="quiet open-work" href="#/work" aria-current={route.value.isWork ? "page" : undefined}>
+          <span class={`dot ${open > 0 ? "" : "dot-off"}`} aria-hidden="true" />
+          {open > 0 ? `${quantity(open, "conversation")} not done` : "Nothing runs or waits"}
+        </a>
+      )}
       {items.length === 0 ? (
         <p class="hint">{answer.items.length === 0 ? "There is no conversation yet." : "No conversation has these words."}</p>
       ) : (
