@@ -9,6 +9,7 @@ import pytest
 
 from loopline import BaseWorkflow, Bundle, Delta, Harness, ToolContext, tool
 from loopline.conversations import Conversation
+from loopline.errors import LooplineError
 from loopline.events import Event
 from loopline.models import Json
 from loopline.react.guards import ask_before, block_repeated_failures, rate_limit
@@ -258,6 +259,80 @@ async def test_a_program_waits_while_its_user_is_asked(answer: Json, printed: st
                 assert talk.answer(event.call_id, answer)
         assert printed in await report(talk)
     assert len(CALLED) == (2 if answer is True else 0)
+
+
+LESS: Json = {"approved": True, "arguments": {"name": "milk"}}
+
+
+async def answering(talk: Conversation, *answers: tuple[str, Json]) -> list[str]:
+    """Send a message, give the answers in order to the calls that ask, and return the ids of these calls."""
+    asked, left = list[str](), list(answers)
+    async for event in talk.stream("go"):
+        if isinstance(event, Delta) and event.type == "pending":
+            asked.append(event.call_id)
+            while left:
+                person, value = left.pop(0)
+                assert await talk.interrupts.answer(event.call_id, value, by=person)
+    return asked
+
+
+async def test_a_program_and_its_model_learn_that_the_user_changed_the_arguments() -> None:
+    CALLED.clear()
+    async with talking(
+        [python(f"{ORDER}\nprint(tools.edited)"), "Done."], bundle=guarded()
+    ) as talk:
+        assert await answering(talk, ("", LESS)) == ["c1-1"]
+        text = await report(talk)
+        [result] = [b.body for b in await talk.blocks() if isinstance(b.body, ProxiedResult)]
+    assert "ordered milk" in text
+    assert "| [{'tool': 'shop.order', 'arguments': {'name': 'milk'}}]" in text
+    assert 'Changed by the user: shop.order ran with these arguments: {"name":"milk"}' in text
+    assert result.ran_with == {"name": "milk"}
+
+
+async def test_a_rule_that_is_granted_for_a_programs_call_counts_for_its_next_call() -> None:
+    CALLED.clear()
+    async with talking([python(f"{ORDER}\n{ORDER}"), "Done."], bundle=guarded()) as talk:
+        assert await answering(talk, ("", {"approved": True, "rule": {}})) == ["c1-1"]
+        [rule] = await talk.rules()
+    assert (rule.tool, CALLED.count("tea ends")) == ("shop.order", 2)
+
+
+class Shared(BaseWorkflow):
+    """A workflow that needs two people for an order."""
+
+    guards = (ask_before("shop.order", people=2),)
+
+
+async def test_a_programs_call_waits_for_a_second_person() -> None:
+    CALLED.clear()
+    shared = Bundle(
+        id="shop", workflow=Shared, tools=[find, order, fail], configuration=guarded().defaults
+    )
+    async with talking([python(ORDER), "Done."], bundle=shared) as talk:
+        async for event in talk.stream("go"):
+            if isinstance(event, Delta) and event.type == "pending":
+                with pytest.raises(LooplineError, match="2 people"):
+                    talk.answer(event.call_id, True)
+                assert await talk.interrupts.answer(event.call_id, LESS)
+                with pytest.raises(LooplineError, match="local has approved c1-1 already"):
+                    await talk.interrupts.answer(event.call_id, True)
+                assert CALLED == []
+                assert await talk.interrupts.answer(event.call_id, True, by="bob")
+        assert "ordered milk" in await report(talk)
+
+
+@pytest.mark.parametrize(
+    "value", [{"approved": True, "rule": {}}, {"approved": True, "arguments": "milk"}, "perhaps"]
+)
+async def test_an_answer_that_a_running_call_cannot_take_is_refused(value: Json) -> None:
+    async with talking([python(ORDER), "Done."], bundle=guarded()) as talk:
+        async for event in talk.stream("go"):
+            if isinstance(event, Delta) and event.type == "pending":
+                with pytest.raises(LooplineError):
+                    talk.answer(event.call_id, value)
+                assert talk.answer(event.call_id, False)
+        assert "did not approve" in await report(talk)
 
 
 async def test_a_program_cannot_emit_an_event_of_the_sdks_own() -> None:

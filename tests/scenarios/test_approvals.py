@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from loopline import Agent, Bundle, Harness, tool
+from loopline import Agent, BaseWorkflow, Bundle, Harness, ask_before, tool
 from loopline.clock import Clock
 from loopline.conversations import Conversation
 from loopline.errors import BundleError, LooplineError, StoreError
@@ -357,3 +357,163 @@ def test_a_value_of_approve_that_cannot_decide_is_refused(approve: Any) -> None:
         @tool(approve=approve)
         def act() -> None:
             """Act."""
+
+
+@tool(effect="write", approve=True, people=2)
+def refund(amount: int) -> str:
+    """Refund an amount."""
+    PAID.append(-amount)
+    return f"{amount} refunded"
+
+
+REFUND = Say("", Call("desk.refund", amount=300))
+
+
+class Guarded(BaseWorkflow):
+    """Two guards ask, one of them for two people."""
+
+    guards = (ask_before(["desk.*"]), ask_before(["desk.pay"], people=2))
+
+
+BY_GUARD = Bundle(id="desk", tools=[pay, refund], workflow=Guarded)
+BY_LIMITS = Bundle(
+    id="desk", tools=[pay, refund], approvals=ApprovalLimits(rules="user", people={"*.pay": 2})
+)
+Steps = list[tuple[str, Json, str]]
+
+
+@pytest.mark.parametrize(
+    ("bundle", "call"),
+    [
+        (Bundle(id="desk", tools=[refund]), "refund"),
+        (BY_GUARD, "pay"),
+        (BY_GUARD, "refund"),
+        (BY_LIMITS, "pay"),
+    ],
+)
+async def test_a_call_waits_for_a_second_person_after_the_first_has_approved(
+    store: str, bundle: Bundle, call: str
+) -> None:
+    script = (Say("", Call(f"desk.{call}", amount=30)), "Done.")
+    async with at_desk(store, *script, bundle=bundle) as talk:
+        await talk.say("go")
+        first = await talk.resume({"c1": True})
+        [waiting] = first.pending
+        assert (waiting.people, waiting.approved_by, PAID) == (2, ("local",), [])
+        with pytest.raises(LooplineError, match="local has approved c1 already"):
+            await talk.resume({"c1": True})
+        with pytest.raises(LooplineError, match="no rule can be granted"):
+            await talk.resume({"c1": granting()}, by="bob")
+        done = await talk.resume({"c1": True}, by="bob")
+        assert (done.answer, [abs(amount) for amount in PAID]) == ("Done.", [30])
+        answers = [block.body for block in await talk.blocks(types="user.answer")]
+        assert [body.by for body in answers if isinstance(body, UserAnswer)] == ["local", "bob"]
+
+
+YES, LESS, LEAST = (
+    True,
+    cast("Json", {"approved": True, "arguments": {"amount": 30}}),
+    cast("Json", {"approved": True, "arguments": {"amount": 20}}),
+)
+
+
+@pytest.mark.parametrize(
+    ("answers", "paid"),
+    [
+        ([("ann", LESS), ("bob", YES)], [-30]),
+        ([("ann", YES), ("bob", LESS), ("ann", YES)], [-30]),
+        ([("ann", LESS), ("bob", LESS)], [-30]),
+        ([("ann", LESS), ("bob", LEAST), ("ann", LEAST)], [-20]),
+        ([("ann", YES), ("bob", False)], []),
+        ([("ann", False)], []),
+    ],
+)
+async def test_two_people_approve_the_same_arguments_and_one_of_them_can_deny(
+    store: str, answers: list[tuple[str, Json]], paid: list[int]
+) -> None:
+    async with at_desk(store, REFUND, "Done.", bundle=Bundle(id="desk", tools=[refund])) as talk:
+        await talk.say("go")
+        for person, value in answers[:-1]:
+            assert (await talk.resume({"c1": value}, by=person)).pending
+            assert PAID == []
+        person, value = answers[-1]
+        assert (await talk.resume({"c1": value}, by=person)).answer == "Done."
+        assert paid == PAID
+
+
+async def test_no_rule_and_no_mode_takes_the_place_of_a_second_person(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/desk.db"
+    PAID.clear()
+    async with at_desk(store, PAY, "One.", bundle=desk()) as talk:
+        await talk.say("go")
+        await talk.resume({"c1": granting()})
+    limits = ApprovalLimits(people={"desk.pay": 2, "desk.look": 2})
+    look_first = Say("", Call("desk.look", name="attic"), Call("desk.pay", amount=3))
+    async with at_desk(store, look_first, "Two.", bundle=desk(approvals=limits)) as talk:
+        await talk.set_mode("accept_reads")
+        assert [call.people for call in (await talk.say("again")).pending] == [2, 2]
+        await talk.resume({"c2": True, "c3": True})
+    async with at_desk(store, "Two.", bundle=desk(approvals=limits)) as talk:
+        assert (await talk.resume({"c2": True, "c3": "yes"}, by="bob")).answer == "Two."
+        assert PAID == [3, 3]
+
+
+async def test_a_child_run_waits_for_a_second_person_too(store: str) -> None:
+    payer = Agent(name="payer", description="Pays.")
+    delegate = Call("crew.delegate", agent="payer", task="Pay it")
+    model = Scripts(
+        {
+            "Go": [delegate, "Done."],
+            "Pay it": [Call("desk.refund", amount=300), handoff("Paid.")],
+        }
+    )
+    bundle = Bundle(id="desk", tools=[refund], agents=[payer])
+    async with Harness.open(bundle, store=store, model=model) as harness:
+        talk = harness.conversation("c")
+        assert [call.people for call in (await talk.say("Go")).pending] == [2]
+        assert (await talk.resume({"c1": LESS})).pending
+        assert (await talk.resume({"c1": True}, by="bob")).answer == "Done."
+        assert PAID == [-30]
+
+
+async def test_an_answer_to_a_child_run_edits_its_call_or_grants_a_rule_for_it(store: str) -> None:
+    payer = Agent(name="payer", description="Pays.")
+    delegate = Call("crew.delegate", agent="payer", task="Pay it")
+    model = Scripts(
+        {
+            "Go": [
+                delegate,
+                "Done.",
+                Call("crew.delegate", agent="payer", task="Pay more"),
+                "Done.",
+            ],
+            "Pay it": [Call("desk.pay", amount=300), handoff("Paid.")],
+            "Pay more": [Call("desk.pay", amount=7), handoff("Paid.")],
+        }
+    )
+    async with Harness.open(desk(agents=[payer]), store=store, model=model) as harness:
+        talk = harness.conversation("c")
+        await talk.say("Go")
+        many: Json = {"approved": True, "arguments": {"amount": "many"}}
+        with pytest.raises(LooplineError, match="not valid"):
+            await talk.resume({"c1": many})
+        await talk.resume({"c1": EDITED})
+        [rule] = await talk.rules()
+        assert (rule.tool, rule.conversation, PAID) == ("desk.pay", "c", [30])
+        assert not (await talk.say("Again")).pending
+        assert PAID == [30, 7]
+        [result] = await harness.conversation("c~c1").blocks(types="react.tool.result")
+        assert isinstance(result.body, ToolResult)
+        assert "changed arguments" in result.body.text
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_a_number_of_people_below_one_is_refused(count: int) -> None:
+    with pytest.raises(LooplineError, match="people"):
+        ask_before(["*"], people=count)
+    with pytest.raises(LooplineError, match="people"):
+        ApprovalLimits(people={"*": count})
+    with pytest.raises(BundleError, match="people"):
+        tool(approve=True, people=count)(look.function)
+    with pytest.raises(BundleError, match="together with approve"):
+        tool(people=2)(look.function)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from loopline.bundle.loop import AgentsPage, system_text
-from loopline.conversations.interrupts import child_input
+from loopline.conversations.interrupts import child_inputs
 from loopline.models import (
     Attached,
     JsonObject,
@@ -232,7 +232,7 @@ def skill(text: str) -> Skill:
 def delegated(text: str) -> str:
     """Return the prompt of a child run for a task with the text and its context."""
     task = ChildTask(text=f"1{text}", context=f"2{text}")
-    body = child_input(Timeline(), Child(name="c", task=task, limits={}))
+    [body] = child_inputs(Timeline(), Child(name="c", task=task, limits={}))
     assert isinstance(body, UserPrompt)
     return body.text
 

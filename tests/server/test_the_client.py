@@ -53,7 +53,7 @@ async def server(url: str) -> AsyncGenerator[RemoteServer]:
 
 
 OF_A_HARNESS = {"children", "event_order", "export_text", "submit", "submit_resume", "subscribed"}
-OF_A_CLIENT = {"approve", "forget"}
+OF_A_CLIENT = {"approve", "approve_for", "forget"}
 DIFFERENT = {
     "resume": {"any_bundle"},
     "say": {"key"},

@@ -67,6 +67,9 @@ verbose_option: Decorator = _flag(
 
 scope_options: Decorator = _combine(store_option, user_option, project_option, tenant_option)
 answer_options: Decorator = _combine(store_option, model_option, user_option, prop_option)
+by_option: Decorator = click.option(
+    "--by", default="", metavar="NAME", help="Who answers, if not the user of the conversation."
+)
 cassette_options: Decorator = _combine(
     click.option(
         "--record", type=PATH, metavar="FILE", help="Record the replies of a provider's model."

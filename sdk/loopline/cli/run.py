@@ -40,7 +40,7 @@ from loopline.conversations import Conversation, Recovery
 from loopline.errors import LooplineError
 from loopline.events import Delta
 from loopline.harness import Harness
-from loopline.models import Json, JsonObject
+from loopline.models import Json, JsonObject, dumps
 from loopline.react import Limits, result
 
 if TYPE_CHECKING:
@@ -53,9 +53,11 @@ ChatConversation: TypeAlias = "Conversation[Any] | RemoteConversation"
 
 async def answer_question(conversation: ChatConversation, call_id: str, value: Json) -> bool:
     """Answer the question of a running call, or decline it if `value` is None; return whether the call still waited."""
-    if isinstance(conversation, Conversation):
+    if not isinstance(conversation, Conversation):
+        return await conversation.answer(call_id, value)
+    if value is None or not conversation.asks(call_id):
         return conversation.answer(call_id, value)
-    return await conversation.answer(call_id, value)
+    return await conversation.interrupts.answer(call_id, value)
 
 
 @asynccontextmanager
@@ -136,6 +138,7 @@ _any_bundle_option = click.option(
 @click.option(
     "--answer", multiple=True, metavar="CALL=VALUE", help="Answer a call of the paused turn."
 )
+@parameters.by_option
 @click.option(
     "--attach",
     type=parameters.PATH,
@@ -154,6 +157,7 @@ async def run(
     max_iterations: int | None,
     protocol: Protocol | None,
     answer: tuple[str, ...],
+    by: str,
     attach: tuple[Path, ...],
     svg: Path | None,
     any_bundle: bool,
@@ -167,6 +171,7 @@ async def run(
         text,
         limits=_limits(max_iterations, protocol),
         answers=dict(map(_parse_answer, answer)),
+        by=by,
         files=attach,
         svg=svg,
         any_bundle=any_bundle,
@@ -181,6 +186,7 @@ async def _run_turn(
     *,
     limits: Limits | None = None,
     answers: Mapping[str, str] | None = None,
+    by: str = "",
     files: Sequence[Path] = (),
     svg: Path | None = None,
     any_bundle: bool = False,
@@ -199,6 +205,7 @@ async def _run_turn(
                 screen,
                 limits=limits or {},
                 answers=answers or {},
+                by=by,
                 files=files,
                 any_bundle=any_bundle,
             )
@@ -325,13 +332,14 @@ async def watch(
     *,
     limits: Limits,
     answers: Mapping[str, Json],
+    by: str = "",
     files: Sequence[Path],
     animated: bool = True,
     any_bundle: bool = False,
 ) -> FinishedTurn:
     """Run a turn and show its steps until it ends or is paused.
 
-    `text` None resumes the last turn, with `answers` to its pending calls. On an animated terminal a question of a running call waits for
+    `text` None resumes the last turn, with `answers` to its pending calls, of the person `by`. On an animated terminal a question of a running call waits for
     `loopline answer`; elsewhere it is declined.
 
     Raises:
@@ -342,7 +350,7 @@ async def watch(
     hint = f"Ctrl-C withdraws your message · loopline stop {location} ends both"
     display = TurnDisplay(screen, animated=animated, busy_hint=hint)
     if text is None and isinstance(conversation, Conversation):
-        events = conversation.stream_resume(answers or None, any_bundle=any_bundle, **limits)
+        events = conversation.stream_resume(answers or None, any_bundle=any_bundle, by=by, **limits)
     elif text is None:
         events = conversation.stream_resume(answers or None, **limits)
     else:
@@ -445,7 +453,14 @@ def show_sources(finished: FinishedTurn, name: str, screen: Screen) -> None:
 def pending_line(call: tl.PendingCall) -> Text:
     """Render a pending call as `? c7 shop.buy asks: which one?`."""
     question = escape(call.question)
-    return Text.assemble(("? ", "yellow"), f"{call.call_id} {call.tool} asks: ", (question, "bold"))
+    people = ""
+    if call.people > 1:
+        names = escape(", ".join(call.approved_by)) or "nobody yet"
+        people = f" ({call.people} people must approve: {names})"
+        if call.approved_by:
+            people += f" with {escape(dumps(call.arguments))}"
+    head = f"{call.call_id} {call.tool} asks: "
+    return Text.assemble(("? ", "yellow"), head, (question, "bold"), people)
 
 
 def _show_outcome(finished: FinishedTurn, name: str, screen: Screen) -> None:

@@ -297,7 +297,7 @@ async def _serve_until_a_change(
 @click.option(
     "--role",
     multiple=True,
-    help="A role; the role privileged may read conversations of other users.",
+    help="A role: privileged may read conversations of other users, approver may approve calls that need a second person.",
 )
 @click.option(
     "--revoke", default="", metavar="ID", help="Remove this key instead: the part after llk_."

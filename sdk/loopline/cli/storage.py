@@ -437,10 +437,16 @@ def _exit_reason(turn: tl.Turn) -> str | None:
     "values", nargs=-1, metavar="[VALUE…]", help="yes, or FIELD=VALUE for the fields of its form."
 )
 @click.option("--decline", is_flag=True, help="Give no answer.")
+@parameters.by_option
 @parameters.scope_options
 @parameters.json_option
 async def answer(
-    choices: Choices, screen: Screen, call: str | None, values: tuple[str, ...], decline: bool
+    choices: Choices,
+    screen: Screen,
+    call: str | None,
+    values: tuple[str, ...],
+    decline: bool,
+    by: str,
 ) -> int:
     """Answer the question of a running call, in any process."""
     async with open_existing_store(choices) as store:
@@ -460,7 +466,7 @@ async def answer(
                 "a turn that is paused goes on with loopline run BUNDLE --answer"
             )
         value = None if decline else _parse_answer(questions[call], values)
-        is_first = await conversation.interrupts.answer(call, value)
+        is_first = await conversation.interrupts.answer(call, value, by=by)
     if choices.as_json:
         screen.write_json({"call_id": call, "answered": is_first})
     else:

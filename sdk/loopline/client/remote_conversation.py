@@ -348,6 +348,25 @@ class RemoteConversation:
         )
         return {row.call_id: row.approval for row in rows if row.call_id in call_ids}
 
+    async def approve_for(
+        self, user: str, call_id: str, *, approved: bool = True, reason: str = ""
+    ) -> None:
+        """Approve or deny a waiting call of another user's conversation of this name, as a further person.
+
+        The key of the client must have the role `approver`, and several people must have to approve the call.
+
+        Raises:
+            ServerProblem: the caller may not do so, or has approved the call already; or no such call waits.
+        """
+        owner = ("user_id", user)
+        rows = await self._connection.read_field(
+            self._get("approvals", owner), "approvals", tuple[ApprovalDocument, ...]
+        )
+        signed: JsonObject = {row.call_id: row.approval for row in rows if row.call_id == call_id}
+        value: Json = approved or {"approved": False, "reason": reason}
+        request = self._request("answers", {"values": {call_id: value}, "approvals": signed})
+        await self._connection.read_field(replace(request, query=(owner,)), "done", bool)
+
     async def _interrupt(self, kind: str, text: str, attachments: Attachments, key: str) -> Receipt:
         files: list[Json] = [
             {"name": file.name, "data": b64encode(file.data).decode(), "mime": file.mime}

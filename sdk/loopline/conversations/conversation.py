@@ -301,6 +301,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         *,
         output_type: None = None,
         any_bundle: bool = False,
+        by: str = "",
         **limits: Unpack[Limits],
     ) -> tl.TurnResult[T_co]: ...
     @overload
@@ -310,6 +311,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         *,
         output_type: TypeForm[Out],
         any_bundle: bool = False,
+        by: str = "",
         **limits: Unpack[Limits],
     ) -> tl.TurnResult[Out]: ...
     async def resume(
@@ -318,6 +320,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         *,
         output_type: object = None,
         any_bundle: bool = False,
+        by: str = "",
         **limits: Unpack[Limits],
     ) -> tl.TurnResult[Any]:
         """Continue the turn that was cut off or is paused, or start one that was never started.
@@ -325,9 +328,10 @@ class Conversation(ConversationReader, Generic[T_co]):
         `values` are the user's answers to waiting calls, by call id. For an approval it is True or False, or a dict: with
         `approved` False a `reason` that the model reads; with `approved` True edited `arguments`, and a `rule`, such as
         `{"scope": "conversation", "arguments": "any", "seconds": 3600}`, that lets later calls of the tool run without a
-        question. The result is that of the turn whose calls they answer. Without an `output_type` the answer keeps the type that the turn was started
-        with. A turn that was sent through another bundle, or through a later version of this one, is refused. With
-        `any_bundle` this bundle runs it.
+        question. `by` is the name of the person who answers, if that is not the user of the conversation; the result is
+        paused until as many different people as `pending` says have approved the call. The result is that of the turn whose
+        calls they answer. Without an `output_type` the answer keeps the type that the turn was started with. A turn that was
+        sent through another bundle, or through a later version of this one, is refused. With `any_bundle` this bundle runs it.
 
         Raises:
             LooplineError: there is nothing to resume, no call waits for such a value, or the turn is one of another
@@ -335,7 +339,7 @@ class Conversation(ConversationReader, Generic[T_co]):
             AttachmentError: the values are too large; nothing was recorded.
         """
         return await self._resume(
-            Resumption(values, output_type_of(output_type), limits, any_bundle)
+            Resumption(values, output_type_of(output_type), limits, any_bundle, by=by)
         )
 
     async def stream_resume(
@@ -344,10 +348,11 @@ class Conversation(ConversationReader, Generic[T_co]):
         *,
         output_type: object = None,
         any_bundle: bool = False,
+        by: str = "",
         **limits: Unpack[Limits],
     ) -> AsyncIterator[Event]:
         """Resume as `resume` does, and yield the events of the turn."""
-        resumption = Resumption(values, output_type_of(output_type), limits, any_bundle)
+        resumption = Resumption(values, output_type_of(output_type), limits, any_bundle, by=by)
         async for event in self._stream(
             lambda sink: self._resume(structs.replace(resumption, sink=sink))
         ):
@@ -359,13 +364,16 @@ class Conversation(ConversationReader, Generic[T_co]):
         *,
         output_type: object = None,
         variation: Variation = AS_IT_IS,
+        by: str = "",
         **limits: Unpack[Limits],
     ) -> Submission:
         """Resume as `resume` does, and return once the answers are stored; the turn runs in the background.
 
         With a `variation` the turn is continued with other models or instructions than those of its bundle.
         """
-        resumption = Resumption(values, output_type_of(output_type), limits, variation=variation)
+        resumption = Resumption(
+            values, output_type_of(output_type), limits, variation=variation, by=by
+        )
         number = await self._answer(resumption)
         timeline = await tl.open_timeline(self._log, self.conversation)
         receipt = Receipt(timeline.seq, number or turn_to_continue(timeline))
@@ -710,7 +718,9 @@ class Conversation(ConversationReader, Generic[T_co]):
             timeline = await tl.open_timeline(self._log, self.conversation)
             for turn in timeline.resumable:
                 await order.check(timeline, turn)
-        return await self.interrupts.answer_paused(resumption.values, self._checks.caps)
+        return await self.interrupts.answer_paused(
+            resumption.values, self._checks.caps, by=resumption.by
+        )
 
     async def _run_again(self, resumption: Resumption, number: int) -> tl.TurnResult[Any]:
         """Run the turn of that number; 0 means the turn that `resume` continues."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
+
+from msgspec import structs
 
 from loopline import timeline as tl
 from loopline.clock import Clock
@@ -20,10 +22,12 @@ from loopline.react import (
     ChildAnswer,
     check_answer,
     check_edited,
+    check_person,
     make_rule,
     stored_limits,
     stored_settings,
 )
+from loopline.refs import BlockRef, ConversationRef, parse
 
 _SETTLING = tl.BodyUnion[tl.UserRecalled | tl.RoundStart](tl.UserRecalled | tl.RoundStart)
 _FILES = tl.BodyUnion[tl.UserAttachment](tl.UserAttachment)
@@ -122,22 +126,20 @@ class InterruptQueue:
         """Return the unanswered questions of running calls, with their blocks."""
         return questions_of(await tl.open_timeline(self._log, self._conversation))
 
-    async def answer(self, call_id: str, value: Json) -> bool:
+    async def answer(self, call_id: str, value: Json, *, by: str = "") -> bool:
         """Answer the question of a running call in any process. None declines.
 
-        Returns whether the call gets this answer; another answer may have been stored first.
+        `by` is the name of the person who answers, if that is not the user of the conversation. Returns whether the call
+        gets this answer; another answer may have been stored first.
 
         Raises:
             LooplineError: no such call waits for an answer, no process runs its turn, or the call awaits approval and the
                 value is not an answer to that.
         """
-        body = tl.UserAnswer(
-            call_id=call_id, value=well_formed_json(value), sender=self._turns.sender
-        )
-        tl.encode_checked(body)
+        tl.encode_checked(tl.UserAnswer(call_id=call_id, value=well_formed_json(value), by=by))
         asked = 0
 
-        def entries(timeline: tl.Timeline) -> Sequence[tl.Entry]:
+        async def entries(timeline: tl.Timeline) -> Sequence[tl.Entry]:
             nonlocal asked
             blocks = questions_of(timeline)
             questions = {question.call_id: (block, question) for block, question in blocks}
@@ -145,8 +147,13 @@ class InterruptQueue:
                 block, question = questions[call_id]
                 if asked in (0, block.seq):
                     asked = block.seq
+                    body = self._answer_body(question, value, by)
+                    answers = tl.open_calls.answers_to(timeline.after(block.seq), call_id)
+                    check_person(question, answers, body)
                     rule = (
-                        [] if value is None else self._rules(timeline, block.turn, question, value)
+                        []
+                        if value is None
+                        else await self._check_value(timeline, block.turn, question, value)
                     )
                     return [tl.Entry(body=body, turn=block.turn), *rule]
             if asked:
@@ -168,42 +175,58 @@ class InterruptQueue:
         except ConflictError:
             return False
 
-    async def answer_paused(self, values: Mapping[str, Json], caps: AttachmentCaps) -> int:
+    def _answer_body(
+        self, asked: tl.ToolPending | tl.ToolQuestion, value: Json, by: str
+    ) -> tl.UserAnswer:
+        """Return the body of an answer; it names the person if several must approve, or if it is not the user."""
+        user = self._conversation.user
+        if asked.people > 1:
+            by = by or user
+        elif by == user:
+            by = ""
+        return tl.UserAnswer(
+            call_id=asked.call_id,
+            value=well_formed_json(value),
+            sender=self._turns.sender,
+            by=well_formed(by),
+        )
+
+    async def answer_paused(
+        self, values: Mapping[str, Json], caps: AttachmentCaps, *, by: str = ""
+    ) -> int:
         """Record the user's answers to calls of the paused turn, all or none; return the number of the turn.
 
-        Nothing is recorded for a turn that was stopped.
+        `by` is the name of the person who answers, if that is not the user of the conversation. Nothing is recorded for a
+        turn that was stopped.
 
         Raises:
             LooplineError: no such call waits, it waits for something else, or it has an answer; or a message was sent after
                 the question, and ends the turn.
             AttachmentError: the values are too large.
         """
-        bodies = {
-            call_id: tl.UserAnswer(
-                call_id=call_id, value=well_formed_json(value), sender=self._turns.sender
-            )
-            for call_id, value in values.items()
-        }
         number = 0
 
-        def entries(timeline: tl.Timeline) -> Sequence[tl.Entry]:
+        async def entries(timeline: tl.Timeline) -> Sequence[tl.Entry]:
             nonlocal number
             turn = _asking_turn(timeline, values)
             number = turn.number
-            rules = list[tl.Entry]()
+            bodies, rules = list[tl.UserAnswer](), list[tl.Entry]()
             if turn.stopped:
                 return []
             for call_id, value in values.items():
                 if call_id in turn.answers:
                     raise LooplineError(f"{call_id} has been answered already")
-                rules += self._rules(timeline, number, turn.pending[call_id], value)
+                asked = turn.pending[call_id]
+                bodies.append(self._answer_body(asked, value, by))
+                check_person(asked, turn.shared_answers.get(call_id, []), bodies[-1])
+                rules += await self._check_value(timeline, number, asked, value)
             check_values(values, caps)
-            return [*(tl.Entry(body=body, turn=number) for body in bodies.values()), *rules]
+            return [*(tl.Entry(body=body, turn=number) for body in bodies), *rules]
 
         await self._append_at_head(entries)
         return number
 
-    def _rules(
+    async def _check_value(
         self, timeline: tl.Timeline, turn: int, asked: tl.ToolPending | tl.ToolQuestion, value: Json
     ) -> list[tl.Entry]:
         """Check the answer to a call, and return the rule that it grants, if it grants one.
@@ -215,24 +238,52 @@ class InterruptQueue:
         answer = check_answer(asked, value)
         if answer is None or (answer.arguments is None and answer.rule is None):
             return []
-        call = _asked_call(timeline, turn, asked)
-        if answer.arguments is not None and call is not None:
-            check_edited(timeline, call.tool, answer.arguments)
+        call = await self._asked_call(timeline, turn, asked)
+        if answer.arguments is not None:
+            await check_edited(call, answer.arguments)
             call = replace(call, arguments=answer.arguments)
         if answer.rule is None:
             return []
-        if call is None:
-            raise LooplineError(
-                f"{asked.call_id} asks for a child run, for whose calls no rule can be granted: approve it without a rule"
-            )
+        if tl.parent_name(self._conversation.name) is not None:
+            raise LooplineError("a child run grants no rules: approve the call without a rule")
         now = self._turns.clock.now()
         rule = make_rule(asked.call_id, call, answer.rule, self._limits, now)
         return [tl.Entry(body=rule, turn=turn)]
 
-    async def _append_at_head(self, entries: Callable[[tl.Timeline], Sequence[tl.Entry]]) -> bool:
+    async def _asked_call(
+        self, timeline: tl.Timeline, turn: int, asked: tl.ToolPending | tl.ToolQuestion
+    ) -> AskedCall:
+        """Return the call that waits for approval. A call of a child run is read from the conversation of that run.
+
+        Raises:
+            LooplineError: the conversation of the child run cannot be read.
+        """
+        while isinstance(asked, tl.ToolPending) and asked.child:
+            ref = parse(asked.child)
+            if not isinstance(ref, ConversationRef):
+                raise LooplineError(f"{asked.call_id} asks for {asked.child!r}, which is not a run")
+            child = structs.replace(self._conversation, name=ref.conversation)
+            timeline = await tl.open_timeline(self._log, child)
+            block = timeline.find(ref.ref) if isinstance(ref.ref, BlockRef) else None
+            if block is None or not isinstance(block.body, tl.ToolPending):
+                raise LooplineError(f"the question {asked.child!r} of {asked.call_id} is not there")
+            asked = block.body
+            turn = block.turn
+        for block, body in _CALLS.among(reversed(timeline.blocks)):
+            if block.turn == turn and body.call_id == asked.call_id:
+                header = timeline.turn(turn).header
+                last = timeline.last_round
+                offered = timeline.tool_texts.get(last.tools_sha256, "[]") if last else "[]"
+                bundle = header.bundle if header else ""
+                return AskedCall(body.tool, body.arguments, bundle, offered)
+        raise LooplineError(f"the call {asked.call_id} is not there")
+
+    async def _append_at_head(
+        self, entries: Callable[[tl.Timeline], Awaitable[Sequence[tl.Entry]]]
+    ) -> bool:
         """Append the entries that `entries` computes from all blocks before them. Returns whether there were any."""
         timeline = await tl.open_timeline(self._log, self._conversation)
-        while appended := entries(timeline):
+        while appended := await entries(timeline):
             try:
                 await self._log.append(
                     self._conversation, appended, seen=timeline.seq, at_head=True
@@ -320,19 +371,6 @@ def questions_of(timeline: tl.Timeline) -> list[tuple[tl.Block, tl.ToolQuestion]
     return list(questions.values())
 
 
-def _asked_call(
-    timeline: tl.Timeline, turn: int, asked: tl.ToolPending | tl.ToolQuestion
-) -> AskedCall | None:
-    """Return the call that waits for approval, None if it is one of a child run."""
-    if isinstance(asked, tl.ToolPending) and asked.child:
-        return None
-    for block, body in _CALLS.among(reversed(timeline.blocks)):
-        if block.turn == turn and body.call_id == asked.call_id:
-            header = timeline.turn(turn).header
-            return AskedCall(body.tool, body.arguments, header.bundle if header else "")
-    return None
-
-
 def _asking_turn(timeline: tl.Timeline, call_ids: Iterable[str]) -> tl.Turn:
     """Return the paused turn that has waiting calls with these ids.
 
@@ -380,8 +418,8 @@ def check_own(conversation: tl.ConversationKey) -> None:
         )
 
 
-def child_input(timeline: tl.Timeline, child: Child) -> tl.Body | None:
-    """Return the next input of a child run: its task, or the user's answer to its question.
+def child_inputs(timeline: tl.Timeline, child: Child) -> list[tl.Body]:
+    """Return the next inputs of a child run: its task, or the answers to its question, one of each person.
 
     Raises:
         LooplineError: the child run was started with another task.
@@ -389,24 +427,25 @@ def child_input(timeline: tl.Timeline, child: Child) -> tl.Body | None:
     # A task has texts of models and tools, unlike the prompt of a user.
     text = escape_frame(well_formed(child.task.prompt))
     if not timeline.turns:
-        return tl.UserPrompt(
-            text=text, limits=stored_limits(child.limits), settings=stored_settings(child.limits)
-        )
+        limits, settings = stored_limits(child.limits), stored_settings(child.limits)
+        return [tl.UserPrompt(text=text, limits=limits, settings=settings)]
     prompt = timeline.turn(CHILD_TURN).prompt
     if prompt is None or not isinstance(prompt.body, tl.UserPrompt) or prompt.body.text != text:
         raise LooplineError(
             f"{child.name!r} was started with another task: a tool that is resumed must start the "
             "same children in the same order"
         )
-    return None if child.answer is None else _new_answer(timeline, child.answer)
+    return [] if child.answer is None else _new_answers(timeline, child.answer)
 
 
-def _new_answer(timeline: tl.Timeline, answer: ChildAnswer) -> tl.UserAnswer | None:
-    """Return the answer as an input of the child, None if the child has it already."""
+def _new_answers(timeline: tl.Timeline, answer: ChildAnswer) -> list[tl.Body]:
+    """Return the answers as inputs of the child, none if the child has them already."""
     question = timeline.find(answer.question)
     if question is None or not isinstance(question.body, tl.ToolPending):
-        return None
-    call_id = question.body.call_id
-    if tl.open_calls.first_answer(timeline.after(question.seq), call_id) is not None:
-        return None
-    return tl.UserAnswer(call_id=call_id, value=well_formed_json(answer.value))
+        return []
+    asked = question.body
+    if tl.open_calls.find_answer(timeline.after(question.seq), asked) is not None:
+        return []
+    value = well_formed_json(answer.value)
+    people = answer.people or ("",)
+    return [tl.UserAnswer(call_id=asked.call_id, value=value, by=by) for by in people]

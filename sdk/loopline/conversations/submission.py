@@ -111,6 +111,7 @@ class Resumption(Struct, frozen=True):
     any_bundle: bool = False
     sink: EventSink | None = None
     variation: Variation = AS_IT_IS
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

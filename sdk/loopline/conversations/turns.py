@@ -18,7 +18,7 @@ from loopline import errors
 from loopline import timeline as tl
 from loopline.bundle import OpenBundle, RunLoop
 from loopline.clock import Clock
-from loopline.conversations.interrupts import CHILD_TURN, child_input
+from loopline.conversations.interrupts import CHILD_TURN, child_inputs
 from loopline.conversations.leased_conversation import LeasedConversation, finish
 from loopline.conversations.submission import (
     AS_IT_IS,
@@ -44,6 +44,7 @@ from loopline.react import (
     Child,
     Limits,
     TurnPayload,
+    check_answer,
     late_input,
     merge_limits,
     restore_limits,
@@ -248,9 +249,10 @@ class Turns:
         conversation = structs.replace(parent, name=child.name)
 
         async def choose(timeline: tl.Timeline) -> int:
-            body = child_input(timeline, child)
-            if body is not None:
-                entries = [tl.Entry(body=body, turn=CHILD_TURN if timeline.turns else tl.NEW_TURN)]
+            bodies = child_inputs(timeline, child)
+            if bodies:
+                turn = CHILD_TURN if timeline.turns else tl.NEW_TURN
+                entries = [tl.Entry(body=body, turn=turn) for body in bodies]
                 runner = self._subscriptions.running.get(parent)
                 if not timeline.turns and runner is not None and runner.timeline.mode != "ask":
                     mode = tl.ModeChanged(mode=runner.timeline.mode)
@@ -300,9 +302,22 @@ class Turns:
         return recorder is not None and recorder.questions.asks(call_id)
 
     def answer(self, conversation: tl.ConversationKey, call_id: str, value: Json) -> bool:
-        """Answer the question of a running call. Returns whether the call waits in this process."""
+        """Answer the question of a running call. Returns whether the call waits in this process.
+
+        Raises:
+            LooplineError: the value is not an answer to an approval, or one that is stored by `InterruptQueue.answer` alone.
+        """
         recorder = self._subscriptions.running.get(conversation)
-        return recorder is not None and recorder.questions.answer(call_id, value)
+        question = None if recorder is None else recorder.questions.find(call_id)
+        if recorder is None or question is None:
+            return False
+        reply = None if value is None else check_answer(question, value)
+        if reply is not None and reply.rule is not None:
+            raise errors.LooplineError(
+                f"an answer to {call_id} that grants a rule is stored first: "
+                "await conversation.interrupts.answer(call_id, value)"
+            )
+        return recorder.questions.answer(call_id, value)
 
     async def outcome(
         self, conversation: tl.ConversationKey, seq: int, output: OutputType[Any] | None = None

@@ -7,11 +7,12 @@ from loopline.react.approvals import ApprovalReply as ApprovalReply
 from loopline.react.approvals import AskedCall as AskedCall
 from loopline.react.approvals import RuleBook as RuleBook
 from loopline.react.approvals import RuleRequest as RuleRequest
+from loopline.react.approvals import approval_digest as approval_digest
 from loopline.react.approvals import check_answer as check_answer
 from loopline.react.approvals import check_edited as check_edited
+from loopline.react.approvals import check_person as check_person
 from loopline.react.approvals import make_rule as make_rule
 from loopline.react.approvals import parse_approval as parse_approval
-from loopline.react.approvals import read_approval as read_approval
 from loopline.react.approvals import root_of as root_of
 from loopline.react.context import Context as Context
 from loopline.react.extensions import Allow as Allow
@@ -83,3 +84,4 @@ from loopline.react.tool_runtime import Spawn as Spawn
 from loopline.react.tool_runtime import ToolRuntime as ToolRuntime
 from loopline.timeline import PendingCall as PendingCall
 from loopline.timeline import TurnResult as TurnResult
+from loopline.timeline import read_approval as read_approval

@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 import json
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
+from functools import partial
 from hashlib import sha256
 from typing import Literal, get_args
 from uuid import uuid4
@@ -20,17 +21,21 @@ from loopline.clock import Clock
 from loopline.errors import LooplineError
 from loopline.models import Json, JsonObject, dumps
 from loopline.react.extensions import GuardedCall
+from loopline.tasks import compute
 from loopline.timeline import (
     ApprovalRule,
     ApprovalRules,
     ConversationKey,
     GrantedRule,
     RuleScope,
-    Timeline,
     ToolCalled,
     ToolPending,
     ToolQuestion,
+    UserAnswer,
+    approvals_of,
+    is_approval,
     parent_name,
+    read_approval,
 )
 
 logger: logging.Logger = logging.getLogger("loopline")
@@ -58,15 +63,22 @@ class ApprovalLimits:
     with the bundle. Rules may be granted for `tools`, patterns such as `shop.*`, and for `seconds` at most. Granted rules
     that are outside of the limits do not count.
 
+    `people` has the number of different people who must approve a call, by patterns of tools: with `{"shop.refund": 2}`
+    a refund that needs approval waits for a second person. No rule and no mode lets such a call run.
+
     Raises:
-        LooplineError: `rules` is unknown, or `seconds` is not above 0.
+        LooplineError: `rules` is unknown, `seconds` is not above 0, or a number of people is below 1.
     """
 
     rules: Literal["none"] | RuleScope = "conversation"
     tools: Sequence[str] = ("*",)
     seconds: float | None = None
+    people: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def __post_init__(self) -> None:
+        for pattern, people in self.people.items():
+            if people < 1:
+                raise LooplineError(f"people[{pattern!r}] is {people}: it must be 1 or more")
         if self.rules not in _SCOPES:
             raise LooplineError(f"rules is {self.rules!r}: it must be {' or '.join(_SCOPES)}")
         if self.seconds is not None and not self.seconds > 0:
@@ -81,6 +93,11 @@ class ApprovalLimits:
         if self.seconds is not None and (seconds is None or seconds > self.seconds):
             return f"a rule may be granted here for {self.seconds:g} seconds at most"
         return ""
+
+    def people_for(self, tool: str) -> int:
+        """Return how many people must approve a call of the tool, 1 if no pattern says more."""
+        counts = [count for pattern, count in self.people.items() if fnmatchcase(tool, pattern)]
+        return max(counts, default=1)
 
 
 DEFAULT_APPROVALS: ApprovalLimits = ApprovalLimits()
@@ -112,38 +129,18 @@ class ApprovalReply(Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class AskedCall:
-    """A call that waits for approval."""
+    """A call that waits for approval, with the JSON list of the tools that its model was offered last."""
 
     tool: str
     arguments: JsonObject
     bundle: str
-
-
-_YES = frozenset({"yes", "y", "true", "ok", "approve", "approved", "allow"})
-_NO = frozenset({"no", "n", "false", "deny", "denied", "reject", "rejected"})
+    offered: str = "[]"
 
 
 def approval_digest(call: ToolCalled) -> str:
     """Return the sha256 of the call id, the tool and the arguments that the user approves."""
     approved_text = dumps([call.call_id, call.tool, call.arguments])
     return sha256(approved_text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def read_approval(value: Json) -> bool | None:
-    """Return whether an answer says yes, or None if it says neither yes nor no."""
-    match value:
-        case bool(approved) | {"approved": bool(approved)}:
-            return approved
-        case str():
-            word = value.strip().casefold()
-            return word in _YES if word in _YES | _NO else None
-        case _:
-            return None
-
-
-def is_approval(value: Json) -> bool:
-    """Return whether an answer approves a call: True, a text such as "yes", or `{"approved": true}`."""
-    return read_approval(value) is True
 
 
 def parse_approval(line: str) -> Json:
@@ -156,7 +153,7 @@ def parse_approval(line: str) -> Json:
     match first.strip(",.:;!").casefold():
         case "always" if not words:
             return {"approved": True, "rule": {}}
-        case word if word in _YES and words and words[0].startswith("{"):
+        case word if is_approval(word) and words and words[0].startswith("{"):
             try:
                 arguments: Json = json.loads(line[line.index("{") :])
             except ValueError:
@@ -164,7 +161,7 @@ def parse_approval(line: str) -> Json:
             return {"approved": True, "arguments": arguments}
         case "no" if words:
             return {"approved": False, "reason": line.strip()}
-        case word if word in _YES or line.strip().casefold() in _NO:
+        case word if is_approval(word) or read_approval(line) is False:
             return line
         case _:
             return {"approved": False, "reason": line.strip()}
@@ -206,34 +203,50 @@ def check_answer(pending: ToolPending | ToolQuestion, value: Json) -> ApprovalRe
     return answer
 
 
-def edited_arguments(value: Json) -> JsonObject | None:
-    """Return the arguments that a person put in the place of those of the call; None if there are none."""
-    match value:
-        case {"approved": True, "arguments": dict(arguments)}:
-            return arguments
-        case _:
-            return None
+def check_person(
+    asked: ToolPending | ToolQuestion, approvals: Sequence[UserAnswer], answer: UserAnswer
+) -> None:
+    """Check that an answer to an approval by several people is a new one; `approvals` are all answers before it.
+
+    Raises:
+        LooplineError: the same person has approved the same arguments before, or the answer grants a rule.
+    """
+    if asked.people <= 1 or not is_approval(answer.value):
+        return
+    if isinstance(answer.value, dict) and answer.value.get("rule") is not None:
+        raise LooplineError(
+            f"{asked.call_id} needs the approval of {asked.people} people, so that no rule can be granted: approve it "
+            "without a rule"
+        )
+    if approvals_of([*approvals, answer]) == approvals_of(approvals):
+        raise LooplineError(
+            f"{answer.by} has approved {asked.call_id} already: it needs {asked.people} different people, so another "
+            "person must approve it"
+        )
 
 
-def check_edited(timeline: Timeline, tool: str, arguments: JsonObject) -> None:
+async def check_edited(call: AskedCall, arguments: JsonObject) -> None:
     """Check edited arguments by the schema that the model was offered last; without one the tool checks them later.
 
-    This may take a second for a schema of 100 KB.
+    A large schema or large arguments are checked in a thread.
 
     Raises:
         LooplineError: an argument is missing, unknown, or of another type.
     """
+    characters = len(call.offered) + len(dumps(arguments))
+    await compute(partial(_check_edited, call, arguments), characters=characters)
+
+
+def _check_edited(call: AskedCall, arguments: JsonObject) -> None:
     from loopline.models.bounded_schema import check_schema, find_errors
 
-    last = timeline.last_round
-    text = timeline.tool_texts.get(last.tools_sha256, "[]") if last else "[]"
-    offered = msgspec.json.decode(text, type=list[OfferedTool])
-    schema = next((spec.parameters for spec in offered if spec.name == tool), None)
+    offered = msgspec.json.decode(call.offered, type=list[OfferedTool])
+    schema = next((spec.parameters for spec in offered if spec.name == call.tool), None)
     if schema is None:
         return
     check_schema(schema, skip_unreadable=True)
     for error in find_errors(schema)(arguments, 1):
-        raise LooplineError(f"the arguments of {tool} are not valid: {error.message}")
+        raise LooplineError(f"the arguments of {call.tool} are not valid: {error.message}")
 
 
 def make_rule(

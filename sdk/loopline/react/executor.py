@@ -21,7 +21,7 @@ from loopline.errors import LooplineError, StoreError, ToolError
 from loopline.files import Workspace, file_bodies
 from loopline.models import Json, JsonObject, dumps, well_formed
 from loopline.prompt import View
-from loopline.react.approvals import denial_text, is_approval
+from loopline.react.approvals import denial_text
 from loopline.react.context import Context
 from loopline.react.extensions import Ask, Deny
 from loopline.react.guards import (
@@ -143,7 +143,7 @@ class ToolExecutor:
                 run.append(call)
             elif (started := turn.started.get(call.call_id)) is not None:
                 await self._settle_started(call, started)
-            elif pending is not None and answer is not None and not is_approval(answer.value):
+            elif pending is not None and answer is not None and not tl.is_approval(answer.value):
                 text = f"{denial_text(answer.value)} {DENIED}"
                 await self._record_end(call, text, "denied")
             else:
@@ -285,7 +285,8 @@ class ToolExecutor:
         running.entered = True
         try:
             if isinstance(parsed.verdict, Ask):  # the user sees all questions of a round at once
-                approval = tools.AskUser(parsed.verdict.question, kind="approval")
+                asked = parsed.verdict
+                approval = tools.AskUser(asked.question, kind="approval", people=asked.people)
                 await self._runtime.record_pending(parsed.call, approval)
                 return
             if before:

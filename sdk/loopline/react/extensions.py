@@ -56,9 +56,10 @@ class Deny:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """The call waits until the user approves it."""
+    """The call waits until `people` people approve it: the user, and others by their names."""
 
     question: str
+    people: int = 1
 
 
 Verdict = Allow | Deny | Ask

@@ -26,13 +26,11 @@ from loopline.react.approvals import (
     OfferedTool,
     approval_digest,
     approval_question,
-    edited_arguments,
-    is_approval,
     question_of,
 )
 from loopline.react.extensions import Allow, Ask, Deny, Guard, GuardedCall, Verdict
 from loopline.react.tool_runtime import ToolRuntime
-from loopline.timeline import Effect, ToolCalled
+from loopline.timeline import Effect, ToolCalled, edited_arguments, is_approval
 from loopline.tools import (
     REQUEST_TOOLS,
     BoundTool,
@@ -62,7 +60,8 @@ class Guards:
     """Several guards in order, combined into one.
 
     Each guard sees the arguments as changed by the guards before it; the tool checks changed arguments again. If a guard
-    denies the call, it is denied; otherwise the question of the first guard that asks is the verdict. Results pass
+    denies the call, it is denied; otherwise the question of the first guard that asks is the verdict, for the largest
+    number of people that a guard asks for. Results pass
     through the guards in reverse order. If a guard raises before a call, the error is logged, and the call is denied; a
     call that only reads goes on to the next guard. If a guard raises after a call, the error is raised here.
     """
@@ -97,8 +96,9 @@ class Guards:
             match await _verdict(guard, replace(call, arguments=deepcopy(arguments))):
                 case Deny() as denied:
                     return question, denied
-                case Ask() as asks:
+                case Ask(people=people) as asks:
                     question = question or asks
+                    question = replace(question, people=max(question.people, people))
                 case Allow(arguments=replacement):
                     changed = changed if replacement is None else replacement
         return question, Allow(changed)
@@ -136,19 +136,23 @@ def block_repeated_failures(limit: int = 3) -> Guard:
     return _BlockRepeatedFailures(limit)
 
 
-def ask_before(patterns: Iterable[str], question: str = QUESTION) -> Guard:
+def ask_before(patterns: Iterable[str], question: str = QUESTION, *, people: int = 1) -> Guard:
     """Ask the user to approve calls of matching tools; `{tool}` and `{arguments}` are filled in.
 
+    With `people=2` a second person must approve such a call, too.
+
     Raises:
-        LooplineError: the question has another field to fill in, or is not a valid template.
+        LooplineError: the question has another field to fill in, or is not a valid template; or `people` is below 1.
     """
+    if people < 1:
+        raise LooplineError(f"people must be 1 or more, not {people}")
     try:
         fields = {name for _, name, _, _ in Formatter().parse(question) if name is not None}
     except ValueError as error:
         raise LooplineError(f"the question {question!r} is no template: {error}") from error
     if unknown := sorted(fields - {"tool", "arguments"}):
         raise LooplineError(f"a question has {{tool}} and {{arguments}}, not {unknown[0]!r}")
-    return _AskBefore(_pattern_tuple(patterns), question, location=caller_location())
+    return _AskBefore(_pattern_tuple(patterns), question, people, location=caller_location())
 
 
 class _UnchangedResult:
@@ -222,12 +226,13 @@ class _AskBefore(_UnchangedResult):
     setting = "ask_before"
     patterns: tuple[str, ...]
     question: str
+    people: int
     location: str = field(default="", compare=False)
 
     async def before(self, call: GuardedCall) -> Verdict:
         if not _matches(call.tool, self.patterns):
             return Allow()
-        return Ask(approval_question(call, self.question))
+        return Ask(approval_question(call, self.question), self.people)
 
 
 def tool_patterns(guards: Iterable[Guard]) -> Iterator[ToolPattern]:
@@ -422,7 +427,9 @@ class CallChecker:
         turn = self._recorder.turn
         answer = turn.answers.get(call.call_id)
         waiting = turn.pending.get(call.call_id)
-        if answer is not None and waiting is not None and waiting.digest == approval_digest(call):
+        # An answer to a child run is for a call of that run.
+        is_own = answer is not None and waiting is not None and not waiting.child
+        if answer and waiting and is_own and waiting.digest == approval_digest(call):
             approval = answer.value
         changed = edited_arguments(approval)
         if changed is not None:
@@ -435,7 +442,8 @@ class CallChecker:
             if isinstance(verdict, Allow):
                 verdict = await self._ask_for_tool(tool, guarded, verdict)
             if isinstance(verdict, Ask):
-                verdict, rule = await self._answer_by_rule(guarded, verdict)
+                question = replace(verdict, people=self._people(tool, guarded, verdict))
+                verdict, rule = await self._answer_by_rule(guarded, question)
         note = "" if changed is None else EDITED.format(arguments=dumps(changed))
         parsed = structs.replace(parsed, verdict=verdict, rule=rule, note=note)
         if isinstance(verdict, Allow) and verdict.arguments is not None:
@@ -457,14 +465,28 @@ class CallChecker:
         question = await question_of(tool.function.approve, approval_question(seen), seen)
         return Ask(question) if question else allowed
 
+    def _people(self, tool: Tool, call: GuardedCall, question: Ask) -> int:
+        """Return how many people must approve a call: the most of the guard, the tool and the limits of the bundle."""
+        people = question.people
+        if isinstance(tool, BoundTool) and tool.function.approve:
+            people = max(people, tool.function.people)
+        return (
+            people if self._rules is None else max(people, self._rules.limits.people_for(call.tool))
+        )
+
     async def _answer_by_rule(self, call: GuardedCall, question: Ask) -> tuple[Verdict, str]:
-        """Return the verdict without asking, if the mode of the conversation or a rule permits it, and the id of the rule."""
+        """Return the verdict without asking, if the mode of the conversation or a rule permits it, and the id of the rule.
+
+        A call that several people must approve is never run without asking.
+        """
         recorder = self._recorder
         mode = recorder.timeline.mode
         if mode == "deny":
             return Deny(
                 f"{call.tool} needs approval, which this conversation denies to every call"
             ), ""
+        if question.people > 1:
+            return question, ""
         may_loosen = self._rules is not None and self._rules.limits.rules != "none"
         if mode == "accept_reads" and call.effect == "read" and may_loosen:
             return await self._guards.granted(call), ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
 
@@ -15,7 +15,7 @@ from loopline.errors import LooplineError, StoreError, ToolError
 from loopline.events import Delta
 from loopline.files import file_bodies
 from loopline.models import Json, JsonObject, well_formed, well_formed_json
-from loopline.react.approvals import denial_text, is_approval
+from loopline.react.approvals import denial_text
 from loopline.react.extensions import Ask, Deny
 from loopline.react.guards import CallChecker, CheckedCall
 from loopline.react.result_text import RenderedResult, render_result, truncate_outcome
@@ -28,10 +28,15 @@ def tool_question(
     question: str,
     form: Json = None,
     kind: Literal["question", "approval"] = "question",
+    people: int = 1,
 ) -> tl.ToolQuestion:
     """Return the body of a question of a running call; `form` is the JSON schema of the answer."""
     return tl.ToolQuestion(
-        call_id=call_id, question=well_formed(question), form=well_formed_json(form), kind=kind
+        call_id=call_id,
+        question=well_formed(question),
+        form=well_formed_json(form),
+        kind=kind,
+        people=people,
     )
 
 
@@ -93,6 +98,8 @@ class ProxiedCalls:
         self._count = 0
         self._slots = asyncio.Semaphore(runtime.options.parallel_tools)
         self._closed = False
+        self._edited: dict[str, JsonObject] = {}
+        """The arguments that the user changed, by call id."""
 
     @property
     def names(self) -> Sequence[str]:
@@ -132,7 +139,8 @@ class ProxiedCalls:
         self._running.append(entry)
         entry.task = asyncio.ensure_future(self._run_in_order(entry, before, approval_seconds))
         try:
-            return await entry.task
+            answer = await entry.task
+            return replace(answer, ran_with=self._edited.pop(call_id, None))
         finally:
             entry.done.set()
             self._running.remove(entry)
@@ -220,11 +228,10 @@ class ProxiedCalls:
         judged = await self._checker.check(parsed, guarded)
         if not isinstance(judged.verdict, Ask):
             return judged
-        question = judged.verdict.question
-        answer = await self._ask_user(parsed.call.call_id, question, approval_seconds)
+        answer = await self._ask_user(parsed.call.call_id, judged.verdict, approval_seconds)
         if answer is None:
-            raise ApprovalRequired(parsed.call.tool, question)
-        if not is_approval(answer):
+            raise ApprovalRequired(parsed.call.tool, judged.verdict.question)
+        if not tl.is_approval(answer):
             return CheckedCall(
                 parsed.call,
                 parsed.tool,
@@ -233,14 +240,17 @@ class ProxiedCalls:
                 guarded,
                 Deny(denial_text(answer)),
             )
+        edited = tl.edited_arguments(answer)
+        if edited is not None:
+            self._edited[parsed.call.call_id] = edited
         return await self._checker.check(parsed, guarded, approval=answer)
 
-    async def _ask_user(self, call_id: str, question: str, seconds: float) -> Json:
-        """Ask the user to approve a call, and return the answer; None if the user does not answer in `seconds` seconds."""
+    async def _ask_user(self, call_id: str, ask: Ask, seconds: float) -> Json:
+        """Ask for the approval of a call, and return the answer; None if there is none in `seconds` seconds."""
         recorder = self._recorder
         if not recorder.has_user or seconds <= 0:
             return None
-        body = tool_question(call_id, question, kind="approval")
+        body = tool_question(call_id, ask.question, kind="approval", people=ask.people)
         announce = partial(self._runtime.listen, pending_event(body))
         waiting = asyncio.ensure_future(recorder.ask(body, announce))
 

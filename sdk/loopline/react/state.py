@@ -111,16 +111,21 @@ def _output_value(turn: tl.Turn, answer: tl.Completion, output: OutputType[Any] 
 
 def pending_calls(turn: tl.Turn) -> list[tl.PendingCall]:
     """Return the calls that wait for the user, in order."""
-    calls = [(turn.waiting_call(call_id), pending) for call_id, pending in turn.unanswered.items()]
-    return [
-        tl.PendingCall(
-            call_id=call.call_id,
-            tool=call.tool,
-            arguments=call.arguments,
-            question=pending.question,
-        )
-        for call, pending in calls
-    ]
+    return [_pending_call(turn, pending) for pending in turn.unanswered.values()]
+
+
+def _pending_call(turn: tl.Turn, pending: tl.ToolPending) -> tl.PendingCall:
+    call = turn.waiting_call(pending.call_id)
+    approvals = tl.approvals_of(turn.shared_answers.get(pending.call_id, []))
+    edited = tl.edited_arguments(approvals[0].value) if approvals else None
+    return tl.PendingCall(
+        call_id=call.call_id,
+        tool=call.tool,
+        arguments=call.arguments if edited is None else edited,
+        question=pending.question,
+        people=pending.people,
+        approved_by=tuple(approval.by for approval in approvals),
+    )
 
 
 def late_input(timeline: tl.Timeline) -> list[str]:

@@ -34,10 +34,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ChildAnswer:
-    """The user's answer to a question of a child run; `question` is the ref of the question in the child's conversation."""
+    """The answer to a question of a child run; `question` is the ref of the question in the child's conversation.
+
+    `people` are those who have approved the call, if several must.
+    """
 
     question: BlockRef
     value: Json
+    people: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +113,7 @@ class ToolRuntime:
             digest=approval_digest(call),
             child=question.child,
             elapsed_ms=self.recorder.elapsed_ms,
+            people=question.people,
         )
         await self.recorder.record(pending)
         event = Delta(type="pending", channel="tool", text=pending.question, call_id=call.call_id)
@@ -169,7 +174,7 @@ class _ChildListener:
         block = self.questions[first.call_id]
         ref = ConversationRef(conversation=self.name, ref=block.name)
         kind = block.body.kind if isinstance(block.body, tl.ToolPending) else "question"
-        return AskUser(first.question, kind=kind, child=str(ref))
+        return AskUser(first.question, kind=kind, child=str(ref), people=first.people)
 
     async def resolve_citations(self, result: tl.TurnResult) -> tl.TurnResult:
         """Replace the citations in the answer of the result by their positions in `result.sources`, and return the new result.
@@ -341,7 +346,10 @@ class Children:
         child = parse(pending.child)
         if not isinstance(child, ConversationRef) or child.conversation != name:
             return None
-        return ChildAnswer(child.ref, answer.value) if isinstance(child.ref, BlockRef) else None
+        if not isinstance(child.ref, BlockRef):
+            return None
+        approvals = tl.approvals_of(turn.shared_answers.get(self._call_id, []))
+        return ChildAnswer(child.ref, answer.value, tuple(approval.by for approval in approvals))
 
     def _limits(self, requested: Mapping[str, tl.LimitValue]) -> Limits:
         """Return the limits of a child run: the requested ones, lowered to the remaining time and budget of its parent."""

@@ -115,6 +115,7 @@ def _encode_answer(number: int, served: ServedCall) -> bytes:
         "value": served.value,
         "error": served.error,
         "code": served.code,
+        "ran_with": served.ran_with,
     }
     try:
         line = json.dumps(document).encode() + b"\n"

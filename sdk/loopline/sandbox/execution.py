@@ -146,12 +146,16 @@ class Execution:
 
 @dataclass(frozen=True, slots=True)
 class ServedCall:
-    """The result of a tool call for the program: a JSON value if `ok`, otherwise an error message and its code."""
+    """The result of a tool call for the program: a JSON value if `ok`, otherwise an error message and its code.
+
+    `ran_with` are the arguments by which the user replaced those of the call, None if the user did not.
+    """
 
     ok: bool
     value: Json = None
     error: str = ""
     code: str = ""
+    ran_with: JsonObject | None = None
 
 
 class StopProgram(Exception):

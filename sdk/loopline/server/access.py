@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from fastapi import Depends, Path, Query, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from loopline.reader import ConversationReader, check_name
+from loopline.server.approvals import WaitingQuestion
 from loopline.server.bundle_host import BundleHost, bundle_host
-from loopline.server.principals import Principal
+from loopline.server.principals import APPROVER, Principal
 from loopline.server.problems import forbidden, not_found
 from loopline.server.request_access import access_of
 from loopline.server.turn_requests import ServedConversation, serve
@@ -135,6 +137,54 @@ async def find_summary(host: HostDep, key: ReadKeyDep) -> ConversationSummary:
     return summary
 
 
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """A conversation whose calls the caller answers; `by` is the name of the caller, empty in a conversation of the caller."""
+
+    served: ServedConversation
+    by: str = ""
+
+    async def waiting(self) -> dict[str, WaitingQuestion]:
+        """Return the calls that the caller may answer: of another user's only those that several people must approve."""
+        waiting = await self.served.waiting()
+        return {
+            call_id: call for call_id, call in waiting.items() if not self.by or call.people > 1
+        }
+
+    async def check(self, call_ids: Iterable[str]) -> None:
+        """Check that the caller may answer these calls.
+
+        Raises:
+            RequestProblem: one of the calls is for the user of the conversation alone, 403.
+        """
+        if not self.by:
+            return
+        waiting = await self.waiting()
+        refused = [call_id for call_id in call_ids if call_id not in waiting]
+        if refused or not call_ids:
+            raise forbidden(
+                "in a conversation of another user you may only approve or deny waiting calls that several people must approve"
+            )
+
+
+async def answering_existing(
+    host: HostDep, owner: OwnerDep, conversation: Name, user_id: OptionalName = ""
+) -> Answering:
+    """Return the conversation in the path: of the caller, or of the user `user_id` if the caller has the role `approver`.
+
+    Raises:
+        RequestProblem: another user is named, and the caller does not have the role, 403; or there is none, 404.
+    """
+    by = "" if user_id in ("", owner.user) else owner.user
+    if by and APPROVER not in owner.roles:
+        raise forbidden("only a caller with the role approver may approve calls of another user")
+    check_name("user", user_id or owner.user)
+    key = key_of(replace(owner, user=user_id or owner.user), conversation)
+    await find_summary(host, key)
+    return Answering(await serve(host, key), by)
+
+
 OwnDep = Annotated[ServedConversation, Depends(own_existing)]
+AnsweringDep = Annotated[Answering, Depends(answering_existing)]
 ReadDep = Annotated[ConversationReader, Depends(readable_existing)]
 SummaryDep = Annotated[ConversationSummary, Depends(find_summary)]

@@ -12,20 +12,34 @@ from functools import partial
 from hashlib import sha256
 from typing import Literal
 
+from msgspec.structs import replace
+
 from loopline.clock import Clock
 from loopline.conversations import questions_of
 from loopline.events import question_digest
 from loopline.models import Json, JsonObject
-from loopline.react import read_approval
+from loopline.react import approval_digest, pending_calls
 from loopline.server.problems import RequestProblem, forbidden
-from loopline.timeline import ConversationKey, Timeline, TimelineLog, open_timeline, turn_id
+from loopline.timeline import (
+    ConversationKey,
+    Timeline,
+    TimelineLog,
+    Turn,
+    UserAnswer,
+    approvals_of,
+    open_calls,
+    open_timeline,
+    read_approval,
+    turn_id,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingQuestion:
     """A call that waits for the user's answer or approval.
 
-    `digest` identifies the call and arguments to approve. If `stays_open`, the turn is running and only the call waits;
+    `digest` identifies the call and arguments to approve. An approval needs the yes of `people` people, and those in
+    `approved_by` have approved these arguments. If `stays_open`, the turn is running and only the call waits;
     otherwise the turn is paused. Only paused calls have `arguments` and the name of a `tool`; only open calls have a `form`, the JSON schema
     of the answer.
     """
@@ -39,6 +53,8 @@ class WaitingQuestion:
     tool: str = ""
     arguments: JsonObject | None = None
     form: Json = None
+    people: int = 1
+    approved_by: tuple[str, ...] = ()
 
 
 def deny(reason: str) -> Json:
@@ -61,19 +77,7 @@ async def waiting_questions(log: TimelineLog, key: ConversationKey) -> dict[str,
 
 def questions_in(timeline: Timeline) -> list[WaitingQuestion]:
     """Return the waiting calls of a timeline: paused calls, then open calls."""
-    paused = [
-        WaitingQuestion(
-            call_id=call_id,
-            turn_id=turn_id(turn.number),
-            kind=pending.kind,
-            question=pending.question,
-            digest=pending.digest,
-            tool=turn.waiting_call(call_id).tool,
-            arguments=turn.waiting_call(call_id).arguments,
-        )
-        for turn in timeline.resumable
-        for call_id, pending in turn.unanswered.items()
-    ]
+    paused = [call for turn in timeline.resumable for call in _paused_calls(turn)]
     return paused + [
         WaitingQuestion(
             call_id=question.call_id,
@@ -83,9 +87,37 @@ def questions_in(timeline: Timeline) -> list[WaitingQuestion]:
             digest=question_digest(question) if question.kind == "approval" else "",
             stays_open=True,
             form=question.form,
+            people=question.people,
+            approved_by=_names(open_calls.answers_to(timeline.after(block.seq), question.call_id)),
         )
         for block, question in questions_of(timeline)
     ]
+
+
+def _paused_calls(turn: Turn) -> list[WaitingQuestion]:
+    waiting = list[WaitingQuestion]()
+    for call in pending_calls(turn):
+        pending, called = turn.pending[call.call_id], turn.waiting_call(call.call_id)
+        is_edited = call.arguments != called.arguments
+        edited = replace(called, arguments=call.arguments)
+        waiting.append(
+            WaitingQuestion(
+                call_id=call.call_id,
+                turn_id=turn_id(turn.number),
+                kind=pending.kind,
+                question=pending.question,
+                digest=approval_digest(edited) if is_edited else pending.digest,
+                tool=call.tool,
+                arguments=call.arguments,
+                people=call.people,
+                approved_by=tuple(call.approved_by),
+            )
+        )
+    return waiting
+
+
+def _names(answers: Sequence[UserAnswer]) -> tuple[str, ...]:
+    return tuple(answer.by for answer in approvals_of(answers))
 
 
 @dataclass(frozen=True, slots=True)

@@ -239,23 +239,33 @@ class ReceiptAnswer(BaseModel):
 
 
 class WaitingCall(BaseModel):
-    """A call that waits for the user. `approval` is the signed approval, if the call awaits one."""
+    """A call that waits for the user. `approval` is the signed approval, if the call awaits one.
+
+    An approval needs the yes of `people` people; those in `approved_by` have approved it with these arguments.
+    """
 
     call_id: str
     tool: str
     question: str
     arguments: dict[str, JsonValue]
     approval: str = ""
+    people: int = 1
+    approved_by: list[str] = []
 
 
 class ApprovalAnswer(BaseModel):
-    """A call that awaits approval, with the signed approval to send with the answer."""
+    """A call that awaits approval, with the signed approval to send with the answer.
+
+    It needs the approval of `people` people; those in `approved_by` have approved it with these arguments.
+    """
 
     call_id: str
     tool: str
     question: str
     arguments: dict[str, JsonValue] | None
     approval: str
+    people: int = 1
+    approved_by: list[str] = []
 
 
 class ApprovalsAnswer(BaseModel):

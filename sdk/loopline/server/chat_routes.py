@@ -21,7 +21,7 @@ from loopline.files import Attachment, AttachmentCaps
 from loopline.models import well_formed
 from loopline.react import merge_limits
 from loopline.server import bodies, event_streams
-from loopline.server.access import HostDep, OwnDep, OwnKeyDep, ReadKeyDep
+from loopline.server.access import AnsweringDep, HostDep, OwnDep, OwnKeyDep, ReadKeyDep
 from loopline.server.bundle_host import BundleHost
 from loopline.server.problems import not_found
 from loopline.server.turn_requests import ServedConversation, TurnRequest, serve
@@ -192,14 +192,20 @@ async def _send(
     "/answers", response_model=bodies.TurnAnswer, responses={202: {"model": bodies.ReceiptAnswer}}
 )
 async def answer_calls(
-    served: OwnDep, body: bodies.AnswersBody, request: Request, name: DialectHeader = "loopline"
+    answering: AnsweringDep,
+    body: bodies.AnswersBody,
+    request: Request,
+    name: DialectHeader = "loopline",
 ) -> Response:
     """Answer calls that wait for the user, and continue the paused turn.
 
     Without values a turn that was cut off is continued. A call that stays open while its turn runs, here or in another
-    process, receives its answer, and the response says so with 202.
+    process, receives its answer, and the response says so with 202. So does the response to an approver, who gives the
+    further approval of a call in a conversation of the user `user_id`.
     """
-    answered = await served.answer_open_calls(body.values, body.approvals)
+    await answering.check(body.values)
+    served, by = answering.served, answering.by
+    answered = await served.answer_open_calls(body.values, body.approvals, by=by)
     if answered is not None:
         if not answered.is_first:
             await served.check_unanswered(body.values)
@@ -207,6 +213,9 @@ async def answer_calls(
     await served.check_unanswered(body.values)
     if body.only_open:
         raise not_found("call that stays open for an answer")
+    if by:
+        await served.resume(body.values, by=by)
+        return JSONResponse(bodies.DoneAnswer(done=True).model_dump(), 202)
     with event_streams.subscribe_early(served, is_streamed=_accepts_events(request)) as early:
         options = merge_limits(body.limits.options(), body.settings.options())
         submission = await served.resume(body.values, **options)
@@ -214,9 +223,13 @@ async def answer_calls(
 
 
 @router.get("/approvals")
-async def read_approvals(served: OwnDep) -> bodies.ApprovalsAnswer:
-    """Return the calls that await approval, each with a signed approval that is valid from now on."""
-    waiting = await served.waiting()
+async def read_approvals(answering: AnsweringDep) -> bodies.ApprovalsAnswer:
+    """Return the calls that await approval, each with a signed approval that is valid from now on.
+
+    An approver reads those of the user `user_id` that several people must approve.
+    """
+    served = answering.served
+    waiting = await answering.waiting()
     return bodies.ApprovalsAnswer(
         approvals=[
             bodies.ApprovalAnswer(
@@ -225,6 +238,8 @@ async def read_approvals(served: OwnDep) -> bodies.ApprovalsAnswer:
                 question=call.question,
                 arguments=to_jsonable_python(call.arguments),
                 approval=served.host.approvals.sign(served.key, call.call_id, call.digest),
+                people=call.people,
+                approved_by=list(call.approved_by),
             )
             for call in waiting.values()
             if call.kind == "approval"

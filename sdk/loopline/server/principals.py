@@ -24,6 +24,8 @@ from loopline.names import nearest_hint
 
 PRIVILEGED = "privileged"
 """The role that may read the conversations of all users of its tenant and project."""
+APPROVER = "approver"
+"""The role that may give the further approvals of calls which several people must approve, in conversations of other users."""
 KEY_PREFIX = "llk"
 _KEY = re.compile(rf"{KEY_PREFIX}_([0-9a-f]{{16}})_[A-Za-z0-9_-]{{43}}")
 _log = logging.getLogger("loopline")

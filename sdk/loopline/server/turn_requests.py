@@ -99,9 +99,13 @@ class ServedConversation:
         self,
         values: Mapping[str, Json],
         variation: Variation = AS_IT_IS,
+        *,
+        by: str = "",
         **limits: Unpack[Limits],
     ) -> Submission:
         """Answer calls of the paused turn and continue it; without values continue a turn that was cut off.
+
+        `by` is the user who answers, empty for the user of the conversation.
 
         Raises:
             ConflictError: a call has been answered already.
@@ -111,14 +115,18 @@ class ServedConversation:
         async with self.host.turn_slot(self.key):
             try:
                 submission = await self.conversation.submit_resume(
-                    values or None, variation=variation, **limits
+                    values or None, variation=variation, by=by, **limits
                 )
             except LooplineError:
                 await self.check_unanswered(values)
                 raise
             self.host.watch(self.key, submission)
-        self.host.audit("answer", self.key, calls=",".join(values))
+        self._audit_answer(values, by)
         return submission
+
+    def _audit_answer(self, values: Mapping[str, Json], by: str) -> None:
+        details = {"by": by} if by else {}
+        self.host.audit("answer", self.key, calls=",".join(values), **details)
 
     async def send_answers(
         self, values: Mapping[str, Json], approvals: Mapping[str, str]
@@ -138,11 +146,11 @@ class ServedConversation:
         return TurnRequest(turn=receipt.turn, after=receipt.seq, submission=submission)
 
     async def answer_open_calls(
-        self, values: Mapping[str, Json], approvals: Mapping[str, str]
+        self, values: Mapping[str, Json], approvals: Mapping[str, str], *, by: str = ""
     ) -> AnsweredCalls | None:
         """Check the signed approvals, and answer calls of the running turn that stay open, in any process.
 
-        Return None if no value is for such a call.
+        `by` is the user who answers, empty for the user of the conversation. Return None if no value is for such a call.
 
         Raises:
             RequestProblem: a signed approval is missing or wrong, 403.
@@ -163,8 +171,10 @@ class ServedConversation:
             )
         blocks = [questions[call_id] for call_id in values]
         # Two answers to a call may arrive at once, also in two processes: the first one in the log counts.
-        are_first = [await interrupts.answer(call_id, value) for call_id, value in values.items()]
-        self.host.audit("answer", self.key, calls=",".join(values))
+        are_first = [
+            await interrupts.answer(call_id, value, by=by) for call_id, value in values.items()
+        ]
+        self._audit_answer(values, by)
         return AnsweredCalls(
             turn=blocks[0].turn,
             asked_at=max(block.seq for block in blocks),
@@ -172,11 +182,12 @@ class ServedConversation:
         )
 
     async def check_unanswered(self, values: Mapping[str, Json]) -> None:
-        """Check that none of the calls in `values` has an answer.
+        """Check that none of the calls in `values` has an answer, except those that wait for another person.
 
         Raises:
             ConflictError: a call has an answer, which the message quotes.
         """
+        values = {key: value for key, value in values.items() if key not in await self.waiting()}
         if not values:
             return
         blocks = await self.host.log.read(self.key, types=["user.answer"])

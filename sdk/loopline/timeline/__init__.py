@@ -8,6 +8,11 @@ from loopline.timeline import memory_notes as memory_notes
 from loopline.timeline import open_calls as open_calls
 from loopline.timeline import plan as plan
 from loopline.timeline import workspace as workspace
+from loopline.timeline.approval_answers import approvals_of as approvals_of
+from loopline.timeline.approval_answers import deciding_answer as deciding_answer
+from loopline.timeline.approval_answers import edited_arguments as edited_arguments
+from loopline.timeline.approval_answers import is_approval as is_approval
+from loopline.timeline.approval_answers import read_approval as read_approval
 from loopline.timeline.approval_rules import ApprovalRules as ApprovalRules
 from loopline.timeline.approval_rules import GrantedRule as GrantedRule
 from loopline.timeline.attachments import UserAttachment as UserAttachment

@@ -137,12 +137,14 @@ class UserStop(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class UserAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The user's answer to a call that asks or is pending; None declines.
 
-    For an approval it is true, false, or an object with `approved` and perhaps a `reason` or edited `arguments`.
+    For an approval it is true, false, or an object with `approved` and perhaps a `reason` or edited `arguments`. `by` is
+    the user who answered, empty for the user of the conversation.
     """
 
     call_id: str
     value: Json
     sender: Sender | None = None
+    by: str = ""
     type: ClassVar[Literal["user.answer"]] = "user.answer"
 
 
@@ -513,7 +515,7 @@ class ToolPending(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `digest` is the sha256, in hexadecimal, of the tool's name and the arguments, which an approval covers. If a child
     run of the call asks, `child` is the `cv:` ref of the block with its question. `elapsed_ms` is the running time of
-    the turn up to this block, 0 if unknown.
+    the turn up to this block, 0 if unknown. An approval needs the yes of `people` people.
     """
 
     call_id: str
@@ -522,6 +524,7 @@ class ToolPending(Struct, frozen=True, kw_only=True, omit_defaults=True):
     digest: str
     child: str = ""
     elapsed_ms: float = 0.0
+    people: int = 1
     type: ClassVar[Literal["react.tool.pending"]] = "react.tool.pending"
 
 
@@ -529,13 +532,14 @@ class ToolQuestion(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A running call asks the user and stays open until the answer; a crash interrupts it like any other call.
 
     `form` is the schema of the answer; None asks for yes or no. `kind` is "approval" if a program made a call that
-    needs approval.
+    needs approval, which needs the yes of `people` people.
     """
 
     call_id: str
     question: str
     form: Json = None
     kind: Literal["question", "approval"] = "question"
+    people: int = 1
     type: ClassVar[Literal["react.tool.question"]] = "react.tool.question"
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from loopline.errors import LooplineError
 from loopline.models import Json
 from loopline.timeline import bodies
+from loopline.timeline.approval_answers import deciding_answer, is_approval
 from loopline.timeline.blocks import Block, BodyUnion
 
 QuestionBody = bodies.ToolQuestion | bodies.UserAnswer | bodies.ToolResult | bodies.ProxiedResult
@@ -18,9 +20,11 @@ _ANSWERS = BodyUnion[bodies.UserAnswer](bodies.UserAnswer)
 
 @dataclass(slots=True, eq=False)
 class OpenQuestion:
-    """A question that was recorded at `seq`, and the future of its answer."""
+    """A question that was recorded at `seq`, the answers of people by seq, and the future of the answer that decides."""
 
+    question: bodies.ToolQuestion
     seq: int
+    answers: dict[int, bodies.UserAnswer] = field(default_factory=dict[int, bodies.UserAnswer])
     answer: asyncio.Future[Json] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
@@ -41,24 +45,38 @@ class OpenQuestions:
         return self._locks.setdefault(call_id, asyncio.Lock())
 
     @contextmanager
-    def asking(self, call_id: str, seq: int) -> Generator[OpenQuestion]:
-        """Register a question of the call until the context is left."""
-        waiting = self._waiting[call_id] = OpenQuestion(seq)
+    def asking(self, question: bodies.ToolQuestion, seq: int) -> Generator[OpenQuestion]:
+        """Register a question of a call until the context is left."""
+        waiting = self._waiting[question.call_id] = OpenQuestion(question, seq)
         try:
             yield waiting
         finally:
-            del self._waiting[call_id]
+            del self._waiting[question.call_id]
+
+    def find(self, call_id: str) -> bodies.ToolQuestion | None:
+        """Return the open question of the call, None if it has none."""
+        waiting = self._waiting.get(call_id)
+        return waiting.question if waiting is not None and not waiting.answer.done() else None
 
     def asks(self, call_id: str) -> bool:
         """Return whether the call has an open question."""
-        waiting = self._waiting.get(call_id)
-        return waiting is not None and not waiting.answer.done()
+        return self.find(call_id) is not None
 
     def answer(self, call_id: str, value: Json) -> bool:
-        """Answer the open question of the call; return False if it has none."""
+        """Answer the open question of the call; return False if it has none.
+
+        Raises:
+            LooplineError: the value approves a call that several people must approve.
+        """
         waiting = self._waiting.get(call_id)
         if waiting is None or waiting.answer.done():
             return False
+        people = waiting.question.people
+        if people > 1 and is_approval(value):
+            raise LooplineError(
+                f"{call_id} needs the approval of {people} people: each answers with "
+                "await conversation.interrupts.answer(call_id, value, by=NAME)"
+            )
         waiting.answer.set_result(value)
         return True
 
@@ -66,28 +84,45 @@ class OpenQuestions:
         """Answer open questions from the blocks; an answer applies only to a question with a lower seq."""
         for block, body in _ANSWERS.among(blocks):
             waiting = self._waiting.get(body.call_id)
-            if waiting is not None and waiting.seq < block.seq and not waiting.answer.done():
-                waiting.answer.set_result(body.value)
+            if waiting is None or block.seq <= waiting.seq or waiting.answer.done():
+                continue
+            waiting.answers[block.seq] = body
+            answers = [waiting.answers[seq] for seq in sorted(waiting.answers)]
+            decided = deciding_answer(answers, waiting.question.people)
+            if decided is not None:
+                waiting.answer.set_result(decided.value)
 
 
 def find_unanswered(blocks: Iterable[Block]) -> dict[str, tuple[Block, bodies.ToolQuestion]]:
-    """Return the newest question of each call without an answer or a result, with its block, by call id."""
+    """Return the newest question of each call that is not decided and has no result, with its block, by call id."""
     questions: dict[str, tuple[Block, bodies.ToolQuestion]] = {}
+    answers: dict[str, list[bodies.UserAnswer]] = {}
     for block, body in _QUESTIONS.among(blocks):
         match body:
             case bodies.ToolQuestion(call_id=call_id):
                 questions[call_id] = block, body
-            case bodies.UserAnswer(call_id=call_id) | bodies.ToolResult(call_id=call_id):
-                questions.pop(call_id, None)
-            case bodies.ProxiedResult(call_id=call_id):
+                answers[call_id] = []
+            case bodies.UserAnswer(call_id=call_id):
+                if call_id in questions:
+                    answers[call_id].append(body)
+                    people = questions[call_id][1].people
+                    if deciding_answer(answers[call_id], people) is not None:
+                        del questions[call_id]
+            case bodies.ToolResult(call_id=call_id) | bodies.ProxiedResult(call_id=call_id):
                 questions.pop(call_id, None)
     return questions
 
 
-def first_answer(blocks: Iterable[Block], call_id: str) -> bodies.UserAnswer | None:
-    """Return the first answer to the call in the blocks, or None."""
-    answers = (answer for _, answer in _ANSWERS.among(blocks) if answer.call_id == call_id)
-    return next(answers, None)
+def answers_to(blocks: Iterable[Block], call_id: str) -> Sequence[bodies.UserAnswer]:
+    """Return the answers to the call in the blocks."""
+    return [answer for _, answer in _ANSWERS.among(blocks) if answer.call_id == call_id]
+
+
+def find_answer(
+    blocks: Iterable[Block], question: bodies.ToolQuestion | bodies.ToolPending
+) -> bodies.UserAnswer | None:
+    """Return the answer in the blocks after a question that decides about its call, or None."""
+    return deciding_answer(answers_to(blocks, question.call_id), question.people)
 
 
 BackgroundBody = bodies.CustomEvent | bodies.BackgroundResult

@@ -17,7 +17,7 @@ from loopline.timeline.blocks import Block, Entry
 from loopline.timeline.bodies import Body, ToolQuestion, TurnHeader, UserAnswer, UserSteer, UserStop
 from loopline.timeline.checkpoints import History
 from loopline.timeline.log import ConversationKey, HeadMoved, TimelineLog
-from loopline.timeline.open_calls import OpenQuestions, first_answer
+from loopline.timeline.open_calls import OpenQuestions, find_answer
 from loopline.timeline.prompt_blocks import turn_id
 from loopline.timeline.timeline import Timeline
 from loopline.timeline.turn_state import Turn
@@ -198,12 +198,12 @@ class Recorder:
 
     async def _ask(self, question: ToolQuestion, announce: Callable[[], None]) -> Json:
         [block] = await self.record(question)
-        with self.questions.asking(question.call_id, block.seq) as waiting:
+        with self.questions.asking(question, block.seq) as waiting:
             announce()
             self.questions.take(self.timeline.after(block.seq))
             value = await waiting.answer
         answer = UserAnswer(call_id=question.call_id, value=value)
-        while (first := first_answer(self.timeline.after(block.seq), question.call_id)) is None:
+        while (first := find_answer(self.timeline.after(block.seq), question)) is None:
             if await self.record_at_head(answer):
                 return value
         return first.value

@@ -16,6 +16,7 @@ from typing_extensions import TypeVar
 
 from loopline.models import JsonObject, Usage
 from loopline.models.prompt import NO_USAGE
+from loopline.timeline.approval_answers import deciding_answer
 from loopline.timeline.blocks import Block, BodyUnion, Fold
 from loopline.timeline.bodies import (
     AnswerFlag,
@@ -83,7 +84,7 @@ class Turn(Struct):
 
     `open_round` is a round without a decision, and `overflowed` is true if its request was too long. `pending` are the
     calls that wait for the user, `answers` the user's answers, and `tool_answers` the answers to the user that calls of
-    the last round gave, all by call id. `asked_seq` is the seq of the newest pending call, `answer_seqs` are the seqs of
+    the last round gave, all by call id. `shared_answers` are all answers to calls that several people approve. `asked_seq` is the seq of the newest pending call, `answer_seqs` are the seqs of
     the answers. `versions` are the versions of the bundle that ran the turn. `proxied` are the calls that programs made,
     `open_proxied` those without a result. `children` are the child runs by conversation. `steps` and `ended_steps` are
     the starts and the ends of the workflow's steps by name. `notice_codes` are the codes
@@ -108,6 +109,7 @@ class Turn(Struct):
     pending: dict[str, ToolPending] = {}
     tool_answers: dict[str, str] = {}
     answers: dict[str, UserAnswer] = {}
+    shared_answers: dict[str, list[UserAnswer]] = {}
     asked_seq: int = 0
     answer_seqs: dict[str, int] = {}
     versions: set[str] = set()
@@ -237,16 +239,26 @@ class Turn(Struct):
                 order = (*self.open_calls, *(step.call_id for step in self.open_steps.values()))
                 self.pending = {key: pending[key] for key in order if key in pending}
                 self.answers.pop(call_id, None)  # it answered the previous question of the call
+                self.shared_answers.pop(call_id, None)
                 self.asked_seq = block.seq
                 self._use_measured_time(block, body)
             case UserAnswer():
                 self._take_answer(block, body)
 
     def _take_answer(self, block: Block, body: UserAnswer) -> None:
-        """Store the first answer to a pending call; a call that is running receives its answer directly."""
-        if body.call_id in self.pending and body.call_id not in self.answers:
-            self.answers[body.call_id] = body
-            self.answer_seqs[body.call_id] = block.seq
+        """Store the answer that decides about a pending call; a call that is running receives its answer directly."""
+        call_id = body.call_id
+        pending = self.pending.get(call_id)
+        if pending is None or call_id in self.answers:
+            return
+        decided: UserAnswer | None = body
+        if pending.people > 1:
+            answers = self.shared_answers.setdefault(call_id, [])
+            answers.append(body)
+            decided = deciding_answer(answers, pending.people)
+        if decided is not None:
+            self.answers[call_id] = decided
+            self.answer_seqs[call_id] = block.seq
 
     def _take_proxied(self, _: Block, body: ProxiedBody) -> None:
         match body:
@@ -429,12 +441,17 @@ T_co = TypeVar("T_co", covariant=True, default=None)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingCall:
-    """A call that waits for an answer or an approval from outside."""
+    """A call that waits for an answer or an approval from outside.
+
+    An approval needs the yes of `people` people; those in `approved_by` have approved it, with these `arguments`.
+    """
 
     call_id: str
     tool: str
     arguments: JsonObject
     question: str = ""
+    people: int = 1
+    approved_by: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -151,7 +151,7 @@ class ToolFunction(Generic[P, R]):
     """A function that is a tool. It can be called like the function; `bind` makes the tool for the loop.
 
     `key` is a template for the key of a writing or meta call, such as `file:{path}`; without it, all calls of the tool
-    have the same key. `approve` says whether calls need the user's approval. `declared` says whether an effect was given. `reconcile` is a function with some of the same
+    have the same key. `approve` says whether calls need the user's approval, and `people` from how many people. `declared` says whether an effect was given. `reconcile` is a function with some of the same
     parameters; it returns the result of a call that had started before a crash.
     """
 
@@ -163,6 +163,7 @@ class ToolFunction(Generic[P, R]):
         key: str,
         reconcile: Callable[..., Any] | None = None,
         approve: bool | Callable[..., Any] = False,
+        people: int = 1,
     ) -> None:
         update_wrapper(self, function)
         self.function = function
@@ -171,6 +172,7 @@ class ToolFunction(Generic[P, R]):
         self.key = key
         self.reconcile = reconcile
         self.approve = approve
+        self.people = people
         code = _source_function(function)
         self.name: str = code.__name__
         self.location: str = _find_location(code)
@@ -206,6 +208,7 @@ def tool(
     key: str = "",
     reconcile: Callable[..., Any] | None = None,
     approve: bool | Callable[..., bool | str | Awaitable[bool | str]] = False,
+    people: int = 1,
 ) -> Callable[[Callable[P, R]], ToolFunction[P, R]]: ...
 def tool(
     function: Callable[P, R] | None = None,
@@ -215,6 +218,7 @@ def tool(
     key: str = "",
     reconcile: Callable[..., Any] | None = None,
     approve: bool | Callable[..., bool | str | Awaitable[bool | str]] = False,
+    people: int = 1,
 ) -> ToolFunction[P, R] | Callable[[Callable[P, R]], ToolFunction[P, R]]:
     """Make a tool of a typed function with a docstring; the function can still be called directly.
 
@@ -223,7 +227,7 @@ def tool(
 
     With `approve=True` each call waits until the user has approved it. A function, plain or async, gets the arguments of the
     call as a dict, and a `GuardedCall` with its user and conversation; it returns whether the call needs approval, or the
-    question to ask. If it raises, the call needs approval.
+    question to ask. If it raises, the call needs approval. With `people=2` a second person must approve the call, too.
 
     Raises:
         BundleError: the function cannot be a tool; the message has the reason, the file and the line.
@@ -235,18 +239,22 @@ def tool(
             _effect_problem(effect or "exclusive", key)
             or _function_problem(source)
             or _key_problem(key, inspect.signature(source))
-            or _approve_problem(approve)
+            or _approve_problem(approve, people)
         )
         if problem:
             raise BundleError(f"{_find_location(source)}: tool {source.__name__!r} {problem}")
         _check_reconcile(function, reconcile)
-        return ToolFunction(function, effect=effect, key=key, reconcile=reconcile, approve=approve)
+        return ToolFunction(
+            function, effect=effect, key=key, reconcile=reconcile, approve=approve, people=people
+        )
 
     return decorate if function is None else decorate(function)
 
 
-def _approve_problem(approve: object) -> str:
-    """Return what is wrong with the value of `approve`, empty if nothing is."""
+def _approve_problem(approve: object, people: int) -> str:
+    """Return what is wrong with the values of `approve` and `people`, empty if nothing is."""
+    if people < 1 or (people > 1 and not approve):
+        return f"has people={people}: it must be 1, or more together with approve"
     if isinstance(approve, bool):
         return ""
     if not callable(approve):

@@ -49,16 +49,22 @@ class AskUser(BaseException):
     """A tool's question to the user: its call ends as pending, and the answer becomes its result.
 
     It is not an `Exception`, so that tools do not catch it as a failure. If a child run asks, `child` is the `cv:` ref of
-    the block with its question, to which the answer is forwarded.
+    the block with its question, to which the answer is forwarded. An approval needs the yes of `people` people.
     """
 
     def __init__(
-        self, question: str, *, kind: Literal["question", "approval"] = "question", child: str = ""
+        self,
+        question: str,
+        *,
+        kind: Literal["question", "approval"] = "question",
+        child: str = "",
+        people: int = 1,
     ) -> None:
         super().__init__(question)
         self.question = question
         self.kind: Literal["question", "approval"] = kind
         self.child = child
+        self.people = people
 
 
 DELEGATE = "crew.delegate"
@@ -264,12 +270,14 @@ class ProxiedAnswer:
     """The result of a call for the program that made it; `code` is the status of a call that failed.
 
     `sections` are the texts of the sections of the result, such as those that `react.read` found; `text` has them too.
+    `ran_with` are the arguments that the user put in the place of those of the program, None if the user changed none.
     """
 
     ok: bool
     text: str
     sections: tuple[str, ...] = ()
     code: str = ""
+    ran_with: JsonObject | None = None
 
 
 class ToolProxy(Protocol):

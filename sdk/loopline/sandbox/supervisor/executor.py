@@ -260,9 +260,14 @@ class ToolFailed(Exception):
 
 
 class Supervisor:
-    """The connection to the supervisor, for tool calls and events. A call and its answer have the same number."""
+    """The connection to the supervisor, for tool calls and events. A call and its answer have the same number.
+
+    `edited` has a dict for each call that the user approved with changed arguments: its `tool`, and the `arguments` that
+    it ran with.
+    """
 
     def __init__(self) -> None:
+        self.edited: list[dict[str, Any]] = []
         self._calls: dict[int, asyncio.Future[Any]] = {}
         self._number = 0
         self._received = b""
@@ -287,6 +292,8 @@ class Supervisor:
         call = self._calls[number] = loop.create_future()
         self._send({"id": number, "tool": name, "arguments": {**(arguments or {}), **named}})
         answer = await call
+        if answer.get("ran_with") is not None:
+            self.edited.append({"tool": name, "arguments": answer["ran_with"]})
         if not answer["ok"]:
             raise ToolFailed(answer["error"], answer["code"])
         return answer["value"]

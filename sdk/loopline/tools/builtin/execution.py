@@ -18,6 +18,7 @@ from loopline.models import (
     Json,
     JsonObject,
     ToolSpec,
+    dumps,
     one_line,
     well_formed,
     well_formed_json,
@@ -609,6 +610,7 @@ class ExecutionTool:
             limits=limits,
         )
         unsent: list[str] = []
+        edited: list[str] = []
         if boolean_argument(arguments, "background"):
             # Tool calls are recorded in a turn, which may have ended when the program makes them.
             without_tools = replace(execution, tools=())
@@ -622,13 +624,13 @@ class ExecutionTool:
                 return self._outcome(without_tools, end, call, unsent)
 
             return call.begin_later(work, limits.wall_seconds)
-        session = self._session(call, unsent)
+        session = self._session(call, unsent, edited)
         name = _session_name(arguments)
         if name:
             end = await self._run_in_session(name, execution, session, call)
         else:
             end = await self._sandbox.run(execution, session)
-        return self._outcome(execution, end, call, unsent)
+        return self._outcome(execution, end, call, unsent, edited)
 
     async def _run_in_session(
         self, name: str, execution: Execution, session: Session, call: ToolInvocation
@@ -656,7 +658,12 @@ class ExecutionTool:
             await self._sessions.popitem()[1].close()
 
     def _outcome(
-        self, execution: Execution, end: ProgramEnd, call: ToolInvocation, unsent: Sequence[str]
+        self,
+        execution: Execution,
+        end: ProgramEnd,
+        call: ToolInvocation,
+        unsent: Sequence[str],
+        edited: Sequence[str] = (),
     ) -> Outcome:
         """Return the report of a program, with the changes of the workspace that can be recorded."""
         context = call.context
@@ -670,6 +677,7 @@ class ExecutionTool:
             *problems,
             *(f"Not recorded: {problem}" for problem in refused),
             *_report_unsent(unsent),
+            *(f"Changed by the user: {line}" for line in edited),
         ]
         if not result.ok:
             lines += _list_calls(call.timeline, context.turn_id, context.call_id)
@@ -682,8 +690,12 @@ class ExecutionTool:
             file_limits=file_limits,
         )
 
-    def _session(self, call: ToolInvocation, unsent: list[str]) -> Session:
-        """Return the callbacks of a program: its calls become calls of the turn, its output and events are emitted."""
+    def _session(self, call: ToolInvocation, unsent: list[str], edited: list[str]) -> Session:
+        """Return the callbacks of a program: its calls become calls of the turn, its output and events are emitted.
+
+        `unsent` receives the reasons of events that are not sent, `edited` a line for each call whose arguments the user
+        changed.
+        """
         context = call.context
 
         async def serve(tool: str, arguments: JsonObject) -> ServedCall:
@@ -696,10 +708,12 @@ class ExecutionTool:
                 raise StopProgram(APPROVAL_REQUIRED, str(error)) from error
             except LooplineError as error:
                 return ServedCall(False, None, str(error), "error")
+            if answer.ran_with is not None:
+                edited.append(f"{tool} ran with these arguments: {dumps(answer.ran_with)}")
             if not answer.ok:
-                return ServedCall(False, None, answer.text, answer.code)
+                return ServedCall(False, None, answer.text, answer.code, answer.ran_with)
             text = "\n\n".join(answer.sections) if tool == READ else answer.text
-            return _serve_text(text)
+            return replace(_serve_text(text), ran_with=answer.ran_with)
 
         def emit(name: str, data: Json) -> None:
             try:
