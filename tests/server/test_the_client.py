@@ -55,11 +55,11 @@ async def server(url: str) -> AsyncGenerator[RemoteServer]:
 OF_A_HARNESS = {"children", "event_order", "export_text", "submit", "submit_resume", "subscribed"}
 OF_A_CLIENT = {"approve", "approve_for", "forget"}
 DIFFERENT = {
-    "resume": {"any_bundle"},
+    "resume": {"any_bundle", "by"},
     "say": {"key"},
     "stream": {"key", "output_type"},
     "stream_text": {"key", "output_type"},
-    "stream_resume": {"any_bundle", "output_type"},
+    "stream_resume": {"any_bundle", "by", "output_type"},
 }
 """The parameters that a method has in only one of the two handles."""
 
