@@ -101,6 +101,12 @@ NEEDED = ("ag_ui", "fastapi", "jwt", "PIL", "python_multipart", "socketio", "uvi
 @click.option("--issuer", default="", metavar="URL", help="Accept JSON Web Tokens of this issuer.")
 @click.option("--audience", default="", help="The audience that these tokens must have.")
 @click.option(
+    "--client-id",
+    default="",
+    metavar="ID",
+    help="The id of the web page at the issuer, so that people sign in there.",
+)
+@click.option(
     "--jwks", default="", metavar="URL", help="The issuer's keys, if its configuration names none."
 )
 @click.option(
@@ -143,6 +149,7 @@ async def serve(
     keys: Path | None,
     issuer: str,
     audience: str,
+    client_id: str,
     jwks: str,
     production: bool,
     reload: bool,
@@ -160,7 +167,10 @@ async def serve(
     ways = _authenticators(keys, issuer, audience, jwks)
     if production and (not ways or os.environ.get(SCAN) != "1"):
         raise UsageError(f"--production needs --keys FILE or --issuer URL, and {SCAN}=1")
+    if client_id and not issuer:
+        raise UsageError("--client-id needs --issuer URL: the provider at which people sign in")
     settings = _make_settings(
+        login=(issuer, client_id),
         production=production,
         reload=reload,
         public_url=public_url,
@@ -222,6 +232,7 @@ def _authenticators(
 
 def _make_settings(
     *,
+    login: tuple[str, str],
     production: bool,
     reload: bool,
     public_url: str,
@@ -231,12 +242,16 @@ def _make_settings(
 ) -> ServerSettings:
     """Make the settings of a server from the options and environment variables.
 
+    `login` is the issuer, and the id of the web page there, which is empty if people do not sign in there.
+
     Raises:
         UsageError: `--retention` or `--quota` is malformed.
         AttachmentError: an environment variable of the limits of attachments is malformed.
     """
-    from loopline.server import DailyQuotas, Retention, ServerSettings
+    from loopline.server import DailyQuotas, PageLogin, Retention, ServerSettings
 
+    issuer, client_id = login
+    secret = os.environ.get("LOOPLINE_LOGIN_SECRET", "")
     caps = AttachmentCaps.with_environment(os.environ)
     try:
         return ServerSettings(
@@ -245,6 +260,9 @@ def _make_settings(
             caps=replace(caps, decode_images=True),
             signing_key=os.environ.get("LOOPLINE_SIGNING_KEY", "").encode(),
             webhook_secret=os.environ.get("LOOPLINE_WEBHOOK_SECRET", "").encode(),
+            login=PageLogin(issuer=issuer, client_id=client_id, secret=secret)
+            if client_id
+            else None,
             public_url=public_url,
             origins=origins,
             retention=Retention.parse(retention),

@@ -13,6 +13,7 @@ from loopline.server.principals import Unauthenticated as Unauthenticated
 from loopline.server.principals import add_key as add_key
 from loopline.server.principals import revoke_key as revoke_key
 from loopline.server.quotas import DailyQuotas as DailyQuotas
+from loopline.server.settings import PageLogin as PageLogin
 from loopline.server.settings import Retention as Retention
 from loopline.server.settings import ServerSettings as ServerSettings
 from loopline.server.token_users import ClaimNames as ClaimNames

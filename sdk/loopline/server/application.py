@@ -29,6 +29,7 @@ from loopline.server import (
     health_routes,
     openai_routes,
     page_files,
+    page_login,
     page_routes,
     resource_routes,
     vercel_routes,
@@ -133,6 +134,7 @@ def _assemble(host: BundleHost) -> FastAPI:
         served.include_router(routes.router, responses=PROBLEMS)
     served.include_router(openai_routes.router)
     served.include_router(page_files.router)
+    served.include_router(page_login.router)
     if settings.docs:
         served.include_router(description_routes.router)
     served.mount(SOCKETS, sockets.asgi())

@@ -62,6 +62,20 @@ class Retention:
         return forgotten
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageLogin:
+    """The OpenID provider at which people sign in on the web page.
+
+    `client_id` is the id of the page there, and `secret` its secret if the provider asks for one. The address to which the
+    provider returns is that of the page: the URL of the server with `/page/`.
+    """
+
+    issuer: str
+    client_id: str
+    secret: str = field(default="", repr=False)
+    scope: str = "openid"
+
+
 MB = 1024 * 1024
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\sA-Z]+")
 
@@ -83,7 +97,7 @@ class ServerSettings:
     With `isolated_only`, bundles that run programs without isolation are refused.
     `webhook_secret` signs webhooks; without it none is sent. Webhooks may reach public addresses and `webhook_networks`.
     Inactive conversations are forgotten by the `retention`. `quotas` limit the usage of users and tenants in a day. `caps`
-    limit attachments.
+    limit attachments. With `login` the web page signs people in at an OpenID provider, whose tokens the server must accept.
     """
 
     body_bytes: int = 36 * MB
@@ -105,6 +119,7 @@ class ServerSettings:
     retention: Retention = field(default_factory=Retention)
     stop_abandoned: bool = False
     docs: bool = True
+    login: PageLogin | None = None
     quotas: DailyQuotas = field(default_factory=DailyQuotas)
     caps: AttachmentCaps = field(default_factory=lambda: AttachmentCaps(decode_images=True))
 

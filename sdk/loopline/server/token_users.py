@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -158,30 +158,47 @@ class TokenUsers:
         try:
             async with httpx2.AsyncClient(timeout=FETCH_SECONDS, follow_redirects=False) as client:
                 url = self._jwks_url or await self._discover_url(client)
-                document = await _fetch_document(client, url)
+                document = await read_document(client, client.build_request("GET", url))
             self._keys = dict(_public_keys(document))
         except (httpx2.HTTPError, jwt.PyJWTError, ValueError) as error:
             raise Unauthenticated("the keys of the issuer cannot be fetched now") from error
 
     async def _discover_url(self, client: httpx2.AsyncClient) -> str:
         """Return the URL of the keys in the issuer's OpenID configuration."""
-        url = f"{self._issuer.rstrip('/')}/.well-known/openid-configuration"
-        match await _fetch_document(client, url):
-            case {"issuer": str(issuer), "jwks_uri": str(jwks_url)} if issuer == self._issuer:
+        match await fetch_configuration(client, self._issuer):
+            case {"jwks_uri": str(jwks_url)}:
                 return jwks_url
             case _:
-                raise Unauthenticated("the issuer's configuration names another issuer")
+                raise Unauthenticated("the issuer's configuration has no keys")
 
 
-async def _fetch_document(client: httpx2.AsyncClient, url: str) -> Json:
-    """Fetch a JSON document of at most `DOCUMENT_BYTES`.
+async def fetch_configuration(client: httpx2.AsyncClient, issuer: str) -> JsonObject:
+    """Fetch the OpenID configuration of an issuer.
+
+    Raises:
+        Unauthenticated: the configuration is too large, or is that of another issuer.
+        ValueError: the configuration is not valid JSON.
+        httpx2.HTTPError: it cannot be fetched.
+    """
+    url = f"{issuer.rstrip('/')}/.well-known/openid-configuration"
+    document = await read_document(client, client.build_request("GET", url))
+    if isinstance(document, dict) and document.get("issuer") == issuer:
+        return document
+    raise Unauthenticated("the issuer's configuration names another issuer")
+
+
+async def read_document(
+    client: httpx2.AsyncClient, request: httpx2.Request, auth: httpx2.Auth | None = None
+) -> Json:
+    """Send a request, and return the JSON document of the response, of at most `DOCUMENT_BYTES`.
 
     Raises:
         Unauthenticated: the document is too large.
         ValueError: the document is not valid JSON.
+        httpx2.HTTPError: there is no response, or it is an error.
     """
     data = b""
-    async with client.stream("GET", url) as response:
+    async with aclosing(await client.send(request, stream=True, auth=auth)) as response:
         response.raise_for_status()
         async for chunk in response.aiter_bytes():
             data += chunk

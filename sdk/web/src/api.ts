@@ -90,6 +90,11 @@ export async function post<T>(path: string, body: Json): Promise<T> {
   return (await response.json()) as T;
 }
 
+/** Return the parsed answer of a POST request without a body and without the key. */
+export async function postHeaders<T>(path: string, extra: Record<string, string>): Promise<T> {
+  return (await (await send(path, { method: "POST", headers: extra })).json()) as T;
+}
+
 /** Return the parsed answer of a POST request with a form. */
 export async function postForm<T>(path: string, form: FormData): Promise<T> {
   const response = await send(path, { method: "POST", headers: headers({}), body: form });

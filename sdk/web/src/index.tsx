@@ -2,12 +2,11 @@
 
 import { render } from "preact";
 import { useEffect } from "preact/hooks";
-import { useSignal } from "@preact/signals";
-import { saveKey } from "./api";
 import { fileConversation, isFile } from "./embedded";
+import { finishLogin } from "./login";
 import { openRef } from "./refs";
 import { linkTo, route, samePlace, VIEWS, type ViewName } from "./route";
-import { needsKey, refreshStored, stored, trouble, watchStored } from "./state";
+import { needsKey, stored, trouble, watchStored } from "./state";
 import type { Place } from "./types";
 import { BesideView } from "./views/beside";
 import { ChatView } from "./views/chat";
@@ -16,6 +15,7 @@ import { OverviewView } from "./views/overview";
 import { PromptView } from "./views/prompt";
 import { ReadingPanel } from "./views/reading";
 import { Sidebar } from "./views/sidebar";
+import { SignIn } from "./views/signin";
 import { chosenSeq, TimelineView } from "./views/timeline";
 import { TroubleNote } from "./views/trouble";
 import { WorkView } from "./views/work";
@@ -133,40 +133,9 @@ function Welcome() {
   );
 }
 
-function SignIn() {
-  const key = useSignal("");
-  return (
-    <main class="sign-in">
-      <form
-        onSubmit={(event) => {
-          event.preventDefault();
-          saveKey(key.value.trim());
-          void refreshStored();
-        }}
-      >
-        <h1>Loopline</h1>
-        <p>This server needs a key. It stays in this tab, and is forgotten when the tab closes.</p>
-        <input
-          type="password"
-          autocomplete="off"
-          aria-label="Key"
-          placeholder="Key or token"
-          value={key.value}
-          onInput={(event) => {
-            key.value = event.currentTarget.value;
-          }}
-        />
-        <button type="submit" class="primary">
-          Sign in
-        </button>
-      </form>
-    </main>
-  );
-}
-
 const root = document.getElementById("page");
 if (root) {
   root.textContent = "";
   render(<Page />, root);
-  watchStored();
+  void finishLogin().then(watchStored);
 }

@@ -2,6 +2,7 @@
 
 import { useSignal } from "@preact/signals";
 import { useRef } from "preact/hooks";
+import { savedKey, saveKey } from "../api";
 import { isFile } from "../embedded";
 import { day, quantity } from "../format";
 import { linkTo, route, samePlace } from "../route";
@@ -75,6 +76,18 @@ export function Sidebar() {
           }}
         </VirtualList>
       )}
+      {savedKey() ? (
+        <button
+          type="button"
+          class="quiet sign-out"
+          onClick={() => {
+            saveKey("");
+            location.reload();
+          }}
+        >
+          Sign out {answer.user}
+        </button>
+      ) : null}
     </>
   );
 }
