@@ -355,7 +355,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             embedder = embedders.of_memory(properties)
             memory = spaces.open_memory(log, self._store_file, self._clock, embedder)
             stack.push_async_callback(memory.close)
-            await spaces.finish_cut_off_forgetting(log, memory, self._store_file)
+            await spaces.finish_cut_off_forgetting(log, memory, self._store_place)
             space = await self._space(loaded, properties, embedders, stack)
             await bundles.call_load_hook(loaded)
             deps = await bundles.make_deps(loaded, stack) if self._deps is None else self._deps

@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, Self
+from typing import TYPE_CHECKING, Any, Generic, Self
 
 from typing_extensions import TypeVar
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from loopline.knowledge import Passage
     from loopline.store import SqlLog
     from loopline.store.blobs import BlobStore, FileBlobs
+    from loopline.store.database_log import DatabaseLog
+    from loopline.store.postgres_log import PostgresLog
     from loopline.store.s3_blobs import S3Blobs
 
 
@@ -138,6 +140,7 @@ def cache_folder(store_file: Path | None, name: str) -> Path:
 
 DEFAULT_STORE = "sqlite:///.loopline/loopline.db"
 MEMORY = "memory:"
+POSTGRES = ("postgresql://", "postgres://")
 LONGEST_NAME_BYTES = 200
 """File systems allow 255 bytes, and files next to the store have longer names."""
 _FOLDER = Path(".loopline")
@@ -145,14 +148,19 @@ _FOLDER = Path(".loopline")
 
 @dataclass(frozen=True, slots=True)
 class StorePlace:
-    """The URL and the file of a store; the file is None for a store in memory.
+    """The URL and the file of a store; the file is None for a store in memory or in PostgreSQL.
 
-    `blobs` is the URL of its blobs, "" if they are in a folder next to the file.
+    The URL may have a password. `blobs` is the URL of its blobs, "" if they are in a folder next to the file or in rows.
     """
 
     url: str
     file: Path | None
     blobs: str = ""
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Return whether the store ends with its process."""
+        return self.url == MEMORY
 
 
 def parse_store_url(url: str | None, blobs: str | None = None) -> StorePlace:
@@ -166,9 +174,14 @@ def parse_store_url(url: str | None, blobs: str | None = None) -> StorePlace:
     chosen_url = url or os.environ.get("LOOPLINE_STORE") or DEFAULT_STORE
     if chosen_url == MEMORY:
         return StorePlace(chosen_url, None)
+    if chosen_url.startswith(POSTGRES):
+        return StorePlace(chosen_url, None, blobs or os.environ.get("LOOPLINE_BLOBS", ""))
     if not chosen_url.startswith("sqlite:///") or chosen_url == "sqlite:///":
+        scheme, _, rest = chosen_url.partition("://")
+        shown = f"{scheme}://…" if "@" in rest else chosen_url  # it may have a password
         raise StoreError(
-            f"no store {chosen_url!r}: write sqlite:///relative.db, sqlite:////absolute.db or memory:"
+            f"no store {shown!r}: write sqlite:///relative.db, sqlite:////absolute.db, "
+            "postgresql://user:password@host/database or memory:"
         )
     path = Path(chosen_url.removeprefix("sqlite:///"))
     try:
@@ -200,10 +213,19 @@ async def open_log(
     Raises:
         StoreError: the store cannot be opened; the message has the reason.
     """
-    if where.file is None:
+    if where.is_in_memory:
         if read_only:
             raise StoreError("a store in memory is always empty: use a store in a file")
         return tl.MemoryLog(clock, limits)
+    if where.file is None:
+        postgres = await asyncio.to_thread(_import_postgres)
+        bucket = await asyncio.to_thread(open_bucket, where.blobs, clock) if where.blobs else None
+        in_postgres = await postgres.open(
+            where.url, clock=clock, read_only=read_only, blobs=bucket, limits=limits
+        )
+        if collects and not read_only:
+            in_postgres.collect_daily()
+        return in_postgres
     log, _ = await asyncio.to_thread(import_disk_store)
     if where.url == DEFAULT_STORE and not read_only:
         await asyncio.to_thread(_make_default_folder)
@@ -249,6 +271,27 @@ def import_disk_store() -> tuple[type[SqlLog], type[FileBlobs]]:
     from loopline.store.blobs import FileBlobs
 
     return SqlLog, FileBlobs
+
+
+def _import_postgres() -> type[PostgresLog]:
+    """Import and return the class of stores in PostgreSQL.
+
+    Raises:
+        StoreError: the driver is not installed.
+    """
+    try:
+        from loopline.store.postgres_log import PostgresLog
+    except ImportError as error:
+        raise StoreError(
+            f"a store in PostgreSQL: {error}: pip install 'loopline[postgres]'"
+        ) from error
+    return PostgresLog
+
+
+def _import_database_log() -> type[DatabaseLog[Any]]:
+    from loopline.store.database_log import DatabaseLog
+
+    return DatabaseLog
 
 
 def _make_default_folder() -> None:
@@ -345,8 +388,8 @@ class OpenedStore:
             StoreError: the store is in memory.
         """
         log = self.log
-        log_type, _ = await asyncio.to_thread(import_disk_store)
-        if not isinstance(log, log_type):
+        database_log = await asyncio.to_thread(_import_database_log)
+        if not isinstance(log, database_log):
             raise StoreError("a store in memory cannot be audited: use a store in a file")
         return await log.audit(heads or {}, only)
 

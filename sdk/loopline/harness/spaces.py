@@ -313,14 +313,14 @@ async def finish_forgetting(log: TimelineLog, memory: ConversationMemory) -> Non
 
 
 async def finish_cut_off_forgetting(
-    log: TimelineLog, memory: ConversationMemory, store_file: Path | None
+    log: TimelineLog, memory: ConversationMemory, place: read_only_store.StorePlace
 ) -> None:
     """Finish the removal of forgotten conversations that a killed process left unfinished; log a failure.
 
-    A store in memory (`store_file` None) does not need this.
+    A store in memory does not need this.
     """
     try:
-        if store_file is not None:
+        if not place.is_in_memory:
             await finish_forgetting(log, memory)
     except StoreError as error:
         logger.warning("forgotten conversations are not removed completely: %s", error)

@@ -253,7 +253,7 @@ class Store(OpenedStore, ConversationHost):
         await super().__aenter__()
         if not self._read_only:
             async with self._memory() as memory:
-                await finish_cut_off_forgetting(self.log, memory, self._store_place.file)
+                await finish_cut_off_forgetting(self.log, memory, self._store_place)
         return self
 
     def _conversation(self, conversation: timeline.ConversationKey) -> Conversation:
@@ -352,5 +352,8 @@ class Store(OpenedStore, ConversationHost):
         copy = Path(target)
         log_type, blobs = await asyncio.to_thread(import_disk_store)
         if not isinstance(log, log_type):
-            raise StoreError("a store in memory cannot be backed up: use a store in a file")
+            where = "in memory" if self._store_place.is_in_memory else "in PostgreSQL"
+            raise StoreError(
+                f"a store {where} is not backed up with this command: use a store in a file, or pg_dump"
+            )
         await log.backup(copy, blobs.for_store(copy))

@@ -1,8 +1,8 @@
 """The tables of the store, and every SQL statement, as SQLAlchemy Core constructs that a dialect compiles.
 
-They are compiled into the module `statements`, which the store imports, because importing SQLAlchemy takes longer than
-reading a conversation. `json_each`, which turns a JSON array into rows, is the only function here that is specific to
-SQLite.
+They are compiled for SQLite into the module `statements` and for PostgreSQL into `postgres_statements`, which the stores
+import, because importing SQLAlchemy takes longer than reading a conversation. What the two databases write differently is
+in the constructs `_JsonValues`, `_Number` and `_Bytes`, and in the types `_INTEGER` and `_TEXT`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import (
+    BigInteger,
     CheckConstraint,
     Column,
     ColumnElement,
@@ -34,12 +35,67 @@ from sqlalchemy import (
     select,
     union_all,
 )
+from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.schema import CreateIndex, CreateTable
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.elements import UnaryExpression
+from sqlalchemy.sql.functions import GenericFunction
+from sqlalchemy.types import TypeEngine
 
 tables: MetaData = MetaData()
 
+_POSTGRES = "postgresql"
+# A time in milliseconds does not fit the 4 bytes of PostgreSQL's INTEGER, and its TEXT is otherwise sorted by the
+# language of the database.
+_INTEGER: TypeEngine[int] = Integer().with_variant(BigInteger(), _POSTGRES)
+_TEXT: TypeEngine[str] = Text().with_variant(Text(collation="C"), _POSTGRES)
 
-def _make_columns(kind: type[Integer | Text], *names: str) -> list[Column[Any]]:
+
+class _JsonValues(GenericFunction[Any]):
+    """The function that turns a JSON array into rows with the column `value`."""
+
+    name = "json_each"
+    inherit_cache = True
+
+
+@compiles(_JsonValues, _POSTGRES)
+def _compile_json_values(function: _JsonValues, compiler: SQLCompiler, **options: Any) -> str:
+    return f"json_array_elements_text({compiler.process(function.clauses, **options)}::json)"
+
+
+class _Number(UnaryExpression[int]):
+    """A value of a JSON array as a number, which PostgreSQL has as text."""
+
+    inherit_cache = True
+
+
+@compiles(_Number)
+def _compile_number(number: _Number, compiler: SQLCompiler, **options: Any) -> str:
+    return str(compiler.process(number.element, **options))
+
+
+@compiles(_Number, _POSTGRES)
+def _compile_postgres_number(number: _Number, compiler: SQLCompiler, **options: Any) -> str:
+    return f"CAST({compiler.process(number.element, **options)} AS BIGINT)"
+
+
+class _Bytes(UnaryExpression[bytes]):
+    """A stored text as bytes in UTF-8."""
+
+    inherit_cache = True
+
+
+@compiles(_Bytes)
+def _compile_bytes(text: _Bytes, compiler: SQLCompiler, **options: Any) -> str:
+    return f"CAST({compiler.process(text.element, **options)} AS BLOB)"
+
+
+@compiles(_Bytes, _POSTGRES)
+def _compile_postgres_bytes(text: _Bytes, compiler: SQLCompiler, **options: Any) -> str:
+    return f"convert_to({compiler.process(text.element, **options)}, 'UTF8')"
+
+
+def _make_columns(kind: TypeEngine[Any], *names: str) -> list[Column[Any]]:
     """Return columns of that type that cannot be null."""
     return [Column(name, kind, nullable=False) for name in names]
 
@@ -47,18 +103,18 @@ def _make_columns(kind: type[Integer | Text], *names: str) -> list[Column[Any]]:
 meta: Table = Table(
     "meta",
     tables,
-    Column("key", Text, primary_key=True),
-    *_make_columns(Text, "value"),
+    Column("key", _TEXT, primary_key=True),
+    *_make_columns(_TEXT, "value"),
 )
 
 conversations: Table = Table(
     "conversations",
     tables,
-    Column("id", Integer, primary_key=True),
-    *_make_columns(Text, "tenant", "project", "user", "name"),
-    Column("uid", Text, nullable=False, unique=True),
-    *_make_columns(Text, "title"),
-    *_make_columns(Integer, "turns", "term", "started_at"),
+    Column("id", _INTEGER, primary_key=True),
+    *_make_columns(_TEXT, "tenant", "project", "user", "name"),
+    Column("uid", _TEXT, nullable=False, unique=True),
+    *_make_columns(_TEXT, "title"),
+    *_make_columns(_INTEGER, "turns", "term", "started_at"),
     UniqueConstraint("tenant", "project", "user", "name"),
     CheckConstraint("id > 0"),
 )
@@ -69,27 +125,32 @@ conversations: Table = Table(
 blocks: Table = Table(
     "blocks",
     tables,
-    Column("id", Integer, primary_key=True),
-    Column("conversation", Integer, ForeignKey("conversations.id"), nullable=False),
-    *_make_columns(Integer, "seq", "turn", "round", "n", "ts", "term"),
-    *_make_columns(Text, "type"),
-    *_make_columns(Integer, "version"),
-    *_make_columns(Text, "body"),
-    Column("blob", Text),
+    Column("id", _INTEGER, primary_key=True),
+    Column("conversation", _INTEGER, ForeignKey("conversations.id"), nullable=False),
+    *_make_columns(_INTEGER, "seq", "turn", "round", "n", "ts", "term"),
+    *_make_columns(_TEXT, "type"),
+    *_make_columns(_INTEGER, "version"),
+    *_make_columns(_TEXT, "body"),
+    Column("blob", _TEXT),
     Column("digest", LargeBinary),
-    Column("bytes", Integer),
+    Column("bytes", _INTEGER),
     UniqueConstraint("conversation", "seq"),
     CheckConstraint("id > 0"),
 )
 Index("blocks_by_turn", blocks.c.conversation, blocks.c.turn)
-Index("blocks_by_blob", blocks.c.blob, sqlite_where=blocks.c.blob.is_not(None))
+Index(
+    "blocks_by_blob",
+    blocks.c.blob,
+    sqlite_where=blocks.c.blob.is_not(None),
+    postgresql_where=blocks.c.blob.is_not(None),
+)
 
 appends: Table = Table(
     "appends",
     tables,
-    Column("conversation", Integer, ForeignKey("conversations.id"), primary_key=True),
-    Column("key", Text, primary_key=True),
-    *_make_columns(Integer, "last_seq"),
+    Column("conversation", _INTEGER, ForeignKey("conversations.id"), primary_key=True),
+    Column("key", _TEXT, primary_key=True),
+    *_make_columns(_INTEGER, "last_seq"),
     sqlite_with_rowid=False,
 )
 
@@ -97,10 +158,10 @@ appends: Table = Table(
 segments: Table = Table(
     "segments",
     tables,
-    Column("conversation", Integer, ForeignKey("conversations.id"), primary_key=True),
-    Column("last", Integer, primary_key=True),
-    *_make_columns(Integer, "first"),
-    Column("owner", Integer, ForeignKey("conversations.id"), nullable=False),
+    Column("conversation", _INTEGER, ForeignKey("conversations.id"), primary_key=True),
+    Column("last", _INTEGER, primary_key=True),
+    *_make_columns(_INTEGER, "first"),
+    Column("owner", _INTEGER, ForeignKey("conversations.id"), nullable=False),
     sqlite_with_rowid=False,
 )
 Index("segments_by_owner", segments.c.owner)
@@ -108,21 +169,21 @@ Index("segments_by_owner", segments.c.owner)
 tombstones: Table = Table(
     "tombstones",
     tables,
-    Column("conversation", Integer, ForeignKey("conversations.id"), primary_key=True),
-    *_make_columns(Integer, "at"),
+    Column("conversation", _INTEGER, ForeignKey("conversations.id"), primary_key=True),
+    *_make_columns(_INTEGER, "at"),
 )
 
 # The blobs of forgotten conversations that have not been removed yet.
-purges: Table = Table("purges", tables, Column("blob", Text, primary_key=True))
+purges: Table = Table("purges", tables, Column("blob", _TEXT, primary_key=True))
 
 # The leases of runners. `ends` is in milliseconds since the boot of the machine.
 leases: Table = Table(
     "leases",
     tables,
-    Column("conversation", Integer, ForeignKey("conversations.id"), primary_key=True),
-    *_make_columns(Integer, "generation"),
-    *_make_columns(Text, "boot"),
-    *_make_columns(Integer, "ends"),
+    Column("conversation", _INTEGER, ForeignKey("conversations.id"), primary_key=True),
+    *_make_columns(_INTEGER, "generation"),
+    *_make_columns(_TEXT, "boot"),
+    *_make_columns(_INTEGER, "ends"),
 )
 
 
@@ -133,7 +194,7 @@ Query = Select[*tuple[Any, ...]]
 
 def _select_listed(name: str) -> Query:
     """Return a query for the numbers in the parameter with that name, a JSON array."""
-    return select(func.json_each(bindparam(name)).table_valued("value").c.value)
+    return select(_Number(_JsonValues(bindparam(name)).table_valued("value").c.value))
 
 
 SELECT_META = select(meta.c.value).where(meta.c.key == bindparam("key"))
@@ -268,7 +329,7 @@ _POSITION = (
     blocks.c.ts,
     blocks.c.term,
 )
-_BODY_BYTES = cast(blocks.c.body, LargeBinary).label("body")
+_BODY_BYTES = _Bytes(blocks.c.body).label("body")
 """The stored text as bytes: the digest and the decoder use the bytes, which saves creating a string."""
 _IS_OWN_AFTER = and_(blocks.c.conversation == bindparam("owner"), blocks.c.seq > bindparam("after"))
 _IS_IN_PART = and_(_IS_OWN_AFTER, blocks.c.seq <= bindparam("until"))
@@ -284,18 +345,18 @@ _IS_AT_POSITION = and_(
 
 # The types in the parameter `types`, a JSON array, with the range of names of their subtypes: names are compared by
 # code points, and `/` follows `.`.
-_listed_types = func.json_each(bindparam("types")).table_valued("value").c.value
+_listed_types = _JsonValues(bindparam("types")).table_valued("value").c.value
 _types = (
     select(
-        cast(_listed_types, Text).label("name"),
-        cast(_listed_types, Text).concat(".").label("first"),
-        cast(_listed_types, Text).concat("/").label("last"),
+        cast(_listed_types, _TEXT).label("name"),
+        cast(_listed_types, _TEXT).concat(".").label("first"),
+        cast(_listed_types, _TEXT).concat("/").label("last"),
     )
     .cte("types")
     .prefix_with("MATERIALIZED")
 )
 _HAS_TYPE = or_(
-    bindparam("types", type_=Text).is_(None),
+    bindparam("types", type_=_TEXT).is_(None),
     exists().where(
         or_(
             blocks.c.type == _types.c.name,
@@ -324,19 +385,19 @@ _last_exit_turn = (
     .scalar_subquery()
 )
 _WAS_ACTIVE = (
-    or_(bindparam("after", type_=Integer).is_(None), blocks.c.ts > bindparam("after")),
-    or_(bindparam("before", type_=Integer).is_(None), blocks.c.ts < bindparam("before")),
+    or_(bindparam("after", type_=_INTEGER).is_(None), blocks.c.ts > bindparam("after")),
+    or_(bindparam("before", type_=_INTEGER).is_(None), blocks.c.ts < bindparam("before")),
 )
 
 
 def _matches_parameter(column: Column[Any]) -> ColumnElement[bool]:
     """Return the condition that the column equals the parameter with its name; null matches every value."""
-    return or_(bindparam(column.name, type_=Text).is_(None), column == bindparam(column.name))
+    return or_(bindparam(column.name, type_=_TEXT).is_(None), column == bindparam(column.name))
 
 
 _selected = select(
     *_POSITION, blocks.c.type, blocks.c.version, _BODY_BYTES, blocks.c.blob, blocks.c.digest
-).limit(bindparam("limit"))
+).limit(bindparam("limit", type_=_INTEGER))
 _in_part = _selected.where(_IS_IN_PART)
 _typed = _in_part.where(_HAS_TYPE)
 SELECT_SEGMENTS = (
@@ -349,7 +410,7 @@ SELECT_BLOCKS = _in_part.order_by(blocks.c.seq)
 SELECT_BLOCKS_OF_TYPES = _typed.order_by(blocks.c.seq)
 SELECT_BLOCKS_OF_TURN = _typed.where(_IS_IN_TURN).order_by(blocks.c.seq)
 SELECT_BLOCKS_FROM_END = _typed.where(
-    or_(bindparam("turn", type_=Integer).is_(None), _IS_IN_TURN)
+    or_(bindparam("turn", type_=_INTEGER).is_(None), _IS_IN_TURN)
 ).order_by(blocks.c.seq.desc())
 SELECT_BLOCKS_AT = _selected.where(_IS_AT_POSITION).order_by(blocks.c.seq)
 _summaries = select(
@@ -365,7 +426,7 @@ _summaries = select(
 _listed_summaries = _summaries.where(~_IS_CHILD).order_by(blocks.c.ts.desc(), blocks.c.id.desc())
 SELECT_SUMMARY = _summaries.where(_IS_NAMED)
 SELECT_SUMMARIES = _listed_summaries.where(*map(_matches_parameter, _KEY[:3]), *_WAS_ACTIVE).limit(
-    bindparam("limit")
+    bindparam("limit", type_=_INTEGER)
 )
 SELECT_UNFINISHED = _listed_summaries.where(
     conversations.c.id.in_(select(leases.c.conversation)),
@@ -401,9 +462,9 @@ _first_own_seq = (
 SELECT_SHOWN = union_all(
     _inherited.where(segments.c.first <= bindparam("seq")),
     select(
-        literal(0, Integer).label("owner"),
+        literal(0, _INTEGER).label("owner"),
         _first_own_seq.label("first"),
-        bindparam("seq", type_=Integer).label("last"),
+        bindparam("seq", type_=_INTEGER).label("last"),
     ).where(_first_own_seq <= bindparam("seq")),
 )
 INSERT_SEGMENT = segments.insert()
@@ -467,7 +528,7 @@ DELETE_PURGES = purges.delete()
 # A forgotten conversation is listed in `meta` until its traces outside of the store are removed too.
 SELECT_FORGETTING: Query = (
     select(*_KEY)
-    .select_from(meta.join(conversations, conversations.c.id == cast(meta.c.value, Integer)))
+    .select_from(meta.join(conversations, conversations.c.id == cast(meta.c.value, _INTEGER)))
     .where(meta.c.key > bindparam("first"), meta.c.key < bindparam("last"))
     .order_by(conversations.c.id)
 )
@@ -485,14 +546,14 @@ SELECT_LINKS: Query = (
         blocks.c.id,
         *_POSITION,
         blocks.c.version,
-        cast(blocks.c.type, LargeBinary).label("type"),
+        _Bytes(blocks.c.type).label("type"),
         _BODY_BYTES,
         blocks.c.blob,
         blocks.c.digest,
     )
     .where(_IS_OWN_AFTER)
     .order_by(blocks.c.seq)
-    .limit(bindparam("limit"))
+    .limit(bindparam("limit", type_=_INTEGER))
 )
 
 # The tables in the order in which they are created, each with its indexes.

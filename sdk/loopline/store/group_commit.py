@@ -11,8 +11,9 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from loopline.errors import LooplineError, StoreError
+from loopline.store.database import Connection
 from loopline.store.rows import AppendRequest
-from loopline.store.sqlite import RETRY_SECONDS, Connection
+from loopline.store.sqlite import RETRY_SECONDS
 from loopline.store.store_threads import JobOutcome, LogSync, WriterThread
 from loopline.store.store_writer import StoreWriter
 from loopline.tasks import finish, wait_until_done
@@ -30,7 +31,7 @@ PATIENCE_SECONDS = 0.05
 
 
 @dataclass(slots=True, eq=False)
-class _PendingWrite(Generic[T]):
+class PendingWrite(Generic[T]):
     """A write with its result or its refusal.
 
     `outcome` is the future of a caller that waits, and `finished` says whether the outcome is known. A write is `quick`
@@ -52,6 +53,11 @@ class _PendingWrite(Generic[T]):
             self.results.append(self.work(connection))
         except LooplineError as refusal:
             self.refusal = refusal
+
+    def reset(self) -> None:
+        """Forget the outcome of an attempt that was rolled back."""
+        self.results.clear()
+        self.refusal = None
 
     def result(self) -> T:
         """Return the result, or raise the refusal as a LooplineError."""
@@ -97,7 +103,7 @@ class GroupCommit:
     sync: LogSync
     _newest: ConversationKey | None = None
     _newest_at: float = 0.0
-    _queue: deque[_PendingWrite[Any]] = field(default_factory=deque[_PendingWrite[Any]])
+    _queue: deque[PendingWrite[Any]] = field(default_factory=deque[PendingWrite[Any]])
     _next: asyncio.Handle | None = None
     _patient_until: float = 0.0
     _busy: asyncio.Future[None] | None = None
@@ -130,9 +136,7 @@ class GroupCommit:
         """
         if survives_power_loss:
             self.sync.check()
-        pending: _PendingWrite[T] = _PendingWrite(
-            conversation, work, survives_power_loss, quick, []
-        )
+        pending: PendingWrite[T] = PendingWrite(conversation, work, survives_power_loss, quick, [])
         is_alone = self._is_alone(conversation)
         if quick and is_alone and self._commit_at_once([pending]):
             if survives_power_loss and pending.refusal is None:
@@ -206,7 +210,7 @@ class GroupCommit:
         is_alone = newest == conversation or now - newest_at > TOGETHER_SECONDS
         return is_alone and self._busy is None and not self._queue
 
-    def _commit_at_once(self, batch: Sequence[_PendingWrite[Any]]) -> bool:
+    def _commit_at_once(self, batch: Sequence[PendingWrite[Any]]) -> bool:
         """Commit quick writes on the event loop if the thread is idle and the lock is free; return whether it did.
 
         Raises:
@@ -239,9 +243,9 @@ class GroupCommit:
             by_thread = partial(self.thread.transact, partial(self.writer.write, batch=batch))
             self.thread.submit(by_thread, partial(self._finish, batch, self._busy))
 
-    def _next_batch(self) -> Sequence[_PendingWrite[Any]]:
+    def _next_batch(self) -> Sequence[PendingWrite[Any]]:
         """Take the next writes from the queue; refuse writes that must survive a power loss if the log cannot be synced."""
-        batch: list[_PendingWrite[Any]] = []
+        batch: list[PendingWrite[Any]] = []
         while self._queue and len(batch) < GROUP_LIMIT:
             pending = self._queue.popleft()
             try:
@@ -253,7 +257,7 @@ class GroupCommit:
                 batch.append(pending)
         return batch
 
-    def _is_patient(self, batch: Sequence[_PendingWrite[Any]]) -> bool:
+    def _is_patient(self, batch: Sequence[PendingWrite[Any]]) -> bool:
         """Return whether the event loop should retry soon, because another process is writing."""
         if not (_is_quick(batch) and self.thread.is_idle):
             return False
@@ -263,7 +267,7 @@ class GroupCommit:
 
     def _finish(
         self,
-        batch: Sequence[_PendingWrite[Any]],
+        batch: Sequence[PendingWrite[Any]],
         done: asyncio.Future[None],
         commit: JobOutcome[None],
     ) -> None:
@@ -274,9 +278,9 @@ class GroupCommit:
         if self._queue:
             self._commit_next()
 
-    def _tell(self, batch: Sequence[_PendingWrite[Any]], failure: BaseException | None) -> None:
+    def _tell(self, batch: Sequence[PendingWrite[Any]], failure: BaseException | None) -> None:
         """Resolve the callers' futures; for writes that must survive a power loss after a sync."""
-        synced: list[_PendingWrite[Any]] = []
+        synced: list[PendingWrite[Any]] = []
         for pending in batch:
             if failure is None and pending.survives_power_loss and pending.refusal is None:
                 synced.append(pending)
@@ -286,10 +290,10 @@ class GroupCommit:
             self.sync.begin().add_done_callback(partial(_tell_synced, synced))
 
 
-def _is_quick(batch: Sequence[_PendingWrite[Any]]) -> bool:
+def _is_quick(batch: Sequence[PendingWrite[Any]]) -> bool:
     return all(pending.quick for pending in batch)
 
 
-def _tell_synced(batch: Sequence[_PendingWrite[Any]], disk: asyncio.Future[None]) -> None:
+def _tell_synced(batch: Sequence[PendingWrite[Any]], disk: asyncio.Future[None]) -> None:
     for pending in batch:
         pending.finish(disk.exception())

@@ -20,7 +20,7 @@ from loopline.errors import StoreError
 from loopline.models import dumps
 from loopline.store import statements
 from loopline.store.blobs import LARGE_BYTES, BlobStore
-from loopline.store.sqlite import Connection, execute
+from loopline.store.database import Connection, execute
 from loopline.timeline import Block, Body, ConversationKey, ConversationSummary, Entry
 from loopline.timeline.chain import (
     EPOCH,
@@ -66,7 +66,7 @@ VERSION_KEY = "schema_version"
 _Rows = Sequence[tuple[int, int, int, int, int, int, str, int, bytes, str | None, bytes]]
 """Rows with the columns of `SELECT_BLOCKS`."""
 _LAST_SEQ = 2**62
-_NO_LIMIT = -1
+_NO_LIMIT = _LAST_SEQ
 _LINKS_PER_QUERY = 1_000
 _Part = tuple[int, int, int]
 """A segment of blocks: the id of the conversation's row, the seq before the first block, and the last seq."""
@@ -277,7 +277,8 @@ class LeaseOwner:
 class StoreReader:
     """Reads the blocks, summaries, leases and digests of a store."""
 
-    def __init__(self, path: Path, blobs: BlobStore | None) -> None:
+    def __init__(self, path: Path | str, blobs: BlobStore | None) -> None:
+        """Prepare to read; errors name the store by `path`."""
         self._path = path
         self._blobs = blobs
 
@@ -414,7 +415,7 @@ def bundle_versions(connection: Connection, bundle: str) -> Sequence[str]:
     return () if row is None else decode_json(row[0], type=tuple[str, ...])
 
 
-def schema_version(connection: Connection, path: Path) -> int:
+def schema_version(connection: Connection, path: Path | str) -> int:
     """Return the version of the store's schema.
 
     Raises:

@@ -8,7 +8,7 @@ import re
 import sqlite3
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 from io import FileIO
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from loopline.errors import StoreBusy, StoreError, StoreFailed, StoreFull
+from loopline.store import database
 
 T = TypeVar("T")
 
@@ -38,7 +39,6 @@ DATABASE_ERRORS = (sqlite3.Error, OSError, UnicodeDecodeError)
 
 Connection = sqlite3.Connection
 
-_NO_PARAMETERS: Mapping[str, Any] = {}
 _PARAMETER = re.compile(r":(\w+)")
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _NO_ROOM_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -58,18 +58,6 @@ _ADVICE = {
 }
 
 
-def execute(
-    connection: Connection, statement: str, parameters: Mapping[str, Any] = _NO_PARAMETERS
-) -> sqlite3.Cursor:
-    """Run the statement and return its rows."""
-    return connection.execute(statement, parameters)
-
-
-def execute_many(connection: Connection, statement: str, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Run the statement once for each row of parameters."""
-    connection.executemany(statement, rows)
-
-
 @lru_cache(maxsize=256)
 def _insertion(statement: str, rows: int) -> str:
     """Return the INSERT statement for that number of rows, with `?` as parameters."""
@@ -78,7 +66,9 @@ def _insertion(statement: str, rows: int) -> str:
     return f"{columns} VALUES {', '.join([row] * rows)}"
 
 
-def insert(connection: Connection, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
+def insert(
+    connection: database.Connection, statement: str, rows: Sequence[tuple[Any, ...]]
+) -> None:
     """Insert the rows, each a tuple of the statement's values in order, with few statements.
 
     The driver releases the GIL for each statement and each row of `executemany`. A busy event loop may then keep the GIL
@@ -101,7 +91,7 @@ def set_patience(connection: Connection, seconds: float) -> float:
     return before / 1000
 
 
-def data_version(connection: Connection) -> int:
+def data_version(connection: database.Connection) -> int:
     """Return a number that changes when another connection has written to the file."""
     version: int = connection.execute("PRAGMA data_version").fetchone()[0]
     return version

@@ -10,6 +10,7 @@ from pathlib import Path
 from loopline.errors import StoreError, StoreVersion
 from loopline.store import sqlite, statements
 from loopline.store.blobs import BlobStore, sync_path
+from loopline.store.database import Connection, execute
 from loopline.store.rows import SCHEMA_VERSION, VERSION_KEY, read_version, schema_version
 
 _FORGOTTEN = "EXISTS (SELECT 1 FROM tombstones WHERE conversation = {})"
@@ -96,14 +97,12 @@ def create(connection: sqlite.Connection) -> None:
     """Create the tables and triggers in an empty database."""
     for table in statements.CREATE_TABLES.values():
         for statement in table:
-            sqlite.execute(connection, statement)
+            execute(connection, statement)
     for name, (event, condition, reason) in _TRIGGERS.items():
         when = f"WHEN {condition}" if condition else ""
         refuse = f"SELECT RAISE(ABORT, 'append-only: {reason}');"
         connection.execute(f"CREATE TRIGGER {name} BEFORE {event} {when} BEGIN {refuse} END")
-    sqlite.execute(
-        connection, statements.INSERT_META, {"key": VERSION_KEY, "value": str(SCHEMA_VERSION)}
-    )
+    execute(connection, statements.INSERT_META, {"key": VERSION_KEY, "value": str(SCHEMA_VERSION)})
 
 
 def is_empty(connection: sqlite.Connection, path: Path) -> bool:
@@ -127,13 +126,21 @@ def is_empty(connection: sqlite.Connection, path: Path) -> bool:
     return False
 
 
-def check_writable(connection: sqlite.Connection, path: Path) -> None:
+def check_writable(connection: Connection, path: Path | str) -> None:
     """Check that this version of Loopline knows the schema of the store.
 
     Raises:
         StoreVersion: a newer version of Loopline has written the store.
     """
-    version = schema_version(connection, path)
+    check_version(schema_version(connection, path), path)
+
+
+def check_version(version: int, path: Path | str) -> None:
+    """Check that this version of Loopline knows that version of the schema.
+
+    Raises:
+        StoreVersion: a newer version of Loopline has written the store.
+    """
     if version > SCHEMA_VERSION:
         raise StoreVersion(
             f"{path} was written by a newer loopline (schema {version}, here {SCHEMA_VERSION}): "
@@ -298,6 +305,6 @@ def _read_referenced_blobs(path: Path) -> set[str]:
         pool.close()
 
 
-def find_referenced_blobs(connection: sqlite.Connection) -> set[str]:
+def find_referenced_blobs(connection: Connection) -> set[str]:
     """Return the names of all blobs that rows of the store reference."""
-    return {name for (name,) in sqlite.execute(connection, statements.SELECT_REFERENCED_BLOBS)}
+    return {name for (name,) in execute(connection, statements.SELECT_REFERENCED_BLOBS)}

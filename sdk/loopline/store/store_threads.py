@@ -163,7 +163,7 @@ class JobThread:
     It uses a queue instead of an executor, whose futures take as long as a small transaction.
     """
 
-    def __init__(self, path: Path, name: str) -> None:
+    def __init__(self, path: Path | str, name: str) -> None:
         """Prepare the thread, which starts with its first job; `path` is named in errors."""
         self._path = path
         self._name = name
@@ -346,6 +346,7 @@ class WriterThread(JobThread):
         `file` is the id of the store's file when it was opened.
         """
         super().__init__(path, "loopline-write")
+        self._store = path
         self._pool = pool
         self._on_rollback = on_rollback
         self._in_use = Lock()
@@ -487,7 +488,7 @@ class WriterThread(JobThread):
         """
         self._on_rollback()
         # Explained first: closing the last connection removes the log, whose size tells why it cannot grow.
-        explained = store_error(self._path, error) if isinstance(error, DATABASE_ERRORS) else None
+        explained = store_error(self._store, error) if isinstance(error, DATABASE_ERRORS) else None
         self._disconnect()
         if explained is not None:
             raise explained from error
@@ -520,9 +521,9 @@ class WriterThread(JobThread):
         Raises:
             StoreError: the file was removed or replaced.
         """
-        if file_id(self._path) != self._file:
+        if file_id(self._store) != self._file:
             raise StoreError(
-                f"{self._path} was replaced while it was open, so nothing was stored: "
+                f"{self._store} was replaced while it was open, so nothing was stored: "
                 "open the store again"
             )
 

@@ -7,7 +7,7 @@ anything, so that several appends can share a transaction.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -18,6 +18,7 @@ from loopline.errors import ConflictError
 from loopline.models import dumps
 from loopline.store import statements
 from loopline.store.blobs import BlobStore
+from loopline.store.database import Connection, execute, execute_many
 from loopline.store.rows import (
     SCHEMA_VERSION,
     AppendRequest,
@@ -35,7 +36,7 @@ from loopline.store.rows import (
     schema_version,
     versions_key,
 )
-from loopline.store.sqlite import Connection, data_version, execute, execute_many, insert
+from loopline.store.sqlite import data_version, insert
 from loopline.store.store_file import check_writable
 from loopline.timeline import (
     NEW_TURN,
@@ -114,6 +115,11 @@ class ConversationStates:
         """Drop all states, so that they are read again."""
         self._cached.clear()
         self.version = None
+
+    def find_id(self, conversation: ConversationKey) -> int | None:
+        """Return the id of the conversation's row, None if it is not cached or has no row."""
+        state = self._cached.get(conversation)
+        return None if state is None else state.id
 
     def drop(self, conversation: ConversationKey) -> None:
         """Drop the state of a conversation, so that it is read again."""
@@ -198,6 +204,9 @@ _DAY = timedelta(days=1) // timedelta(milliseconds=1)
 
 _Parameters = dict[str, int | str]
 
+InsertRows = Callable[[Connection, str, Sequence[tuple[Any, ...]]], None]
+"""A function that inserts rows, each a tuple of the statement's values in order."""
+
 TypeCounts = dict[int, Counter[str]]
 """The number of blocks of each type, by turn."""
 
@@ -206,6 +215,7 @@ TypeCounts = dict[int, Counter[str]]
 class _PendingRows:
     """Rows of accepted appends that are not written yet, so that a batch needs few statements."""
 
+    insert: InsertRows
     blocks: list[BlockRow] = field(default_factory=list[BlockRow])
     starts: list[_Parameters] = field(default_factory=list[_Parameters])
     turns: list[_Parameters] = field(default_factory=list[_Parameters])
@@ -213,7 +223,7 @@ class _PendingRows:
 
     def write(self, connection: Connection) -> None:
         if self.blocks:
-            insert(connection, statements.INSERT_BLOCK, self.blocks)
+            self.insert(connection, statements.INSERT_BLOCK, self.blocks)
             self.blocks.clear()
         for statement, rows in (
             (statements.UPDATE_START, self.starts),
@@ -316,24 +326,27 @@ class StoreWriter:
 
     def __init__(
         self,
-        path: Path,
+        path: Path | str,
         clock: Clock,
         blobs: BlobStore | None,
         limits: ConversationLimits = DEFAULT_LIMITS,
+        insert_rows: InsertRows = insert,
     ) -> None:
+        """Prepare to write; errors name the store by `path`."""
         self._path = path
         self._clock = clock
         self._blobs = blobs
         self._limits = limits
         self._reader = StoreReader(path, blobs)
         self._ordinals = _Ordinals()
-        self._pending = _PendingRows()
+        self._insert = insert_rows
+        self._pending = _PendingRows(insert_rows)
         self.states: ConversationStates = ConversationStates()
 
     def clear_cache(self) -> None:
         """Drop everything that was cached in transactions that were rolled back."""
         self._ordinals.clear()
-        self._pending = _PendingRows()
+        self._pending = _PendingRows(self._insert)
         self.states.clear()
 
     def write(self, connection: Connection, batch: Sequence[Write]) -> None:
@@ -386,7 +399,7 @@ class StoreWriter:
         self, connection: Connection, conversation: ConversationKey, fork: ConversationKey, seq: int
     ) -> None:
         """Create the fork with the conversation's blocks up to `seq`, and repeat marks of imports after it."""
-        self._refresh(connection)
+        self._refresh(connection, [conversation, fork])
         parent = self.states.current(connection, conversation)
         state = self.states.current(connection, fork)
         check_not_forgotten(conversation, parent.forgotten)
@@ -419,11 +432,11 @@ class StoreWriter:
 
         Tombstones remain, and marks until `finish_forgetting`.
         """
-        self._refresh(connection)
+        self._refresh(connection, [conversation])
         state = self.states.current(connection, conversation)
         if state.id is None or not state.head:
             return
-        rows, forks = _cascade(connection, state.id)
+        rows, forks = self._find_cascade(connection, state.id)
         check_forget(conversation, [] if cascade else forks)
         now = milliseconds_of(self._clock.now())
         for row in rows:
@@ -436,6 +449,30 @@ class StoreWriter:
             execute(connection, statements.INSERT_META, mark)
         self.states.clear()
         self._ordinals.clear()
+
+    def _find_cascade(
+        self, connection: Connection, row: int
+    ) -> tuple[Sequence[int], Sequence[str]]:
+        """Return the rows to forget with a conversation, each before the rows it inherits from, and the names of forks.
+
+        They are its child runs, and recursively the forks and child runs of all these.
+        """
+        order = list[int]()
+        names = dict[int, str]()
+
+        def visit(conversation: int) -> None:
+            if conversation in order:
+                return
+            for child in _children(connection, conversation):
+                visit(child)
+            forks = execute(connection, statements.SELECT_FORKS, {"owner": conversation}).fetchall()
+            for fork, name in forks:
+                names[fork] = name
+                visit(fork)
+            order.append(conversation)
+
+        visit(row)
+        return order, list(names.values())
 
     def finish_forgetting(
         self, connection: Connection, conversations: Sequence[ConversationKey]
@@ -470,6 +507,10 @@ class StoreWriter:
         versions = bundle_versions(connection, bundle)
         if version not in versions:
             self._set_meta(connection, versions_key(bundle), dumps([*versions, version]))
+        return self._next_number(connection)
+
+    def _next_number(self, connection: Connection) -> int:
+        """Count and return one more harness."""
         row = execute(connection, statements.SELECT_META, {"key": _HARNESSES}).fetchone()
         number = 1 if row is None else int(row[0]) + 1
         self._set_meta(connection, _HARNESSES, str(number))
@@ -491,7 +532,7 @@ class StoreWriter:
             ConflictError: the conversation has blocks.
             StoreError: the blocks exceed the limits.
         """
-        self._refresh(connection)
+        self._refresh(connection, [conversation])
         state = self.states.current(connection, conversation)
         check_not_forgotten(conversation, state.forgotten)
         if state.head:
@@ -511,7 +552,7 @@ class StoreWriter:
         for block, body in blocks:
             encoded, point = encode_block(row, milliseconds_of(block.ts), block, body, point)
             rows.append(encoded)
-        insert(connection, statements.INSERT_BLOCK, rows)
+        self._insert(connection, statements.INSERT_BLOCK, rows)
         turns = max(block.turn for block, _ in blocks)
         title = title_of([as_entry(block) for block, _ in blocks])
         start = _start_values(row, turns, title, milliseconds_of(blocks[0][0].ts))
@@ -653,29 +694,6 @@ def _inherit(connection: Connection, fork: int, parent: int, seq: int) -> None:
 def _start_values(row: int, turns: int, title: str, started: int) -> _Parameters:
     """Return the values that a conversation's row gets with its first block."""
     return {"row": row, "turns": turns, "title": title, "started": started}
-
-
-def _cascade(connection: Connection, row: int) -> tuple[Sequence[int], Sequence[str]]:
-    """Return the rows to forget with a conversation, each before the rows it inherits from, and the names of forks.
-
-    They are its child runs, and recursively the forks and child runs of all these.
-    """
-    order = list[int]()
-    names = dict[int, str]()
-
-    def visit(conversation: int) -> None:
-        if conversation in order:
-            return
-        for child in _children(connection, conversation):
-            visit(child)
-        forks = execute(connection, statements.SELECT_FORKS, {"owner": conversation}).fetchall()
-        for fork, name in forks:
-            names[fork] = name
-            visit(fork)
-        order.append(conversation)
-
-    visit(row)
-    return order, list(names.values())
 
 
 def _children(connection: Connection, parent: int) -> Sequence[int]:

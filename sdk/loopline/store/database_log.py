@@ -1,0 +1,381 @@
+"""What the logs in SQLite and PostgreSQL have in common: they run the same statements on threads."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Generic, Protocol, Self, TypeVar
+
+from msgspec.structs import astuple
+
+from loopline.clock import Clock
+from loopline.errors import StoreError
+from loopline.store import statements
+from loopline.store.blobs import BlobStore
+from loopline.store.database import Connection, execute
+from loopline.store.rows import (
+    AppendRequest,
+    BlockFilter,
+    ConversationFilter,
+    EncodedBody,
+    StoreReader,
+    bundle_versions,
+    key_parameters,
+)
+from loopline.store.store_file import find_referenced_blobs
+from loopline.store.store_writer import StoreWriter, forgetting, purge
+from loopline.tasks import finish
+from loopline.timeline import (
+    Block,
+    ConversationKey,
+    ConversationSummary,
+    Entry,
+    UserAttachment,
+)
+from loopline.timeline.chain import Audit, Head
+
+T = TypeVar("T")
+
+logger: logging.Logger = logging.getLogger("loopline")
+
+ORPHANS_STAY = timedelta(days=1)
+
+
+class CommitThread(Protocol):
+    """The thread that makes the write transactions of a process."""
+
+    async def do(self, job: Callable[[], T]) -> T:
+        """Run the job on the thread and return its result."""
+        ...
+
+    async def run(self, work: Callable[[Connection], T]) -> T:
+        """Run `work` in one transaction on the thread and return its result."""
+        ...
+
+    def transact(self, work: Callable[[Connection], T]) -> T:
+        """Run `work` in one transaction and return its result; only inside a job of the thread."""
+        ...
+
+
+class Commits(Protocol):
+    """Commits the writes of a process, several in one transaction."""
+
+    @property
+    def thread(self) -> CommitThread:
+        """The thread that makes long transactions."""
+        ...
+
+    @property
+    def writer(self) -> StoreWriter:
+        """The writes."""
+        ...
+
+    async def append(self, request: AppendRequest) -> list[Block]:
+        """Append and return every block after `seen`."""
+        ...
+
+    async def run(
+        self, work: Callable[[Connection], None], then: Callable[[], None] | None = None
+    ) -> None:
+        """Run a long write in a transaction of its own, then `then` on the thread."""
+        ...
+
+    async def drain(self) -> None:
+        """Wait for running and queued writes."""
+        ...
+
+
+class Readers(Protocol):
+    """Threads that read."""
+
+    async def read(self, work: Callable[[Connection], T]) -> T:
+        """Run `work` in one transaction and return its result."""
+        ...
+
+    def read_here(self, work: Callable[[Connection], T]) -> T:
+        """Run `work` in one transaction on the calling thread and return its result."""
+        ...
+
+
+CommitsT = TypeVar("CommitsT", bound=Commits)
+
+
+class DatabaseLog(ABC, Generic[CommitsT]):
+    """A timeline log in a database, for one event loop. A subclass opens it, holds its leases and reads it.
+
+    Errors name the store by `name`. `group` is None if the log was opened for reading.
+    """
+
+    def __init__(
+        self,
+        name: Path | str,
+        clock: Clock,
+        blobs: BlobStore | None,
+        readers: Readers,
+        group: CommitsT | None,
+    ) -> None:
+        self._name = name
+        self._clock = clock
+        self._blobs = blobs
+        self._reader = StoreReader(name, blobs)
+        self._threads = readers
+        self._group = group
+        self._process = os.getpid()
+        self._collection: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    async def append(
+        self,
+        conversation: ConversationKey,
+        entries: Sequence[Entry],
+        *,
+        seen: int,
+        term: int | None = None,
+        key: str = "",
+        at_head: bool = False,
+    ) -> Sequence[Block]:
+        """Append the entries, and return every block after `seen`."""
+        if not entries:
+            return await self.read(conversation, after=seen)
+        group = self._group_commit()
+        "".join((*astuple(conversation), key)).encode()  # a database stores only valid Unicode
+        has_blobs = self._blobs is not None
+
+        def encode() -> list[EncodedBody]:
+            return [EncodedBody.encode(entry.body, has_blobs=has_blobs) for entry in entries]
+
+        # Only input, which comes without a term, has attachments of several megabytes.
+        if term is None and any(type(entry.body) is UserAttachment for entry in entries):
+            bodies = await in_thread(encode)
+            group = self._group_commit()  # it may have been closed during the wait
+        else:
+            bodies = encode()
+        request = AppendRequest(
+            conversation=conversation,
+            entries=tuple(entries),
+            bodies=bodies,
+            seen=seen,
+            term=term,
+            key=key,
+            now=self._clock.now(),
+            at_head=at_head,
+            large=[body.large for body in bodies if body.blob],
+        )
+        if self._blobs is not None and request.large:
+            await in_thread(partial(request.put_large, self._blobs))
+            group = self._group_commit()  # it may have been closed during the wait
+        return await group.append(request)
+
+    async def read(
+        self,
+        conversation: ConversationKey,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        types: Sequence[str] = (),
+        turn: int | None = None,
+        last: int | None = None,
+        also: Sequence[int] = (),
+    ) -> Sequence[Block]:
+        """Return the blocks after `after` that match."""
+        selection = BlockFilter(after, limit, tuple(types), turn, last, tuple(also))
+        work = partial(self._reader.blocks, conversation=conversation, selection=selection)
+        return await self._read(work)
+
+    async def find(self, conversation: ConversationKey) -> ConversationSummary | None:
+        """Return the conversation's summary, or None if it has no blocks."""
+        return await self._read_little(partial(self._reader.summary, conversation=conversation))
+
+    async def conversations(
+        self,
+        *,
+        user: str | None = None,
+        project: str | None = None,
+        tenant: str | None = None,
+        after: datetime | None = None,
+        before: datetime | None = None,
+        limit: int | None = None,
+    ) -> Sequence[ConversationSummary]:
+        """Return the conversations that match, the most recently active first."""
+        selection = ConversationFilter(user, project, tenant, after, before, limit)
+        return await self._read(partial(self._reader.summaries, selection=selection))
+
+    async def unfinished(self) -> Sequence[ConversationSummary]:
+        """Return the conversations that may have an unfinished turn, the most recently active first."""
+        return await self._read(self._reader.unfinished)
+
+    async def versions(self, bundle: str) -> Sequence[str]:
+        """Return the versions of the bundle that were registered in this store, oldest first."""
+        return await self._read(partial(bundle_versions, bundle=bundle))
+
+    async def restore(self, conversation: ConversationKey, blocks: Sequence[Block]) -> None:
+        """Create a conversation from blocks of another log; a cancellation before the commit stores no blocks."""
+        group = self._group_commit()
+        has_blobs = self._blobs is not None
+        encoded = [(block, EncodedBody.encode(block.body, has_blobs=has_blobs)) for block in blocks]
+        cancelled = threading.Event()
+
+        def restore(connection: Connection) -> None:
+            group.writer.restore(connection, conversation, encoded)
+            if cancelled.is_set():
+                raise StoreError(
+                    f"restoring {conversation.name!r} was cancelled: nothing was stored"
+                )
+
+        outcome = asyncio.ensure_future(group.run(restore))
+        try:
+            await asyncio.shield(outcome)
+        finally:
+            cancelled.set()
+            with suppress(StoreError):
+                await finish(outcome)
+
+    async def fork(self, conversation: ConversationKey, fork: ConversationKey, seq: int) -> None:
+        """Create a fork with the blocks up to `seq`."""
+        group = self._group_commit()
+        work = partial(group.writer.fork, conversation=conversation, fork=fork, seq=seq)
+        await group.run(work)
+
+    async def forget(self, conversation: ConversationKey, *, cascade: bool = False) -> None:
+        """Remove a conversation and its child runs permanently, and their traces in the files."""
+        group = self._group_commit()
+        forget = partial(group.writer.forget, conversation=conversation, cascade=cascade)
+        await group.run(forget, then=self._remove_traces)
+
+    @abstractmethod
+    def _remove_traces(self) -> None:
+        """Remove the remains of forgotten conversations; only inside a job of the thread."""
+
+    async def forgetting(self) -> Sequence[ConversationKey]:
+        """Return the forgotten conversations that may have left traces."""
+        return await self._read_little(forgetting)
+
+    async def finish_forgetting(self, conversations: Sequence[ConversationKey]) -> None:
+        """Remove the remains of these forgotten conversations from the files, and their marks."""
+        group = self._group_commit()
+        await group.thread.do(self._remove_traces)
+        await group.thread.run(partial(group.writer.finish_forgetting, conversations=conversations))
+
+    async def forgotten(self, conversation: ConversationKey) -> datetime | None:
+        """Return when the conversation was forgotten, or None."""
+        return await self._read_little(partial(self._reader.forgotten, conversation=conversation))
+
+    async def appended(self, conversation: ConversationKey, key: str) -> int | None:
+        """Return the seq of the last block of the append that used the key, or None."""
+        if not key:
+            return None
+        return await self._read(partial(_find_append, conversation=conversation, key=key))
+
+    async def collect(self) -> int:
+        """Remove the blobs that no row has referenced for a day; return their number."""
+        thread = self._group_commit().thread
+        blobs = self._blobs
+        if blobs is None:
+            return 0
+        await thread.run(partial(purge, blobs=blobs))
+        older_than = self._clock.now() - ORPHANS_STAY
+        referenced = partial(self._threads.read_here, find_referenced_blobs)
+        return await in_thread(partial(blobs.collect, referenced, older_than))
+
+    def collect_daily(self) -> None:
+        """Start a collection of blobs in the background, if no process has made one within a day.
+
+        The result is logged, and `close` waits for the end.
+        """
+        if self._blobs is not None and self._collection is None:
+            self._collection = asyncio.create_task(self._collect_daily())
+
+    async def _collect_daily(self) -> None:
+        group = self._group_commit()
+        try:
+            if await group.thread.run(group.writer.starts_collection):
+                count = await self.collect()
+                logger.info("removed unreferenced blobs of %s: %d", self._name, count)
+        except (StoreError, OSError) as error:
+            logger.warning("the blobs of %s were not collected: %s", self._name, error)
+
+    async def audit(
+        self, heads: Mapping[ConversationKey, Head], only: ConversationKey | None = None
+    ) -> Sequence[Audit]:
+        """Audit every conversation, or only `only`, against its chain and against the saved `heads`."""
+        audits = await self._read(partial(self._reader.audits, heads=heads, only=only))
+        checked = list[Audit]()
+        for found in audits:
+            if found.faults:
+                # A conversation that was forgotten after the audit's transaction began has lost its blobs: look again.
+                again = partial(self._reader.audits, heads=heads, only=found.conversation)
+                checked += await self._read(again)
+            else:
+                checked.append(found)
+        return checked
+
+    async def close(self) -> None:
+        """Wait for running work and close the file; does nothing in a forked child."""
+        if os.getpid() != self._process:
+            return
+        if self._collection is not None:
+            await finish(asyncio.ensure_future(asyncio.wait([self._collection])))
+        self._closed = True
+        await self._close_leases()
+        if self._group is not None:
+            await self._group.drain()
+        await in_thread(self._close_threads)
+
+    @abstractmethod
+    async def _close_leases(self) -> None:
+        """Stop to renew the leases of this process."""
+
+    @abstractmethod
+    def _close_threads(self) -> None:
+        """Close the connections and end the threads; this blocks."""
+
+    async def _read(self, work: Callable[[Connection], T]) -> T:
+        self._check_usable()
+        return await self._threads.read(work)
+
+    async def _read_little(self, work: Callable[[Connection], T]) -> T:
+        """Run a small read."""
+        return await self._read(work)
+
+    def _group_commit(self) -> CommitsT:
+        self._check_usable()
+        if self._group is None:
+            raise StoreError(f"{self._name} was opened read-only: open it without read_only")
+        return self._group
+
+    def _check_usable(self) -> None:
+        if os.getpid() != self._process:
+            raise StoreError(
+                f"{self._name} was opened before this process was forked: open it again in the child"
+            )
+        if self._closed:
+            raise StoreError(f"{self._name} is closed: open it again")
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """Run `work`, which may block, in a thread and return its result; a cancellation waits for its end."""
+    return await finish(asyncio.get_running_loop().run_in_executor(None, work))
+
+
+def _find_append(connection: Connection, conversation: ConversationKey, key: str) -> int | None:
+    """Return the seq of the last block of the append that used the key, or None."""
+    owner = execute(connection, statements.SELECT_ID, key_parameters(conversation)).fetchone()
+    if owner is None:
+        return None
+    parameters = {"conversation": owner[0], "key": key}
+    row = execute(connection, statements.SELECT_APPEND, parameters).fetchone()
+    return None if row is None else int(row[0])

@@ -1,0 +1,313 @@
+"""PostgreSQL: the server of a store, its connections, and explaining errors."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import psycopg
+from psycopg import conninfo, sql
+
+from loopline.errors import StoreBusy, StoreError, StoreFailed, StoreFull
+from loopline.store.postgres_statements import STATEMENTS
+
+T = TypeVar("T")
+
+SCHEMES = ("postgresql://", "postgres://")
+DEFAULT_SCHEMA = "loopline"
+OLDEST_VERSION = 140000
+"""PostgreSQL 14, as `server_version_num`."""
+BUSY_SECONDS = 5.0
+"""How long a write waits for a conversation that another process is writing."""
+RECONNECT_SECONDS = 20.0
+"""How long reads and writes try to reach a server that was restarted, or its promoted standby."""
+FIRST_PAUSE = 0.05
+LAST_PAUSE = 1.0
+_LONGEST_SCHEMA = 63
+_CONNECTION: Mapping[str, str | int] = {
+    "application_name": "loopline",
+    "connect_timeout": 5,
+    # A server or a network that disappears without a word is noticed within 10 seconds.
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 2,
+    "tcp_user_timeout": 10_000,
+}
+_SETTINGS: Mapping[str, str] = {
+    "lock_timeout": f"{round(BUSY_SECONDS * 1000)}",
+    # A process that is stopped in a transaction does not lock its conversations for longer.
+    "idle_in_transaction_session_timeout": "15000",
+    "client_encoding": "UTF8",
+    "timezone": "UTC",
+    "jit": "off",
+}
+_UNREACHABLE = ("08", "57P")
+"""The first characters of the states of errors after which a new connection may succeed."""
+_READ_ONLY = "25006"
+_CONFLICTS = {"23505", "40001", "40P01"}
+"""The states of errors after which a repeated transaction may succeed: a row was created meanwhile, or a deadlock."""
+_ADVICE: Mapping[str, str] = {
+    "28P01": "the server refused the user or the password: check the URL",
+    "28000": "the server refused the user: check the URL and pg_hba.conf",
+    "3D000": "the database does not exist: create it",
+    "42501": "the user lacks a right: grant it",
+    "0A000": "the server does not support what the store needs",
+    "XX001": "the database is damaged: restore a backup",
+    "XX002": "an index of the database is damaged: rebuild it with REINDEX",
+}
+
+
+class RowsLocked(Exception):
+    """A transaction of another process has locked a conversation."""
+
+
+class PostgresConnection:
+    """A connection that runs a statement, named by its text for SQLite, in the form for PostgreSQL."""
+
+    def __init__(self, raw: psycopg.Connection[tuple[Any, ...]]) -> None:
+        self.raw: psycopg.Connection[tuple[Any, ...]] = raw
+
+    def execute(
+        self, statement: str, parameters: Mapping[str, Any] | Sequence[Any] | None = None, /
+    ) -> psycopg.Cursor[tuple[Any, ...]]:
+        """Run the statement and return its rows; a text that is not in `statements` is run as it is."""
+        cursor = self.raw.cursor(binary=True)
+        return cursor.execute(STATEMENTS.get(statement, statement).encode(), parameters or None)
+
+    def executemany(self, statement: str, rows: Iterable[Mapping[str, Any]], /) -> None:
+        """Run the statement once for each row of parameters."""
+        self.raw.cursor().executemany(STATEMENTS.get(statement, statement).encode(), rows)
+
+    def transact(self, work: Callable[[PostgresConnection], T], begin: str = "BEGIN") -> T:
+        """Run `work` in one transaction and return its result; an error leaves the transaction open."""
+        # In a pipeline, statements are sent together until a result is needed.
+        with self.raw.pipeline():
+            self.execute(begin)
+            result = work(self)
+            self.execute("COMMIT")
+        return result
+
+    def close(self) -> None:
+        """Close the connection; a transaction is rolled back."""
+        with contextlib.suppress(psycopg.Error):
+            self.raw.close()
+
+
+class PostgresServer:
+    """The server and schema of a store. `name` is its URL without the password."""
+
+    def __init__(self, url: str, *, read_only: bool) -> None:
+        """Parse a URL `postgresql://user:password@host:port/database?schema=name`, with options of libpq.
+
+        Several hosts are separated by commas: the first that accepts writes is used, so that a promoted standby takes
+        over.
+
+        Raises:
+            StoreError: the URL is invalid; the error does not have the password.
+        """
+        self.schema: str
+        parameters: dict[str, Any]
+        parts, self.schema = _split_schema(url)
+        try:
+            parameters = conninfo.conninfo_to_dict(parts)
+        except psycopg.Error:
+            # The driver's error quotes parts of the URL, which may be of the password.
+            raise StoreError(
+                "the URL of the store is not valid: write postgresql://user:password@host:port/database, with "
+                "special characters of the password in percent-encoding"
+            ) from None
+        self._parameters: dict[str, Any] = {**_CONNECTION, **parameters}
+        if not read_only:
+            self._parameters.setdefault("target_session_attrs", "read-write")
+        self.name: str = _describe(parameters, self.schema)
+        self.read_only: bool = read_only
+
+    def connect(self) -> PostgresConnection:
+        """Open a connection in the schema of the store; this blocks.
+
+        Raises:
+            psycopg.Error: the server cannot be reached, or refuses the connection.
+        """
+        raw = psycopg.connect(**self._parameters, autocommit=True, prepare_threshold=1)
+        try:
+            settings = {**_SETTINGS, "search_path": self._search_path(raw)}
+            parts = [
+                sql.SQL("set_config({}, {}, false)").format(key, value)
+                for key, value in settings.items()
+            ]
+            raw.execute(sql.SQL("SELECT ") + sql.SQL(", ").join(parts))
+            raw.execute(
+                "SELECT set_config('synchronous_commit', 'on', false) "
+                "WHERE current_setting('synchronous_commit') = 'off'"
+            )
+        except BaseException:
+            raw.close()
+            raise
+        return PostgresConnection(raw)
+
+    def _search_path(self, raw: psycopg.Connection[tuple[Any, ...]]) -> str:
+        return sql.Identifier(self.schema).as_string(raw)
+
+
+def _split_schema(url: str) -> tuple[str, str]:
+    """Return the URL without the parameter `schema`, and the schema."""
+    parts = urlsplit(url)
+    query = parse_qsl(parts.query, keep_blank_values=True)
+    schemas = [value for key, value in query if key == "schema"]
+    schema = schemas[-1] if schemas else DEFAULT_SCHEMA
+    if (
+        not 0 < len(schema.encode()) <= _LONGEST_SCHEMA
+        or "\0" in schema
+        or schema.startswith("pg_")
+    ):
+        raise StoreError(
+            f"the schema {schema!r} of the store is not a name of a schema in PostgreSQL"
+        )
+    rest = [(key, value) for key, value in query if key != "schema"]
+    return urlunsplit(parts._replace(query=urlencode(rest))), schema
+
+
+def _describe(parameters: Mapping[str, Any], schema: str) -> str:
+    """Return the URL of a store without the password."""
+    host = parameters.get("host") or parameters.get("hostaddr") or ""
+    port = f":{parameters['port']}" if "port" in parameters else ""
+    user = f"{parameters['user']}@" if "user" in parameters else ""
+    where = "" if str(host).startswith("/") else host
+    query = "" if schema == DEFAULT_SCHEMA else f"?schema={schema}"
+    return f"postgresql://{user}{where}{port}/{parameters.get('dbname', '')}{query}"
+
+
+def is_lost(error: psycopg.Error) -> bool:
+    """Return whether the connection was lost, or its server is no longer the primary."""
+    state = error.sqlstate
+    if state is None:
+        return isinstance(error, psycopg.OperationalError)
+    return state.startswith(_UNREACHABLE) or state == _READ_ONLY
+
+
+def is_conflict(error: psycopg.Error) -> bool:
+    """Return whether the transaction lost against another one, so that it may be repeated."""
+    return error.sqlstate in _CONFLICTS
+
+
+def store_error(name: str, error: psycopg.Error) -> StoreError:
+    """Convert an error of the database to a StoreError that says what happened and what to do."""
+    state = error.sqlstate or ""
+    text = " ".join(str(error).split())
+    if state in _ADVICE:
+        return StoreError(f"{name}: {_ADVICE[state]} ({text})")
+    if state == _READ_ONLY:
+        return StoreError(
+            f"{name} accepts no writes, as a standby does: name the primary, or all hosts separated by commas; "
+            "to read it, open it with read_only"
+        )
+    if state == "55P03":
+        return StoreBusy(f"{name} was locked by another process for {BUSY_SECONDS:g} s: try again")
+    if state == "53100":
+        return StoreFull(f"{name} has no room ({text}): free space on the disk of the server")
+    if state == "58030":
+        return StoreFailed(f"{name}: its disk failed ({text}); nothing was stored")
+    if "session is read-only" in text or "server is in hot standby" in text:
+        return StoreError(
+            f"{name} is a read-only replica: name the primary, or all hosts separated by commas; to read it, open it "
+            "with read_only"
+        )
+    if is_lost(error) or state[:2] in ("53", "57"):
+        return StoreBusy(
+            f"{name} cannot be reached ({text}): check that the server runs, then try again"
+        )
+    return StoreError(f"{name} could not be used ({text})")
+
+
+class PostgresPool:
+    """The idle connections to a server; each transaction takes one."""
+
+    def __init__(self, server: PostgresServer) -> None:
+        self._server = server
+        self._idle = deque[PostgresConnection]()
+        self._closed = False
+
+    def transact(self, work: Callable[[PostgresConnection], T]) -> T:
+        """Run `work` in one transaction that reads a consistent state, and return its result.
+
+        If the server cannot be reached, it is tried for `RECONNECT_SECONDS`.
+
+        Raises:
+            psycopg.Error: the last error.
+        """
+        deadline = time.monotonic() + RECONNECT_SECONDS
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                return self._attempt(work)
+            except psycopg.Error as error:
+                if self._closed or not is_lost(error) or time.monotonic() > deadline:
+                    raise
+            self.drop()  # the others have lost the server too
+            time.sleep(pause)
+            pause = min(2 * pause, LAST_PAUSE)
+
+    def _attempt(self, work: Callable[[PostgresConnection], T]) -> T:
+        connection = self._take()
+        try:
+            result = connection.transact(work, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        except BaseException:
+            connection.close()
+            raise
+        if self._closed:
+            connection.close()
+        else:
+            self._idle.append(connection)
+        return result
+
+    def _take(self) -> PostgresConnection:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._server.connect()
+
+    def drop(self) -> None:
+        """Close the idle connections."""
+        while self._idle:
+            with contextlib.suppress(IndexError):
+                self._idle.pop().close()
+
+    def close(self) -> None:
+        """Close the idle connections, and those in use after their transaction."""
+        self._closed = True
+        self.drop()
+
+
+class PostgresReaders:
+    """Threads that read, each with a connection of its own."""
+
+    def __init__(self, server: PostgresServer, threads: int) -> None:
+        self._server = server
+        self._pool = PostgresPool(server)
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="loopline-read")
+
+    async def read(self, work: Callable[[PostgresConnection], T]) -> T:
+        """Run `work` in one transaction on a reader thread, and return its result.
+
+        Raises:
+            StoreError: the database cannot be read.
+        """
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self.read_here, work)
+
+    def read_here(self, work: Callable[[PostgresConnection], T]) -> T:
+        """Run `work` in one transaction on the calling thread, and return its result."""
+        try:
+            return self._pool.transact(work)
+        except psycopg.Error as error:
+            raise store_error(self._server.name, error) from error
+
+    def close(self) -> None:
+        """Wait for running reads, then close the connections."""
+        self._threads.shutdown()
+        self._pool.close()

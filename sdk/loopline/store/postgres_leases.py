@@ -1,0 +1,316 @@
+"""Leases and presence in PostgreSQL: a lock of the database shows that a process is alive, and leases expire by its time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import select
+import socket
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from queue import SimpleQueue
+from threading import Thread
+
+import psycopg
+
+from loopline.errors import ConflictError, StoreBusy, StoreError
+from loopline.store.leases import (
+    BEATS_PER_LEASE,
+    FIRST_POLL_SECONDS,
+    OWNER_CHECK_SECONDS,
+    Heartbeat,
+    since_boot,
+)
+from loopline.store.postgres import (
+    FIRST_PAUSE,
+    LAST_PAUSE,
+    RECONNECT_SECONDS,
+    PostgresConnection,
+    PostgresReaders,
+    PostgresServer,
+    store_error,
+)
+from loopline.store.postgres_writer import PostgresClaim, PostgresCommit
+from loopline.store.rows import LeaseOwner
+from loopline.tasks import finish
+from loopline.timeline import ConversationKey
+
+logger: logging.Logger = logging.getLogger("loopline")
+
+LAST_POLL_SECONDS = 0.25
+TAKE_OVER_SECONDS = 1.0
+"""How long the process of an owner must be seen without its lock before its lease is taken over.
+
+A process whose connection was cut gets its lock back within that time.
+"""
+_CHECK_SECONDS = 5.0
+
+_Job = Callable[[PostgresConnection], None]
+
+
+class PostgresSession:
+    """A connection that has a lock for each number of this process, which shows others that it is alive.
+
+    The thread of the session opens the connection again if it is lost.
+    """
+
+    def __init__(self, server: PostgresServer, space: int) -> None:
+        self._server = server
+        self._space = space
+        self._numbers = set[int]()
+        self._jobs = SimpleQueue[tuple[_Job, SimpleQueue[StoreError | None]]]()
+        self._thread: Thread | None = None
+        self._closed = False
+        self._waking, self._wake = socket.socketpair()
+
+    def enter(self, number: int) -> None:
+        """Lock the number until `leave`; this blocks.
+
+        Raises:
+            StoreError: the server cannot be reached.
+        """
+        self._numbers.add(number)
+        self._do(partial(self._lock, number=number))
+
+    def leave(self, number: int) -> None:
+        """Unlock the number; this blocks."""
+        self._numbers.discard(number)
+        with contextlib.suppress(StoreError):  # the lock is gone with the connection
+            self._do(partial(self._unlock, number=number))
+
+    def close(self) -> None:
+        """Close the connection and end the thread; this blocks."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._thread is not None:
+            self._wake.send(b"x")
+            self._thread.join()
+        self._waking.close()
+        self._wake.close()
+
+    def is_absent(self, connection: PostgresConnection, number: int) -> bool:
+        """Return whether no process has the lock of the number; only inside a transaction."""
+        (is_free,) = connection.execute(
+            "SELECT pg_try_advisory_xact_lock_shared(%(space)s::int4, %(number)s::int4)",
+            {"space": self._space, "number": number},
+        ).fetchall()[0]
+        return bool(is_free)
+
+    def _do(self, job: _Job) -> None:
+        if self._thread is None:
+            self._thread = Thread(target=self._run, name="loopline-session", daemon=True)
+            self._thread.start()
+        outcome = SimpleQueue[StoreError | None]()
+        self._jobs.put((job, outcome))
+        self._wake.send(b"x")
+        error = outcome.get()
+        if error is not None:
+            raise error
+
+    def _lock(self, connection: PostgresConnection, number: int) -> None:
+        keys = {"space": self._space, "number": number}
+        connection.execute("SELECT pg_advisory_lock(%(space)s::int4, %(number)s::int4)", keys)
+
+    def _unlock(self, connection: PostgresConnection, number: int) -> None:
+        keys = {"space": self._space, "number": number}
+        connection.execute("SELECT pg_advisory_unlock(%(space)s::int4, %(number)s::int4)", keys)
+
+    def _run(self) -> None:
+        pause = FIRST_PAUSE
+        lost_at = time.monotonic()
+        while not self._closed:
+            try:
+                connection = self._server.connect()
+                try:
+                    for number in sorted(self._numbers):
+                        self._lock(connection, number)
+                    pause = FIRST_PAUSE
+                    self._follow(connection)
+                finally:
+                    connection.close()
+                    lost_at = time.monotonic()
+            except psycopg.Error as error:
+                if time.monotonic() - lost_at > RECONNECT_SECONDS:
+                    self._refuse_jobs(store_error(self._server.name, error))
+            if not self._closed:
+                time.sleep(pause)
+                pause = min(2 * pause, LAST_PAUSE)
+        self._refuse_jobs(StoreError(f"{self._server.name} is closed: open it again"))
+
+    def _refuse_jobs(self, error: StoreError) -> None:
+        while not self._jobs.empty():
+            self._jobs.get()[1].put(error)
+
+    def _follow(self, connection: PostgresConnection) -> None:
+        """Run jobs until the connection is lost or the session is closed."""
+        while not self._closed:
+            while not self._jobs.empty():
+                job, outcome = self._jobs.get()
+                try:
+                    job(connection)
+                except psycopg.Error as error:
+                    outcome.put(StoreBusy(f"{self._server.name} was lost ({error}): try again"))
+                    raise
+                outcome.put(None)
+            waking = self._waking.fileno()
+            sockets = [connection.raw.fileno(), waking]
+            ready, _, _ = select.select(sockets, [], [], _CHECK_SECONDS)
+            if waking in ready:
+                self._waking.recv(4096)
+            else:  # a message of the server, or a check that it answers
+                connection.execute("SELECT 1").fetchall()
+
+
+@dataclass(slots=True)
+class _Lease:
+    """A lease of this process; it expires at `ends`, in milliseconds since boot."""
+
+    term: int
+    ends: int
+
+
+class PostgresLeases:
+    """The leases of a process, each with a term, renewed by a heartbeat until they are released.
+
+    A lease expires by the time of the server. It is taken over before that if the process of its owner has ended.
+    """
+
+    def __init__(
+        self,
+        readers: PostgresReaders,
+        group_commit: Callable[[], PostgresCommit],
+        session: PostgresSession,
+        seconds: float,
+    ) -> None:
+        self._readers = readers
+        self._group_commit = group_commit
+        self._session = session
+        self._seconds = seconds
+        self._leases: dict[ConversationKey, _Lease] = {}
+        self._heartbeat: Heartbeat | None = None
+        self._number = 0
+        self._numbering = asyncio.Lock()
+
+    @asynccontextmanager
+    async def hold(self, conversation: ConversationKey, *, wait: bool) -> AsyncGenerator[int, None]:
+        """Hold the lease of the conversation, with a new term, until the context is left; give the term.
+
+        Raises:
+            ConflictError: `wait` is False and another runner has the lease.
+        """
+        lease = await self._acquire(conversation, wait=wait)
+        if self._heartbeat is None:
+            beat = partial(self._beat, self._group_commit())
+            self._heartbeat = Heartbeat(beat, interval=self._seconds / BEATS_PER_LEASE)
+        self._leases[conversation] = lease
+        try:
+            yield lease.term
+        finally:
+            if self._leases.get(conversation) is lease:
+                del self._leases[conversation]
+            await self._release(conversation, lease.term)
+
+    async def _release(self, conversation: ConversationKey, term: int) -> None:
+        group = self._group_commit()
+        release = partial(
+            group.writer.release, conversation=conversation, term=term, number=self._number
+        )
+        # If the lease cannot be released, it expires.
+        with contextlib.suppress(StoreError):
+            await finish(asyncio.ensure_future(group.write(conversation, release)))
+
+    async def _acquire(self, conversation: ConversationKey, *, wait: bool) -> _Lease:
+        pause = FIRST_POLL_SECONDS
+        watched = LeaseOwner()
+        absent_since: float | None = None
+        next_check = 0.0
+        silent: LeaseOwner | None = None
+        while True:
+            asked_at = since_boot()
+            claimed = await self._claim(conversation, silent)
+            if isinstance(claimed, int):
+                return _Lease(claimed, asked_at + round(self._seconds * 1000))
+            if claimed.generation != watched.generation:
+                absent_since = None
+            watched = claimed
+            silent = None
+            if time.monotonic() >= next_check:
+                next_check = time.monotonic() + OWNER_CHECK_SECONDS
+                if not await self._is_absent(claimed.generation):
+                    absent_since = None
+                elif absent_since is None:
+                    absent_since = time.monotonic()
+                elif time.monotonic() - absent_since > TAKE_OVER_SECONDS:
+                    silent = claimed
+                    continue
+            if not wait and absent_since is None:
+                raise ConflictError(f"conversation {conversation.name!r} is being run already")
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LAST_POLL_SECONDS)
+
+    async def _claim(
+        self, conversation: ConversationKey, silent: LeaseOwner | None
+    ) -> int | LeaseOwner:
+        group = self._group_commit()
+        number = await self.number()
+        claim = PostgresClaim(number=number, seconds=self._seconds, silent=silent)
+        work = partial(group.writer.claim, conversation=conversation, claim=claim)
+        return await group.write(conversation, work)
+
+    async def number(self) -> int:
+        """Return the number of this process on the store, which it locks as long as it is alive."""
+        async with self._numbering:
+            if not self._number:
+                group = self._group_commit()
+                number = await group.thread.run(group.writer.number_process)
+                await asyncio.to_thread(self._session.enter, number)
+                self._number = number
+        return self._number
+
+    async def _is_absent(self, number: int) -> bool:
+        return await self._readers.read(partial(self._session.is_absent, number=number))
+
+    async def renew_if_ended(self, conversation: ConversationKey, term: int) -> bool:
+        """Return whether the lease of that term is valid; if it may have expired, renew it if no other runner has taken over."""
+        lease = self._leases.get(conversation)
+        if lease is not None and lease.term == term and since_boot() <= lease.ends:
+            return True
+        group = self._group_commit()
+        if not self._number:
+            return False
+        renewed = await group.thread.do(partial(self._renew, group, [(conversation, term)]))
+        return bool(renewed)
+
+    def _beat(self, group: PostgresCommit) -> None:
+        """Renew every lease; runs on the heartbeat's thread."""
+        terms = [(conversation, lease.term) for conversation, lease in self._leases.copy().items()]
+        if terms:
+            with contextlib.suppress(StoreError):  # the next append raises it to a caller
+                group.thread.wait_for(partial(self._renew, group, terms))
+
+    def _renew(
+        self, group: PostgresCommit, terms: Sequence[tuple[ConversationKey, int]]
+    ) -> set[tuple[ConversationKey, int]]:
+        """Renew the leases of these terms, on the writer's thread; return those that are still valid."""
+        asked_at = since_boot()
+        extend = partial(
+            group.writer.extend, terms=terms, number=self._number, seconds=self._seconds
+        )
+        valid = group.thread.transact(extend)
+        for conversation, term in valid:
+            lease = self._leases.get(conversation)
+            if lease is not None and lease.term == term:
+                lease.ends = asked_at + round(self._seconds * 1000)
+        return valid
+
+    async def close(self) -> None:
+        """Stop the heartbeat, so that the leases expire."""
+        heartbeat = self._heartbeat
+        self._heartbeat = None
+        if heartbeat is not None:
+            await heartbeat.stop()

@@ -1,0 +1,148 @@
+"""A timeline log in PostgreSQL, which any number of processes on any number of machines can use at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from typing import Self
+
+from loopline.clock import Clock, SystemClock
+from loopline.store.blobs import BlobStore
+from loopline.store.database import Connection, execute
+from loopline.store.database_log import DatabaseLog
+from loopline.store.leases import LEASE_SECONDS
+from loopline.store.postgres import PostgresReaders, PostgresServer
+from loopline.store.postgres_leases import PostgresLeases, PostgresSession
+from loopline.store.postgres_schema import open_schema
+from loopline.store.postgres_writer import PostgresCommit, PostgresThread, PostgresWriter
+from loopline.store.store_writer import purge
+from loopline.tasks import finish
+from loopline.timeline import ConversationKey, Sender
+from loopline.timeline.log import DEFAULT_LIMITS, ConversationLimits
+
+READERS = 4
+"""The number of reader threads of a process."""
+
+
+class PostgresLog(DatabaseLog[PostgresCommit]):
+    """A timeline log in a schema of a PostgreSQL database. `PostgresLog.open` creates one, for one event loop.
+
+    Acknowledged blocks are on the disk of the server.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        clock: Clock,
+        blobs: BlobStore | None,
+        lease_seconds: float,
+        limits: ConversationLimits,
+        *,
+        read_only: bool,
+    ) -> None:
+        """Connect to the server, and create the schema if it does not exist; this blocks, so use `open`."""
+        server = PostgresServer(url, read_only=read_only)
+        space = open_schema(server)
+        readers = PostgresReaders(server, READERS)
+        self._readers = readers
+        group: PostgresCommit | None = None
+        if not read_only:
+            writer = PostgresWriter(server.name, space, clock, blobs, limits)
+            group = PostgresCommit(server.name, PostgresThread(server, writer), writer)
+        super().__init__(server.name, clock, blobs, readers, group)
+        self._session = PostgresSession(server, space)
+        self._leases = PostgresLeases(readers, self._group_commit, self._session, lease_seconds)
+
+    @classmethod
+    async def open(
+        cls,
+        url: str,
+        *,
+        clock: Clock | None = None,
+        read_only: bool = False,
+        blobs: BlobStore | None = None,
+        lease_seconds: float = LEASE_SECONDS,
+        limits: ConversationLimits = DEFAULT_LIMITS,
+    ) -> Self:
+        """Open the log at `postgresql://user:password@host:port/database?schema=name`; create it if it does not exist.
+
+        The database exists, the schema (`loopline` if the URL has none) need not. With `read_only` the schema must exist,
+        and is never written to. Bodies are stored in rows, unless there are `blobs`. Another runner may take over a lease
+        that was not renewed for `lease_seconds`. A conversation that reaches the `limits` accepts no new messages and
+        rounds.
+
+        Raises:
+            StoreError: the store cannot be opened; the message says why.
+        """
+        opening = asyncio.get_running_loop().run_in_executor(
+            None,
+            partial(
+                cls,
+                url,
+                clock or SystemClock(),
+                blobs,
+                lease_seconds,
+                limits,
+                read_only=read_only,
+            ),
+        )
+        try:
+            return await finish(opening)
+        except asyncio.CancelledError:
+            if opening.exception() is None:
+                opening.result()._close_threads()
+            raise
+
+    def lease(
+        self, conversation: ConversationKey, *, wait: bool = True
+    ) -> AbstractAsyncContextManager[int]:
+        """Return a context that holds the lease of the conversation."""
+        self._group_commit()
+        return self._leases.hold(conversation, wait=wait)
+
+    async def holds(self, conversation: ConversationKey, term: int) -> bool:
+        """Return whether the lease of that term is valid, and renew it if it may have expired."""
+        return await self._leases.renew_if_ended(conversation, term)
+
+    @asynccontextmanager
+    async def present(self, bundle: str, version: str) -> AsyncGenerator[Sender, None]:
+        """Register a version of a bundle and a harness that runs it, present until the context is left."""
+        group = self._group_commit()
+        register = partial(group.writer.register, bundle=bundle, version=version)
+        number = await group.thread.run(register)
+        if number:
+            await asyncio.to_thread(self._session.enter, number)
+        try:
+            yield Sender(bundle=bundle, version=version, harness=number)
+        finally:
+            if number:
+                await asyncio.to_thread(self._session.leave, number)
+
+    async def is_present(self, sender: Sender) -> bool:
+        """Return whether the harness of that sender is present."""
+        absent = partial(self._session.is_absent, number=sender.harness)
+        return not await self._read(absent)
+
+    def _remove_traces(self) -> None:
+        if self._blobs is not None:
+            self._group_commit().thread.transact(partial(purge, blobs=self._blobs))
+
+    async def check(self) -> None:
+        """Check that the server can be reached and accepts writes."""
+        group = self._group_commit()
+        await group.thread.run(_touch)
+
+    async def _close_leases(self) -> None:
+        await self._leases.close()
+
+    def _close_threads(self) -> None:
+        self._readers.close()
+        if self._group is not None:
+            self._group.thread.close()
+        self._session.close()
+
+
+def _touch(connection: Connection) -> None:
+    execute(connection, "SELECT 1").fetchall()

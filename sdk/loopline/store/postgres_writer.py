@@ -1,0 +1,606 @@
+"""Writes to a store in PostgreSQL: they lock the rows of their conversations, and share a transaction in each process."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+import psycopg
+
+from loopline.clock import Clock
+from loopline.errors import StoreBusy, StoreError, StoreFailed
+from loopline.store import statements
+from loopline.store.blobs import BlobStore
+from loopline.store.database import Connection, execute
+from loopline.store.group_commit import DRAIN_SECONDS, GROUP_LIMIT, PendingWrite
+from loopline.store.postgres import (
+    BUSY_SECONDS,
+    FIRST_PAUSE,
+    LAST_PAUSE,
+    RECONNECT_SECONDS,
+    PostgresConnection,
+    PostgresServer,
+    RowsLocked,
+    is_conflict,
+    is_lost,
+    store_error,
+)
+from loopline.store.rows import VERSION_KEY, AppendRequest, BlockRow, LeaseOwner
+from loopline.store.store_file import check_version
+from loopline.store.store_threads import JobOutcome, JobThread
+from loopline.store.store_writer import StoreWriter
+from loopline.tasks import finish
+from loopline.timeline import Block, ConversationKey
+from loopline.timeline.log import ConversationLimits, check_not_forgotten
+
+T = TypeVar("T")
+
+RETRY_SECONDS = 0.002
+"""The pause before another attempt to lock a conversation that another process is writing."""
+CONFLICT_ATTEMPTS = 100
+"""The most attempts of a transaction that loses against others."""
+
+_COLUMNS = {
+    "conversation": "bigint",
+    "seq": "bigint",
+    "turn": "bigint",
+    "round": "bigint",
+    "n": "bigint",
+    "ts": "bigint",
+    "term": "bigint",
+    "type": "text",
+    "version": "bigint",
+    "body": "text",
+    "blob": "text",
+    "digest": "bytea",
+    "bytes": "bigint",
+}
+_VALUES = [f"nullif({name}, '')" if name == "blob" else name for name in _COLUMNS]
+_INSERT_BLOCKS = (
+    f"INSERT INTO blocks ({', '.join(_COLUMNS)}) SELECT {', '.join(_VALUES)} "
+    f"FROM unnest({', '.join(f'%s::{kind}[]' for kind in _COLUMNS.values())}) "
+    f"AS new({', '.join(_COLUMNS)})"
+)
+# Rows that another transaction has locked are left out, so that no transaction waits for another one, and none
+# deadlocks.
+_LOCK_CONVERSATIONS = (
+    "SELECT id FROM conversations WHERE id = ANY(%(rows)s::bigint[]) FOR NO KEY UPDATE SKIP LOCKED"
+)
+_LOCK_IN_ORDER = (
+    "SELECT id FROM conversations WHERE id = ANY(%(rows)s::bigint[]) ORDER BY id FOR NO KEY UPDATE"
+)
+_SELECT_IDS = (
+    'SELECT conversations.id, tenant, project, "user", name FROM conversations '
+    "JOIN unnest(%(tenants)s::text[], %(projects)s::text[], %(users)s::text[], %(names)s::text[]) "
+    'AS wanted(t, p, u, n) ON (tenant, project, "user", name) = (t, p, u, n)'
+)
+_SELECT_DIGEST = (
+    "SELECT digest FROM blocks WHERE conversation = %(row)s::bigint AND seq = %(seq)s::bigint"
+)
+_NOW = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+_SELECT_LEASE = (
+    f"SELECT {_NOW}, generation, boot, ends FROM (SELECT 1) AS one "
+    "LEFT JOIN leases ON conversation = %(row)s::bigint"
+)
+_RENEW = (
+    f"UPDATE leases SET ends = {_NOW} + %(milliseconds)s::bigint "
+    "FROM conversations WHERE id = conversation AND generation = %(number)s::bigint AND ends > 0 "
+    "AND (conversation, term) IN (SELECT * FROM unnest(%(rows)s::bigint[], %(terms)s::bigint[])) "
+    "RETURNING conversation, term"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostgresClaim:
+    """A claim to a lease by the process with the number `number`.
+
+    `silent` is the owner whose process has ended, or None; the claim prevails against it before its lease expires.
+    """
+
+    number: int
+    seconds: float
+    silent: LeaseOwner | None = None
+
+
+class PostgresWriter(StoreWriter):
+    """The writes to a store in PostgreSQL, used by one thread at a time.
+
+    A transaction locks the rows of its conversations before it reads their states, so that seqs are assigned in the
+    order of commits.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        space: int,
+        clock: Clock,
+        blobs: BlobStore | None,
+        limits: ConversationLimits,
+    ) -> None:
+        super().__init__(name, clock, blobs, limits, self._insert_blocks)
+        self._name = name
+        self._space = space
+        self.newest: BlockRow | None = None
+
+    def write_unlocked(
+        self, connection: Connection, batch: Sequence[PendingWrite[Any]]
+    ) -> list[PendingWrite[Any]]:
+        """Run these writes in the transaction; return those whose conversation another transaction has locked."""
+        self.newest = None
+        locked = self.lock(connection, [write.conversation for write in batch])
+        skipped = list[PendingWrite[Any]]()
+        for write in batch:
+            if write.conversation in locked:
+                skipped.append(write)
+            else:
+                write.attempt(connection)
+        self._pending.write(connection)
+        return skipped
+
+    def _insert_blocks(
+        self, connection: Connection, statement: str, rows: Sequence[tuple[Any, ...]]
+    ) -> None:
+        """Insert rows of blocks with one statement; `newest` is then the last of them."""
+        del statement  # its columns are those of `_COLUMNS`
+        self.newest = rows[-1]
+        connection.execute(_INSERT_BLOCKS, [list(column) for column in zip(*rows, strict=True)])
+
+    def lock(
+        self, connection: Connection, conversations: Iterable[ConversationKey]
+    ) -> set[ConversationKey]:
+        """Lock the rows of these conversations, and confirm their cached states; return those that are locked already.
+
+        A conversation without a row is not locked: if two processes create it, one transaction fails and is repeated.
+
+        Raises:
+            StoreVersion: a newer version of Loopline has upgraded the store.
+        """
+        self.states.version = (self.states.version or 0) + 1
+        ids = self._find_ids(connection, dict.fromkeys(conversations))
+        version = execute(connection, statements.SELECT_META, {"key": VERSION_KEY})
+        rows = {"rows": [*ids.values()]}
+        locked = execute(connection, _LOCK_CONVERSATIONS, rows)
+        self.states.confirm(connection, ids)
+        check_version(int(version.fetchone()[0]), self._name)
+        owned = {row for (row,) in locked}
+        return {conversation for conversation, row in ids.items() if row not in owned}
+
+    def _find_ids(
+        self, connection: Connection, conversations: Iterable[ConversationKey]
+    ) -> dict[ConversationKey, int]:
+        """Return the ids of the rows of these conversations, without those that have no row."""
+        ids = dict[ConversationKey, int]()
+        unknown = list[ConversationKey]()
+        for conversation in conversations:
+            row = self.states.find_id(conversation)
+            if row is None:
+                unknown.append(conversation)
+            else:
+                ids[conversation] = row
+        if unknown:
+            wanted = {
+                "tenants": [key.tenant for key in unknown],
+                "projects": [key.project for key in unknown],
+                "users": [key.user for key in unknown],
+                "names": [key.name for key in unknown],
+            }
+            for row, tenant, project, user, name in execute(connection, _SELECT_IDS, wanted):
+                key = ConversationKey(name=name, user=user, tenant=tenant, project=project)
+                ids[key] = row
+        return ids
+
+    def _refresh(
+        self, connection: Connection, conversations: Iterable[ConversationKey] = ()
+    ) -> None:
+        """Lock these conversations.
+
+        Raises:
+            RowsLocked: another transaction has locked one.
+        """
+        if self.lock(connection, conversations):
+            raise RowsLocked
+
+    def _find_cascade(
+        self, connection: Connection, row: int
+    ) -> tuple[Sequence[int], Sequence[str]]:
+        """Return the rows to forget with a conversation, which are locked, and the names of forks."""
+        locked = {row}
+        while True:
+            rows, forks = super()._find_cascade(connection, row)
+            if locked.issuperset(rows):
+                return rows, forks
+            execute(connection, _LOCK_IN_ORDER, {"rows": sorted(rows)}).fetchall()
+            locked.update(rows)  # a fork or a child run may have been created meanwhile: look again
+
+    def register(self, connection: Connection, bundle: str, version: str) -> int:
+        """Record a harness with a version of a bundle; return the number of the harness, from 1."""
+        self._lock_meta(connection)
+        return super().register(connection, bundle, version)
+
+    def number_process(self, connection: Connection) -> int:
+        """Return a number for a process on the store, which no harness and no other process has."""
+        self._lock_meta(connection)
+        return self._next_number(connection)
+
+    def starts_collection(self, connection: Connection) -> bool:
+        """Return whether blobs were not collected for a day, and if so record that the caller collects them now."""
+        self._lock_meta(connection)
+        return super().starts_collection(connection)
+
+    def _lock_meta(self, connection: Connection) -> None:
+        """Wait until no other transaction changes the values about the store."""
+        keys = {"space": self._space}
+        execute(connection, "SELECT pg_advisory_xact_lock(%(space)s::int4, 0)", keys).fetchall()
+
+    def is_stored(self, connection: Connection, row: BlockRow) -> bool:
+        """Return whether the store has that row of a block with its digest."""
+        parameters = {"row": row[0], "seq": row[1]}
+        found = execute(connection, _SELECT_DIGEST, parameters).fetchone()
+        return found is not None and found[0] == row[-2]
+
+    def claim(
+        self, connection: Connection, conversation: ConversationKey, claim: PostgresClaim
+    ) -> int | LeaseOwner:
+        """Start the next term of the conversation and return it, or return the owner of a lease that has not expired.
+
+        Only for a write inside `write_unlocked`.
+        """
+        state = self.states.current(connection, conversation)
+        check_not_forgotten(conversation, state.forgotten)
+        row = self._row(connection, conversation, state)
+        now, number, boot, ends = execute(connection, _SELECT_LEASE, {"row": row}).fetchone()
+        lease = {
+            "generation": claim.number,
+            "boot": "",
+            "ends": now + round(claim.seconds * 1000),
+        }
+        if number is None:
+            execute(connection, statements.INSERT_LEASE, {"conversation": row, **lease})
+        else:
+            owner = LeaseOwner(number, boot, ends)
+            if ends > now and owner != claim.silent:
+                return owner
+            execute(connection, statements.UPDATE_LEASE, {"row": row, **lease})
+        state.term += 1
+        execute(connection, statements.UPDATE_TERM, {"row": row, "term": state.term})
+        return state.term
+
+    def release(
+        self, connection: Connection, conversation: ConversationKey, term: int, number: int
+    ) -> None:
+        """End the lease of that term, if the process with that number still has it."""
+        state = self.states.current(connection, conversation)
+        if state.id is None or state.term != term or state.forgotten is not None:
+            return
+        columns = execute(connection, statements.SELECT_LEASE, {"row": state.id}).fetchone()
+        if columns is not None and columns[0] == number:
+            execute(connection, statements.RENEW_LEASE, {"row": state.id, "ends": 0})
+
+    def extend(
+        self,
+        connection: Connection,
+        terms: Sequence[tuple[ConversationKey, int]],
+        number: int,
+        seconds: float,
+    ) -> set[tuple[ConversationKey, int]]:
+        """Extend the leases of these terms from the present time of the server; return those that are still valid."""
+        ids = self._find_ids(connection, dict.fromkeys(key for key, _ in terms))
+        known = [(conversation, term) for conversation, term in terms if conversation in ids]
+        parameters = {
+            "milliseconds": round(seconds * 1000),
+            "number": number,
+            "rows": [ids[conversation] for conversation, _ in known],
+            "terms": [term for _, term in known],
+        }
+        extended = {(row, term) for row, term in execute(connection, _RENEW, parameters)}
+        return {
+            (conversation, term)
+            for conversation, term in known
+            if (ids[conversation], term) in extended
+        }
+
+
+class PostgresThread(JobThread):
+    """The thread that makes the write transactions of a process, one after the other, with one connection."""
+
+    def __init__(self, server: PostgresServer, writer: PostgresWriter) -> None:
+        super().__init__(server.name, "loopline-write")
+        self._server = server
+        self._writer = writer
+        self._connection: PostgresConnection | None = None
+
+    async def run(self, work: Callable[[Connection], T]) -> T:
+        """Run `work` in one transaction on the thread and return its result; a cancellation waits for the end."""
+        return await self.do(partial(self.transact, work))
+
+    def transact(self, work: Callable[[Connection], T]) -> T:
+        """Run `work` in one transaction and return its result; only inside a job of the thread.
+
+        It is repeated if a conversation is locked, if the transaction loses against another one, or if the server
+        cannot be reached.
+
+        Raises:
+            StoreFailed: the connection was lost during the commit.
+            StoreError: the transaction failed; nothing was stored.
+        """
+        attempts = _Attempts(self._server.name)
+        while True:
+            try:
+                return self._transact(work)
+            except RowsLocked:
+                self._undo()
+                attempts.wait_for_rows()
+            except psycopg.Error as error:
+                self._undo()
+                attempts.wait_after(error)
+
+    def commit(self, batch: Sequence[PendingWrite[Any]]) -> Sequence[PendingWrite[Any]]:
+        """Run these writes in one transaction; return those whose conversation another process is writing.
+
+        If the connection is lost during the commit, the store is asked whether it was made.
+
+        Raises:
+            StoreFailed: the server cannot be asked; the writes may be stored.
+            StoreError: the transaction failed; nothing was stored.
+        """
+        attempts = _Attempts(self._server.name)
+        doubtful: BlockRow | None = None
+        while True:
+            try:
+                return self._commit(batch, doubtful)
+            except RowsLocked:
+                self._undo()
+                attempts.wait_for_rows()
+            except _Doubt as doubt:
+                self._undo()
+                doubtful = doubt.stored or doubtful
+                attempts.wait_after(doubt.error, doubtful=doubtful is not None)
+            except psycopg.Error as error:
+                self._undo()
+                if is_lost(error) or is_conflict(error) or len(batch) == 1:
+                    attempts.wait_after(error, doubtful=doubtful is not None)
+                else:
+                    return self._commit_each(batch)
+
+    def _commit_each(self, batch: Sequence[PendingWrite[Any]]) -> list[PendingWrite[Any]]:
+        """Run each write in its own transaction, so that one that the server refuses fails alone."""
+        skipped = list[PendingWrite[Any]]()
+        for write in batch:
+            write.reset()
+            try:
+                skipped += self.commit([write])
+            except StoreError as error:
+                write.refusal = error
+        return skipped
+
+    def _transact(self, work: Callable[[Connection], T]) -> T:
+        return self._connect().transact(work)
+
+    def _commit(
+        self, batch: Sequence[PendingWrite[Any]], doubtful: BlockRow | None
+    ) -> Sequence[PendingWrite[Any]]:
+        connection = self._connect()
+        newest: BlockRow | None = None
+        is_sent = False
+        try:
+            with connection.raw.pipeline():
+                connection.execute("BEGIN")
+                if doubtful is not None and self._has_committed(connection, batch, doubtful):
+                    return []
+                for write in batch:
+                    write.reset()
+                skipped = self._writer.write_unlocked(connection, batch)
+                newest = self._writer.newest
+                is_sent = True
+                connection.execute("COMMIT")
+        except psycopg.Error as error:
+            if is_sent and is_lost(error):
+                raise _Doubt(newest, error) from error
+            raise
+        return skipped
+
+    def _has_committed(
+        self,
+        connection: PostgresConnection,
+        batch: Sequence[PendingWrite[Any]],
+        doubtful: BlockRow,
+    ) -> bool:
+        """Return whether the transaction that stored that row was committed before the connection was lost.
+
+        Raises:
+            RowsLocked: it may still be committed.
+        """
+        if self._writer.lock(connection, [write.conversation for write in batch]):
+            raise RowsLocked
+        if not self._writer.is_stored(connection, doubtful):
+            return False
+        connection.execute("ROLLBACK")
+        self._writer.clear_cache()
+        return True
+
+    def _connect(self) -> PostgresConnection:
+        if self._connection is None:
+            self._connection = self._server.connect()
+        return self._connection
+
+    def _undo(self) -> None:
+        """Close the connection, which rolls the transaction back, and drop what was cached in it."""
+        self._writer.clear_cache()
+        connection = self._connection
+        self._connection = None
+        if connection is not None:
+            connection.close()
+
+    def close(self) -> None:
+        """Wait for the submitted jobs, then close the connection."""
+        super().close()
+        self._undo()
+
+
+class _Doubt(Exception):
+    """The connection was lost during a commit; `stored` is a row that the store has if it was made."""
+
+    def __init__(self, stored: BlockRow | None, error: psycopg.Error) -> None:
+        super().__init__(str(error))
+        self.stored = stored
+        self.error = error
+
+
+class _Attempts:
+    """Waits between the attempts of a transaction, and gives up after a time."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._start = time.monotonic()
+        self._pause = FIRST_PAUSE
+        self._conflicts = 0
+
+    def wait_for_rows(self) -> None:
+        """Wait until another transaction may have ended.
+
+        Raises:
+            StoreBusy: it takes too long.
+        """
+        if time.monotonic() - self._start > BUSY_SECONDS + RECONNECT_SECONDS:
+            raise StoreBusy(f"{self._name} was locked by another process for too long: try again")
+        time.sleep(RETRY_SECONDS)
+
+    def wait_after(self, error: psycopg.Error, *, doubtful: bool = False) -> None:
+        """Wait until another attempt may succeed; `doubtful` says whether the transaction may have been committed.
+
+        Raises:
+            StoreFailed: it may have been committed, and the server cannot be asked.
+            StoreError: another attempt would fail, or the server cannot be reached.
+        """
+        self._conflicts += is_conflict(error)
+        is_over = time.monotonic() - self._start > RECONNECT_SECONDS
+        if is_conflict(error) and self._conflicts < CONFLICT_ATTEMPTS:
+            return
+        if is_lost(error) and not is_over:
+            time.sleep(self._pause)
+            self._pause = min(2 * self._pause, LAST_PAUSE)
+            return
+        if doubtful:
+            raise StoreFailed(
+                f"{self._name} was lost during a commit ({' '.join(str(error).split())}): the last writes may be in "
+                "the store; check that the server runs, then read the conversation again"
+            ) from error
+        raise store_error(self._name, error) from error
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting(PendingWrite[T]):
+    """A write that gives up to wait for its conversation at `deadline`."""
+
+    deadline: float = 0.0
+
+
+@dataclass(slots=True)
+class PostgresCommit:
+    """Commits the writes of a process: those that arrive during a commit share the next one."""
+
+    name: str
+    thread: PostgresThread
+    writer: PostgresWriter
+    _queue: deque[_Waiting[Any]] = field(default_factory=deque[_Waiting[Any]])
+    _next: asyncio.Handle | None = None
+    _busy: asyncio.Future[None] | None = None
+    _runs: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+
+    async def append(self, request: AppendRequest) -> list[Block]:
+        """Append and return every block after `seen`; a cancellation is raised after the outcome is known."""
+        work = partial(self.writer.append, request=request)
+        return await self.write(request.conversation, work)
+
+    async def write(self, conversation: ConversationKey, work: Callable[[Connection], T]) -> T:
+        """Run `work` as a write of that conversation, and return its result.
+
+        A cancellation is raised after the outcome is known.
+
+        Raises:
+            StoreBusy: another process has locked the conversation for too long.
+        """
+        pending: _Waiting[T] = _Waiting(
+            conversation, work, True, True, [], deadline=time.monotonic() + BUSY_SECONDS
+        )
+        self._queue.append(pending)
+        if self._busy is None and self._next is None:
+            self._next = asyncio.get_running_loop().call_soon(self._commit_next)
+        return await pending.wait_for_outcome()
+
+    async def run(
+        self, work: Callable[[Connection], None], then: Callable[[], None] | None = None
+    ) -> None:
+        """Run a long write in a transaction of its own, then `then` on the thread.
+
+        A cancellation is raised after all of it has ended.
+        """
+        run = asyncio.create_task(self._run(work, then))
+        self._runs.add(run)
+        run.add_done_callback(self._runs.discard)
+        await finish(run)
+
+    async def _run(
+        self, work: Callable[[Connection], None], then: Callable[[], None] | None
+    ) -> None:
+        await self.thread.run(work)
+        if then is not None:
+            await self.thread.do(then)
+
+    async def drain(self) -> None:
+        """Wait for running and queued writes; refuse writes that do not start within `DRAIN_SECONDS`."""
+        deadline = time.monotonic() + DRAIN_SECONDS
+        while self._queue or self._busy or self._runs:
+            under_way = [*self._runs, *filter(None, [self._busy])]
+            if under_way:  # their errors reach their own callers
+                await asyncio.wait(under_way)
+            else:
+                await asyncio.sleep(RETRY_SECONDS)
+            if time.monotonic() > deadline:
+                while self._queue:
+                    error = StoreError("the log was closed before this could be stored")
+                    self._queue.popleft().finish(error)
+
+    def _commit_next(self) -> None:
+        self._next = None
+        if self._busy is not None or not self._queue:
+            return
+        batch = [self._queue.popleft() for _ in range(min(len(self._queue), GROUP_LIMIT))]
+        self._busy = asyncio.get_running_loop().create_future()
+        commit = partial(self.thread.commit, batch)
+        self.thread.submit(commit, partial(self._finish, batch, self._busy))
+
+    def _finish(
+        self,
+        batch: Sequence[_Waiting[Any]],
+        done: asyncio.Future[None],
+        commit: JobOutcome[Sequence[PendingWrite[Any]]],
+    ) -> None:
+        self._busy = None
+        done.set_result(None)
+        skipped = {id(write) for part in commit.results for write in part}
+        again = list[_Waiting[Any]]()
+        for write in batch:
+            if id(write) not in skipped:
+                write.finish(commit.error)
+            elif time.monotonic() < write.deadline:
+                again.append(write)
+            else:
+                write.finish(
+                    StoreBusy(
+                        f"{self.name}: conversation {write.conversation.name!r} was locked by another process for "
+                        f"{BUSY_SECONDS:g} s: try again; nothing was stored"
+                    )
+                )
+        has_new = bool(self._queue)
+        self._queue.extendleft(reversed(again))
+        if has_new:
+            self._commit_next()
+        elif again:
+            loop = asyncio.get_running_loop()
+            self._next = loop.call_later(RETRY_SECONDS, self._commit_next)

@@ -1,0 +1,61 @@
+"""A harness works on a store in PostgreSQL as on a file."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from loopline import Harness, StoreError
+from loopline.harness.store import Store
+from loopline.testing import Call, ScriptedModel
+from tests.support.playground import bundle as playground
+from tests.support.postgres_server import running_postgres
+
+
+async def test_a_conversation_is_continued_by_the_next_harness() -> None:
+    store = running_postgres().store_url()
+    model = ScriptedModel([Call("play.look", text="x"), "Seen."])
+    async with Harness.open(playground, store=store, model=model) as harness:
+        assert (await harness.conversation("c").say("look")).answer == "Seen."
+    async with Harness.open(playground, store=store, model=ScriptedModel(["Again."])) as harness:
+        conversation = harness.conversation("c")
+        assert (await conversation.say("and?")).answer == "Again."
+        (item,) = (await conversation.read("ar:turn_1.assistant.completion")).items
+        assert "Seen." in item.text
+    async with Store.open(store, read_only=True) as opened:
+        assert [summary.title async for summary in opened.conversations()] == ["look"]
+
+
+async def test_two_harnesses_on_one_store_take_turns() -> None:
+    store = running_postgres().store_url()
+    async with (
+        Harness.open(playground, store=store, model=ScriptedModel(["a"] * 5)) as first,
+        Harness.open(playground, store=store, model=ScriptedModel(["b"] * 5)) as second,
+    ):
+        results = await asyncio.gather(
+            *(harness.conversation("c").say("go") for harness in (first, second) for _ in range(5))
+        )
+        assert sorted(result.answer for result in results) == ["a"] * 5 + ["b"] * 5
+        assert sorted(result.turn_id for result in results) == sorted(
+            f"turn_{number}" for number in range(1, 11)
+        )
+
+
+async def test_a_forgotten_conversation_leaves_nothing() -> None:
+    store = running_postgres().store_url()
+    async with Harness.open(playground, store=store, model=ScriptedModel(["Yes."])) as harness:
+        await harness.conversation("c").say("remember")
+    async with Store.open(store) as opened:
+        await opened.forget("c")
+        assert [summary async for summary in opened.conversations()] == []
+        (audit,) = await opened.audit()
+        assert audit.forgotten is not None
+    async with Store.open(store, read_only=True) as opened:
+        assert await opened.log.forgetting() == []
+
+
+async def test_a_store_in_postgres_is_not_backed_up_into_a_file() -> None:
+    async with Store.open(running_postgres().store_url()) as store:
+        with pytest.raises(StoreError, match="pg_dump"):
+            await store.backup("copy.db")
