@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     from loopline.reader import Reading
     from loopline.timeline import (
         Block,
+        ClientTool,
         ConversationLimits,
         ConversationSummary,
         PendingCall,
@@ -105,6 +106,7 @@ __all__ = [
     "BundleError",
     "CassetteError",
     "ChatCommunicator",
+    "ClientTool",
     "ConflictError",
     "Conversation",
     "ConversationLimits",

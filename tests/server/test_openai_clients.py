@@ -317,7 +317,7 @@ def test_the_input_of_a_response_is_messages_with_files_and_instructions(client:
         "You said: [Earlier in this conversation]\n"
         "system: Be brief.\nuser: one\nassistant: You said: one\n[Now]\nlook"
     )
-    with pytest.raises(openai.BadRequestError, match="input"):
+    with pytest.raises(openai.BadRequestError, match="no call 'c1' of yours waits"):
         client.responses.create(
             model="shop",
             input=[{"type": "function_call_output", "call_id": "c1", "output": "x"}],
@@ -374,11 +374,7 @@ def test_errors_have_the_form_of_the_api(client: OpenAI) -> None:
         client.chat.completions.create(model="gpt-5", messages=[{"role": "user", "content": "tea"}])
     assert (unknown.value.code, unknown.value.type) == ("model_not_found", "invalid_request_error")
     with pytest.raises(openai.BadRequestError, match="tools"):
-        client.chat.completions.create(
-            model="shop",
-            messages=[{"role": "user", "content": "tea"}],
-            tools=[{"type": "function", "function": {"name": "f"}}],
-        )
+        client.responses.create(model="shop", input="tea", tools=[{"type": "web_search"}])
 
 
 def test_a_turn_that_fails_is_an_error_and_is_not_run_again(url: str) -> None:

@@ -17,7 +17,7 @@ from loopline.models import (
     UserMessage,
 )
 
-CALL = re.compile(r"call (\w+\.\w+) (\w+)=(.+)")
+CALL = re.compile(r"call (\w+(?:\.\w+)?) (\w+)=(.+)")
 
 
 class EchoModel:

@@ -312,8 +312,9 @@ class PreparedRun(Struct, frozen=True, kw_only=True):
         preset: str = "bare",
         output: OutputType[Any] | None = None,
         agent: tuple[str, str] = ("", ""),
+        tools: Mapping[str, toolbox.Tool] | None = None,
     ) -> timeline.TurnHeader:
-        """Return the header of the turn for a loop with these models and options. `agent` is its name and digest."""
+        """Return the header of the turn for a loop with these models, options and tools. `agent` is its name and digest."""
         first, *fallbacks = models
         return timeline.TurnHeader(
             bundle=self.services.bundle_id,
@@ -330,6 +331,7 @@ class PreparedRun(Struct, frozen=True, kw_only=True):
             agent=agent[0],
             agent_digest=agent[1],
             version=self.services.sender.version,
+            client_tools=toolbox.client_tool_names(tools) if tools else (),
         )
 
     def output_of(self, of_loop: object) -> OutputType[Any] | None:

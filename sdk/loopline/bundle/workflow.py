@@ -252,7 +252,12 @@ class BaseWorkflow(Generic[toolbox.Deps]):
             loop, options, guard_search(search) if search else None, run, quota
         )
         recorder.header = run.header(
-            loop.models, options, loop.preset.name, loop.output, (loop.agent, loop.agent_digest)
+            loop.models,
+            options,
+            loop.preset.name,
+            loop.output,
+            (loop.agent, loop.agent_digest),
+            toolset,
         )
         knowledge = guard_read(read) if read else None
         pages: Sequence[AgentsPage] = ()
@@ -469,7 +474,8 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         if services.settings.memory and not depth:
             built_in.append(toolbox.MemoryTool(self._run.facts))
         built_in += self._crew_tools(loop, options, depth)
-        return toolbox.ToolSet([*built_in, *bundle_tools.values()])
+        own_tools = [*built_in, *bundle_tools.values()]
+        return toolbox.ToolSet(toolbox.join_client_tools(own_tools, run.recorder.turn.client_tools))
 
     def _crew_tools(
         self, loop: LoopSpec, options: react.LoopOptions, depth: int

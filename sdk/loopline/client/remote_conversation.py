@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self, Unpack
 from urllib.parse import quote
 
-from msgspec import structs
+from msgspec import structs, to_builtins
 from msgspec.json import decode
 from typing_extensions import TypeForm, TypeVar
 
@@ -78,12 +78,13 @@ class RemoteConversation:
         when_busy: WhenBusy = "queue",
         key: str = "",
         output_type: TypeForm[Out] | None = None,
+        tools: Sequence[timeline.ClientTool] = (),
         **limits: Unpack[Limits],
     ) -> timeline.TurnResult[Out]:
         """Send a message, and return the result of its turn.
 
         With a `key` that was used in the conversation before, nothing is sent and the result is that of the first message.
-        The bundle chooses the type of its answer. `output_type` decodes the answer here; without one, `output` is the
+        The turn may call `tools`, which the caller runs, as for `Conversation.say`. The bundle chooses the type of its answer. `output_type` decodes the answer here; without one, `output` is the
         JSON value.
 
         Raises:
@@ -93,7 +94,7 @@ class RemoteConversation:
             ServerUnreachable: the server could not be reached for too long.
         """
         output = output_type_of(output_type)
-        stream = await self._message(text, attachments, when_busy, key, limits)
+        stream = await self._message(text, attachments, when_busy, key, limits, tools)
         return await self._result(stream, output)
 
     async def stream(
@@ -103,13 +104,14 @@ class RemoteConversation:
         attachments: Attachments = (),
         when_busy: WhenBusy = "queue",
         key: str = "",
+        tools: Sequence[timeline.ClientTool] = (),
         **limits: Unpack[Limits],
     ) -> AsyncIterator[Event]:
         """Send a message and yield the events of its turn; the last one is the turn's `react.exit` block.
 
         Errors are those of `say`. If you leave the iteration, the turn keeps running.
         """
-        stream = await self._message(text, attachments, when_busy, key, limits)
+        stream = await self._message(text, attachments, when_busy, key, limits, tools)
         async for event in self._events(stream):
             yield event
 
@@ -121,12 +123,18 @@ class RemoteConversation:
         when_busy: WhenBusy = "queue",
         key: str = "",
         notes: NotesMode = "hold",
+        tools: Sequence[timeline.ClientTool] = (),
         **limits: Unpack[Limits],
     ) -> AsyncIterator[str]:
         """Send a message and yield the text of its answer alone, as `Conversation.stream_text` does."""
         answer = AnswerText(notes)
         async for event in self.stream(
-            text, attachments=attachments, when_busy=when_busy, key=key, **limits
+            text,
+            attachments=attachments,
+            when_busy=when_busy,
+            key=key,
+            tools=tools,
+            **limits,
         ):
             if piece := answer.feed(event):
                 yield piece
@@ -306,7 +314,13 @@ class RemoteConversation:
         await self._connection.send(ServerRequest(method="DELETE", path=self._path))
 
     async def _message(
-        self, text: str, attachments: Attachments, when_busy: WhenBusy, key: str, limits: Limits
+        self,
+        text: str,
+        attachments: Attachments,
+        when_busy: WhenBusy,
+        key: str,
+        limits: Limits,
+        tools: Sequence[timeline.ClientTool],
     ) -> EventStream:
         body: JsonObject = {
             "text": text,
@@ -314,6 +328,8 @@ class RemoteConversation:
             **_limits(limits),
             "bundle_id": self._bundle,
         }
+        if tools:
+            body["tools"] = to_builtins(tools)
         files = await _read_files(attachments)
         request = self._request("messages", body, key or self._connection.clock.new_id())
         if files:

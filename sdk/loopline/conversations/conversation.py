@@ -59,6 +59,7 @@ from loopline.redaction.redaction import Redactor, redact_text
 from loopline.tasks import finish
 from loopline.timeline.attachments import content
 from loopline.timeline.log import check_not_forgotten
+from loopline.tools import check_client_tools
 
 
 async def free_fork_name(log: tl.TimelineLog, conversation: tl.ConversationKey) -> str:
@@ -162,6 +163,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         attachments: Attachments = (),
         when_busy: WhenBusy = "queue",
         output_type: None = None,
+        tools: Sequence[tl.ClientTool] = (),
         **limits: Unpack[Limits],
     ) -> tl.TurnResult[T_co]: ...
     @overload
@@ -172,6 +174,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         attachments: Attachments = (),
         when_busy: WhenBusy = "queue",
         output_type: TypeForm[Out],
+        tools: Sequence[tl.ClientTool] = (),
         **limits: Unpack[Limits],
     ) -> tl.TurnResult[Out]: ...
     async def say(
@@ -181,19 +184,21 @@ class Conversation(ConversationReader, Generic[T_co]):
         attachments: Attachments = (),
         when_busy: WhenBusy = "queue",
         output_type: object = None,
+        tools: Sequence[tl.ClientTool] = (),
         **limits: Unpack[Limits],
     ) -> tl.TurnResult[Any]:
         """Send a message, with files by path or as values, and return the result of its turn.
 
         While another turn of the conversation runs, "queue" waits for it, "followup" and "steer" add the message to
-        that turn and return its result, and "reject" refuses.
+        that turn and return its result, and "reject" refuses. The turn may call `tools`, which the client runs: it pauses
+        with such calls, and `resume` continues it with their results.
 
         Raises:
             AttachmentError: a file cannot be attached; nothing was recorded.
             BundleError: the bundle's code failed; the turn is closed as an error.
             ConflictError: the conversation is busy, and `when_busy` is "reject".
         """
-        message = await self._message(text, attachments, when_busy, limits, output_type)
+        message = await self._message(text, attachments, when_busy, limits, output_type, tools)
         return await self._say(message)
 
     async def submit(
@@ -204,6 +209,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         when_busy: WhenBusy = "queue",
         key: str = "",
         output_type: object = None,
+        tools: Sequence[tl.ClientTool] = (),
         **limits: Unpack[Limits],
     ) -> Submission:
         """Send a message, and return once it is stored; its turn runs in the background.
@@ -215,7 +221,7 @@ class Conversation(ConversationReader, Generic[T_co]):
             AttachmentError: a file cannot be attached; nothing was recorded.
             ConflictError: the conversation is busy, and `when_busy` is "reject"; or the key was used for another text.
         """
-        message = await self._message(text, attachments, when_busy, limits, output_type)
+        message = await self._message(text, attachments, when_busy, limits, output_type, tools)
         stored: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
 
         def keep(receipt: Receipt) -> None:
@@ -236,6 +242,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         attachments: Attachments = (),
         when_busy: WhenBusy = "queue",
         output_type: object = None,
+        tools: Sequence[tl.ClientTool] = (),
         **limits: Unpack[Limits],
     ) -> AsyncIterator[Event]:
         """Send a message and yield the events of its turn; the last one is the turn's `react.exit` block.
@@ -243,7 +250,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         If you leave the iteration, the turn keeps running. A slow reader does not slow the turn down: a `missed` event
         says which blocks it missed, and `blocks` reads them.
         """
-        message = await self._message(text, attachments, when_busy, limits, output_type)
+        message = await self._message(text, attachments, when_busy, limits, output_type, tools)
         async for event in self._stream(
             lambda sink: self._say(structs.replace(message, sink=sink))
         ):
@@ -256,6 +263,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         attachments: Attachments = (),
         when_busy: WhenBusy = "queue",
         output_type: object = None,
+        tools: Sequence[tl.ClientTool] = (),
         notes: NotesMode = "hold",
         **limits: Unpack[Limits],
     ) -> AsyncIterator[str]:
@@ -267,7 +275,12 @@ class Conversation(ConversationReader, Generic[T_co]):
         """
         answer = AnswerText(notes)
         async for event in self.stream(
-            text, attachments=attachments, when_busy=when_busy, output_type=output_type, **limits
+            text,
+            attachments=attachments,
+            when_busy=when_busy,
+            output_type=output_type,
+            tools=tools,
+            **limits,
         ):
             if piece := answer.feed(event):
                 yield piece
@@ -551,11 +564,23 @@ class Conversation(ConversationReader, Generic[T_co]):
         when_busy: WhenBusy,
         limits: Limits,
         output_type: object,
+        tools: Sequence[tl.ClientTool],
     ) -> Message:
-        """Check the files of a message and the type of its answer, and return the message."""
+        """Check the files of a message, the type of its answer and its tools, and return the message."""
         output = None if output_type is None else output_type_of(output_type)
         files = await self._checks.attachments(text, attachments)
-        return Message(text=text, files=files, when_busy=when_busy, limits=limits, output=output)
+        checked: tuple[tl.ClientTool, ...] = ()
+        if tools:
+            checked = await asyncio.to_thread(check_client_tools, tools)
+            await self._turns.check_shadows(checked)
+        return Message(
+            text=text,
+            files=files,
+            when_busy=when_busy,
+            limits=limits,
+            output=output,
+            tools=checked,
+        )
 
     async def _say(self, message: Message) -> tl.TurnResult[Any]:
         self._turns.check_bundle()
@@ -642,6 +667,7 @@ class Conversation(ConversationReader, Generic[T_co]):
             output=message.output.schema if message.output else None,
             sender=self._turns.sender,
             settings=stored_settings(message.limits),
+            tools=message.tools,
         )
 
     async def _withdraw(self, receipts: Sequence[Receipt]) -> None:

@@ -28,6 +28,7 @@ from loopline.react import (
     stored_settings,
 )
 from loopline.refs import BlockRef, ConversationRef, parse
+from loopline.tools import read_client_result
 
 _SETTLING = tl.BodyUnion[tl.UserRecalled | tl.RoundStart](tl.UserRecalled | tl.RoundStart)
 _FILES = tl.BodyUnion[tl.UserAttachment](tl.UserAttachment)
@@ -220,6 +221,7 @@ class InterruptQueue:
                 bodies.append(self._answer_body(asked, value, by))
                 check_person(asked, turn.shared_answers.get(call_id, []), bodies[-1])
                 rules += await self._check_value(timeline, number, asked, value)
+                check_client_result(asked, value)
             check_values(values, caps)
             return [*(tl.Entry(body=body, turn=number) for body in bodies), *rules]
 
@@ -369,6 +371,20 @@ def questions_of(timeline: tl.Timeline) -> list[tuple[tl.Block, tl.ToolQuestion]
     turns = {turn.number for turn in timeline.open_turns}
     questions = tl.open_calls.find_unanswered(block for block in timeline if block.turn in turns)
     return list(questions.values())
+
+
+def check_client_result(pending: tl.ToolPending, value: Json) -> None:
+    """Check that the result of a call that the client runs has the form that its tool asks for.
+
+    Raises:
+        LooplineError: it has another form.
+    """
+    if not pending.client:
+        return
+    try:
+        read_client_result(value, pending.form)
+    except LooplineError as error:
+        raise LooplineError(f"the result of {pending.call_id} is not valid: {error}") from error
 
 
 def _asking_turn(timeline: tl.Timeline, call_ids: Iterable[str]) -> tl.Turn:

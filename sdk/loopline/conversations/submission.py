@@ -15,7 +15,14 @@ from loopline.errors import LooplineError, StoreVersion
 from loopline.events import EventSink
 from loopline.models import Json, ModelRegistry, OutputType
 from loopline.react import Limits, pending_calls
-from loopline.timeline import ConversationKey, Timeline, TurnResult, UserAttachment, turn_id
+from loopline.timeline import (
+    ClientTool,
+    ConversationKey,
+    Timeline,
+    TurnResult,
+    UserAttachment,
+    turn_id,
+)
 
 
 class StoppedInQueue(LooplineError):
@@ -87,6 +94,7 @@ class Message(Struct, frozen=True, kw_only=True):
     sink: EventSink | None = None
     key: str = ""
     on_receipt: Callable[[Receipt], None] | None = None
+    tools: tuple[ClientTool, ...] = ()
 
 
 class Variation(Struct, frozen=True, kw_only=True):

@@ -53,6 +53,7 @@ from loopline.react import (
 from loopline.reader import ConversationView, conversation_lookup
 from loopline.redaction.redaction import Redactor
 from loopline.tasks import wait_until_done
+from loopline.tools import WEB_TOOLS, check_shadows
 
 Choose = Callable[[tl.Timeline], Awaitable[int]]
 """Chooses the turn to run, once the conversation is leased."""
@@ -183,6 +184,18 @@ class Turns:
     def output(self) -> OutputType[Any] | None:
         """The type of the bundle's answers, used if a turn names no other."""
         return None if self._bundle is None else self._bundle.services.output
+
+    async def check_shadows(self, tools: Sequence[tl.ClientTool]) -> None:
+        """Check that no tool of a message has the name of a tool of the bundle. MCP servers are not started for this.
+
+        Raises:
+            LooplineError: one has, or the harness has no bundle.
+            BundleError: a descriptor or a tool of the bundle is not valid.
+        """
+        services = self.check_bundle().services
+        known = await services.collect_tool_names(asks_servers=False)
+        names = known.names - WEB_TOOLS | {tool.spec.name for tool in services.web.tools}
+        check_shadows(tools, sorted(names))
 
     def check_outside(self, conversation: tl.ConversationKey) -> None:
         """Refuse to wait for a conversation inside its own turn: the wait would never end.

@@ -15,6 +15,7 @@ from loopline.events.dialects.client_run import RunDialect as RunDialect
 from loopline.events.dialects.encoder import Dialect as Dialect
 from loopline.events.dialects.encoder import Record as Record
 from loopline.events.dialects.encoder import SharedDialect as SharedDialect
+from loopline.events.dialects.openai_chunks import CLIENT_CALL as CLIENT_CALL
 from loopline.events.dialects.openai_chunks import ChatCompletion as ChatCompletion
 from loopline.events.dialects.openai_chunks import ReplyHead as ReplyHead
 from loopline.events.dialects.openai_chunks import TurnOutcome as TurnOutcome

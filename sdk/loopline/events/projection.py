@@ -106,6 +106,20 @@ class TurnProjection:
         )
         return turns.QuestionOpened(request=request, pause=self.pause((question.call_id,)))
 
+    def request(self, pending: timeline.ToolPending) -> turns.InputRequested:
+        """Create the event for a call that waits."""
+        call = self.call(pending.call_id)
+        if pending.client and pending.call_id in self.turn.open_calls:
+            waiting = self.turn.waiting_call(pending.call_id)
+            call = structs.replace(call, arguments=waiting.arguments)
+        return turns.InputRequested(
+            call=call,
+            kind=pending.waits_for,
+            question=pending.question,
+            digest=pending.digest,
+            form=pending.form,
+        )
+
     def call(self, call_id: str, tool: str = "") -> turns.CallStarted:
         """Return the call with this id; if its block was not received, one that has only the id and `tool`."""
         return self.calls.get(call_id) or turns.CallStarted(call_id=call_id, tool=tool)
@@ -121,6 +135,7 @@ class TurnProjection:
     def start_call(self, called: timeline.ToolCalled) -> turns.CallStarted:
         """Store the call with its position in its decision, and return its event."""
         turn = self.turn
+        for_client = turn.header.client_tools if turn.header else ()
         call = self.calls[called.call_id] = turns.CallStarted(
             call_id=called.call_id,
             tool=called.tool,
@@ -128,6 +143,7 @@ class TurnProjection:
             iteration=turn.rounds,
             index=len(turn.batches[-1].calls) - 1 if turn.batches else 0,
             total=turn.decisions[-1].calls if turn.decisions else 1,
+            is_for_client=called.tool in for_client,
         )
         return call
 
@@ -336,9 +352,8 @@ class TurnEventFold:
                     self._is_open = False
                     yield projection.pause((call_id, *projection.unanswered))
                 return
-            case timeline.ToolPending(call_id=call_id, kind=kind, question=question, digest=digest):
-                call = projection.call(call_id)
-                yield turns.InputRequested(call=call, kind=kind, question=question, digest=digest)
+            case timeline.ToolPending():
+                yield projection.request(body)
             case timeline.ToolResult():
                 yield projection.finish_call(body)
         # An interrupted call usually means that the turn ends, not that it pauses for the other calls.

@@ -75,7 +75,10 @@ class DecisionMade(Struct, frozen=True, kw_only=True):
 
 
 class CallStarted(Struct, frozen=True, kw_only=True):
-    """The model called a tool; `index`, from 0, is the call's position among the `total` of its decision."""
+    """The model called a tool; `index`, from 0, is the call's position among the `total` of its decision.
+
+    If it `is_for_client`, the client runs it, but not before `InputRequested`.
+    """
 
     call_id: str
     tool: str
@@ -83,6 +86,7 @@ class CallStarted(Struct, frozen=True, kw_only=True):
     iteration: int = 0
     index: int = 0
     total: int = 1
+    is_for_client: bool = False
 
 
 class CallFinished(Struct, frozen=True, kw_only=True):
@@ -100,13 +104,14 @@ class CallFinished(Struct, frozen=True, kw_only=True):
 
 
 class InputRequested(Struct, frozen=True, kw_only=True):
-    """A call waits for the user: for an answer to its tool's question, or for an approval.
+    """A call waits for the user: for an answer to its tool's question, or for an approval; or for the client that runs it.
 
-    `digest` identifies the call that is to be approved. `form` is the JSON Schema of the answer, if the tool has one.
+    `digest` identifies the call that is to be approved. `form` is the JSON Schema of the answer, if the tool has one. A
+    `call` that the client runs has the arguments with which it must run, and the answer is its result.
     """
 
     call: CallStarted
-    kind: Literal["question", "approval"]
+    kind: timeline.WaitKind
     question: str
     digest: str = ""
     form: Json = None

@@ -77,15 +77,17 @@ def validator_text(message: str) -> str:
     return message
 
 
-def validator_of_schema(schema: JsonObject) -> Callable[[Json], Json]:
-    """Check a schema, and return its validator, as `validator_of_checked` does.
+def validator_of_schema(
+    schema: JsonObject, *, skip_unreadable: bool = False
+) -> Callable[[Json], Json]:
+    """Check a schema as `check_schema` does, and return its validator, as `validator_of_checked` does.
 
     Raises:
         UnusableSchema: the schema cannot be used to check values.
     """
     from loopline.models.bounded_schema import check_schema
 
-    check_schema(schema)
+    check_schema(schema, skip_unreadable=skip_unreadable)
     return validator_of_checked(schema)
 
 

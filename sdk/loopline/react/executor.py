@@ -21,7 +21,7 @@ from loopline.errors import LooplineError, StoreError, ToolError
 from loopline.files import Workspace, file_bodies
 from loopline.models import Json, JsonObject, dumps, well_formed
 from loopline.prompt import View
-from loopline.react.approvals import denial_text
+from loopline.react.approvals import EDITED, denial_text
 from loopline.react.context import Context
 from loopline.react.extensions import Ask, Deny
 from loopline.react.guards import (
@@ -37,7 +37,7 @@ from loopline.react.replies import answer_text
 from loopline.react.result_text import render_result, truncate_outcome
 from loopline.react.tool_runtime import Children, ToolRuntime
 from loopline.refs import parse
-from loopline.tasks import run_together
+from loopline.tasks import compute, run_together
 from loopline.tools.parameters import copy_arguments
 
 logger: logging.Logger = logging.getLogger("loopline")
@@ -134,7 +134,9 @@ class ToolExecutor:
             if pending is not None and answer is None:
                 continue
             is_question = pending is not None and pending.kind == "question" and not pending.child
-            if answer is not None and is_question:  # the answer is the result of the call
+            if answer is not None and pending is not None and pending.client:
+                await self._record_client_result(call, pending, answer.value)
+            elif answer is not None and is_question:  # the answer is the result of the call
                 value = answer.value
                 await self._record_end(
                     call, value if isinstance(value, str) else dumps(value), "ok"
@@ -150,6 +152,26 @@ class ToolExecutor:
                 run.append(call)
         if run:
             await self.run_calls(run)
+
+    async def _record_client_result(
+        self, call: tl.ToolCalled, pending: tl.ToolPending, value: Json
+    ) -> None:
+        """Record the result that the client sent for a call, as that of any other tool."""
+        parsed = self._checker.parse(call)
+        try:
+            outcome = await compute(partial(tools.read_client_result, value, pending.form))
+        except LooplineError as error:
+            text = f"The client sent a result that does not fit the tool: {error}"
+            outcome = tools.Outcome(text=text, failed=True)
+        if parsed.guarded is not None:
+            outcome = await self._checker.filter_result(parsed.guarded, outcome)
+        turn = self._recorder.turn
+        earlier = turn.earlier_answers.get(call.call_id)
+        if earlier is not None and (edited := tl.edited_arguments(earlier.value)) is not None:
+            note = EDITED.format(arguments=dumps(edited))
+            outcome = structs.replace(outcome, text=note + outcome.text)
+        started = turn.started.get(call.call_id)
+        await self._record_outcome(call, outcome, 0.0, started.ran_with if started else None)
 
     async def _settle_proxied(self) -> None:
         """Record a result for every interrupted call of a program; such calls are not started again."""
@@ -320,10 +342,14 @@ class ToolExecutor:
             await self._record_failure(parsed, text, elapsed_ms(self._clock, start))
 
     def _is_blocked(self, parsed: CheckedCall) -> bool:
-        """Return whether an earlier conflicting call waits for approval, or for a call that waits for approval."""
+        """Return whether an earlier conflicting call waits for approval or for the client, or for a call that waits so."""
         turn = self._recorder.turn
+        # Several calls may wait for the client at once, which knows their order; the calls of other tools wait for it.
+        is_for_client = tools.runs_on_client(parsed.tool)
         questions = {
-            call_id for call_id, pending in turn.pending.items() if pending.kind == "question"
+            call_id
+            for call_id, pending in turn.pending.items()
+            if pending.kind == "question" and (is_for_client or not pending.client)
         }
         if turn.pending.keys() <= questions | turn.answers.keys():
             return False

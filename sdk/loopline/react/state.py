@@ -123,6 +123,8 @@ def _pending_call(turn: tl.Turn, pending: tl.ToolPending) -> tl.PendingCall:
         tool=call.tool,
         arguments=call.arguments if edited is None else edited,
         question=pending.question,
+        kind=pending.waits_for,
+        form=pending.form,
         people=pending.people,
         approved_by=tuple(approval.by for approval in approvals),
     )

@@ -108,12 +108,14 @@ class ToolRuntime:
         """Record that the call waits for the user, and send the question to listeners."""
         pending = tl.ToolPending(
             call_id=call.call_id,
-            kind=question.kind,
+            kind="approval" if question.kind == "approval" else "question",
             question=well_formed(question.question),
             digest=approval_digest(call),
             child=question.child,
             elapsed_ms=self.recorder.elapsed_ms,
             people=question.people,
+            client=question.kind == "client",
+            form=question.form,
         )
         await self.recorder.record(pending)
         event = Delta(type="pending", channel="tool", text=pending.question, call_id=call.call_id)

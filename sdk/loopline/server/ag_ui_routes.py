@@ -17,19 +17,24 @@ from loopline.files import Attachment
 from loopline.models import Json, JsonObject
 from loopline.server import event_streams
 from loopline.server.access import CallerDep, HostDep, key_of
-from loopline.server.approvals import call_id_of, decline
-from loopline.server.bodies import decode_file
+from loopline.server.approvals import WaitingQuestion, call_id_of, decline
+from loopline.server.bodies import ClientToolFields, decode_file
 from loopline.server.turn_requests import ServedConversation, TurnRequest, serve
+from loopline.timeline import ClientTool
+from loopline.tools import parse_client_text
 
 router: APIRouter = APIRouter(tags=["ag-ui"])
+EDITED = "editedArgs"
+"""The field of an answer to an approval with the arguments that the user has edited."""
 
 
 @router.post("/ag-ui", response_class=StreamingResponse)
 async def run_agent(host: HostDep, caller: CallerDep, body: core.RunAgentInput) -> Response:
-    """Send the newest message of the user, or answers to interrupts, and stream the events of the run.
+    """Send the newest message of the user, or answers to interrupts and results of calls, and stream the events of the run.
 
-    The thread is a conversation of the caller. If the last message is not one of the user and nothing is resumed, the
-    response streams the newest turn from its first event, live if the turn runs.
+    The thread is a conversation of the caller. A message of the user brings the `tools` of the client, and a message with the
+    result of a call that waits for the client continues the turn. If the last message does neither, and nothing is resumed,
+    the response streams the newest turn from its first event, live if the turn runs.
     """
     key = key_of(caller, body.thread_id)
     match body.forwarded_props:
@@ -39,17 +44,20 @@ async def run_agent(host: HostDep, caller: CallerDep, body: core.RunAgentInput) 
             served = await serve(host, key)
     last = body.messages[-1] if body.messages else None
     message = last if isinstance(last, core.UserMessage) else None
-    if message is None and not body.resume:
+    entries = body.resume or []
+    values = {} if message and not entries else await _answer_values(served, body, entries)
+    if message is None and not values:
         return await _replay(served, body)
     with event_streams.subscribe_early(served) as early:
-        if body.resume or message is None:
-            entries = body.resume or []
-            values = await _answer_values(served, entries)
+        if values or message is None:
             approvals = {call_id_of(entry.interrupt_id): entry.interrupt_id for entry in entries}
             request = await served.send_answers(values, approvals)
         else:
             text, files = _content(message)
-            submission = await served.submit(text, attachments=files, key=_key(message))
+            tools = _client_tools(body)
+            submission = await served.submit(
+                text, attachments=files, key=_key(message), tools=tools
+            )
             request = TurnRequest.of_message(submission)
         run = await _client_run(served, body, request.turn, request.after)
         return event_streams.run_response(
@@ -92,6 +100,11 @@ async def _client_run(
         prompts=prompts,
         ends_after=after,
         roles={message.id: message.role for message in body.messages},
+        results={
+            message.tool_call_id: message.model_dump(mode="json", by_alias=True, exclude_none=True)
+            for message in body.messages
+            if isinstance(message, core.ToolMessage)
+        },
         sign=served.host.approvals.signature(served.key),
     )
 
@@ -134,17 +147,61 @@ def _content(message: core.UserMessage) -> tuple[str, list[Attachment]]:
     return text, files
 
 
+def _client_tools(body: core.RunAgentInput) -> list[ClientTool]:
+    """Return the tools of the client.
+
+    Raises:
+        LooplineError: the parameters of a tool are not an object.
+    """
+    tools: list[ClientTool] = []
+    for tool in body.tools or []:
+        parameters = cast("JsonValue", tool.parameters)
+        if not isinstance(parameters, dict | None):
+            raise LooplineError(f"the parameters of the tool {tool.name[:80]!r} are no JSON Schema")
+        fields = ClientToolFields(description=tool.description, parameters=parameters)
+        tools.append(fields.tool(tool.name))
+    return tools
+
+
 async def _answer_values(
-    served: ServedConversation, entries: Sequence[core.ResumeEntry]
+    served: ServedConversation, body: core.RunAgentInput, entries: Sequence[core.ResumeEntry]
 ) -> dict[str, Json]:
-    """Return the answers by call id. An interrupt id is a call id or a signed approval."""
+    """Return the answers to interrupts, and the results of the calls that wait for the client, by call id.
+
+    An interrupt id is a call id or a signed approval.
+    """
     questions = await served.waiting()
     values: dict[str, Json] = {}
+    for message in body.messages:
+        if isinstance(message, core.ToolMessage):
+            question = questions.get(message.tool_call_id)
+            if question is not None and question.kind == "client":
+                values[question.call_id] = _result(message, question)
     for entry in entries:
         call_id = entry.interrupt_id
         if call_id not in questions:
             call_id = call_id_of(call_id) or call_id
+        question = questions.get(call_id)
         is_cancelled = entry.status == "cancelled"
         payload = cast("JsonValue", entry.payload)
-        values[call_id] = decline(questions.get(call_id)) if is_cancelled else payload
+        if question is not None and question.kind == "approval":
+            payload = _approval(payload)
+        values[call_id] = decline(question) if is_cancelled else payload
     return values
+
+
+def _approval(payload: JsonValue) -> JsonValue:
+    """Return the answer to an approval; AG-UI calls its edited arguments `editedArgs`."""
+    if not isinstance(payload, dict):
+        return payload
+    return {"arguments" if name == EDITED else name: value for name, value in payload.items()}
+
+
+def _result(message: core.ToolMessage, question: WaitingQuestion) -> Json:
+    """Return the result of a call that the client ran; a result in parts is that of its texts."""
+    if message.error:
+        return {"error": message.error}
+    parts = message.content if isinstance(message.content, list) else []
+    texts = [part.text for part in parts if isinstance(part, core.TextPart)]
+    text = message.content if isinstance(message.content, str) else "\n".join(texts)
+    return parse_client_text(text, question.form)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
-from typing import Literal
 
 from msgspec.structs import replace
 
@@ -26,6 +25,7 @@ from loopline.timeline import (
     TimelineLog,
     Turn,
     UserAnswer,
+    WaitKind,
     approvals_of,
     open_calls,
     open_timeline,
@@ -36,17 +36,17 @@ from loopline.timeline import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingQuestion:
-    """A call that waits for the user's answer or approval.
+    """A call that waits for the user's answer or approval, or for its result from the client that runs it.
 
     `digest` identifies the call and arguments to approve. An approval needs the yes of `people` people, and those in
     `approved_by` have approved these arguments. If `stays_open`, the turn is running and only the call waits;
-    otherwise the turn is paused. Only paused calls have `arguments` and the name of a `tool`; only open calls have a `form`, the JSON schema
-    of the answer.
+    otherwise the turn is paused. Only paused calls have `arguments` and the name of a `tool`. `form` is the JSON Schema of
+    the answer or the result; calls that wait for the user have one only if they are open.
     """
 
     call_id: str
     turn_id: str
-    kind: Literal["question", "approval"]
+    kind: WaitKind
     question: str
     digest: str
     stays_open: bool = False
@@ -63,10 +63,17 @@ def deny(reason: str) -> Json:
 
 
 def decline(question: WaitingQuestion | None, reason: str = "") -> Json:
-    """Return the answer with which a user declines a call: it denies an approval, or is the text of an answer."""
-    if question is not None and question.kind == "approval":
-        return deny(reason)
-    return f"The user did not answer. {reason}".strip()
+    """Return the answer with which a user declines a call: it denies an approval, or is the text of an answer.
+
+    For a call that the client runs it is the error of the call.
+    """
+    match question:
+        case WaitingQuestion(kind="approval"):
+            return deny(reason)
+        case WaitingQuestion(kind="client"):
+            return {"error": reason or "The client did not run this call."}
+        case _:
+            return f"The user did not answer. {reason}".strip()
 
 
 async def waiting_questions(log: TimelineLog, key: ConversationKey) -> dict[str, WaitingQuestion]:
@@ -104,11 +111,12 @@ def _paused_calls(turn: Turn) -> list[WaitingQuestion]:
             WaitingQuestion(
                 call_id=call.call_id,
                 turn_id=turn_id(turn.number),
-                kind=pending.kind,
+                kind=call.kind,
                 question=pending.question,
                 digest=approval_digest(edited) if is_edited else pending.digest,
                 tool=call.tool,
                 arguments=call.arguments,
+                form=call.form,
                 people=call.people,
                 approved_by=tuple(call.approved_by),
             )

@@ -16,9 +16,18 @@ from pydantic_core import to_jsonable_python
 from loopline.conversations import WhenBusy
 from loopline.errors import LooplineError
 from loopline.files import Attachment
-from loopline.models import UNSET, Effort, ModelSettings
+from loopline.models import UNSET, Effort, JsonObject, ModelSettings
 from loopline.react import Limits, result
-from loopline.timeline import ApprovalMode, Reaction, RuleScope, Timeline, TurnResult
+from loopline.timeline import (
+    ApprovalMode,
+    ClientTool,
+    Reaction,
+    RuleScope,
+    Timeline,
+    TurnResult,
+    WaitKind,
+)
+from loopline.tools import MAX_CLIENT_TOOLS
 
 NAME = 200
 TEXT = 512 * 1024
@@ -97,10 +106,41 @@ class TurnSettings(SampledFields, RequestBody):
         return {} if settings == UNSET else {"settings": settings}
 
 
+class ClientToolFields(BaseModel):
+    """The fields of a tool that the client runs; further fields, which some protocols have, are ignored."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore")
+    description: Annotated[str, Field(max_length=TEXT)] | None = None
+    parameters: dict[str, JsonValue] | None = None
+
+    def tool(self, name: str) -> ClientTool:
+        """Return the tool with this name."""
+        parameters = cast("JsonObject", self.parameters or {})
+        return ClientTool(name=name, description=self.description or "", parameters=parameters)
+
+
+class ClientToolBody(RequestBody):
+    """A tool that the client runs, with the JSON Schemas of its arguments and of its result."""
+
+    name: BoundedName
+    description: Annotated[str, Field(max_length=TEXT)] = ""
+    parameters: dict[str, JsonValue] = {}
+    result: dict[str, JsonValue] | None = None
+
+    def tool(self) -> ClientTool:
+        """Return the tool."""
+        return ClientTool(
+            name=self.name,
+            description=self.description,
+            parameters=self.parameters,
+            result=self.result,
+        )
+
+
 class MessageBody(RequestBody):
     """A message of a user.
 
-    With `background` the response is the receipt, and the turn runs in the background. `webhook` is a URL that is called when
+    `tools` are those that the client runs in the turn. With `background` the response is the receipt, and the turn runs in the background. `webhook` is a URL that is called when
     the turn has ended.
     """
 
@@ -109,13 +149,14 @@ class MessageBody(RequestBody):
     when_busy: WhenBusy = "queue"
     limits: TurnLimits = TurnLimits()
     settings: TurnSettings = TurnSettings()
+    tools: Annotated[list[ClientToolBody], Field(max_length=MAX_CLIENT_TOOLS)] = []
     bundle_id: Annotated[str, Field(max_length=NAME)] = ""
     background: bool = False
     webhook: Annotated[str, Field(max_length=2_000)] = ""
 
 
 class AnswersBody(RequestBody):
-    """Answers to calls that wait for the user, by call id; for an approval true or false.
+    """Answers to calls that wait, by call id; for an approval true or false, for a call that the client runs its result.
 
     `approvals` are signed approvals by call id. With `only_open` the answers are only for calls of the running turn that stay
     open, and no paused turn is continued.
@@ -239,15 +280,18 @@ class ReceiptAnswer(BaseModel):
 
 
 class WaitingCall(BaseModel):
-    """A call that waits for the user. `approval` is the signed approval, if the call awaits one.
+    """A call that waits. `approval` is the signed approval, if the call awaits one.
 
-    An approval needs the yes of `people` people; those in `approved_by` have approved it with these arguments.
+    An approval needs the yes of `people` people; those in `approved_by` have approved it with these arguments. The client
+    runs a call of the kind `client`, and answers with its result in the form of the JSON Schema `form`.
     """
 
     call_id: str
     tool: str
     question: str
     arguments: dict[str, JsonValue]
+    kind: WaitKind = "question"
+    form: JsonValue = None
     approval: str = ""
     people: int = 1
     approved_by: list[str] = []

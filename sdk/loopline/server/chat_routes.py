@@ -181,6 +181,7 @@ async def _send(
             when_busy=message.when_busy,
             key=idempotency_key,
             webhook=message.webhook,
+            tools=[tool.tool() for tool in message.tools],
             **merge_limits(message.limits.options(), message.settings.options()),
         )
         if message.background and early is None:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 from pydantic import AwareDatetime, BaseModel, Field, JsonValue
+from pydantic_core import to_jsonable_python
 
 from loopline import timeline as tl
 from loopline.errors import LooplineError
@@ -295,7 +296,14 @@ def _question_row(question: WaitingQuestion) -> JsonValue:
         "question": question.question,
         "stays_open": question.stays_open,
     }
-    return {**row, "form": question.form} if question.stays_open else row
+    if question.kind == "client":
+        called: dict[str, JsonValue] = {
+            "tool": question.tool,
+            "arguments": to_jsonable_python(question.arguments),
+        }
+        row |= called
+    has_form = question.stays_open or question.kind == "client"
+    return {**row, "form": question.form} if has_form else row
 
 
 @router.get("/{conversation}/details")

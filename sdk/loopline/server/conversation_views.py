@@ -129,7 +129,7 @@ class TurnViews:
                 yield self._artifact("conv.thinking.stream", block, {"text": text})
             case tl.Notes(text=text):
                 yield self._artifact("conv.timeline_text.stream", block, {"text": text})
-            case tl.ToolPending(kind="question", question=question):
+            case tl.ToolPending(kind="question", client=False, question=question):
                 call: dict[str, JsonValue] = {"call_id": body.call_id, "question": question}
                 yield self._artifact("conv.clarification_questions", block, call)
             case tl.FileAdded() | tl.ToolPending():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from http import HTTPStatus
@@ -14,22 +14,23 @@ from fastapi import APIRouter, Header, Path, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field
 
 from loopline import events
 from loopline.conversations import HandedOver, Submission
 from loopline.errors import LooplineError
 from loopline.files import Attachment
-from loopline.models import Effort, ModelSettings, well_formed
+from loopline.models import Effort, Json, ModelSettings, well_formed
 from loopline.react import Limits
 from loopline.server import event_streams, problems
 from loopline.server.access import CallerDep, HostDep, key_of
-from loopline.server.bodies import NAME, TEXT, SampledFields, decode_file
+from loopline.server.bodies import NAME, TEXT, ClientToolFields, SampledFields, decode_file
 from loopline.server.bundle_host import BundleHost
 from loopline.server.guards import BodyRefused
 from loopline.server.principals import Principal
 from loopline.server.turn_requests import ServedConversation, TurnRequest, serve
-from loopline.timeline import turn_number
+from loopline.timeline import ClientTool, turn_number
+from loopline.tools import MAX_CLIENT_TOOLS, parse_client_text
 
 MESSAGES = 2_000
 NAMED = "conversation_id"
@@ -95,9 +96,10 @@ Part = Annotated[
 
 
 class ChatMessage(_Part):
-    """A message of a conversation."""
+    """A message of a conversation; `tool_call_id` is the call whose result it is."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    tool_call_id: Annotated[str, Field(max_length=2 * NAME)] = ""
     content: Annotated[str, Field(max_length=TEXT)] | list[Part] | None = None
 
     @property
@@ -121,6 +123,25 @@ class InputMessage(ChatMessage):
     """A message in the input of a response."""
 
     type: Literal["message"] = "message"
+
+
+class InputCall(_Part):
+    """A call of an earlier response, which a client sends back; it is not used."""
+
+    type: Literal["function_call"]
+
+
+class CallOutput(_Part):
+    """The result of a call that the client ran."""
+
+    type: Literal["function_call_output"]
+    call_id: Annotated[str, Field(max_length=2 * NAME)]
+    output: Annotated[str, Field(max_length=TEXT)] | list[Part]
+
+    @property
+    def message(self) -> ChatMessage:
+        """The result as a message of a chat."""
+        return ChatMessage(role="tool", content=self.output, tool_call_id=self.call_id)
 
 
 class InputReasoning(_Part):
@@ -172,13 +193,44 @@ class StreamOptions(_Part):
     include_usage: bool = False
 
 
+class Function(ClientToolFields):
+    """A function that the client runs."""
+
+    name: Annotated[str, Field(max_length=NAME)]
+
+
+class ChatTool(_Part):
+    """A tool of a chat completion."""
+
+    type: Literal["function"]
+    function: Function
+
+
+class ResponseTool(Function):
+    """A tool of a response."""
+
+    type: Literal["function"]
+
+
 class ReplyBody(SampledFields, _Part):
-    """The fields that both requests have. `model` is the id of a bundle."""
+    """The fields that both requests have. `model` is the id of a bundle.
+
+    The client runs the calls of the functions. With the `tool_choice` "none" the turn has none.
+    """
 
     model: Annotated[str, Field(max_length=NAME)] = ""
     stream: bool = False
-    tools: Annotated[list[JsonValue], Field(max_length=0)] | None = None
+    tool_choice: Literal["auto", "none"] | None = None
     metadata: Annotated[dict[str, str], Field(max_length=50)] | None = None
+
+    def functions(self) -> Sequence[Function]:
+        """Return the functions of the request."""
+        return ()
+
+    def client_tools(self) -> list[ClientTool]:
+        """Return the tools that the client runs in the turn."""
+        functions = [] if self.tool_choice == "none" else self.functions()
+        return [function.tool(function.name) for function in functions]
 
     def options(self) -> Limits:
         """Return the settings of the model that the client sent, as an option of the turn.
@@ -202,9 +254,14 @@ class CompletionBody(ReplyBody):
     """A request for a chat completion."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MESSAGES)]
+    tools: Annotated[list[ChatTool], Field(max_length=MAX_CLIENT_TOOLS)] | None = None
     stream_options: StreamOptions | None = None
     n: Annotated[int, Field(ge=1, le=1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1, le=100_000_000)] | None = None
+
+    def functions(self) -> Sequence[Function]:
+        """Return the functions of the request."""
+        return [tool.function for tool in self.tools or ()]
 
     def _lengths(self) -> dict[str, Any]:
         limit = self.max_completion_tokens
@@ -228,14 +285,22 @@ class ResponseBody(ReplyBody):
 
     input: (
         Annotated[str, Field(max_length=TEXT)]
-        | Annotated[list[InputMessage | InputReasoning], Field(max_length=MESSAGES)]
+        | Annotated[
+            list[InputMessage | InputReasoning | InputCall | CallOutput],
+            Field(max_length=MESSAGES),
+        ]
     )
+    tools: Annotated[list[ResponseTool], Field(max_length=MAX_CLIENT_TOOLS)] | None = None
     instructions: Annotated[str, Field(max_length=TEXT)] | None = None
     conversation: Annotated[str, Field(max_length=NAME)] | ResponseConversation | None = None
     previous_response_id: Annotated[str, Field(max_length=2 * NAME)] | None = None
     background: Literal[False] | None = None
     max_output_tokens: Annotated[int, Field(ge=1, le=100_000_000)] | None = None
     reasoning: ResponseReasoning | None = None
+
+    def functions(self) -> Sequence[Function]:
+        """Return the functions of the request."""
+        return self.tools or ()
 
     def _lengths(self) -> dict[str, Any]:
         limit = self.max_output_tokens
@@ -258,7 +323,16 @@ class ResponseBody(ReplyBody):
         system = ChatMessage(role="system", content=self.instructions)
         if isinstance(self.input, str):
             return [system, ChatMessage(role="user", content=self.input)]
-        return [system, *(item for item in self.input if isinstance(item, InputMessage))]
+        messages: list[ChatMessage] = [system]
+        for item in self.input:
+            match item:
+                case InputMessage():
+                    messages.append(item)
+                case CallOutput():
+                    messages.append(item.message)
+                case InputReasoning() | InputCall():
+                    pass
+        return messages
 
 
 CONVERSATION = "Loopline-Conversation"
@@ -358,7 +432,7 @@ async def complete_chat(
     The header `Loopline-Conversation` or the metadata `conversation_id` names the conversation to continue. Without a name a
     new conversation is created, and its message includes the earlier messages of the request.
     """
-    name = conversation_name or body.name
+    name = conversation_name or body.name or _called_from(body.messages)
     key = key_of(caller, name or _new_name(caller, idempotency_key))
     served = await serve(host, key, _harness_id(host, body.model))
     return await _reply(served, body, idempotency_key, is_new=not name)
@@ -383,7 +457,7 @@ async def create_response(
             host, caller, body.previous_response_id, bundle_id, idempotency_key
         )
         return await _reply(served, body, idempotency_key, is_new=False)
-    name = conversation_name or body.name
+    name = conversation_name or body.name or _called_from(body.messages)
     key = key_of(caller, name or _new_name(caller, idempotency_key))
     served = await serve(host, key, bundle_id)
     return await _reply(served, body, idempotency_key, is_new=not name)
@@ -429,6 +503,25 @@ async def _reply(
         HTTPStatus.BAD_GATEWAY, error, headers={**_NO_RETRY, **headers}
     )
     return failure(problem)
+
+
+def _results(messages: Sequence[ChatMessage]) -> dict[str, str]:
+    """Return the texts of the results of calls that the messages end with, by the ids of the calls."""
+    results: dict[str, str] = {}
+    for message in reversed(messages):
+        if message.role != "tool":
+            break
+        results[message.tool_call_id] = message.text
+    return results
+
+
+def _called_from(messages: Sequence[ChatMessage]) -> str:
+    """Return the conversation whose calls have the results that the messages end with; "" if they end with none."""
+    names = (
+        call_id.removeprefix(events.CLIENT_CALL).rpartition("-")[0]
+        for call_id in _results(messages)
+    )
+    return next(filter(None, names), "")
 
 
 def _make_reply(
@@ -490,14 +583,48 @@ async def _submit(
     A message that is no answer ends the paused turn. A question of a running turn is not answered here: the message waits
     until the turn has ended.
     """
+    if results := _results(body.messages):
+        return await _send_results(served, results)
     text, files = _content(body.messages, with_transcript=is_new)
     questions = {} if is_new else await served.waiting()
-    paused = [question for question in questions.values() if not question.stays_open]
+    paused = [
+        question
+        for question in questions.values()
+        if not question.stays_open and question.kind != "client"
+    ]
     answer = served.host.approvals.read_text(served.key, paused, text)
     if answer is not None:
         return await served.send_answers({answer.call_id: answer.value}, answer.approvals)
-    submission = await served.submit(text, attachments=files, key=idempotency_key, **body.options())
+    submission = await served.submit(
+        text,
+        attachments=files,
+        key=idempotency_key,
+        tools=body.client_tools(),
+        **body.options(),
+    )
     return TurnRequest.of_message(submission)
+
+
+async def _send_results(served: ServedConversation, results: Mapping[str, str]) -> TurnRequest:
+    """Continue the paused turn with the results of calls that the client ran.
+
+    Raises:
+        ConflictError: a call has got its result already.
+        RequestProblem: no such call waits for the client, 400.
+    """
+    waiting = await served.waiting()
+    texts = {call_id.rpartition("-")[2]: text for call_id, text in results.items()}
+    values: dict[str, Json] = {}
+    for call_id, text in texts.items():
+        question = waiting.get(call_id)
+        if question is None or question.kind != "client":
+            await served.check_unanswered({call_id: text})
+            raise problems.RequestProblem(
+                HTTPStatus.BAD_REQUEST,
+                f"no call {well_formed(call_id)[:80]!r} of yours waits for the client: send a message, or its id as it came",
+            )
+        values[call_id] = parse_client_text(text, question.form)
+    return await served.send_answers(values, {})
 
 
 async def _outcome(

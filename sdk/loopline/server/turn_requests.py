@@ -17,7 +17,7 @@ from loopline.react import Limits
 from loopline.server.approvals import WaitingQuestion, waiting_questions
 from loopline.server.bodies import FILES
 from loopline.server.bundle_host import BundleHost
-from loopline.timeline import BodyUnion, ConversationKey, UserAnswer
+from loopline.timeline import BodyUnion, ClientTool, ConversationKey, UserAnswer
 
 _ANSWERS = BodyUnion[UserAnswer](UserAnswer)
 
@@ -74,9 +74,10 @@ class ServedConversation:
         when_busy: WhenBusy = "queue",
         key: str = "",
         webhook: str = "",
+        tools: Sequence[ClientTool] = (),
         **limits: Unpack[Limits],
     ) -> Submission:
-        """Send a message and return once it is stored; its turn runs in the background.
+        """Send a message and return once it is stored; its turn runs in the background, and may call `tools`.
 
         A message with a `key` that was used in the conversation before is not stored again.
 
@@ -89,7 +90,12 @@ class ServedConversation:
             raise LooplineError(f"a message may have {FILES} files, not {len(attachments)}")
         async with self.host.turn_slot(self.key, key):
             submission = await self.conversation.submit(
-                text, attachments=attachments, when_busy=when_busy, key=key, **limits
+                text,
+                attachments=attachments,
+                when_busy=when_busy,
+                key=key,
+                tools=tools,
+                **limits,
             )
             self.host.watch(self.key, submission, webhook)
         self.host.audit("message", self.key, seq=submission.receipt.seq)

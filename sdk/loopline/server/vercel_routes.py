@@ -13,12 +13,13 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from loopline.errors import ConflictError, LooplineError
 from loopline.events import ClientRun, RunDialect, run_dialect
 from loopline.files import Attachment
-from loopline.models import Json
+from loopline.models import Json, JsonObject
 from loopline.server import event_streams
 from loopline.server.access import CallerDep, HostDep, key_of
 from loopline.server.approvals import WaitingQuestion, decline, deny
-from loopline.server.bodies import NAME, decode_file
+from loopline.server.bodies import NAME, ClientToolFields, decode_file
 from loopline.server.turn_requests import ServedConversation, TurnRequest, serve
+from loopline.tools import MAX_CLIENT_TOOLS
 
 router: APIRouter = APIRouter(prefix="/api/chat", tags=["ai-sdk"])
 MESSAGES = 2_000
@@ -58,14 +59,25 @@ class UiMessage(BaseModel):
                     "approval": {"approved": bool(approved), **others},
                 }:
                     answers[call_id] = approved or deny(str(others.get("reason") or ""))
-                case {"state": "output-available", "toolCallId": str(call_id), "output": output}:
-                    answers[call_id] = output
+                case {"state": "output-available", "toolCallId": str(call_id), **others}:
+                    answers[call_id] = others.get("output")  # without a value there is no key
                 case {"state": "output-error", "toolCallId": str(call_id), **others}:
                     reason = str(others.get("errorText") or "")
                     answers[call_id] = decline(waiting.get(call_id), reason)
                 case _:
                     pass
         return answers
+
+    def outputs(self) -> dict[str, JsonObject]:
+        """Return the parts of the message with the output or the error of a call, by call id."""
+        parts: dict[str, JsonObject] = {}
+        for part in self.parts:
+            match part:
+                case {"state": "output-available" | "output-error", "toolCallId": str(call_id)}:
+                    parts[call_id] = part
+                case _:
+                    pass
+        return parts
 
     def approvals(self) -> dict[str, str]:
         """Return the signed approvals of the message by call id."""
@@ -87,13 +99,17 @@ class UiMessage(BaseModel):
 
 
 class ChatBody(BaseModel):
-    """A request of `DefaultChatTransport`. `bundle_id` names the bundle of a new chat, if several are served."""
+    """A request of `DefaultChatTransport`. `bundle_id` names the bundle of a new chat, if several are served.
+
+    `tools` are those that the client runs, by name.
+    """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore")
     id: Annotated[str, Field(min_length=1, max_length=NAME)]
     messages: Annotated[list[UiMessage], Field(min_length=1, max_length=MESSAGES)]
     trigger: Literal["submit-message", "regenerate-message"] = "submit-message"
     bundle_id: Annotated[str, Field(max_length=NAME)] = ""
+    tools: Annotated[dict[str, ClientToolFields], Field(max_length=MAX_CLIENT_TOOLS)] = {}
 
     @property
     def branch(self) -> str:
@@ -138,9 +154,12 @@ async def _send(served: ServedConversation, body: ChatBody) -> Response:
             text = last.text()
             if not text:
                 raise LooplineError("the last message has no text")
-            submission = await served.submit(text, attachments=last.files(), key=body.key)
+            tools = [tool.tool(name) for name, tool in body.tools.items()]
+            submission = await served.submit(
+                text, attachments=last.files(), key=body.key, tools=tools
+            )
             request = TurnRequest.of_message(submission)
-        encoder = _encoder(served, body.id, request.turn, request.after)
+        encoder = _encoder(served, body.id, request.turn, request.after, last.outputs())
         return event_streams.run_response(served, encoder, FORMAT, request, early)
 
 
@@ -197,16 +216,23 @@ FORMAT = event_streams.StreamFormat(
 )
 
 
-def _encoder(served: ServedConversation, chat_id: str, turn: int, after: int) -> RunDialect:
+def _encoder(
+    served: ServedConversation,
+    chat_id: str,
+    turn: int,
+    after: int,
+    results: Mapping[str, JsonObject] | None = None,
+) -> RunDialect:
     """Return an encoder for the run that ends when the turn ends or asks the user after the seq `after`.
 
-    In a fork of the chat, the ids of messages name the fork, so that the chat continues there.
+    `results` are parts of the client with the output of a call, by call id. In a fork of the chat, the ids of messages name the fork, so that the chat continues there.
     """
     key = served.key
     run = ClientRun(
         turn=turn,
         ends_after=after,
         sign=served.host.approvals.signature(key),
+        results=results or {},
         file_url=served.host.urls.file_url_maker(key),
         branch="" if key.name == chat_id else f"{key.name}/",
     )

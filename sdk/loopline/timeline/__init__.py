@@ -32,6 +32,7 @@ from loopline.timeline.bodies import ApprovalRule as ApprovalRule
 from loopline.timeline.bodies import ArtifactKept as ArtifactKept
 from loopline.timeline.bodies import BackgroundResult as BackgroundResult
 from loopline.timeline.bodies import Body as Body
+from loopline.timeline.bodies import ClientTool as ClientTool
 from loopline.timeline.bodies import Completion as Completion
 from loopline.timeline.bodies import CrewGraph as CrewGraph
 from loopline.timeline.bodies import CustomEvent as CustomEvent
@@ -85,6 +86,7 @@ from loopline.timeline.bodies import UserPrompt as UserPrompt
 from loopline.timeline.bodies import UserRecalled as UserRecalled
 from loopline.timeline.bodies import UserSteer as UserSteer
 from loopline.timeline.bodies import UserStop as UserStop
+from loopline.timeline.bodies import WaitKind as WaitKind
 from loopline.timeline.checkpoints import History as History
 from loopline.timeline.checkpoints import checkpoint as checkpoint
 from loopline.timeline.checkpoints import checkpoint_seq as checkpoint_seq

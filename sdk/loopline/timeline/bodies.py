@@ -72,7 +72,8 @@ class TurnHeader(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
     the answer. If the knowledge space has several repositories, they are in `repositories` and `knowledge` is None.
     `agent` is the agent that runs the turn, empty for the bundle's own loop, and `agent_digest` the digest of its
     definition. `version` is the version of the bundle. With `handed_over` the runner's process ended normally and left
-    the turn to the next runner, which does not count it in `recoveries`.
+    the turn to the next runner, which does not count it in `recoveries`. `client_tools` are the names of the tools that
+    the client runs.
     """
 
     bundle: str
@@ -90,6 +91,7 @@ class TurnHeader(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
     agent_digest: str = ""
     version: str = ""
     handed_over: bool = False
+    client_tools: tuple[str, ...] = ()
     type: ClassVar[Literal["turn.header"]] = "turn.header"
 
     @property
@@ -98,10 +100,24 @@ class TurnHeader(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
         return self.repositories if self.knowledge is None else (self.knowledge,)
 
 
+class ClientTool(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A tool that the client runs: the turn pauses with each call until the client sends its result.
+
+    `parameters` is the JSON Schema of the arguments, an object, and `result` that of the result; without it the result
+    may be any JSON value.
+    """
+
+    name: str
+    description: str = ""
+    parameters: JsonObject = {}
+    result: JsonObject | None = None
+
+
 class UserPrompt(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The message that starts a turn, with the turn's own limits, its settings of the model, and the schema of its answer.
 
-    The bundle of the `sender` runs the turn; without a `sender` the bundle that ran the last turn does.
+    The bundle of the `sender` runs the turn; without a `sender` the bundle that ran the last turn does. `tools` are those
+    that the client runs in this turn.
     """
 
     text: str
@@ -109,6 +125,7 @@ class UserPrompt(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
     output: OutputSchema | None = None
     sender: Sender | None = None
     settings: JsonObject = {}
+    tools: tuple[ClientTool, ...] = ()
     type: ClassVar[Literal["user.prompt"]] = "user.prompt"
 
 
@@ -510,10 +527,15 @@ class BackgroundResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
     type: ClassVar[Literal["react.background.result"]] = "react.background.result"
 
 
-class ToolPending(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A call waits for the user: for an answer to its tool's question, or for approval.
+WaitKind = Literal["question", "approval", "client"]
+"""What a waiting call waits for: the user's answer, the user's approval, or the result of a tool that the client runs."""
 
-    `digest` is the sha256, in hexadecimal, of the tool's name and the arguments, which an approval covers. If a child
+
+class ToolPending(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A call waits for the user: for an answer to its tool's question, or for approval; or for the client that runs it.
+
+    A call that the client runs is a question with `client`: the answer is the result of the call, and `form` the JSON
+    Schema of that result, None if it may be any JSON value. `digest` is the sha256, in hexadecimal, of the tool's name and the arguments, which an approval covers. If a child
     run of the call asks, `child` is the `cv:` ref of the block with its question. `elapsed_ms` is the running time of
     the turn up to this block, 0 if unknown. An approval needs the yes of `people` people.
     """
@@ -525,7 +547,14 @@ class ToolPending(Struct, frozen=True, kw_only=True, omit_defaults=True):
     child: str = ""
     elapsed_ms: float = 0.0
     people: int = 1
+    client: bool = False
+    form: Json = None
     type: ClassVar[Literal["react.tool.pending"]] = "react.tool.pending"
+
+    @property
+    def waits_for(self) -> WaitKind:
+        """What the call waits for."""
+        return "client" if self.client else self.kind
 
 
 class ToolQuestion(Struct, frozen=True, kw_only=True, omit_defaults=True):

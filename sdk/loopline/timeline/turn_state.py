@@ -11,15 +11,16 @@ from json import dumps
 from typing import ClassVar, Generic
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 from typing_extensions import TypeVar
 
-from loopline.models import JsonObject, Usage
+from loopline.models import Json, JsonObject, Usage
 from loopline.models.prompt import NO_USAGE
 from loopline.timeline.approval_answers import deciding_answer
 from loopline.timeline.blocks import Block, BodyUnion, Fold
 from loopline.timeline.bodies import (
     AnswerFlag,
+    ClientTool,
     Completion,
     Decision,
     Draft,
@@ -44,6 +45,7 @@ from loopline.timeline.bodies import (
     UserAnswer,
     UserPrompt,
     UserStop,
+    WaitKind,
 )
 from loopline.timeline.prompt_blocks import ModelOverflowed, ModelSwitched, RangeSummary, RoundStart
 from loopline.timeline.sources import AnswerSource
@@ -84,7 +86,8 @@ class Turn(Struct):
 
     `open_round` is a round without a decision, and `overflowed` is true if its request was too long. `pending` are the
     calls that wait for the user, `answers` the user's answers, and `tool_answers` the answers to the user that calls of
-    the last round gave, all by call id. `shared_answers` are all answers to calls that several people approve. `asked_seq` is the seq of the newest pending call, `answer_seqs` are the seqs of
+    the last round gave, all by call id. `shared_answers` are all answers to calls that several people approve, and
+    `earlier_answers` the answers to the question before, of calls that ask again. `asked_seq` is the seq of the newest pending call, `answer_seqs` are the seqs of
     the answers. `versions` are the versions of the bundle that ran the turn. `proxied` are the calls that programs made,
     `open_proxied` those without a result. `children` are the child runs by conversation. `steps` and `ended_steps` are
     the starts and the ends of the workflow's steps by name. `notice_codes` are the codes
@@ -110,6 +113,7 @@ class Turn(Struct):
     tool_answers: dict[str, str] = {}
     answers: dict[str, UserAnswer] = {}
     shared_answers: dict[str, list[UserAnswer]] = {}
+    earlier_answers: dict[str, UserAnswer] = {}
     asked_seq: int = 0
     answer_seqs: dict[str, int] = {}
     versions: set[str] = set()
@@ -234,16 +238,22 @@ class Turn(Struct):
                     batch.results[call_id] = body
             case ToolStarted(call_id=call_id):
                 self.started[call_id] = body
-            case ToolPending(call_id=call_id):
-                pending = {**self.pending, call_id: body}
-                order = (*self.open_calls, *(step.call_id for step in self.open_steps.values()))
-                self.pending = {key: pending[key] for key in order if key in pending}
-                self.answers.pop(call_id, None)  # it answered the previous question of the call
-                self.shared_answers.pop(call_id, None)
-                self.asked_seq = block.seq
-                self._use_measured_time(block, body)
+            case ToolPending():
+                self._take_pending(block, body)
             case UserAnswer():
                 self._take_answer(block, body)
+
+    def _take_pending(self, block: Block, body: ToolPending) -> None:
+        """Have a call wait; an answer that it has got is that to its question before."""
+        pending = {**self.pending, body.call_id: body}
+        order = (*self.open_calls, *(step.call_id for step in self.open_steps.values()))
+        self.pending = {key: pending[key] for key in order if key in pending}
+        earlier = self.answers.pop(body.call_id, None)
+        if earlier is not None:
+            self.earlier_answers[body.call_id] = earlier
+        self.shared_answers.pop(body.call_id, None)
+        self.asked_seq = block.seq
+        self._use_measured_time(block, body)
 
     def _take_answer(self, block: Block, body: UserAnswer) -> None:
         """Store the answer that decides about a pending call; a call that is running receives its answer directly."""
@@ -318,6 +328,12 @@ class Turn(Struct):
         return answer is not None and answer.flag in _MODEL_TEXT
 
     @property
+    def client_tools(self) -> Sequence[ClientTool]:
+        """The tools of the turn's message, which the client runs."""
+        prompt = self.prompt.body if self.prompt else None
+        return prompt.tools if isinstance(prompt, UserPrompt) else ()
+
+    @property
     def unanswered(self) -> dict[str, ToolPending]:
         """The pending calls without an answer, by call id."""
         if not self.pending:
@@ -369,8 +385,14 @@ class Turn(Struct):
         return {*self.open_calls, *(step.call_id or name for name, step in self.open_steps.items())}
 
     def waiting_call(self, call_id: str) -> ToolCalled:
-        """Return the open call of that id; for the agents of a step, a call `workflow.run` with the name of the step."""
+        """Return the open call of that id; for the agents of a step, a call `workflow.run` with the name of the step.
+
+        If the user or a guard has changed its arguments, it has the changed ones.
+        """
         call = self.open_calls.get(call_id)
+        started = self.started.get(call_id)
+        if call is not None and started is not None and started.ran_with is not None:
+            return structs.replace(call, arguments=started.ran_with)
         if call is not None:
             return call
         names = [step.name for step in self.open_steps.values() if step.call_id == call_id]
@@ -441,15 +463,18 @@ T_co = TypeVar("T_co", covariant=True, default=None)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingCall:
-    """A call that waits for an answer or an approval from outside.
+    """A call that waits for an answer, an approval, or its result from the client that runs it.
 
-    An approval needs the yes of `people` people; those in `approved_by` have approved it, with these `arguments`.
+    An approval needs the yes of `people` people; those in `approved_by` have approved it, with these `arguments`. The
+    result of a `client` call has the form of the JSON Schema `form`, if it has one.
     """
 
     call_id: str
     tool: str
     arguments: JsonObject
     question: str = ""
+    kind: WaitKind = "question"
+    form: Json = None
     people: int = 1
     approved_by: Sequence[str] = ()
 

@@ -11,6 +11,7 @@ from loopline.tools.builtin.knowledge_search import SearchTool as SearchTool
 from loopline.tools.builtin.knowledge_search import takes_filters as takes_filters
 from loopline.tools.builtin.memory import MemorySearchTool as MemorySearchTool
 from loopline.tools.builtin.memory import MemoryTool as MemoryTool
+from loopline.tools.builtin.web import WEB_TOOLS as WEB_TOOLS
 from loopline.tools.builtin.web import MemoryWeb as MemoryWeb
 from loopline.tools.builtin.web import WebFetch as WebFetch
 from loopline.tools.builtin.web import WebFetchTool as WebFetchTool
@@ -18,6 +19,14 @@ from loopline.tools.builtin.web import WebHit as WebHit
 from loopline.tools.builtin.web import WebPage as WebPage
 from loopline.tools.builtin.web import WebSearch as WebSearch
 from loopline.tools.builtin.web import WebSearchTool as WebSearchTool
+from loopline.tools.client_tools import MAX_CLIENT_TOOLS as MAX_CLIENT_TOOLS
+from loopline.tools.client_tools import check_client_tools as check_client_tools
+from loopline.tools.client_tools import check_shadows as check_shadows
+from loopline.tools.client_tools import client_tool_names as client_tool_names
+from loopline.tools.client_tools import join_client_tools as join_client_tools
+from loopline.tools.client_tools import parse_client_text as parse_client_text
+from loopline.tools.client_tools import read_client_result as read_client_result
+from loopline.tools.client_tools import runs_on_client as runs_on_client
 from loopline.tools.functions import BoundTool as BoundTool
 from loopline.tools.functions import RerunnableTool as RerunnableTool
 from loopline.tools.functions import Tool as Tool

@@ -6,6 +6,7 @@ The decorator checks the function at once. The JSON Schema of its parameters is 
 from __future__ import annotations
 
 import asyncio
+import dis
 import inspect
 import logging
 import os
@@ -37,7 +38,7 @@ from loopline.errors import BundleError, ToolError
 from loopline.files import FileChange, OutputFile, change_of
 from loopline.models import JsonObject, ToolSpec, dumps, well_formed
 from loopline.timeline import Effect, Source
-from loopline.tools.invocation import ToolInvocation
+from loopline.tools.invocation import AskUser, ToolInvocation
 from loopline.tools.outcome import Outcome, Output, as_json
 from loopline.tools.parameters import (
     Parameters,
@@ -46,6 +47,7 @@ from loopline.tools.parameters import (
     deps_problem,
     nearest_first,
     read_parameters,
+    read_result_form,
 )
 
 if TYPE_CHECKING:
@@ -151,7 +153,8 @@ class ToolFunction(Generic[P, R]):
     """A function that is a tool. It can be called like the function; `bind` makes the tool for the loop.
 
     `key` is a template for the key of a writing or meta call, such as `file:{path}`; without it, all calls of the tool
-    have the same key. `approve` says whether calls need the user's approval, and `people` from how many people. `declared` says whether an effect was given. `reconcile` is a function with some of the same
+    have the same key. `approve` says whether calls need the user's approval, and `people` from how many people. `client`
+    says whether the client runs the calls. `declared` says whether an effect was given. `reconcile` is a function with some of the same
     parameters; it returns the result of a call that had started before a crash.
     """
 
@@ -164,6 +167,7 @@ class ToolFunction(Generic[P, R]):
         reconcile: Callable[..., Any] | None = None,
         approve: bool | Callable[..., Any] = False,
         people: int = 1,
+        client: bool = False,
     ) -> None:
         update_wrapper(self, function)
         self.function = function
@@ -173,6 +177,7 @@ class ToolFunction(Generic[P, R]):
         self.reconcile = reconcile
         self.approve = approve
         self.people = people
+        self.client = client
         code = _source_function(function)
         self.name: str = code.__name__
         self.location: str = _find_location(code)
@@ -198,6 +203,15 @@ class ToolFunction(Generic[P, R]):
         """
         return read_parameters(_source_function(self.function), self.location, self.key)
 
+    @cached_property
+    def result_form(self) -> JsonObject | None:
+        """The JSON Schema of the return type, None if the function has no return type, or returns None or any value.
+
+        Raises:
+            BundleError: the type cannot be resolved, or has no JSON Schema.
+        """
+        return read_result_form(_source_function(self.function), self.location)
+
 
 @overload
 def tool(function: Callable[P, R], /) -> ToolFunction[P, R]: ...
@@ -209,6 +223,7 @@ def tool(
     reconcile: Callable[..., Any] | None = None,
     approve: bool | Callable[..., bool | str | Awaitable[bool | str]] = False,
     people: int = 1,
+    client: bool = False,
 ) -> Callable[[Callable[P, R]], ToolFunction[P, R]]: ...
 def tool(
     function: Callable[P, R] | None = None,
@@ -219,6 +234,7 @@ def tool(
     reconcile: Callable[..., Any] | None = None,
     approve: bool | Callable[..., bool | str | Awaitable[bool | str]] = False,
     people: int = 1,
+    client: bool = False,
 ) -> ToolFunction[P, R] | Callable[[Callable[P, R]], ToolFunction[P, R]]:
     """Make a tool of a typed function with a docstring; the function can still be called directly.
 
@@ -228,6 +244,9 @@ def tool(
     With `approve=True` each call waits until the user has approved it. A function, plain or async, gets the arguments of the
     call as a dict, and a `GuardedCall` with its user and conversation; it returns whether the call needs approval, or the
     question to ask. If it raises, the call needs approval. With `people=2` a second person must approve the call, too.
+
+    With `client=True` the client runs the calls: the turn pauses with each call, and the client's answer is its result, which
+    must fit the return type of the function. The function has a docstring and no code, or only raises NotImplementedError.
 
     Raises:
         BundleError: the function cannot be a tool; the message has the reason, the file and the line.
@@ -240,12 +259,19 @@ def tool(
             or _function_problem(source)
             or _key_problem(key, inspect.signature(source))
             or _approve_problem(approve, people)
+            or _client_problem(source, reconcile, is_client=client)
         )
         if problem:
             raise BundleError(f"{_find_location(source)}: tool {source.__name__!r} {problem}")
         _check_reconcile(function, reconcile)
         return ToolFunction(
-            function, effect=effect, key=key, reconcile=reconcile, approve=approve, people=people
+            function,
+            effect=effect,
+            key=key,
+            reconcile=reconcile,
+            approve=approve,
+            people=people,
+            client=client,
         )
 
     return decorate if function is None else decorate(function)
@@ -264,6 +290,30 @@ def _approve_problem(approve: object, people: int) -> str:
     except TypeError:
         return "has a function for approve that does not take two arguments: those of the call, and the call"
     return ""
+
+
+_NO_CODE = frozenset(
+    {"RESUME", "NOP", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE", "LOAD_GLOBAL", "RAISE_VARARGS"}
+)
+"""The operations of a function that only returns None, or only raises an exception class."""
+
+
+def _client_problem(
+    function: FunctionType, reconcile: Callable[..., Any] | None, *, is_client: bool
+) -> str:
+    """Return what is wrong with a function whose calls the client runs, empty if nothing is."""
+    if not is_client:
+        return ""
+    if reconcile is not None:
+        return "has client=True and reconcile: the client says what came of a call"
+    operations = {operation.opname for operation in dis.get_instructions(function)}
+    names = {*function.__code__.co_names}
+    if operations <= _NO_CODE and names <= {"NotImplementedError"}:
+        return ""
+    return (
+        "has client=True and code, which would never run because the client runs its calls: leave only the docstring, "
+        "or raise NotImplementedError"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -316,6 +366,8 @@ class BoundTool:
     async def reconcile(self, arguments: JsonObject, call: ToolInvocation) -> Outcome | None:
         """Call the function `reconcile` of the tool; return None if the tool has none, or it returns None."""
         check = self.function.reconcile
+        if self.function.client:
+            return await self.run(arguments, call)
         if check is None:
             return None
         values = self._values(arguments, call)
@@ -332,8 +384,12 @@ class BoundTool:
         """Call the function, in a thread if it is not async, and convert its return value.
 
         Raises:
+            AskUser: the client runs the call.
             ToolError: the arguments are invalid, the function raised an exception, or its value cannot be converted.
         """
+        if self.function.client:
+            self._validate(arguments)
+            raise AskUser.for_client(self.name, arguments, self.function.result_form)
         values = self._values(arguments, call)
         try:
             function = self.function

@@ -16,7 +16,7 @@ from collections.abc import (
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Generic, Literal, NoReturn, Protocol, cast
+from typing import Any, Generic, NoReturn, Protocol, Self, cast
 
 from msgspec import Struct
 from typing_extensions import TypeVar
@@ -39,6 +39,7 @@ from loopline.timeline import (
     RunChild,
     Timeline,
     TurnResult,
+    WaitKind,
 )
 from loopline.tools.outcome import Outcome, as_json
 
@@ -49,22 +50,30 @@ class AskUser(BaseException):
     """A tool's question to the user: its call ends as pending, and the answer becomes its result.
 
     It is not an `Exception`, so that tools do not catch it as a failure. If a child run asks, `child` is the `cv:` ref of
-    the block with its question, to which the answer is forwarded. An approval needs the yes of `people` people.
+    the block with its question, to which the answer is forwarded. An approval needs the yes of `people` people. The kind
+    "client" is that of a call that the client runs; `form` is then the JSON Schema of its result, or None.
     """
 
     def __init__(
         self,
         question: str,
         *,
-        kind: Literal["question", "approval"] = "question",
+        kind: WaitKind = "question",
         child: str = "",
         people: int = 1,
+        form: Json = None,
     ) -> None:
         super().__init__(question)
         self.question = question
-        self.kind: Literal["question", "approval"] = kind
+        self.kind: WaitKind = kind
         self.child = child
         self.people = people
+        self.form = form
+
+    @classmethod
+    def for_client(cls, tool: str, arguments: JsonObject, form: Json) -> Self:
+        """Return what a call of a tool that the client runs raises."""
+        return cls(f"The client runs {tool} with {dumps(arguments)}.", kind="client", form=form)
 
 
 DELEGATE = "crew.delegate"

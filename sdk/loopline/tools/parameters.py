@@ -20,7 +20,7 @@ from typing import (
 
 from loopline.errors import BundleError, ToolError
 from loopline.models import Json, JsonObject, ToolSpec
-from loopline.models.json_schema import validator_text
+from loopline.models.json_schema import validator_of_schema, validator_text
 from loopline.tools.invocation import ToolContext
 from loopline.tools.outcome import finite
 
@@ -67,6 +67,29 @@ def read_parameters(function: FunctionType, location: str, key: str) -> Paramete
             f"{location}: tool {function.__name__!r} has an annotation that cannot be used: {reason} "
             "(use types with a JSON form, imported at run time)"
         ) from error
+
+
+def read_result_form(function: FunctionType, location: str) -> JsonObject | None:
+    """Return the JSON Schema of the return type of a function, None if it has none, or returns None or any value.
+
+    Raises:
+        BundleError: the type cannot be resolved, or has no JSON Schema.
+    """
+    from pydantic import TypeAdapter
+
+    try:
+        hint = get_type_hints(function, include_extras=True).get("return", Any)
+        if hint in (Any, NoneType, object):
+            return None
+        schema = TypeAdapter(hint).json_schema()
+        validator_of_schema(schema, skip_unreadable=True)
+    except Exception as error:
+        reason = str(error).partition("\n")[0]
+        raise BundleError(
+            f"{location}: tool {function.__name__!r} returns a type that cannot be used: {reason} "
+            "(the client sends its result as JSON)"
+        ) from error
+    return schema
 
 
 def _build_parameters(function: FunctionType, location: str, key: str) -> Parameters:

@@ -50,7 +50,7 @@ class AgUiThread:
         return own <= client_roles.keys() and replies <= own
 
     def add_client_message(self, message: JsonObject) -> None:
-        """Add a message of the user in the client's form."""
+        """Add a message of the user, or the result of a call, in the client's form."""
         self._messages[str(message["id"])] = message
 
     def add_text(self, message_id: str, role: str, text: str) -> None:
@@ -103,8 +103,32 @@ def _add_operation(path: str, value: Json) -> Json:
     return {"op": "add", "path": path, "value": value}
 
 
+_RULE_SCHEMA: JsonObject = {
+    "type": "object",
+    "properties": {
+        "scope": {"enum": ["conversation", "user"]},
+        "arguments": {"enum": ["any", "same"]},
+        "seconds": {"type": "number", "exclusiveMinimum": 0},
+    },
+    "additionalProperties": False,
+}
 _ANSWER_SCHEMAS: dict[str, JsonObject] = {
-    "approval": {"type": "boolean"},
+    "approval": {
+        "anyOf": [
+            {"type": "boolean"},
+            {
+                "type": "object",
+                "properties": {
+                    "approved": {"type": "boolean"},
+                    "reason": {"type": "string"},
+                    "editedArgs": {"type": "object"},
+                    "rule": _RULE_SCHEMA,
+                },
+                "required": ["approved"],
+                "additionalProperties": False,
+            },
+        ]
+    },
     "question": {"type": "string"},
 }
 _KINDS = {"start": "START", "delta": "CONTENT", "end": "END"}
@@ -195,10 +219,13 @@ class AgUi(client_run.FollowedRun):
             case turns.TurnPaused() | turns.TurnFinished():
                 yield from self._end(meta, event)
             case _:
-                notice = client_run.notice_of(event)
-                if notice is not None:
-                    custom: JsonObject = {"name": notice.name, "value": notice.value}
-                    yield client_run.draft_with_type("CUSTOM", custom, durable=notice.durable)
+                yield from self._notice(event)
+
+    def _notice(self, event: turns.TurnEvent) -> Iterator[RecordDraft]:
+        notice = client_run.notice_of(event)
+        if notice is not None:
+            custom: JsonObject = {"name": notice.name, "value": notice.value}
+            yield client_run.draft_with_type("CUSTOM", custom, durable=notice.durable)
 
     def _add_texts(
         self, meta: turns.EventMeta, event: turns.DecisionMade | turns.AnswerGiven
@@ -242,6 +269,8 @@ class AgUi(client_run.FollowedRun):
                     "TOOL_CALL_ARGS", {"toolCallId": call_id, "delta": text}
                 )
                 yield client_run.draft_with_type("TOOL_CALL_END", {"toolCallId": call_id})
+            case turns.CallFinished(call=call) if own := self._own_result(call):
+                self._thread.add_client_message(own)
             case turns.CallFinished(call=call, result=result):
                 self._interrupts.pop(call.call_id, None)
                 result_id = f"{call.call_id}.result"
@@ -253,6 +282,9 @@ class AgUi(client_run.FollowedRun):
                     self._has_error = True
                     answer |= {"metadata": {"error": error}}
                 yield client_run.draft_with_type("TOOL_CALL_RESULT", answer)
+            case turns.InputRequested(kind="client"):  # no interrupt: the client sends a message
+                self._interrupts.pop(event.call.call_id, None)
+                yield from self._notice(event)
             case turns.InputRequested(call=call, kind=kind, question=question, form=form):
                 self._interrupts[call.call_id] = {
                     "id": self._request_id(event),
@@ -279,8 +311,13 @@ class AgUi(client_run.FollowedRun):
         finished: JsonObject = {"threadId": self._thread_id, "runId": self._run_id(meta)}
         match event:
             case turns.TurnPaused(calls=calls):
-                waiting = list[Json](self._interrupts[call] for call in calls)
-                outcome: JsonObject = {"type": "interrupt", "interrupts": waiting}
+                # A client that has to run calls starts the next run with messages that have their results.
+                waiting = list[Json](
+                    self._interrupts[call] for call in calls if call in self._interrupts
+                )
+                outcome: JsonObject = {"type": "success"}
+                if waiting:
+                    outcome = {"type": "interrupt", "interrupts": waiting}
                 yield client_run.draft_with_type("RUN_FINISHED", {**finished, "outcome": outcome})
             case turns.TurnFinished():
                 result: JsonObject = {"answer": event.answer, "exitReason": event.reason}

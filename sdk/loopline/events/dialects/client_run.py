@@ -29,7 +29,7 @@ class ClientRun:
     `run_id` is the client's id of the run, or "". `prompts` are the client's own messages that are the prompts of turns, by
     the number of the turn. `roles` are the roles of all messages that the client has, by their ids.
     `sign(call_id, digest)` returns the token that approves a call; without it the call's id approves it.
-    `file_url(turn_id, file)` returns the URL of an output file; without it, files are sent without URL. The ids of messages
+    `results` are the client's own messages with results of calls that it ran, by call id. `file_url(turn_id, file)` returns the URL of an output file; without it, files are sent without URL. The ids of messages
     begin with `branch`.
     """
 
@@ -39,6 +39,7 @@ class ClientRun:
     prompts: Mapping[int, JsonObject] = field(default_factory=dict[int, JsonObject])
     roles: Mapping[str, str] = field(default_factory=dict[str, str])
     sign: Callable[[str, str], str] | None = None
+    results: Mapping[str, JsonObject] = field(default_factory=dict[str, JsonObject])
     file_url: FileUrl | None = None
     branch: str = ""
 
@@ -102,9 +103,13 @@ class FollowedRun(ABC):
     def _request_id(self, event: turns.InputRequested) -> str:
         """Return the id that the client answers with: the token of an approval if the run has `sign`, else the call's id."""
         call_id = event.call.call_id
-        if self._run is None or self._run.sign is None or event.kind == "question":
+        if self._run is None or self._run.sign is None or event.kind != "approval":
             return call_id
         return self._run.sign(call_id, event.digest)
+
+    def _own_result(self, call: turns.CallStarted) -> JsonObject | None:
+        """Return the client's own message with the result of a call that it ran, None if it has none."""
+        return self._run.results.get(call.call_id) if self._run and call.is_for_client else None
 
     def _find_run(self, meta: turns.EventMeta) -> ClientRun | None:
         """Return the run that the client follows if the event belongs to its turn."""
@@ -146,6 +151,10 @@ def notice_of(event: turns.TurnEvent) -> NoticeOfRun | None:
             progress: JsonObject = {"channel": channel, "text": text}
             count: JsonObject = {"total": total, "callId": call_id}
             return NoticeOfRun("loopline.progress", {**progress, **count}, durable=False)
+        case turns.InputRequested(kind="client", call=call, form=form):
+            waiting: JsonObject = {"callId": call.call_id, "tool": call.tool}
+            waiting |= {"arguments": call.arguments, "form": form}
+            return NoticeOfRun("loopline.client_call", waiting)
         case turns.ChildStarted(call=call, conversation=conversation, agent=agent):
             child: JsonObject = {"callId": call.call_id, "conversation": conversation}
             return NoticeOfRun("loopline.child.started", {**child, "agent": agent})

@@ -10,10 +10,12 @@ from loopline.events import turn_events as turns
 from loopline.events.dialects.encoder import Dialect, DialectEncoder, RecordDraft
 from loopline.events.dialects.streamed_text import StreamedText, TextPiece
 from loopline.events.projection import TurnEventFold
-from loopline.models import Json, JsonObject, Usage
+from loopline.models import Json, JsonObject, Usage, dumps
 from loopline.timeline import Block, ExitReason, turn_id
 
-FinishReason = Literal["stop", "length", "content_filter"]
+FinishReason = Literal["stop", "length", "content_filter", "tool_calls"]
+CLIENT_CALL = "call_"
+"""The beginning of the id of a call that the client runs."""
 PARAGRAPH = "\n\n"
 _FINISH: dict[ExitReason, FinishReason] = {
     "max_iterations": "length",
@@ -42,9 +44,13 @@ class ReplyHead:
         """Return whether the reply has this event; the event of a delta always belongs to it."""
         return not meta.seq or meta.seq > self.after
 
+    def call_id(self, call: turns.CallStarted) -> str:
+        """Return the id of a call that the client runs. It also names the conversation, to which its result is sent."""
+        return f"{CLIENT_CALL}{self.conversation}-{call.call_id}"
+
     def question(self, request: turns.InputRequested) -> str:
         """Return the text that asks the user; for an approval that needs a code, with the answer that approves."""
-        if request.kind == "question" or self.code is None:
+        if request.kind != "approval" or self.code is None:
             return request.question
         code = self.code(request.call.call_id, request.digest)
         return f"{request.question}\n\nTo approve, answer: yes {code}\nTo decline, answer: no"
@@ -61,6 +67,11 @@ class ChatCompletion:
         """Create a chunk of the stream with these choices."""
         return self._object("chat.completion.chunk", choices)
 
+    def call(self, call: turns.CallStarted) -> JsonObject:
+        """Return a call that the client runs, as a message has it."""
+        function: JsonObject = {"name": call.tool, "arguments": dumps(call.arguments)}
+        return {"id": self.head.call_id(call), "type": "function", "function": function}
+
     def dialect(self) -> Dialect:
         """Create the dialect of the stream."""
         return DialectEncoder(CompletionChunks(self), named=False)
@@ -70,6 +81,9 @@ class ChatCompletion:
         message: JsonObject = {"role": "assistant", "content": outcome.content, "refusal": None}
         if outcome.thoughts:
             message["reasoning_content"] = PARAGRAPH.join(outcome.thoughts)
+        if outcome.calls:
+            message["content"] = outcome.content or None
+            message["tool_calls"] = [self.call(call) for call in outcome.calls]
         choice: JsonObject = {
             "index": 0,
             "message": message,
@@ -97,7 +111,7 @@ class ChatCompletion:
 class TurnOutcome:
     """The outcome of a turn: if it ended, its answer and the cited sources; if it paused, its questions to the user.
 
-    `content` is the answer, or the questions as paragraphs, and `thoughts` is the reasoning of each decision that has some.
+    `calls` are the calls for which it waits for the client. `content` is the answer, or the questions as paragraphs, and `thoughts` is the reasoning of each decision that has some.
     `truncated` is True if the model's output limit cut the answer off.
     """
 
@@ -109,10 +123,13 @@ class TurnOutcome:
     sources: tuple[turns.CitedSource, ...] = ()
     thoughts: tuple[str, ...] = ()
     truncated: bool = False
+    calls: tuple[turns.CallStarted, ...] = ()
 
     @property
     def finish_reason(self) -> FinishReason:
         """The `finish_reason` of the API."""
+        if self.calls:
+            return "tool_calls"
         return "length" if self.truncated else _FINISH.get(self.reason, "stop")
 
     @property
@@ -139,6 +156,7 @@ class TurnOutcomeFold:
     def __init__(self, head: ReplyHead) -> None:
         self._head = head
         self._questions: dict[str, str] = {}
+        self._calls: dict[str, turns.CallStarted] = {}
         self._thoughts: list[str] = []
         self._answer = turns.AnswerGiven(text="", flag="", sources=(), usage=Usage())
         self._usage = Usage()
@@ -146,6 +164,8 @@ class TurnOutcomeFold:
     def take(self, meta: turns.EventMeta, event: turns.TurnEvent) -> TurnOutcome | None:
         """Take the next event, and return the outcome if the turn ends or pauses with it."""
         match event:
+            case turns.InputRequested(kind="client", call=call):
+                self._calls[call.call_id] = call
             case turns.InputRequested(call=call):
                 self._questions[call.call_id] = self._head.question(event)
             case turns.DecisionMade(decision=decision, thinking=thinking):
@@ -174,13 +194,15 @@ class TurnOutcomeFold:
         if pause.reason == "interrupted":
             text = "the server ended before the turn did"
             return TurnOutcome(content="", reason="interrupted", usage=self._usage, error=text)
-        questions = tuple(self._questions[call] for call in pause.calls)
+        calls = tuple(self._calls[call] for call in pause.calls if call in self._calls)
+        questions = tuple(self._questions[call] for call in pause.calls if call not in self._calls)
         return TurnOutcome(
             content=PARAGRAPH.join(questions),
             reason="paused",
             usage=self._usage,
             questions=questions,
             thoughts=tuple(self._thoughts),
+            calls=calls,
         )
 
 
@@ -199,7 +221,8 @@ def outcome_of(blocks: Iterable[Block], head: ReplyHead) -> TurnOutcome | None:
 class CompletionChunks:
     """The vocabulary of a streamed chat completion: the texts of one turn, as paragraphs.
 
-    The notes of a decision and the answer are `content`; thinking is `reasoning_content`. Tool calls are not sent.
+    The notes of a decision and the answer are `content`; thinking is `reasoning_content`. Of the calls only those are sent that
+    the client runs.
     """
 
     def __init__(self, completion: ChatCompletion) -> None:
@@ -250,6 +273,12 @@ class CompletionChunks:
             return
         if outcome.questions:
             yield from self._content(TextPiece(outcome.content, begins=True))
+        if outcome.calls:
+            calls: list[Json] = [
+                {"index": index, **self._completion.call(call)}
+                for index, call in enumerate(outcome.calls)
+            ]
+            yield self._delta({"tool_calls": calls})
         choice: JsonObject = {"index": 0, "delta": {}, "finish_reason": outcome.finish_reason}
         last = self._completion.chunk(choice)
         details = outcome.details(self._completion.head)

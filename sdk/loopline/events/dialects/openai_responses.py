@@ -10,8 +10,14 @@ from loopline.events.dialects.client_run import MessageParts, NamedChange
 from loopline.events.dialects.encoder import Dialect, DialectEncoder, RecordDraft
 from loopline.events.dialects.openai_chunks import ReplyHead, TurnOutcome, TurnOutcomeFold
 from loopline.events.dialects.streamed_text import create_stored_part
-from loopline.events.turn_events import AnswerGiven, DecisionMade, EventMeta, TurnEvent
-from loopline.models import Json, JsonObject, Usage
+from loopline.events.turn_events import (
+    AnswerGiven,
+    CallStarted,
+    DecisionMade,
+    EventMeta,
+    TurnEvent,
+)
+from loopline.models import Json, JsonObject, Usage, dumps
 from loopline.timeline import turn_id
 
 Phase = Literal["commentary", "final_answer"]
@@ -64,6 +70,17 @@ class ModelResponse:
             document["incomplete_details"] = {"reason": limit}
         return {**document, "usage": _usage(outcome.usage), "loopline": outcome.details(self.head)}
 
+    def call(self, call: CallStarted, arguments: str | None = None) -> JsonObject:
+        """Return a call that the client runs, as an item of the output; with `arguments` it is in progress."""
+        return {
+            "id": f"fc_{turn_id(self.head.turn)}.{call.call_id}",
+            "type": "function_call",
+            "status": "completed" if arguments is None else "in_progress",
+            "call_id": self.head.call_id(call),
+            "name": call.tool,
+            "arguments": dumps(call.arguments) if arguments is None else arguments,
+        }
+
     def dialect(self) -> Dialect:
         """Create the dialect of the stream."""
         return DialectEncoder(ResponseEvents(self))
@@ -75,16 +92,19 @@ class ModelResponse:
             _Item(id=f"rs_{name}.reasoning.{number}", is_reasoning=True, text=text)
             for number, text in enumerate(outcome.thoughts, start=1)
         ]
-        phase: Phase | None = None if outcome.questions else "final_answer"
-        answer = _Item(id=f"msg_{name}.answer", text=outcome.content).document("completed", phase)
-        output = [*(thought.document("completed") for thought in thoughts), answer]
+        phase: Phase | None = None if outcome.reason == "paused" else "final_answer"
+        output = [thought.document("completed") for thought in thoughts]
+        if outcome.content or not outcome.calls:
+            answer = _Item(id=f"msg_{name}.answer", text=outcome.content)
+            output.append(answer.document("completed", phase))
+        output += [self.call(call) for call in outcome.calls]
         return self.document(_status(outcome), output, outcome)
 
 
 def _status(outcome: TurnOutcome) -> Literal["completed", "failed", "incomplete"]:
     if outcome.has_failed:
         return "failed"
-    return "completed" if outcome.finish_reason == "stop" else "incomplete"
+    return "completed" if outcome.finish_reason in ("stop", "tool_calls") else "incomplete"
 
 
 def _usage(usage: Usage) -> JsonObject:
@@ -139,7 +159,7 @@ class _Item:
 class ResponseEvents:
     """The vocabulary of a streamed response: the texts and the reasoning of one turn, each as an item of the output.
 
-    Tool calls are not sent. A text that became void is an incomplete item, which the last response leaves out.
+    Of the calls only those are sent that the client runs. A text that became void is an incomplete item, which the last response leaves out.
     """
 
     def __init__(self, response: ModelResponse) -> None:
@@ -203,8 +223,29 @@ class ResponseEvents:
         if outcome.questions:
             for change in create_stored_part(f"{meta.turn_id}.question", outcome.content):
                 yield from self._change(NamedChange(is_reasoning=False, change=change), None)
+        for call in outcome.calls:
+            yield from self._call(call)
         status = _status(outcome)
         yield self._lifecycle(status, self._response.document(status, self._output, outcome))
+
+    def _call(self, call: CallStarted) -> Iterator[RecordDraft]:
+        document = self._response.call(call)
+        index, self._items = self._items, self._items + 1
+        place: JsonObject = {"item_id": document["id"], "output_index": index}
+        arguments = document["arguments"]
+        started = self._response.call(call, "")
+        yield self._draft(
+            {"type": "response.output_item.added", "output_index": index, "item": started}
+        )
+        kind = "response.function_call_arguments"
+        yield self._draft({"type": f"{kind}.delta", **place, "delta": arguments})
+        yield self._draft(
+            {"type": f"{kind}.done", **place, "name": call.tool, "arguments": arguments}
+        )
+        yield self._draft(
+            {"type": "response.output_item.done", "output_index": index, "item": document}
+        )
+        self._output.append(document)
 
     def _lifecycle(self, name: str, response: JsonObject) -> RecordDraft:
         return self._draft({"type": f"response.{name}", "response": response})

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from loopline.events import turn_events as turns
 from loopline.events.dialects import client_run
 from loopline.events.dialects.encoder import RecordDraft
-from loopline.models import JsonObject
+from loopline.models import JsonObject, dumps
 from loopline.timeline import ExitReason, FileAdded, Plan, is_hosted
 
 _FINISH: dict[ExitReason, str] = {
@@ -46,8 +46,14 @@ class Vercel(client_run.FollowedRun):
         match event:
             case turns.RoundStarted() | turns.AnswerStarted():
                 yield from self._next_step(has_step=True)
+            case turns.InputRequested(kind="client", call=call):
+                yield client_run.draft_with_type(
+                    "tool-input-available", {**_call_fields(call), "input": call.arguments}
+                )
             case turns.InputRequested():
                 yield _request(event, self._request_id(event))
+            case turns.CallFinished(call=call) if self._own_result(call) is not None:
+                pass
             case turns.CallStarted() | turns.CallFinished():
                 yield from _call(event)
             case turns.AnswerGiven(sources=sources):
@@ -77,24 +83,38 @@ def _file(file: FileAdded, url: str = "") -> RecordDraft:
     return client_run.draft_with_type("data-file", {"data": data})
 
 
+def _call_fields(call: turns.CallStarted) -> JsonObject:
+    """Return the id and the name of a call. A call that the client runs is not dynamic, so that its page knows the tool."""
+    fields: JsonObject = {"toolCallId": call.call_id, "toolName": call.tool}
+    return fields if call.is_for_client else {**fields, "dynamic": True}
+
+
 def _call(event: turns.CallStarted | turns.CallFinished) -> Iterator[RecordDraft]:
     match event:
-        case turns.CallStarted(call_id=call_id, tool=tool, arguments=arguments):
-            started: JsonObject = {"toolCallId": call_id, "toolName": tool, "dynamic": True}
+        case turns.CallStarted(arguments=arguments):
+            started = _call_fields(event)
             yield client_run.draft_with_type("tool-input-start", started)
+            if event.is_for_client:  # a client that has the whole input runs the call at once
+                delta: JsonObject = {
+                    "toolCallId": event.call_id,
+                    "inputTextDelta": dumps(arguments),
+                }
+                yield client_run.draft_with_type("tool-input-delta", delta)
+                return
             yield client_run.draft_with_type(
                 "tool-input-available", {**started, "input": arguments}
             )
         case turns.CallFinished(call=call, result=result):
             output: JsonObject = {"toolCallId": call.call_id}
+            dynamic: JsonObject = {} if call.is_for_client else {"dynamic": True}
             match result.status:
                 case "ok":
-                    shown: JsonObject = {"output": result.text, "dynamic": True}
+                    shown: JsonObject = {"output": result.text, **dynamic}
                     yield client_run.draft_with_type("tool-output-available", {**output, **shown})
                 case "denied":
                     yield client_run.draft_with_type("tool-output-denied", output)
                 case "error" | "interrupted" | "stopped":
-                    failure: JsonObject = {"errorText": result.text, "dynamic": True}
+                    failure: JsonObject = {"errorText": result.text, **dynamic}
                     yield client_run.draft_with_type("tool-output-error", {**output, **failure})
 
 

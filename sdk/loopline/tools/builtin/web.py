@@ -36,6 +36,9 @@ T = TypeVar("T")
 _WORD = re.compile(r"\w+")
 _URL = re.compile(r"https?://[^\s/?#\x00-\x20]++[^\s\x00-\x20]*+", re.IGNORECASE)
 
+WEB_TOOLS: frozenset[str] = frozenset({"web_search", "web_fetch"})
+"""The names of these tools, which a bundle has only with a port."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebHit:

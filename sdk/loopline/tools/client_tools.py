@@ -1,0 +1,215 @@
+"""Tools that the client runs: their checks when a request brings them, and the results that the client sends."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+
+from loopline.errors import LooplineError, ToolError
+from loopline.models import Json, JsonObject, ToolSpec, dumps, well_formed, well_formed_json
+from loopline.models.json_schema import (
+    SchemaMismatch,
+    is_object_schema,
+    validator_of_checked,
+    validator_of_schema,
+)
+from loopline.timeline import ClientTool, Effect
+from loopline.tools.functions import NOTHING, BoundTool, Tool
+from loopline.tools.invocation import AskUser, ToolInvocation
+from loopline.tools.outcome import Outcome
+
+MAX_CLIENT_TOOLS = 128
+"""The most tools of one request."""
+TOOL_BYTES = 64_000
+"""The most bytes of one tool of a request, as JSON."""
+REQUEST_BYTES = 256_000
+"""The most bytes of all tools of a request together, as JSON."""
+NO_PARAMETERS: JsonObject = {"type": "object", "properties": {}}
+"""The schema of a tool without parameters."""
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+
+
+class RequestTool:
+    """A tool of a request, which the client runs. Its schema must have passed `check_client_tools`."""
+
+    effect: Effect = "exclusive"
+
+    def __init__(self, tool: ClientTool) -> None:
+        self._tool = tool
+        self.spec: ToolSpec = ToolSpec(
+            name=tool.name, description=tool.description, parameters=tool.parameters
+        )
+
+    @cached_property
+    def _validate(self) -> Callable[[Json], Json]:
+        return validator_of_checked(self._tool.parameters)
+
+    def check(self, arguments: JsonObject) -> None:
+        """Check the arguments against the schema of the tool.
+
+        Raises:
+            ToolError: the arguments do not match the schema.
+        """
+        try:
+            self._validate(arguments)
+        except SchemaMismatch as error:
+            raise ToolError(f"{self.spec.name}: {error}") from error
+
+    def key(self, arguments: JsonObject) -> str:
+        """Return the name of the tool."""
+        del arguments
+        return self.spec.name
+
+    async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
+        """Have the call wait for its result from the client."""
+        del call
+        raise AskUser.for_client(self.spec.name, arguments, self._tool.result)
+
+    async def reconcile(self, arguments: JsonObject, call: ToolInvocation) -> Outcome | None:
+        """Have the call wait again, because the client may still send its result."""
+        return await self.run(arguments, call)
+
+
+def runs_on_client(tool: object) -> bool:
+    """Return whether the client runs the calls of a tool."""
+    return isinstance(tool, RequestTool) or (isinstance(tool, BoundTool) and tool.function.client)
+
+
+def client_tool_names(tools: Mapping[str, Tool]) -> tuple[str, ...]:
+    """Return the names of the tools whose calls the client runs."""
+    return tuple(name for name, tool in tools.items() if runs_on_client(tool))
+
+
+def check_client_tools(tools: Sequence[ClientTool]) -> tuple[ClientTool, ...]:
+    """Check the tools of a request, and return them with lone surrogates in their texts escaped.
+
+    This may take a second for large schemas, so call it in a thread.
+
+    Raises:
+        LooplineError: there are too many tools or bytes; a name has other characters than letters, digits, `_` and `-`, or
+            more than 64, or is used twice; or a schema cannot be used to check values, or is not that of an object.
+    """
+    if len(tools) > MAX_CLIENT_TOOLS:
+        raise LooplineError(f"a message may bring {MAX_CLIENT_TOOLS} tools, not {len(tools)}")
+    checked: dict[str, ClientTool] = {}
+    total = 0
+    for tool in tools:
+        if _NAME.fullmatch(tool.name) is None:
+            raise LooplineError(
+                f"{well_formed(tool.name)[:80]!r} is not a name for a tool that the client runs: it has 1 to 64 letters, "
+                "digits, _ or -"
+            )
+        if tool.name in checked:
+            raise LooplineError(f"two tools of the message are called {tool.name!r}")
+        size = _check_tool(tool)
+        total += size
+        if total > REQUEST_BYTES:
+            raise LooplineError(
+                f"the tools of a message may have {REQUEST_BYTES:,} bytes together: send fewer, or shorter schemas"
+            )
+        checked[tool.name] = _store_form(tool)
+    return tuple(checked.values())
+
+
+def _check_tool(tool: ClientTool) -> int:
+    """Check the size and the schemas of a tool, and return its size in bytes.
+
+    Raises:
+        LooplineError: the tool is too large, its arguments are not an object, or a schema cannot be used to check values.
+    """
+    parameters = tool.parameters or NO_PARAMETERS
+    who = f"the tool {tool.name!r} of the message"
+    try:
+        text = dumps([tool.description, parameters, tool.result])
+        size = len(text.encode("utf-8", "surrogatepass"))
+        if size > TOOL_BYTES:
+            raise LooplineError(f"{who} has {size:,} bytes, and may have {TOOL_BYTES:,}")
+        if not is_object_schema(parameters):
+            raise LooplineError(f"the parameters of {who} are not an object: write type object")
+        for schema in (parameters, tool.result):
+            if schema is not None:
+                _check_schema(who, schema)
+    except RecursionError as error:
+        raise LooplineError(f"a schema of {who} is nested too deeply") from error
+    return size
+
+
+def _check_schema(who: str, schema: JsonObject) -> None:
+    try:
+        validator_of_schema(schema, skip_unreadable=True)
+    except LooplineError as error:
+        raise LooplineError(f"a schema of {who} cannot be used: {error}") from error
+
+
+def _store_form(tool: ClientTool) -> ClientTool:
+    parameters = well_formed_json(tool.parameters or NO_PARAMETERS)
+    result = well_formed_json(tool.result)
+    assert isinstance(parameters, dict)
+    return ClientTool(
+        name=tool.name,
+        description=well_formed(tool.description),
+        parameters=parameters,
+        result=result if isinstance(result, dict) else None,
+    )
+
+
+def check_shadows(tools: Sequence[ClientTool], names: Sequence[str]) -> None:
+    """Check that no tool of a request has the name of a tool of the bundle, also as a provider sees it.
+
+    Raises:
+        LooplineError: one has; the message names the tool of the bundle.
+    """
+    taken = {name.replace(".", "__"): name for name in names}
+    for tool in tools:
+        if tool.name in taken:
+            raise LooplineError(
+                f"the message brings a tool {tool.name!r}, and the bundle has a tool {taken[tool.name]!r}: "
+                "give that of the message another name"
+            )
+
+
+def join_client_tools(bundle_tools: Sequence[Tool], tools: Sequence[ClientTool]) -> list[Tool]:
+    """Return the tools of a bundle and those of a request.
+
+    Raises:
+        LooplineError: a tool of the request has the name of one of the bundle.
+    """
+    check_shadows(tools, [tool.spec.name for tool in bundle_tools])
+    return [*bundle_tools, *map(RequestTool, tools)]
+
+
+def parse_client_text(text: str, form: Json) -> Json:
+    """Return the result in a text, for protocols that send every result as one: JSON if it fits the schema `form`.
+
+    Without a schema, or if the text is no JSON that fits it, the result is the text itself.
+    """
+    if not isinstance(form, dict):
+        return text
+    try:
+        value: Json = json.loads(text)
+        return validator_of_checked(form)(value)
+    except (ValueError, RecursionError, SchemaMismatch):
+        return text
+
+
+def read_client_result(value: Json, form: Json) -> Outcome:
+    """Return the outcome of a call from the result that the client sent; `form` is the JSON Schema of the result, or None.
+
+    `{"error": "why"}` says that the client could not run the call. None is a result without a value.
+
+    Raises:
+        SchemaMismatch: the result does not fit the schema.
+    """
+    match value:
+        case {"error": str(reason), **others} if not others:
+            return Outcome(text=reason or "The client could not run the call.", failed=True)
+        case _:
+            pass
+    if isinstance(form, dict):
+        validator_of_checked(form)(value)
+    if value is None:
+        return Outcome(text=NOTHING)
+    return Outcome(text=value if isinstance(value, str) else dumps(value))
