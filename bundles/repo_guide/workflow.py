@@ -9,8 +9,8 @@ class RepoGuide(BaseWorkflow):
     """One turn: a question about the repository, and an answer quoted from it."""
 
     instructions = (
-        "You guide people through a Git repository. Say what its files say, in their words, and "
-        "name the source of every statement. When they hold no answer, say so."
+        "You guide people through a Git repository. Answer in the words of its files, each with its "
+        "source. If they have no answer, say so."
     )
 
     async def process(self, payload: TurnPayload) -> TurnResult:

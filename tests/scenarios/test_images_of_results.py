@@ -45,7 +45,7 @@ def draw(names: list[str]) -> Output:
 
 
 def studio() -> Bundle:
-    return Bundle(id="studio", tools=[draw])
+    return Bundle(id="studio", tools=[draw], limits={"plans": True})
 
 
 def shown(prompt: Prompt) -> list[Attached]:

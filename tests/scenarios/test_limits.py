@@ -53,6 +53,7 @@ RANGES: Mapping[str, tuple[list[object], list[object]]] = {
     "result_characters": ([1_000, 64_000], [999, *NO_NUMBER]),
     "summary_hint": (["general", None], [1]),
     "workspace": (["off", "latest", "empty"], ["on", None]),
+    "plans": ([True, False, None], ["on", 1]),
     "time_zone": (["Europe/Berlin", "UTC", None], ["Europe", "../etc", "", 2]),
 }
 

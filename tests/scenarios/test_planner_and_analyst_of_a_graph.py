@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -34,8 +34,8 @@ async def look(name: str) -> str:
     return name
 
 
-DESK = Bundle(id="desk", tools=[look], graph=GraphOptions())
-ONCE = Bundle(id="desk", tools=[look], graph=GraphOptions(max_replans=0))
+DESK = Bundle(id="desk", tools=[look], graph=GraphOptions(), limits={"plans": True})
+ONCE = replace(DESK, graph=GraphOptions(max_replans=0))
 """Its graph is planned once."""
 
 

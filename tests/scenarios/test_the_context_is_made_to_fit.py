@@ -224,7 +224,7 @@ async def test_a_hint_picks_what_a_summary_is_asked_to_keep(
 
 
 async def test_within_a_turn_a_summary_keeps_what_the_rounds_tried() -> None:
-    model = small([*[Call("life.alone", size=6_000) for _ in range(4)], "Done."], ["Goal."] * 3)
+    model = small([*[Call("life.alone", size=6_800) for _ in range(4)], "Done."], ["Goal."] * 3)
     async with talking(model) as talk:
         await talk.say("go")
         (summary, *_) = await of_kind(talk, RangeSummary)

@@ -37,7 +37,7 @@ def busy(rounds: int, size: int = 4_000) -> list[Scripted]:
 
 async def test_what_was_said_between_turns_is_repeated_where_its_round_is_summed_up() -> None:
     """It stands in the turn before, and is taken in one whose beginning is summed up."""
-    model = ScriptedModel(["One.", *busy(8), "Done."], window=6_000, output_limit=1_000)
+    model = ScriptedModel(["One.", *busy(8), "Done."], window=5_650, output_limit=1_000)
     async with talking(model, bundle=bundle) as talk:
         await talk.say("first")
         await talk.followup("and mind the herons")
@@ -177,7 +177,7 @@ async def test_a_name_for_a_cleared_result_is_the_same_whenever_it_is_made(until
         "So.",
     ]
     script: list[Scripted] = [Call("life.fail", message=words(4_900)), *looks]
-    model = ScriptedModel(script, window=6_000, output_limit=1_000)
+    model = ScriptedModel(script, window=5_650, output_limit=1_000)
     async with talking(model, bundle=bundle) as talk:
         for _ in range(2):
             await talk.say("go", keep_recent_turns=1, keep_recent_intact_turns=1)

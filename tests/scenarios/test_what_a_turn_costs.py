@@ -47,7 +47,7 @@ async def test_a_summary_says_who_wrote_it_how_long_that_took_and_what_it_cost()
 async def test_a_summary_that_no_model_was_asked_for_names_none() -> None:
     model = ScriptedModel(
         [Call("w.big", size=40_000), *(Call("w.big", size=3_000) for _ in range(3)), "Done."],
-        window=3_000,
+        window=2_650,
         output_limit=1_000,
         price=DEAR,
     )

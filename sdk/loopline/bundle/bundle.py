@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FunctionType
@@ -14,11 +14,31 @@ from typing_extensions import TypeForm, TypeVar
 from loopline import names
 from loopline.bundle.workflow import BaseWorkflow
 from loopline.crew import Agent, GraphOptions, Quality
-from loopline.models import Json, JsonObject, ModelSettings
-from loopline.react import DEFAULT_APPROVALS, ApprovalLimits
-from loopline.tools import ToolFunction
+from loopline.errors import LooplineError
+from loopline.knowledge import Passage
+from loopline.models import Json, JsonObject, Model, ModelSettings
+from loopline.react import (
+    DEFAULT_APPROVALS,
+    ApprovalLimits,
+    Guard,
+    Limits,
+    Middleware,
+    Preset,
+    PresetName,
+    RoundHook,
+    TurnPayload,
+    check_limits,
+    named_preset,
+)
+from loopline.timeline import TurnResult
+from loopline.tools import KnowledgeSearch, ToolFunction
 
 T_co = TypeVar("T_co", covariant=True, default=None)
+ModelChain = str | Model | Sequence[str | Model]
+"""A model string such as `openai:gpt-5`, a model, or several: the first that answers is used."""
+LoadHook = Callable[[], Awaitable[None] | None]
+PreRunHook = Callable[[BaseWorkflow[Any], TurnPayload], Awaitable[None] | None]
+PostRunHook = Callable[[BaseWorkflow[Any], TurnPayload, TurnResult[Any]], Awaitable[None] | None]
 
 
 _KINDS: Mapping[str, tuple[Any, str]] = {
@@ -32,12 +52,22 @@ _KINDS: Mapping[str, tuple[Any, str]] = {
     "deps": (Callable, "a function without parameters"),
     "version": (str, "a str"),
     "approvals": (ApprovalLimits, "ApprovalLimits"),
+    "limits": (Mapping, "a dict such as {'max_iterations': 8}"),
+    "preset": ((str, Preset), "the name of a preset, or a Preset"),
+    "knowledge_space_fn": (Callable, "a function"),
+    "knowledge_read_fn": (Callable, "a function"),
+    "on_bundle_load": (Callable, "a function"),
+    "pre_run_hook": (Callable, "a function"),
+    "post_run_hook": (Callable, "a function"),
 }
 _LISTS = {
     "tools": "functions",
     "skills": "folders",
     "agents": "agents",
     "approve": "names or patterns of tools",
+    "guards": "guards",
+    "round_hooks": "functions",
+    "middleware": "functions",
 }
 
 
@@ -62,6 +92,22 @@ def _check_tool(function: object) -> None:
         )
 
 
+def _check_guard(guard: object) -> None:
+    if not hasattr(guard, "before") or not hasattr(guard, "after"):
+        raise names.author_error(
+            f"an item of Bundle(guards=…) must be a guard such as ask_before([…]), not {names.describe(guard)}"
+        )
+
+
+def _check_loop(limits: Limits | None, preset: str | Preset) -> None:
+    try:
+        named_preset(preset)
+        if limits is not None:
+            check_limits(limits)
+    except LooplineError as error:
+        raise names.author_error(f"Bundle(…): {error}") from None
+
+
 @names.checks_keywords
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle(Generic[T_co]):
@@ -69,7 +115,21 @@ class Bundle(Generic[T_co]):
 
     Attributes:
         id: the id of the bundle.
-        workflow: the class that runs the turns.
+        workflow: the class that runs the turns. All other parts are also the defaults of its `build_react`.
+        model: the model if neither the caller nor `LOOPLINE_MODEL` names one: a model string, a model, several of these, or
+            a dict from roles to them.
+        preset: the preset of the loop, or its name.
+        limits: limits of each turn, such as `{"max_iterations": 8}`. They override those of the preset, and are overridden
+            by the properties and by the caller.
+        guards: checks of every tool call, in order. They are added to those of the workflow class.
+        round_hooks: functions that run between rounds, likewise.
+        middleware: functions that wrap the run of the loop, likewise.
+        knowledge_space_fn: a search that replaces the search of the bundle's knowledge space.
+        knowledge_read_fn: a function that replaces reading from the bundle's knowledge space.
+        on_bundle_load: a function without parameters that is called once in each process, before the first turn.
+        pre_run_hook: a function of the workflow and the payload that is called before each turn.
+        post_run_hook: a function of the workflow, the payload and the result that is called after each turn that is not
+            paused. Hooks may be `async def`; they have the parameters of the methods of `BaseWorkflow` with the same names.
         instructions: the instructions of the loop. They replace those of the workflow class.
         tools: functions, plain or decorated with `@tool`. Their ids are `<id>.<function>`. They are added to the tools of
             the workflow class and its descriptors.
@@ -96,6 +156,17 @@ class Bundle(Generic[T_co]):
     id: str
     workflow: type[BaseWorkflow[object]] = BaseWorkflow
     instructions: str = ""
+    model: ModelChain | Mapping[str, ModelChain] | None = None
+    preset: PresetName | Preset = "bare"
+    limits: Limits | None = None
+    guards: Sequence[Guard] = ()
+    round_hooks: Sequence[RoundHook] = ()
+    middleware: Sequence[Middleware] = ()
+    knowledge_space_fn: KnowledgeSearch | Callable[..., Sequence[Passage]] | None = None
+    knowledge_read_fn: Callable[[str], Awaitable[Passage] | Passage] | None = None
+    on_bundle_load: LoadHook | None = None
+    pre_run_hook: PreRunHook | None = None
+    post_run_hook: PostRunHook | None = None
     tools: Sequence[Callable[..., Any]] = ()
     skills: Sequence[str | Path] = ()
     knowledge: Mapping[str, Json] | None = None
@@ -127,6 +198,9 @@ class Bundle(Generic[T_co]):
         _check_workflow(self.workflow)
         for function in self.tools:
             _check_tool(function)
+        for guard in self.guards:
+            _check_guard(guard)
+        _check_loop(self.limits, self.preset)
 
     @property
     def defaults(self) -> Mapping[str, Json]:

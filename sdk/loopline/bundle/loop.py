@@ -20,7 +20,7 @@ from loopline.knowledge import Passage, SearchFilter
 from loopline.models import UNSET, Chain, ModelRegistry, ModelSettings, OutputType
 from loopline.names import nearest_hint
 from loopline.prompt import escape_frame
-from loopline.react import Child, Limits, LoopOptions, MeteredModel, Preset, Quota
+from loopline.react import Child, Guard, Limits, LoopOptions, MeteredModel, Preset, Quota
 from loopline.react.loop_options import Effort
 from loopline.reader import KnowledgeRead
 from loopline.refs import KnowledgeRef, parse
@@ -93,7 +93,8 @@ class LoopSpec(Struct, frozen=True, kw_only=True):
     A tool is offered if each list of patterns in `allowed` has a match. `child_tools` and `child_skills` are the patterns
     of a child run, or of the agent that runs the loop. `agent` is the name of that agent, and `agent_digest` the digest of
     its definition; both are empty for the bundle's own loop. `base` is the bundle's own loop if an agent leads the
-    conversation. `call_cache` has the results of equal calls in other runs.
+    conversation. `call_cache` has the results of equal calls in other runs. A `lean` loop offers the tools of the loop itself
+    only if the bundle has something to use them on.
     """
 
     tools_module: str
@@ -113,6 +114,8 @@ class LoopSpec(Struct, frozen=True, kw_only=True):
     base: LoopSpec | None = None
     writes_files: bool = True
     call_cache: toolbox.CallCache | None = None
+    guards: tuple[Guard, ...] = ()
+    lean: bool = False
     agent_settings: ModelSettings = UNSET
 
     def options(self, run: PreparedRun) -> LoopOptions:
@@ -207,6 +210,21 @@ class LoopSpec(Struct, frozen=True, kw_only=True):
         return patterns is None or any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
+def uses_loop_tools(options: LoopOptions, services: Services) -> bool:
+    """Return True if the options or properties have a use for `react.plan`, `react.read` and `react.hide`.
+
+    These are plans, files, a search in past turns, an AGENTS.md page, and programs.
+    """
+    settings = services.settings
+    return (
+        options.plans is True
+        or options.workspace != "off"
+        or settings.memsearch
+        or settings.agents_md
+        or "execution" in services.properties.written
+    )
+
+
 def crew_of(agents: Agents, preset: Preset, services: Services) -> Crew:
     """Return the crew of a loop. With the preset `chatcli`, environment variables change its options.
 
@@ -231,13 +249,11 @@ def crew_of(agents: Agents, preset: Preset, services: Services) -> Crew:
     )
 
 
-_RULES = """You work in rounds: in each you either call tools or give the final answer.
-- Every block has a ref such as tc:turn_1.c2.result; react.read reads any ref again.
-- Cite sources in the final answer right after the sentence they support, as [[S:1]] or [[S:2,3]], \
-with the numbers that tool results give.
-- With react.plan you can keep a plan; acknowledge its steps in the text beside your calls, in lines \
-that begin ✓ [n], ✗ [n], … [n] or □ [n].
-- Old rounds may be shown in part, named in a line or summed up; the refs there restore them. What must never be lost goes into lines of that text which begin [P] preference, [D] decision, [S] structure, [A] achievement or [K] key artifact."""
+_CITE = "Cite sources right after the sentence they support, as [[S:1]] or [[S:2,3]], by their numbers in results."
+_NOTES = (
+    "Lines beside calls that begin [P] preference, [D] decision, [S] structure, [A] achievement or [K] artifact are "
+    "kept."
+)
 
 
 def system_text(
@@ -246,14 +262,20 @@ def system_text(
     tools: toolbox.ToolSet,
     skills: Skills,
     pages: Sequence[AgentsPage] = (),
+    *,
+    lean: bool = False,
 ) -> str:
-    """Return the system text of a loop: the instructions and the name of the bundle, the rules, the skills and the pages."""
-    parts = [instructions.strip(), f"Bundle: {source}", _RULES]
+    """Return the system text of a loop: the instructions and the name of the bundle, the rules, the skills and the pages.
+
+    A `lean` loop has only the rule for citations, and only if it has tools.
+    """
+    rules = [_CITE] if lean and tools else [] if lean else [_CITE, _NOTES]
     if "react.search_knowledge" in tools:
-        parts.append("Look things up with react.search_knowledge before you answer.")
+        rules.append("Search with react.search_knowledge before you answer.")
+    parts = [instructions.strip(), f"Bundle: {source}", "\n".join(rules)]
     if skills.skills:
         gallery = skills.gallery(tools)
-        parts.append(f"Skills, whose bodies react.read reads by their sk: ref:\n{gallery}")
+        parts.append(f"Skills, read by react.read:\n{gallery}")
     parts += map(str, pages)
     return "\n\n".join(part for part in parts if part)
 

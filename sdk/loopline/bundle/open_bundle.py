@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, cast, get_args, get_origin
@@ -12,6 +13,7 @@ from msgspec import structs
 
 from loopline.bundle.importer import blame, is_raised_inside
 from loopline.bundle.load import LoadedBundle
+from loopline.bundle.loop import as_async
 from loopline.bundle.prepared_run import PreparedRun, Services, SpawnRun, commits_of
 from loopline.bundle.workflow import BaseWorkflow
 from loopline.errors import BundleError, KnowledgeError, LooplineError, StepFailed
@@ -23,27 +25,36 @@ from loopline.reader import ConversationLookup, ConversationView
 from loopline.timeline import Completion, Notice, Recorder, TurnHeader, TurnResult
 from loopline.tools import AskUser, deps_problem
 
-_loaded: set[type] = set()
-_loading: dict[type, asyncio.Lock] = {}
+_loaded: set[object] = set()
+_loading: dict[object, asyncio.Lock] = {}
 
 
 async def call_load_hook(loaded: LoadedBundle) -> None:
-    """Call `on_bundle_load`, once per process and workflow class. After a failure the next call tries again.
+    """Call `on_bundle_load` of the workflow class and of the bundle, each once per process. After a failure the next call tries again.
 
     Raises:
-        BundleError: the hook failed; the message names file and line.
+        BundleError: a hook failed; the message names file and line.
     """
     workflow = loaded.bundle.workflow
-    async with _loading.setdefault(workflow, asyncio.Lock()):
-        if workflow in _loaded:
+    await _call_once(workflow, workflow.on_bundle_load, loaded)
+    hook = loaded.bundle.on_bundle_load
+    if hook is not None:
+        await _call_once(hook, as_async(hook), loaded)
+
+
+async def _call_once(
+    key: object, hook: Callable[[], Awaitable[None]], loaded: LoadedBundle
+) -> None:
+    async with _loading.setdefault(key, asyncio.Lock()):
+        if key in _loaded:
             return
         try:
-            await workflow.on_bundle_load()
+            await hook()
         except (Exception, SystemExit) as error:
             raise blame(error, loaded.folder) from error
-        _loaded.add(workflow)
-    # Later calls find the class in `_loaded` and do not need this lock.
-    _loading.pop(workflow, None)
+        _loaded.add(key)
+    # Later calls find the key in `_loaded` and do not need this lock.
+    _loading.pop(key, None)
 
 
 async def make_deps(loaded: LoadedBundle, stack: AsyncExitStack) -> object:
@@ -156,12 +167,17 @@ class OpenBundle:
         loaded = self.loaded
         try:
             _check_deps(loaded, self.services.deps)
-            workflow = loaded.bundle.workflow(run)
+            bundle = loaded.bundle
+            workflow = bundle.workflow(run)
             await workflow.pre_run_hook(run.payload)
+            if bundle.pre_run_hook is not None:
+                await as_async(bundle.pre_run_hook)(workflow, run.payload)
             result = await workflow.process(run.payload)
             _check_result(result, loaded, run.recorder.turn.completion)
             if result.exit_reason != "paused":
                 await workflow.post_run_hook(run.payload, result)
+                if bundle.post_run_hook is not None:
+                    await as_async(bundle.post_run_hook)(workflow, run.payload, result)
                 await _record_reflection(run, result)
         except AskUser:  # an agent that the workflow runs
             return paused_result(run.recorder.timeline, run.recorder.number, "paused")

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -14,7 +14,7 @@ from loopline import react, timeline
 from loopline import tools as toolbox
 from loopline.bundle.properties import LoopSettings, Properties
 from loopline.clock import Clock
-from loopline.crew import Agents, GraphOptions, QualityChoice
+from loopline.crew import Agents, QualityChoice
 from loopline.errors import LooplineError
 from loopline.events import EventSink
 from loopline.knowledge import KnowledgeSpace, Progress
@@ -23,6 +23,9 @@ from loopline.models import Chain, ModelRegistry, ModelSettings, OutputType, out
 from loopline.reader import ConversationLookup, ConversationView, KnowledgeRead, Reader
 from loopline.refs import FileRef, HostedRef, parse
 from loopline.skills import Skills
+
+if TYPE_CHECKING:
+    from loopline.bundle.bundle import Bundle
 
 _FILES = timeline.BodyUnion[timeline.FileAdded](timeline.FileAdded)
 
@@ -179,9 +182,8 @@ class Services:
 
     Attributes:
         source: the path or name from which the bundle was opened, for the system text.
-        bundle_id: the id of the bundle.
+        bundle: the bundle, whose parts are the defaults of its loops.
         sender: the bundle, its version and this process, as messages record them.
-        instructions: the instructions of the bundle; they replace those of the workflow class if they are not empty.
         output: the type of answers, if a turn does not ask for another.
         properties: the properties of the bundle.
         settings: the properties that configure the loop.
@@ -201,19 +203,16 @@ class Services:
         agents: the agents that a loop may run; None if the bundle has none.
         quality: the hooks around the runs of agents, by preset.
         execution_tools: returns the tools that run programs, in the backends that a descriptor module names.
-        graph: the options of the tool `crew.graph`, if it is offered.
         background: runs the background work of tool calls.
         host_file: makes URLs of files.
         tool_modules: the descriptor modules in the code of the bundle; a single empty name if there are none.
-        approve: patterns of the tools whose calls need approval.
         rules: the rules by which calls run without a question.
         convert_error: converts an error that ends a turn, or keeps its knowledge old, to the error that users see.
     """
 
     source: str
-    bundle_id: str
+    bundle: Bundle[Any]
     sender: timeline.Sender
-    instructions: str
     output: OutputType[Any] | None
     properties: Properties
     settings: LoopSettings
@@ -233,11 +232,9 @@ class Services:
     agents: Agents | None
     quality: QualityChoice
     execution_tools: Callable[[str], Awaitable[Sequence[toolbox.Tool]]]
-    graph: GraphOptions | None
     background: toolbox.Background
     host_file: HostFile
     tool_modules: Sequence[str]
-    approve: Sequence[str]
     rules: react.RuleBook
     convert_error: Callable[[Exception], Exception]
 
@@ -317,7 +314,7 @@ class PreparedRun(Struct, frozen=True, kw_only=True):
         """Return the header of the turn for a loop with these models, options and tools. `agent` is its name and digest."""
         first, *fallbacks = models
         return timeline.TurnHeader(
-            bundle=self.services.bundle_id,
+            bundle=self.services.bundle.id,
             model=first.name,
             then=tuple(model.name for model in fallbacks),
             protocol=react.choose_protocol(options, first).name,

@@ -82,6 +82,7 @@ def tool_settings(
     """Yield the names and patterns of tools in the guards, agents, properties and literal `tools` lists of the bundle."""
     if loaded.bundle.approve:
         yield from tool_patterns([ask_before(loaded.bundle.approve)])
+    yield from tool_patterns(loaded.bundle.guards)
     guards: object = loaded.bundle.workflow.guards
     if isinstance(guards, list | tuple):  # a property, for example, has its value only in a turn
         yield from tool_patterns(cast("Sequence[Guard]", guards))

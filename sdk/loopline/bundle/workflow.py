@@ -27,6 +27,7 @@ from loopline.bundle.loop import (
     guard_search,
     nearest_pages,
     system_text,
+    uses_loop_tools,
 )
 from loopline.bundle.prepared_run import ApplicationHostingService, McpTools, PreparedRun
 from loopline.bundle.properties import Properties
@@ -158,7 +159,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         | None = None,
         knowledge_read_fn: Callable[[str], Awaitable[Passage] | Passage] | None = None,
         instructions: str | None = None,
-        preset: react.PresetName | react.Preset = "bare",
+        preset: react.PresetName | react.Preset | None = None,
         model: Model | Sequence[Model] | str | None = None,
         tools: Iterable[str] | None = None,
         output_type: TypeForm[Out] = AS_ASKED,
@@ -174,12 +175,12 @@ class BaseWorkflow(Generic[toolbox.Deps]):
                 a thread.
             knowledge_read_fn: a function that replaces reading from the bundle's knowledge space; likewise.
             instructions: instructions that replace those of the bundle.
-            preset: a preset or its name. The property `react.preset` overrides it.
+            preset: a preset or its name, by default that of the bundle. The property `react.preset` overrides it.
             model: the role of a model of the harness, such as `fast`, or a model, or several models. The first model that
                 answers is used.
             tools: patterns of tool names. Only tools that match a pattern are allowed.
             output_type: the type of the answer, by default that of the bundle. The caller of the turn may override it.
-            limits: limits that override those of the preset. They are overridden by the properties below `react` and
+            limits: limits that override those of the bundle. They are overridden by the properties below `react` and
                 `react_config`, and by the limits of this turn.
 
         Raises:
@@ -190,32 +191,38 @@ class BaseWorkflow(Generic[toolbox.Deps]):
             LooplineError: the options contradict each other, or `model` is not the name of a role.
         """
         services = self._run.services
+        bundle = services.bundle
         configured = services.settings
         if instructions is None:
-            instructions = services.instructions or self.instructions
+            instructions = bundle.instructions or self.instructions
         instructions = self._run.instructions or instructions
         try:
-            own_preset = react.named_preset(preset)
+            own_preset = react.named_preset(preset or bundle.preset)
             if limits:
                 loop_checks.check_build_limits(limits, BaseWorkflow.build_react)
         except LooplineError as error:
             # A ValueError counts as raised by the bundle, so the error of the turn names the line of the call.
             raise ValueError(str(error)) from None
         loop_checks.check_attributes(self, _OWN_ATTRIBUTES)
-        search = knowledge_space_fn and as_async(knowledge_space_fn)
+        search = knowledge_space_fn or bundle.knowledge_space_fn
+        read = knowledge_read_fn or bundle.knowledge_read_fn
         loop = LoopSpec(
             tools_module=tools_module,
             skills_module=skills_module,
-            search=cast("toolbox.KnowledgeSearch | None", search),
-            read=knowledge_read_fn and as_async(knowledge_read_fn),
+            search=cast("toolbox.KnowledgeSearch | None", search and as_async(search)),
+            read=read and as_async(read),
             instructions=instructions,
             models=self._run.models.chain(model),
             allowed=_allowed_tools(tools, configured.tools),
             preset=react.named_preset(configured.preset) if configured.preset else own_preset,
             limits=await self._merge_limits(tools_module, limits),
             output=self._run.output_of(output_type),
+            guards=self._guards(),
+            lean=type(self).process is BaseWorkflow.process,
         )
-        hooks = loop_checks.make_extensions(self.round_hooks, self.middleware)
+        hooks = loop_checks.make_extensions(
+            (*self.round_hooks, *bundle.round_hooks), (*self.middleware, *bundle.middleware)
+        )
         shared = self.scratchpad if scratchpad is None else scratchpad
         return await self._react(self._run, self._apply_leader(loop), shared, hooks)
 
@@ -226,7 +233,8 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         if self.settings:
             settings = as_settings(self.settings, "settings of the workflow").override(settings)
         own: react.Limits = {} if settings == UNSET else {"settings": settings}
-        return react.merge_limits(own, limits, services.settings.limits)
+        of_bundle = services.bundle.limits or {}
+        return react.merge_limits(own, of_bundle, limits, services.settings.limits)
 
     async def _react(
         self,
@@ -248,6 +256,8 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         options = loop.options(run)
         self._record_task_files(recorder, child)
         quota = child.quota if child else react.Quota()
+        if loop.lean and (search or read or skills.skills or uses_loop_tools(options, services)):
+            loop = structs.replace(loop, lean=False)
         toolset = await self._toolset(
             loop, options, guard_search(search) if search else None, run, quota
         )
@@ -277,7 +287,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
             ),
             properties=services.properties.flat(),
             scratchpad=scratchpad,
-            guards=self._guards(),
+            guards=loop.guards,
             options=options,
             output=loop.output,
             spawn=partial(self._spawn, run, loop),
@@ -294,7 +304,10 @@ class BaseWorkflow(Generic[toolbox.Deps]):
             model=loop.models[0],
             selector=run.models.roles.get(FAST, loop.models)[0],
             tools=toolset,
-            system=system_text(loop.instructions, services.source, toolset, skills, pages),
+            system=system_text(
+                loop.instructions, services.source, toolset, skills, pages, lean=loop.lean
+            ),
+            on_demand=(toolbox.ReadTool.spec.name,) if loop.lean else (),
         )
         return react.React(
             runtime,
@@ -410,9 +423,10 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         return structs.replace(extensions, round_hooks=(*extensions.round_hooks, *hooks))
 
     def _guards(self) -> tuple[react.Guard, ...]:
-        """Return the guards of the workflow, and the one that asks about the tools of `Bundle(approve=…)`."""
-        patterns = self._run.services.approve
-        return (*self.guards, react.ask_before(patterns)) if patterns else tuple(self.guards)
+        """Return the guards of the workflow and the bundle, and the one that asks about the tools of `Bundle(approve=…)`."""
+        bundle = self._run.services.bundle
+        asks = (react.ask_before(bundle.approve),) if bundle.approve else ()
+        return (*self.guards, *bundle.guards, *asks)
 
     async def _toolset(
         self,
@@ -442,7 +456,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         if loop.child_tools is not None:
             who = f"the agent {loop.agent!r}" if loop.agent else "a child run"
             allowed.append(loop_checks.make_tool_patterns(who, loop.child_tools))
-        named = (*chain.from_iterable(allowed), *react.tool_patterns(self._guards()))
+        named = (*chain.from_iterable(allowed), *react.tool_patterns(loop.guards))
         await loop_checks.check_tools(services, named, bundle_tools, server_tools)
         for patterns in allowed:
             bundle_tools = bundle_tools.allow(tool.pattern for tool in patterns)
@@ -455,8 +469,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
             )
         if loop.call_cache is not None:
             bundle_tools = toolbox.ToolSet(crew.with_cache(bundle_tools.values(), loop.call_cache))
-        hide = toolbox.HideTool(options.editable_tail_size_in_tokens)
-        built_in: list[toolbox.Tool] = [toolbox.PlanTool(), toolbox.ReadTool(), hide]
+        built_in = _loop_tools(loop, options, run.recorder.timeline)
         if search is not None:
             built_in.append(loop.expand_search(toolbox.SearchTool(search), self._run, quota))
         if options.workspace != "off":
@@ -487,9 +500,10 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         services = self._run.services
         tools: list[toolbox.Tool] = []
         own_crew = self._crew(loop) if depth < options.max_depth else None
-        if services.graph is not None and not depth and options.max_depth:
+        graph = services.bundle.graph
+        if graph is not None and not depth and options.max_depth:
             learns = services.quality.for_preset(loop.preset.name).reflexion is not None
-            tools.append(crew.GraphTool(services.graph, services.clock, learns=learns))
+            tools.append(crew.GraphTool(graph, services.clock, learns=learns))
         if own_crew is not None:
             tools += own_crew.tools(loop.offers)
         if depth:
@@ -736,6 +750,22 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         if match is not None:
             await recorder.record_in(tl.turn_number(match), lambda _: [feedback])
         return match
+
+
+def _loop_tools(
+    loop: LoopSpec, options: react.LoopOptions, timeline: tl.Timeline
+) -> list[toolbox.Tool]:
+    """Return those of `react.plan`, `react.read` and `react.hide` that the loop has.
+
+    A conversation with an open plan has `react.plan`: the plan began before it was switched off, and may have to change.
+    """
+    tools: list[toolbox.Tool] = [toolbox.ReadTool()]
+    plans = not loop.lean if options.plans is None else options.plans
+    if plans or timeline.plans.open_plans:
+        tools.insert(0, toolbox.PlanTool())
+    if not loop.lean:
+        tools.append(toolbox.HideTool(options.editable_tail_size_in_tokens))
+    return tools
 
 
 def _allowed_tools(

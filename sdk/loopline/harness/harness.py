@@ -58,7 +58,7 @@ def open_lessons(
     if reflexion is None:
         return None
     writer = LessonWriter(
-        bundle=services.bundle_id,
+        bundle=services.bundle.id,
         log=log,
         record=partial(record_lesson, log),
         models=services.models,
@@ -269,11 +269,9 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         )
         self._store_file = self._store_place.file
         self._choose = model_choice.resolve_models(model) if cassette is None else _raise_not_open
-        self._open_cassette = (
-            partial(model_choice.open_cassette, cassette, model, clock)
-            if cassette is not None
-            else None
-        )
+        self._model = model
+        self._cassette = cassette
+        self._callers_clock = clock
         self._overrides = properties
         self._clock = clock or SystemClock()
         self._on_build = options.get("on_build")
@@ -344,9 +342,9 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
-            tape = await self._open_tape(stack)
-            stack.push_async_callback(asyncio.to_thread, self._folder.close)
             loaded = await asyncio.to_thread(bundles.load, self._source)
+            tape = await self._open_models(loaded.bundle.model, stack)
+            stack.push_async_callback(asyncio.to_thread, self._folder.close)
             properties = await asyncio.to_thread(self._properties, loaded)
             redactor = self._redactor or await asyncio.to_thread(make_redactor, properties)
             log = await self._open_log(stack, redactor, collects=tape is None)
@@ -365,9 +363,8 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             tool_modules, skill_modules = await asyncio.to_thread(_find_modules, loaded)
             services = bundles.Services(
                 source=self._source_name,
-                bundle_id=loaded.bundle.id,
+                bundle=loaded.bundle,
                 sender=await self._register(log, loaded, stack),
-                instructions=loaded.bundle.instructions,
                 output=output_type_of(loaded.bundle.output_type),
                 properties=properties,
                 settings=bundles.loop_settings(properties),
@@ -387,11 +384,9 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 execution_tools=await open_executions(properties, loaded, stack),
                 web=await open_web(properties, os.environ, self._clock, stack),
                 quality=QualityChoice.of(loaded.bundle.quality, os.environ, self._clock, embedder),
-                graph=loaded.bundle.graph,
                 background=open_background(properties, log, self._clock, stack),
                 host_file=self._host_file,
                 tool_modules=tool_modules,
-                approve=loaded.bundle.approve,
                 rules=RuleBook(timeline.ApprovalRules(log), loaded.bundle.approvals, self._clock),
                 convert_error=self._convert_error,
             )
@@ -419,13 +414,20 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         """Return the checks of what users send."""
         return conversations.InputChecks(self._caps, self._scanner, redactor, approvals)
 
-    async def _open_tape(self, stack: AsyncExitStack) -> model_choice.OpenCassette | None:
-        """Open the cassette if there is one, and use its models and clock; the stack closes the cassette."""
-        tape = await self._open_cassette() if self._open_cassette is not None else None
-        if tape is not None:
-            stack.push_async_callback(tape.file.close)
-            self._choose = tape.choose
-            self._clock = tape.clock
+    async def _open_models(
+        self, of_bundle: model_choice.Models | None, stack: AsyncExitStack
+    ) -> model_choice.OpenCassette | None:
+        """Choose the models, by default those of the bundle; with a cassette use its models and clock. The stack closes the cassette."""
+        if self._cassette is None:
+            if of_bundle is not None:
+                self._choose = model_choice.resolve_models(self._model, of_bundle=of_bundle)
+            return None
+        tape = await model_choice.open_cassette(
+            self._cassette, self._model, self._callers_clock, of_bundle
+        )
+        stack.push_async_callback(tape.file.close)
+        self._choose = tape.choose
+        self._clock = tape.clock
         return tape
 
     async def _register(

@@ -355,15 +355,17 @@ class ModelsOfRun:
 AnyModel = Model | ForeignModel
 ModelChain = str | AnyModel | Sequence[str | AnyModel]
 Models = ModelChain | Mapping[str, ModelChain] | ModelRegistry
-ModelMaker = Callable[[], Models]
+ModelMaker = Callable[[], Models | None]
 Chosen = Models | ModelMaker
 ModelChoice = Chosen | None
 
 
 def resolve_models(
-    choice: ModelChoice, provider_models: ProviderModels | None = None
+    choice: ModelChoice,
+    provider_models: ProviderModels | None = None,
+    of_bundle: Models | None = None,
 ) -> Callable[[], ModelRegistry]:
-    """Return a function that returns the models of a run: of `choice`, of `LOOPLINE_MODEL`, or `offline`.
+    """Return a function that returns the models of a run: of `choice`, of `LOOPLINE_MODEL`, `of_bundle`, or `offline`.
 
     A string may have several model strings, separated by commas. A prefix such as `fast=` is the role of a model;
     the role is `general` without a prefix.
@@ -371,12 +373,12 @@ def resolve_models(
     Raises:
         ModelError: a model string is invalid, or a value is not a model.
     """
-    chosen = _apply_default(choice)
+    chosen = _apply_default(choice, of_bundle)
     cache = _ModelCache(provider_models or ProviderModels(os.environ))
     if isinstance(chosen, ModelRegistry) or not callable(chosen):
         registry = cache.registry(chosen)
         return lambda: registry
-    return lambda: cache.registry(chosen())
+    return lambda: cache.registry(_models_of(chosen(), of_bundle))
 
 
 def add_agent_models(
@@ -426,9 +428,15 @@ def model_names(choice: ModelChoice) -> Sequence[str]:
     return named if len(named) == sum(map(len, chains.values())) else []
 
 
-def _apply_default(choice: ModelChoice) -> Chosen:
-    """Return `choice`, or the value of LOOPLINE_MODEL, or `offline`."""
-    return os.environ.get("LOOPLINE_MODEL") or OFFLINE if choice is None else choice
+def _apply_default(choice: ModelChoice, of_bundle: Models | None = None) -> Chosen:
+    """Return `choice`, or the value of LOOPLINE_MODEL, or the models of the bundle, or `offline`."""
+    return _models_of(None, of_bundle) if choice is None else choice
+
+
+def _models_of(made: Models | None, of_bundle: Models | None) -> Models:
+    if made is not None:
+        return made
+    return os.environ.get("LOOPLINE_MODEL") or (OFFLINE if of_bundle is None else of_bundle)
 
 
 def _chain_of(several: ModelChain) -> Sequence[str | AnyModel]:
@@ -543,9 +551,11 @@ class OpenCassette:
 
 
 async def open_cassette(
-    cassette: Cassette, model: ModelChoice, clock: Clock | None
+    cassette: Cassette, model: ModelChoice, clock: Clock | None, of_bundle: Models | None = None
 ) -> OpenCassette:
     """Open a cassette. If `model` or `clock` is None, a replay uses the recorded model strings or times.
+
+    A recording uses the models `of_bundle` if neither `model` nor `LOOPLINE_MODEL` names one.
 
     Raises:
         CassetteError: the replayed file is missing or is not a cassette, or a model does not use the cassette.
@@ -554,7 +564,8 @@ async def open_cassette(
     file = Path(cassette.file)
     match cassette.mode:
         case "record":
-            return await asyncio.to_thread(_open_recording, file, model, clock or SystemClock())
+            choice = _apply_default(model, of_bundle)
+            return await asyncio.to_thread(_open_recording, file, choice, clock or SystemClock())
         case "replay":
             return await asyncio.to_thread(_open_replay, file, model, clock)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -172,13 +171,12 @@ _requested: ContextVar[_RequestedCall | None] = ContextVar("_requested", default
 
 def model_or_call(model: ModelChoice) -> ModelMaker:
     """Wrap a choice of models to use the requested call instead, if one is set in the context."""
-    default = model if model is not None else os.environ.get("LOOPLINE_MODEL") or models.OFFLINE
 
-    def choose() -> Models:
+    def choose() -> Models | None:
         requested = _requested.get()
         if requested is not None:
             return requested
-        return default() if callable(default) else default
+        return model() if callable(model) else model
 
     return choose
 

@@ -210,6 +210,7 @@ _START = tl.BodyUnion[tl.RoundStart](tl.RoundStart)
 _DECISION = tl.BodyUnion[tl.Decision](tl.Decision)
 _EXIT = tl.BodyUnion[tl.Exit](tl.Exit)
 _ROUND = tl.BodyUnion[RoundBody](RoundBody)
+_FILE = tl.BodyUnion[tl.FileAdded](tl.FileAdded)
 TextBody = tl.Completion | tl.Draft | tl.Notice | tl.SystemMessage
 _TEXT = tl.BodyUnion[TextBody](TextBody)
 
@@ -319,6 +320,7 @@ class Rendering:
         shown_in_full: The refs of blocks with their own complete text in a message.
         named_sources: The numbers of the sources that a message names.
         has_images: Whether a result shows images.
+        has_omissions: Whether a message leaves something out that its ref restores, such as the content of a file.
         cuts: The cut points, in order.
         last_tail: The number of messages before the last cache point of the newest round.
         kept_tail: The newest tail that became a message.
@@ -336,6 +338,7 @@ class Rendering:
         self.shown_in_full: set[str] = set()
         self.named_sources: set[int] = set()
         self.has_images: bool = False
+        self.has_omissions: bool = False
         self.cuts: list[CutPoint] = []
         self.last_tail: int = 0
         self.kept_tail: str = ""
@@ -415,6 +418,8 @@ class Rendering:
             for file_block, file in self._state.attached.get(block.seq, ()):
                 shown_file, load = attached_files.show_file(file_block, file, self.window, load)
                 attached.append(shown_file)
+                if not shown_file.data and (file.text or self.window.carrying.tokens):
+                    self.has_omissions |= not attached_files.is_shown_in_full(file, shown_file)
             body = block.body
             if isinstance(body, tl.UserPrompt):
                 text = f"[{block.ref}]\n{self._text(block, body.text)}"
@@ -441,6 +446,7 @@ class Rendering:
         if recorded is None:
             return
         block, summary = recorded
+        self.has_omissions = True
         text = self._limit_text(
             block, tl.summary_text(structs.replace(summary, text=escape_frame(summary.text)))
         )
@@ -603,6 +609,7 @@ class Rendering:
             attached, self._load = attached_files.show_image(block, image, self.window, self._load)
             shown.append(attached)
             if not attached.data:
+                self.has_omissions = True
                 for name, digest in result.shows:
                     if digest == digests.get(image.ref):
                         self.shown_texts.pop(name, None)
@@ -647,6 +654,11 @@ class Rendering:
         if self._reactions is not None:
             self._add_feedback(self._reactions.in_force_for(block.turn))
 
+    def _note_file(self, block: tl.Block, file: tl.FileAdded) -> None:
+        """Note that a call wrote a file, because its result has only the ref of the file."""
+        del block, file
+        self.has_omissions = True
+
     # One look-up finds the function for a block, so that no call is spent on blocks that add nothing.
     _folds: ClassVar[Mapping[object, tl.Fold[Rendering]]] = {
         **_ROUND.table(_add_to_round),
@@ -654,6 +666,7 @@ class Rendering:
         **_DECISION.table(_begin_decision),
         **_TEXT.table(_add_text),
         **_EXIT.table(_end_turn),
+        **_FILE.table(_note_file),
     }
 
     def _add_feedback(self, reactions: Sequence[tl.FeedbackEntry]) -> None:
@@ -672,6 +685,7 @@ class Rendering:
         if limit is None or len(text) <= limit:
             self.shown_in_full.add(block.ref)
             return text
+        self.has_omissions = True
         return truncation.truncate_text(text, limit, block.ref)
 
     def _text(self, block: tl.Block, text: str) -> str:
@@ -682,6 +696,8 @@ class Rendering:
         shown = remove_base64(text, ref) if limit is None else truncation.old_text(text, ref, limit)
         if shown == text:
             self.shown_in_full.add(ref)
+        else:
+            self.has_omissions = True
         return shown
 
     def _notes_text(self, block: tl.Block, text: str) -> str:
@@ -697,12 +713,14 @@ class Rendering:
         hidden = self._state.find_hide(block.ref, self.window.hides)
         if hidden is None:
             return text
+        self.has_omissions = True
         self.shown_in_full.discard(block.ref)
         return _hidden_text(hidden.replacement, block.ref)
 
     def _arguments(self, block: tl.Block, ref: str, call: tl.ToolCalled) -> JsonObject:
         hidden = self._state.find_hide(ref, self.window.hides)
         if hidden is not None:
+            self.has_omissions = True
             return {"hidden": _hidden_text(hidden.replacement, ref)}
         limit = self.window.text_limit
         if block.turn < self.window.old_before and call.tool != PLAN_TOOL:
@@ -712,6 +730,8 @@ class Rendering:
             shown = truncation.old_arguments(shown, ref, limit)
         if shown == call.arguments:
             self.shown_in_full.add(ref)
+        else:
+            self.has_omissions = True
         return shown
 
     def _result_text(
@@ -720,12 +740,14 @@ class Rendering:
         window = self.window
         hidden = self._state.find_hide(ref, window.hides)
         if hidden is not None:
+            self.has_omissions = True
             return _hidden_text(hidden.replacement, ref)
         text = remove_base64(result.text, ref)
         read = result.call_id not in self._state.started
         spent = read and block.turn < window.spent_before
         cleared = (read and block.seq <= window.reads_cleared) or (spent and result.shows)
         if block.seq <= window.results_cleared or cleared:
+            self.has_omissions = True
             named = f"of {call.tool}({truncation.short_arguments(call.arguments)})"
             # The keywords are computed once: renderings under several windows share the text.
             return self._state.describe_cleared(
@@ -733,11 +755,16 @@ class Rendering:
                 lambda: truncation.describe_cleared_result(text, ref, named, result.shows),
             )
         if block.turn < window.old_before or spent:
-            return truncation.old_result(text, ref, spanned=text == result.text)
+            shown = truncation.old_result(text, ref, spanned=text == result.text)
+            self.has_omissions |= shown != result.text
+            return shown
         if text == result.text and len(text) <= window.result_limit:
             self.shown_in_full.add(ref)
             self.shown_texts.update(result.shows)
+            if result.artifact:
+                self.has_omissions = True
             return text
+        self.has_omissions = True
         return truncation.truncate_text(text, window.result_limit, ref, spanned=text == result.text)
 
     def _add(self, message: Message, ref: str) -> None:

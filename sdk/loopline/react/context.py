@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from hashlib import sha256
@@ -79,6 +79,7 @@ class Context:
     """Opens the rounds of a turn and makes their prompts.
 
     `model` makes the decisions, `selector` selects tools, `tools` are all tools of the loop, and `system` the instructions.
+    The tools named in `on_demand` are offered once a message leaves something out that a ref restores, and from then on.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Context:
         selector: Model,
         tools: ToolSet,
         system: str,
+        on_demand: Collection[str] = (),
     ) -> None:
         self._quota = runtime.quota
         self._runtime = runtime
@@ -97,6 +99,7 @@ class Context:
         self._options = runtime.options
         self._selector = selector
         self._all_tools = tools
+        self._on_demand = on_demand
         self._instructions = system
         self._trace: Sequence[Message] | None = None
         self.tokens: int = 0
@@ -133,8 +136,12 @@ class Context:
             delegate = DELEGATE if DELEGATE in self._all_tools else ""
             self.protocol = prompt.protocol(name, values=True, delegate=delegate)
         encodes = prompt.protocol(self.protocol.name)
+        offered = self._all_tools
+        if self._on_demand:
+            waiting = self._on_demand
+            offered = ToolSet(tool for name, tool in offered.items() if name not in waiting)
         self._offered_tools = OfferedTools(
-            self._recorder, self._all_tools, self._instructions, self.protocol, self._typed_answer
+            self._recorder, offered, self._instructions, self.protocol, self._typed_answer
         )
         self._offering = self._offered_tools.current
         self.view: prompt.View = timeline.fold(
@@ -142,6 +149,17 @@ class Context:
             f"view.{self.protocol.name}",
             lambda: prompt.View(encodes, learned=timeline.base.learned),
         )
+
+    def _meets_demand(self, now: prompt.Rendering, room: int) -> bool:
+        """Offer the tools that wait for a demand if the prompt leaves something out, or must; return whether it changes.
+
+        The round that is the first to leave something out is then opened again with them, so only one epoch opens.
+        """
+        if not now.has_omissions and self.tokens <= prompt.TRIGGER * room:
+            return False
+        self._on_demand = ()
+        self._select_model(self.model)
+        return True
 
     def answer(self, *, traces: bool) -> TypedAnswer | None:
         """Return the type of the answers of decisions, or with `traces` of requests with the trace; None without a type."""
@@ -217,6 +235,8 @@ class Context:
                 self._offering = self._trace_offering
                 is_open = await self._open_trace(iteration)
             else:
+                if self._on_demand:
+                    self._meets_demand(self.view.rendering, self._limits.room)
                 self._offering = self._offered_tools.current
                 open_round = recorder.turn.open_round
                 reuses = open_round is not None and self._reuses_round(open_round, iteration)
@@ -396,6 +416,8 @@ class Context:
             window, causes = await self._choose_window(planner)
         now = self.view.find_rendering(window)
         self.tokens = budget.cost(now)
+        if self._on_demand and self._meets_demand(now, room):
+            return False
         if causes == ["prune"] or self.tokens > prompt.TRIGGER * room:
             if await self._recorder.catch_up():  # so that a summary covers the newest blocks too
                 return False
@@ -430,8 +452,7 @@ class Context:
             else "",
         )
         checkpoints = await compute(partial(self._checkpoints, window.start)) if changed else ()
-        is_opened = await self._recorder.record_at_head(start, *checkpoints)
-        if is_opened:
+        if is_opened := await self._recorder.record_at_head(start, *checkpoints):
             self._offered = timeline.last_round, self._offering, self.model.capabilities
         self._extend()
         return is_opened

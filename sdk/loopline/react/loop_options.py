@@ -88,7 +88,8 @@ class Limits(TypedDict, total=False):
     servers are then only offered after `react.request_tools`; with False all tools are offered. At most `result_bytes` of
     a result are stored, and at most `result_characters` are shown. With `workspace` "latest" the model has tools for
     files, and a turn starts with the `files/` of the turn before; with "empty" it starts without files; with "off" there
-    are no tools for files.
+    are no tools for files. With `plans` the model has `react.plan`, and the other tools of the loop; with None it has them if
+    the workflow calls `build_react`, or if the bundle has knowledge, skills or files.
 
     Context: `cache_ttl_seconds` is the time for which the provider caches an unused prompt; old turns are clipped after
     that, and 0 turns this off. The newest `keep_recent_turns` are not clipped, and the newest `keep_recent_intact_turns`
@@ -122,6 +123,7 @@ class Limits(TypedDict, total=False):
     unknown_effect: UnknownEffect
     select_tools: bool | None
     workspace: WorkspaceStart
+    plans: bool | None
     answer_mode: AnswerMode
     chain: ChainUse
     reasoning_effort: Effort | None
@@ -261,6 +263,7 @@ class LoopOptions:
     workspace: WorkspaceStart = field(
         default="off", metadata=_rule("selection", _one_of(WorkspaceStart))
     )
+    plans: bool | None = field(default=None, metadata=_rule("selection", _or_none(_switch)))
     stagnation_rounds: int = field(default=0, metadata=_rule("extensions", _zero_or(2)))
     cycle_warning_rounds: int = field(default=0, metadata=_rule("extensions", _zero_or(2)))
     failure_reflection: bool = field(default=False, metadata=_rule("extensions", _switch))

@@ -236,8 +236,8 @@ def object_schema(properties: JsonObject, *required: str) -> JsonObject:
 
 
 def limit_schema(default: int, limit: int) -> JsonObject:
-    """Return a JSON Schema for an integer from 1 to `limit`."""
-    return {"type": "integer", "minimum": 1, "maximum": limit, "default": default}
+    """Return a JSON Schema for an integer of at most `limit`."""
+    return {"type": "integer", "maximum": limit, "default": default}
 
 
 def check_names(spec: ToolSpec, arguments: JsonObject) -> None:

@@ -50,14 +50,12 @@ class HideTool(RerunnableTool):
     spec: ToolSpec = ToolSpec(
         name="react.hide",
         description=(
-            "Put something recent out of sight that you need no more, such as a long result: "
-            "replacement, a line of yours, stands where path, its ref, was. react.read shows it "
-            "again. What is older than the cached part of the prompt cannot be hidden."
+            "Replace what path, a recent ref, shows by a line of yours; react.read shows it again."
         ),
         parameters=object_schema(
             {
-                "path": {"type": "string", "description": "The ref of what is to be hidden."},
-                "replacement": {"type": "string", "description": "What is shown in its place."},
+                "path": {"type": "string"},
+                "replacement": {"type": "string"},
             },
             "path",
             "replacement",
@@ -152,21 +150,15 @@ class PlanTool(RerunnableTool):
     spec: ToolSpec = ToolSpec(
         name="react.plan",
         description=(
-            "Keep a plan. mode=new begins one from steps; replace retires plan_id and begins "
-            "another from steps; activate makes an open plan_id current again; close ends plan_id. "
-            "Acknowledge steps of the current plan with lines in your text that begin "
-            "✓ [n] done, ✗ [n] failed, … [n] in progress, □ [n] pending, but never in the reply "
-            "that calls react.plan."
+            "Keep a plan: new begins one from steps, replace retires plan_id for another, activate "
+            "makes plan_id current, close ends it. Lines beside later calls mark steps: ✓ [n] done, "
+            "✗ [n] failed, … [n] in progress, □ [n] pending."
         ),
         parameters=object_schema(
             {
                 "mode": {"type": "string", "enum": ["new", "activate", "replace", "close"]},
-                "plan_id": {"type": "string", "description": "For activate, replace and close."},
-                "steps": {
-                    "type": "array",
-                    "items": {"type": "string"},
-                    "description": "Descriptions, in order; for new and replace.",
-                },
+                "plan_id": {"type": "string"},
+                "steps": {"type": "array", "items": {"type": "string"}},
             },
             "mode",
         ),
@@ -245,20 +237,11 @@ class ReadTool(RerunnableTool):
     spec: ToolSpec = ToolSpec(
         name="react.read",
         description=(
-            "Read anything that has a ref again: ar: blocks, tc: tool calls and results, "
-            "fi: attached files, so:sources_pool[1,3-5], sk: skills, ks: knowledge paths; add #L10-L40 for some lines. "
-            "The status comes first, then the texts."
+            "Read any ref, also what is cut or summed up: ar: blocks, tc: calls and "
+            "results, fi: files, so:sources_pool[1,3-5], sk: skills, ks: knowledge; #L10-L40 gives some lines."
         ),
         parameters=object_schema(
-            {
-                "paths": {
-                    "type": "array",
-                    "items": {"type": "string"},
-                    "minItems": 1,
-                    "maxItems": MAX_PATHS,
-                    "description": "The refs to read, in the order wanted.",
-                }
-            },
+            {"paths": {"type": "array", "items": {"type": "string"}}},
             "paths",
         ),
     )

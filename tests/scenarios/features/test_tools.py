@@ -357,5 +357,5 @@ async def test_a_tool_of_a_server_is_checked_run_and_answered_like_any_other(
         await harness.conversation("c1").say("go")
     worked, misspelt, missing = results(model.requests[1])
     assert (worked.ok, worked.text.endswith("\nworked")) == (True, True)
-    assert "no tool 'mcp.one.wrk': here only ['mcp.one.work', " in misspelt.text
+    assert "no tool 'mcp.one.wrk': here only ['mcp.one.work'" in misspelt.text
     assert (misspelt.ok, missing.ok) == (False, False)

@@ -58,15 +58,9 @@ class FilteredSearch(Protocol):
 
 
 _FILTERS: JsonObject = {
-    "root": {"type": "string", "description": "Search only below this folder, such as docs."},
-    "language": {
-        "type": "string",
-        "description": "Search only files whose name ends so, such as py.",
-    },
-    "path": {
-        "type": "string",
-        "description": "Search only files whose path fits this pattern, such as docs/*.md.",
-    },
+    "root": {"type": "string", "description": "Only below this folder."},
+    "language": {"type": "string", "description": "A file ending, such as py."},
+    "path": {"type": "string", "description": "A pattern such as docs/*.md."},
 }
 
 
@@ -75,12 +69,15 @@ class SearchTool(RerunnableTool):
 
     def __init__(self, search: KnowledgeSearch | FilteredSearch) -> None:
         self._search = search
-        limits: JsonObject = {"query": QUERY, "limit": limit_schema(DEFAULT_LIMIT, LARGEST_LIMIT)}
+        limits: JsonObject = {
+            "query": {"type": "string"},
+            "limit": limit_schema(DEFAULT_LIMIT, LARGEST_LIMIT),
+        }
         self.spec: ToolSpec = ToolSpec(
             name="react.search_knowledge",
             description=(
-                "Search the knowledge space by words. Gives passages with their source number "
-                "[[S:n]], title and pinned ks: ref; react.read reads more of a path around a passage."
+                "Search the knowledge space for passages, each with [[S:n]] and a ks: ref, around which "
+                "react.read reads more."
             ),
             parameters=object_schema(
                 limits | _FILTERS if takes_filters(search) else limits, "query"
