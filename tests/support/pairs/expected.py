@@ -19,6 +19,8 @@ Event = Literal[
     "recall",
     "stop",
     "fork",
+    "mode",
+    "revoke",
     "takeover",
     "kill",
     "forget",
@@ -89,6 +91,9 @@ class Talk:
     owner: str = "a"
     calls: int = 0
     forks: int = 0
+    rules: int = 0
+    plans: bool = False
+    """Whether the mode of the conversation is `plan`, which denies the call that waits for approval."""
     is_gone: bool = False
     is_killed: bool = False
     keeps_paused: bool = False
@@ -146,6 +151,7 @@ class Talk:
             facts |= {f"turn {number}": state for number, state in turns.items()}
             facts |= {f"input {label}": state for label, state in self.inputs.items()}
             facts["calls"] = f"{self.calls}"
+            facts["rules"] = f"{self.rules}"
         return facts
 
     def queue(self, step: Step) -> None:
@@ -206,14 +212,27 @@ class Talk:
 
     def answer(self, step: Step) -> None:
         """Give the active turn its answer."""
-        turn, self.calls = self.active, 1
+        turn = self.active
         if self.turns[turn] == "asking":
+            self.calls = 1
             self.outcomes[step.label] = "answered"
         else:
+            self.calls = 0 if self.plans else 1
+            self.rules += 1
             self.waiting[step.label], self.owner = turn, step.sender
             self.homes[step.label] = step.sender
         self.turns[turn] = "running"
         self._take_joined()
+
+    def plan(self, step: Step) -> None:
+        """Let nothing change any more."""
+        self.plans = True
+        self.outcomes[step.label] = "changed"
+
+    def revoke(self, step: Step) -> None:
+        """Revoke the rule that an answer has granted."""
+        self.outcomes[step.label] = "revoked" if self.rules else "refused"
+        self.rules = 0
 
     def go_on(self, step: Step) -> None:
         """Resume the turn that was cut off."""
@@ -299,6 +318,8 @@ _CELLS: Mapping[str, Callable[[Talk, Step], None]] = {
     "redirects": Talk.redirect,
     "answers": Talk.answer,
     "continues": Talk.go_on,
+    "changes": Talk.plan,
+    "revokes": Talk.revoke,
     "recalls": Talk.recall,
     "stops": Talk.stop,
     "cuts off": Talk.kill,
@@ -388,7 +409,7 @@ def _loosened(state: State, facts: Facts, steps: Sequence[Step]) -> Facts:
         facts |= {name: may_be for name in facts if name.startswith("input ")}
         if state.startswith("paused") and facts.get("turn 1") in ("interrupted", "stopped"):
             facts["turn 1"] = "interrupted|stopped"  # the message or the stop may end it
-    if events & {"stop", "steer"} and "answer" in events and "calls" in facts:
+    if events & {"stop", "steer", "mode"} and "answer" in events and "calls" in facts:
         facts["calls"] = "0|1"
     return facts
 

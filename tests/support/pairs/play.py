@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -17,6 +18,8 @@ from loopline.models import Json
 from loopline.server import ServerSettings, app, make_server
 from loopline.store import SqlLog
 from loopline.timeline import (
+    ApprovalRule,
+    ApprovalRules,
     Block,
     BodyUnion,
     MemoryLog,
@@ -42,7 +45,7 @@ from tests.support.pairs.expected import (
     fits,
     runner_of,
 )
-from tests.support.pairs.scene import MARK, POLL_SECONDS, TALK, Gate, GatedModel, Scene
+from tests.support.pairs.scene import ANSWERED, MARK, POLL_SECONDS, TALK, Gate, GatedModel, Scene
 from tests.support.pairs.senders import KEY, LocalSender, ProcessSender, RemoteSender, Sender
 
 Store = Literal["memory", "sqlite"]
@@ -284,6 +287,7 @@ class Stage:
                 asks = "answer" in self.scene.waiting()
                 facts[f"turn {number}"] = "asking" if asks else "cut off"
         facts["calls"] = f"{len(self.scene.lines('ledger'))}"
+        facts["rules"] = f"{len(await ApprovalRules(self.log).of(KEY, datetime.now(UTC)))}"
         return facts
 
     async def broken(self, facts: dict[str, str]) -> list[str]:
@@ -293,6 +297,12 @@ class Stage:
         takes = [seq for b in blocks if isinstance(b.body, RoundStart) for seq in b.body.takes]
         starts = [b.body.call_id for b in blocks if isinstance(b.body, ToolStarted)]
         ledger = self.scene.lines("ledger")
+        granted = [b.seq for b in blocks if isinstance(b.body, ApprovalRule) and b.body.tool]
+        granting = [
+            b.seq + 1 for b in blocks if isinstance(b.body, UserAnswer) and b.body.value != ANSWERED
+        ]
+        if granted != granting:
+            found.append(f"law: rules at {granted}, the answers that grant one before {granting}")
         for name, those in (("taken", takes), ("started", starts), ("run", ledger)):
             if len(those) != len(set(those)):
                 found.append(f"law: something is {name} twice: {those}")

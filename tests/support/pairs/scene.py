@@ -18,6 +18,7 @@ from loopline import BaseWorkflow, Bundle, ToolContext, tool
 from loopline.models import (
     AssistantMessage,
     Capabilities,
+    Json,
     JsonObject,
     Prompt,
     Reply,
@@ -38,6 +39,8 @@ CALL = re.compile(r"please (\w+)")
 POLL_SECONDS = 0.002
 TALK = "c"
 ANSWERED = True
+GRANTING: Json = {"approved": True, "rule": {}}
+"""The answer to an approval: it also lets later calls run."""
 
 
 class Scene:

@@ -20,7 +20,7 @@ from loopline.conversations import Conversation, Receipt
 from loopline.models import Json
 from loopline.timeline import ConversationKey, TimelineLog
 from tests.support.pairs.expected import Event
-from tests.support.pairs.scene import ANSWERED, TALK, GatedModel, Scene
+from tests.support.pairs.scene import ANSWERED, GRANTING, TALK, GatedModel, Scene
 
 ROOT = Path(__file__).resolve().parents[3]
 KEY = ConversationKey(name=TALK)
@@ -162,14 +162,12 @@ async def act(
         case "say":
             result = await talk.say(cast("str", given["text"]))
             return f"{result.turn_id} {result.exit_reason}"
-        case "steer":
-            await talk.steer(cast("str", given["text"]))
-            return "stored"
-        case "followup":
-            await talk.followup(cast("str", given["text"]))
+        case "steer" | "followup":
+            send = talk.steer if event == "steer" else talk.followup
+            await send(cast("str", given["text"]))
             return "stored"
         case "answer" | "resume":
-            values = {f"{given['call_id']}": ANSWERED} if event == "answer" else None
+            values = {f"{given['call_id']}": GRANTING} if event == "answer" else None
             result = await talk.resume(values)
             return f"{result.turn_id} {result.exit_reason}"
         case "recall":
@@ -180,6 +178,13 @@ async def act(
         case "fork":
             await talk.fork(seq=cast("int", given["seq"]), name=f"{given['name']}")
             return "forked"
+        case "mode":
+            await talk.set_mode("plan")
+            return "changed"
+        case "revoke":
+            rule_ids = [rule.rule_id for rule in await talk.rules()]
+            await talk.revoke_rule(next(iter(rule_ids), "none"))
+            return "revoked"
         case "takeover" | "kill" | "forget":
             raise AssertionError(event)
 
