@@ -214,12 +214,17 @@ async def append_a_story(log: TimelineLog, point: int) -> None:
     say(point, 4)
 
 
-def die_at_every_point(folder: str, live: Callable[[str, int], Coroutine[None, None, None]]) -> int:
-    """Live again and again, killed one point later each time; how many points there are."""
+def die_at_every_point(
+    folder: str, live: Callable[[str, int], Coroutine[None, None, None]], *, commits: bool = False
+) -> int:
+    """Live again and again, killed one point later each time; how many points there are.
+
+    With `commits` the points are commits and touched files alone.
+    """
     for point in count(1):
         child = os.fork()
         if not child:
-            die_at(point)
+            die_at(point, commits=commits)
             asyncio.run(live(folder, point))
             os._exit(0)
         _, status = os.waitpid(child, 0)
@@ -232,8 +237,8 @@ def die_at_every_point(folder: str, live: Callable[[str, int], Coroutine[None, N
 TOUCHING = {"open", "os.rename", "os.remove", "os.mkdir", "os.utime", "os.link", "fcntl.flock"}
 
 
-def die_at(point: int) -> None:
-    """Be killed before the n-th statement, a commit among them, or before a file is touched."""
+def die_at(point: int, *, commits: bool = False) -> None:
+    """Be killed before the n-th statement, a commit among them, or only a commit, or before a file is touched."""
     passed = count(1)
 
     def passing() -> None:
@@ -241,7 +246,8 @@ def die_at(point: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def beginning(statement: str) -> None:
-        if not statement.startswith("-- "):  # which is a trigger's
+        # A statement after "-- " is one of a trigger.
+        if not statement.startswith("-- ") and (not commits or statement == "COMMIT"):
             passing()
 
     def touching(what: str, arguments: tuple[object, ...]) -> None:
