@@ -1,0 +1,128 @@
+"""The site is built from the pages without a fault, links to nothing that is missing, and loads nothing from another host."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from pathlib import Path
+from types import ModuleType
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+import loopline
+from tests.docs.pages import ROOT, code_words, fences
+
+REFERENCE = ROOT / "docs" / "reference"
+LARGEST = 3_000_000
+"""Bytes of the archive of the site in the wheel."""
+
+
+def load_builder() -> ModuleType:
+    """Import the program that builds the site."""
+    spec = importlib.util.spec_from_file_location("site_builder", ROOT / "docs/site/build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules["site_builder"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+BUILDER = load_builder()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the site once."""
+    folder: Path = BUILDER.build(tmp_path_factory.mktemp("site"))
+    return folder
+
+
+@dataclass
+class Links(HTMLParser):
+    """The links of a page, what its browser loads, and the ids of its elements."""
+
+    targets: list[str] = field(default_factory=list[str])
+    loaded: list[str] = field(default_factory=list[str])
+    ids: set[str] = field(default_factory=set[str])
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = {name: value or "" for name, value in attrs}
+        self.ids |= {values[name] for name in ("id", "name") if name in values}
+        if tag == "a" and "href" in values:
+            self.targets.append(values["href"])
+        elif "src" in values:
+            self.loaded.append(values["src"])
+        elif tag == "link" and values.get("rel") not in {"canonical", "alternate"}:
+            self.loaded.append(values.get("href", ""))
+
+
+def read_pages(site: Path) -> dict[Path, Links]:
+    """Parse every page of the site."""
+    pages: dict[Path, Links] = {}
+    for path in sorted(site.rglob("*.html")):
+        pages[path] = Links()
+        pages[path].feed(path.read_text("utf-8"))
+    return pages
+
+
+def dead_links(site: Path) -> Iterator[str]:
+    """Yield the links and pictures that lead to no file of the site, or to no element of its page."""
+    pages = read_pages(site)
+    for page, links in pages.items():
+        for link in [*links.targets, *links.loaded]:
+            parts = urlsplit(link)
+            if parts.scheme or link == "#" or page.name == "404.html":
+                continue
+            target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+            file = target / "index.html" if target.is_dir() else target
+            anchor = unquote(parts.fragment)
+            if not file.is_file() or (anchor and file in pages and anchor not in pages[file].ids):
+                yield f"{page.relative_to(site)}: {link}"
+
+
+def test_every_link_of_the_site_leads_somewhere(site: Path) -> None:
+    assert list(dead_links(site)) == []
+
+
+def test_the_site_loads_nothing_from_another_host(site: Path) -> None:
+    loaded = {source for links in read_pages(site).values() for source in links.loaded}
+    styles = "".join(path.read_text("utf-8") for path in site.rglob("*.css"))
+    assert {source for source in loaded if urlsplit(source).netloc} == set()
+    assert re.findall(r"(?:url\(|@import) *[\"']?(?:https?:)?//", styles) == []
+
+
+def test_every_page_has_a_title_of_its_own(site: Path) -> None:
+    titles: dict[str, list[Path]] = {}
+    for path in sorted(site.rglob("index.html")):
+        found = re.search(r"<title>(.*?)</title>", path.read_text("utf-8"), re.DOTALL)
+        assert found is not None
+        titles.setdefault(found[1], []).append(path.relative_to(site))
+    assert {title: paths for title, paths in titles.items() if len(paths) > 1} == {}
+
+
+def test_the_archive_is_small_and_always_the_same(site: Path, tmp_path: Path) -> None:
+    first, second = tmp_path / "first.zip", tmp_path / "second.zip"
+    BUILDER.package(site, first)
+    BUILDER.package(site, second)
+    assert first.read_bytes() == second.read_bytes()
+    assert first.stat().st_size <= LARGEST
+
+
+def test_the_texts_for_models_have_every_page_of_the_navigation(site: Path) -> None:
+    listed = (site / "llms.txt").read_text("utf-8")
+    full = (site / "llms-full.txt").read_text("utf-8")
+    names = [name for entries in BUILDER.navigation().values() for name in entries]
+    assert len(names) > 40
+    assert [name for name in names if f"<!-- {name} -->" not in full] == []
+    links = re.findall(r"^- \[[^\]]+\]\(([^)]*)\): \S", listed, re.MULTILINE)
+    assert [link for link in links if not (site / link / "index.html").is_file()] == []
+    assert len(links) == len(names)
+    assert ":::" not in full
