@@ -131,9 +131,9 @@ def describe(text: str) -> tuple[str, str]:
 
 def address(name: str) -> str:
     """Return the address of a page on the site."""
-    stem = name.removesuffix(".md")
-    folder = stem.removesuffix("README").removesuffix("index") if "/" not in stem else stem
-    return f"{folder}/" if folder else "./"
+    folder, _, stem = name.removesuffix(".md").rpartition("/")
+    parts = [part for part in (folder, stem) if part not in ("", "README", "index")]
+    return f"{'/'.join(parts)}/" if parts else "./"
 
 
 def expand_names(text: str) -> str:

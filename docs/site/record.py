@@ -29,8 +29,14 @@ SCENES: Mapping[str, Sequence[str]] = {
     ),
     "analyst": ("loopline check bundles/analyst",),
     "coder": ("loopline check bundles/coder",),
-    "research": ("loopline check bundles/research", "loopline timeline q1 --types react.tool.call,file"),
-    "support": ("loopline check bundles/support", "loopline timeline q1 --types react.tool.call,react.tool.result"),
+    "research": (
+        "loopline check bundles/research",
+        "loopline timeline q1 --types react.tool.call,file",
+    ),
+    "support": (
+        "loopline check bundles/support",
+        "loopline timeline q1 --types react.tool.call,react.tool.result",
+    ),
 }
 """The commands of each picture. Where the store has a conversation `q1`, `PLAYS` wrote it."""
 PLAYS: Mapping[str, str] = {
@@ -84,7 +90,10 @@ def record(name: str, folder: Path) -> None:
     if name in PLAYS:
         program = PLAYS[name] + _RUN
         subprocess.run(
-            [sys.executable, "-c", program, f"bundles/{name}"], cwd=folder, env=environment, check=True
+            [sys.executable, "-c", program, f"bundles/{name}"],
+            cwd=folder,
+            env=environment,
+            check=True,
         )
     console = Console(
         record=True, width=COLUMNS, file=StringIO(), force_terminal=True, color_system="truecolor"

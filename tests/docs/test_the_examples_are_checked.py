@@ -38,7 +38,9 @@ def test_another_output_fails(tmp_path: Path) -> None:
 
 
 def test_another_exit_code_fails(tmp_path: Path) -> None:
-    seen_outcomes = outcomes(tmp_path, "console\n$ exit 3", "console exit=3\n$ exit 3", "console\n$ true")
+    seen_outcomes = outcomes(
+        tmp_path, "console\n$ exit 3", "console exit=3\n$ exit 3", "console\n$ true"
+    )
     assert ["exited with 3, not 0" in failure for failure in seen_outcomes] == [True, False, False]
 
 

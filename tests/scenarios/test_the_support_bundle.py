@@ -105,7 +105,9 @@ async def test_a_webhook_tells_that_a_small_refund_was_made(
     orders: Path, receiver: Receiver
 ) -> None:
     model = ScriptedModel([Call("support.refund", number="B-2", euros=10.0), "Done."])
-    settings = ServerSettings(webhook_secret=b"a secret of the desk", webhook_networks=["127.0.0.0/8"])
+    settings = ServerSettings(
+        webhook_secret=b"a secret of the desk", webhook_networks=["127.0.0.0/8"]
+    )
     served = app(SUPPORT, store="memory:", model=model, settings=settings)
     async with (
         served.router.lifespan_context(served),
