@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from tests.docs.pages import README, Fence, faults, fences, is_set_up, pages
 from tests.docs.page_runs import PageRuns
+from tests.docs.pages import README, Fence, faults, fences, is_set_up, pages
 
 FENCES = [fence for page in pages() for fence in fences(page)]
 EXAMPLES = [fence for fence in FENCES if fence.runs or fence.title]

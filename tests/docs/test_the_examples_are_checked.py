@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.page_runs import PageRuns
 from tests.docs.pages import anchors, faults, fences
 from tests.docs.run_page import Step, matches, steps
-from tests.docs.page_runs import PageRuns
 
 
 def outcomes(folder: Path, *examples: str) -> list[str]:

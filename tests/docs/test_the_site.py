@@ -14,8 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-import loopline
-from tests.docs.pages import ROOT, code_words, fences
+from tests.docs.pages import ROOT
 
 REFERENCE = ROOT / "docs" / "reference"
 LARGEST = 3_000_000

@@ -38,7 +38,7 @@ def test_the_documentation_is_served_from_the_wheel(tmp_path: Path) -> None:
     with ZipFile(wheel) as archive:
         assert archive.getinfo("loopline/cli/pages.zip").compress_size <= LARGEST
     made = with_python("3.11", tmp_path, wheel)
-    command = [made.scripts / "loopline", "docs", "--no-browser"]
+    command = [str(made.scripts / "loopline"), "docs", "--no-browser"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         found = re.search(r"http://\S+", process.stderr.readline())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from loopline import Harness
+from loopline.models import Json
 from loopline.testing import Call, ScriptedModel
 from tests.docs.pages import ROOT
 from tests.web.loopback_site import PUBLIC, Answer, as_json, site
@@ -25,7 +26,10 @@ async def test_a_question_becomes_a_cited_answer_and_a_report() -> None:
                 "At seventy degrees. [[S:2]] The report is in outputs/report.md.",
             ]
         )
-        properties = {"web.search": f"searxng:{web.url}", "web.allow": [f"{PUBLIC}/32"]}
+        properties: dict[str, Json] = {
+            "web.search": f"searxng:{web.url}",
+            "web.allow": [f"{PUBLIC}/32"],
+        }
         async with Harness.open(
             ROOT / "bundles/research", store="memory:", model=model, properties=properties
         ) as harness:

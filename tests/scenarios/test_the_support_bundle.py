@@ -13,7 +13,7 @@ import pytest
 
 from loopline import Harness
 from loopline.server import ServerSettings, app
-from loopline.testing import Call, ScriptedModel
+from loopline.testing import Call, Say, ScriptedModel
 from tests.docs.pages import ROOT
 
 SUPPORT = ROOT / "bundles/support"
@@ -65,7 +65,7 @@ async def test_the_app_says_which_order_is_open_and_a_person_approves_the_refund
     ],
 )
 async def test_an_order_of_another_and_a_wrong_amount_are_refused(
-    call: Call, user: str, error: str, orders: Path
+    call: Say, user: str, error: str, orders: Path
 ) -> None:
     model = ScriptedModel([call, "No."])
     async with Harness.open(SUPPORT, store="memory:", model=model) as harness:
