@@ -45,10 +45,10 @@ def find_order(number: str, context: ToolContext) -> Order:
     return order_of(number, context.user)
 
 
-@tool(effect="read")
-def current_page(context: ToolContext) -> str:
-    """Ask the customer's app which page is open, such as orders/A-17."""
-    context.ask_user("app: current_page")
+@tool(effect="read", client=True)
+def current_page() -> str:
+    """Return the page that is open in the customer's app, such as orders/A-17."""
+    raise NotImplementedError  # the app answers the call
 
 
 def needs_approval(arguments: JsonObject, call: GuardedCall) -> bool | str:

@@ -94,7 +94,7 @@ def test_the_readme_has_every_extra_in_its_table() -> None:
 
 
 def test_every_page_begins_with_its_title_and_a_sentence() -> None:
-    for page in DOCS.rglob("*.md"):
+    for page in sorted(set(DOCS.rglob("*.md")) - set((DOCS / "decisions").glob("*.md"))):
         title, empty, sentence, *_ = [*page.read_text("utf-8").splitlines(), "", "", ""]
         assert title.startswith("# "), shown(page)
         assert empty == "", shown(page)

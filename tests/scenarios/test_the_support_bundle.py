@@ -44,7 +44,9 @@ async def test_the_app_says_which_order_is_open_and_a_person_approves_the_refund
     async with Harness.open(SUPPORT, store=store, model=model) as harness:
         talk = harness.conversation("c1", user="ann")
         asked = await talk.say("I want half of my money back.")
-        assert [call.question for call in asked.pending] == ["app: current_page"]
+        assert [(call.tool, call.kind) for call in asked.pending] == [
+            ("support.current_page", "client")
+        ]
         paused = await talk.resume({"c1": "orders/A-17"})
         assert [call.question for call in paused.pending] == ["Refund 30.00 euros to ann?"]
     assert refunded(orders, "A-17") == 0.0
