@@ -11,11 +11,21 @@ import pytest
 
 from loopline.timeline import Block
 from tests.support.crashing_turns import CrashingTurn
-from tests.support.killed_turns import LONG, SHORT, SUMMARY, check, check_long, run, stored
+from tests.support.killed_turns import (
+    CLIENT,
+    LONG,
+    SHORT,
+    SUMMARY,
+    check,
+    check_client,
+    check_long,
+    run,
+    stored,
+)
 
 pytestmark = pytest.mark.campaign
 
-SHORT_APPENDS, LONG_APPENDS = 16, 33
+SHORT_APPENDS, LONG_APPENDS, CLIENT_APPENDS = 16, 33, 24
 APPENDS = [
     ("user.prompt", 1),
     ("turn.header", 1),
@@ -93,6 +103,26 @@ def test_a_turn_killed_around_a_summary_that_no_model_writes_is_carried_on(
     quick_folder: Path, point: str, n: int
 ) -> None:
     check_long(live_and_die(dead_at(quick_folder, point, n, ""), LONG), "")
+
+
+@pytest.mark.parametrize("point", ["before", "after"])
+@pytest.mark.parametrize("n", range(1, CLIENT_APPENDS + 1))
+def test_a_turn_with_tools_of_its_client_killed_at_any_append_is_carried_on_by_another_process(
+    quick_folder: Path, point: str, n: int
+) -> None:
+    crashing_turn = CrashingTurn(str(quick_folder), length="client", point=point, n=n)
+    check_client(live_and_die(crashing_turn, CLIENT), quick_folder)
+
+
+def test_the_turn_with_tools_of_its_client_has_two_points_for_each_append(
+    quick_folder: Path,
+) -> None:
+    crashing_turn = CrashingTurn(str(quick_folder), length="client")
+    code, reason, passed = run(crashing_turn)
+    assert (code, reason, passed["before"]) == (0, "complete", CLIENT_APPENDS)
+    blocks = asyncio.run(stored(crashing_turn))[0]
+    check(blocks, quick_folder, CLIENT)
+    check_client(blocks, quick_folder)
 
 
 def test_the_short_turn_has_32_points_and_each_is_one_where_it_dies(quick_folder: Path) -> None:

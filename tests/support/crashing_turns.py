@@ -32,6 +32,7 @@ from loopline.store import SqlLog
 from loopline.store.blobs import FileBlobs
 from loopline.timeline import (
     Block,
+    ClientTool,
     ConversationKey,
     Entry,
     Timeline,
@@ -40,7 +41,13 @@ from loopline.timeline import (
 )
 
 FILE = Attachment("go.txt", b"tea and cake, " * 3_600)
-Length = Literal["short", "long"]
+Length = Literal["short", "long", "client"]
+WHERE = ClientTool(
+    name="where",
+    parameters={"type": "object", "properties": {"name": {"type": "string"}}},
+    result={"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]},
+)
+"""A tool that the client runs, which the message of the turn "client" brings."""
 ANSWERS: Mapping[str, Json] = {"approval": True, "question": "blue"}
 """What the user gives to each kind of call that waits."""
 
@@ -164,6 +171,9 @@ def replies(length: Length, ledger: str) -> list[Reply]:
             Reply(text="… [1]", calls=(small, noting, noting, small)),
             answer,
         ]
+    if length == "client":
+        here, there, later = (call("where", name=name) for name in ("here", "dear", "later"))
+        return [Reply(calls=(here, noting, there, small)), Reply(calls=(later,)), answer]
     dear = call("dying.note", name="dear", ledger=ledger)
     return [
         Reply(calls=(plan,)),
@@ -245,13 +255,29 @@ async def live(
                 if turn.exit is not None:
                     return turn.exit.reason
                 if turn.prompt is None:
-                    await talk.say("go", attachments=FILE)
+                    tools = [WHERE] if crashing_turn.length == "client" else []
+                    await talk.say("go", attachments=FILE, tools=tools)
                 else:
-                    await talk.resume(_given(list(turn.pending.values()), set(turn.answers)))
+                    waiting = list(turn.pending.values())
+                    folder = Path(crashing_turn.folder)
+                    await talk.resume(_given(waiting, set(turn.answers), folder))
 
 
-def _given(waiting: Sequence[ToolPending], answered: set[str]) -> dict[str, Json]:
-    return {item.call_id: ANSWERS[item.kind] for item in waiting if item.call_id not in answered}
+def _given(waiting: Sequence[ToolPending], answered: set[str], folder: Path) -> dict[str, Json]:
+    return {
+        item.call_id: run_on_client(item.call_id, folder) if item.client else ANSWERS[item.kind]
+        for item in waiting
+        if item.call_id not in answered
+    }
+
+
+def run_on_client(call_id: str, folder: Path) -> Json:
+    """Run a call as the client, which keeps each result in a file `client`, and runs no call twice."""
+    ledger = folder / "client"
+    line = f"{call_id} at home"
+    if not ledger.exists() or line not in ledger.read_text("utf-8").splitlines():
+        _add(ledger, f"{line}\n")
+    return {"at": line}
 
 
 def run(crashing_turn: CrashingTurn) -> None:

@@ -29,7 +29,7 @@ from tests.support import crashing_turns
 from tests.support.crashing_turns import CrashingTurn
 from tests.support.forked_processes import forked
 
-SHORT, LONG = [1, 4], [1, 4, 1, 1]
+SHORT, LONG, CLIENT = [1, 4], [1, 4, 1, 1], [4, 1]
 """How many calls each round makes, where it makes any."""
 SUMMARY = "Goal: go on.\nNext steps: answer."
 
@@ -100,6 +100,17 @@ def check_ledger(results: list[ToolResult], ledger: Path) -> None:
     assert {write.call_id for write in writes if write.status == "ok"} <= set(noted)
     assert {write.status for write in writes} <= {"ok", "interrupted"}
     assert sum(result.status == "interrupted" for result in results) <= 2
+
+
+def check_client(blocks: list[Block], folder: Path) -> None:
+    """Each call of the client has the result that it sent, which it made once."""
+    results = [block.body for block in blocks if isinstance(block.body, ToolResult)]
+    sent = {result.call_id: result.text for result in results if result.tool == "where"}
+    assert sent == {call_id: f'{{"at":"{call_id} at home"}}' for call_id in ("c1", "c3", "c5")}
+    assert (folder / "client").read_text("utf-8").splitlines() == [
+        f"{call_id} at home" for call_id in sent
+    ]
+    assert all(result.status == "ok" for result in results if result.tool != "dying.note")
 
 
 def check_long(blocks: list[Block], summary: str) -> None:

@@ -344,15 +344,16 @@ class ToolExecutor:
     def _is_blocked(self, parsed: CheckedCall) -> bool:
         """Return whether an earlier conflicting call waits for approval or for the client, or for a call that waits so."""
         turn = self._recorder.turn
-        # Several calls may wait for the client at once, which knows their order; the calls of other tools wait for it.
-        is_for_client = tools.runs_on_client(parsed.tool)
         questions = {
             call_id
             for call_id, pending in turn.pending.items()
-            if pending.kind == "question" and (is_for_client or not pending.client)
+            if pending.kind == "question" and not pending.client
         }
         if turn.pending.keys() <= questions | turn.answers.keys():
             return False
+        # Several calls may wait for the client at once, which knows their order; the calls of other tools wait for it.
+        if tools.runs_on_client(parsed.tool):
+            questions |= {call_id for call_id, pending in turn.pending.items() if pending.client}
         for call in turn.open_calls.values():
             if call.call_id == parsed.call.call_id:
                 break

@@ -307,8 +307,13 @@ def _client_problem(
     if reconcile is not None:
         return "has client=True and reconcile: the client says what came of a call"
     operations = {operation.opname for operation in dis.get_instructions(function)}
-    names = {*function.__code__.co_names}
-    if operations <= _NO_CODE and names <= {"NotImplementedError"}:
+    code = function.__code__
+    names, values = {*code.co_names}, {*code.co_consts}
+    if (
+        operations <= _NO_CODE
+        and names <= {"NotImplementedError"}
+        and values <= {None, function.__doc__}
+    ):
         return ""
     return (
         "has client=True and code, which would never run because the client runs its calls: leave only the docstring, "

@@ -34,6 +34,7 @@ State = Literal[
     "paused",
     "paused, queued before",
     "paused, sent after",
+    "waits for a client tool",
     "cut off",
     "handed over",
     "forgotten",
@@ -96,6 +97,8 @@ class Talk:
     """Whether the mode of the conversation is `plan`, which denies the call that waits for approval."""
     is_gone: bool = False
     is_killed: bool = False
+    runs_calls: bool = True
+    """Whether the tool of an answered call runs here; else the client has run it."""
     keeps_paused: bool = False
     """Whether the message that was sent after the question has not ended the paused turn yet, as its turn has not begun."""
 
@@ -217,8 +220,8 @@ class Talk:
             self.calls = 1
             self.outcomes[step.label] = "answered"
         else:
-            self.calls = 0 if self.plans else 1
-            self.rules += 1
+            self.calls = int(self.runs_calls and not self.plans)
+            self.rules += self.runs_calls
             self.waiting[step.label], self.owner = turn, step.sender
             self.homes[step.label] = step.sender
         self.turns[turn] = "running"
@@ -344,9 +347,10 @@ def start(state: State, door: Door, *, begins: bool = True, keeps_paused: bool =
             talk.turns[1], talk.calls = state, int(state in ("calling", "cut off"))
         case "running, queued":
             talk.queue(Step("say", "queued"))
-        case "paused" | "paused, queued before" | "paused, sent after":
+        case "paused" | "paused, queued before" | "paused, sent after" | "waits for a client tool":
             talk.turns[1], talk.outcomes["first"] = "paused", "turn_1 paused"
             talk.waiting.clear()
+            talk.runs_calls = state != "waits for a client tool"
             if state == "paused, queued before":
                 talk.queue(Step("say", "queued"))
             elif state == "paused, sent after":
@@ -407,7 +411,10 @@ def _loosened(state: State, facts: Facts, steps: Sequence[Step]) -> Facts:
     if "stop" in events:
         may_be = "taken|pending|recalled"
         facts |= {name: may_be for name in facts if name.startswith("input ")}
-        if state.startswith("paused") and facts.get("turn 1") in ("interrupted", "stopped"):
+        if state.startswith(("paused", "waits")) and facts.get("turn 1") in (
+            "interrupted",
+            "stopped",
+        ):
             facts["turn 1"] = "interrupted|stopped"  # the message or the stop may end it
     if events & {"stop", "steer", "mode"} and "answer" in events and "calls" in facts:
         facts["calls"] = "0|1"

@@ -59,6 +59,7 @@ PREPARED: Mapping[State, tuple[str, Gate | None, str]] = {
     "paused": ("please spend", None, ""),
     "paused, queued before": ("please spend", "model", "model"),
     "paused, sent after": ("please spend", None, ""),
+    "waits for a client tool": ("please fetch", None, ""),
     "forgotten": ("", None, ""),
 }
 """What the first message asks for, the gate that is closed, and where its turn waits; empty if it ends or pauses."""
@@ -298,8 +299,11 @@ class Stage:
         starts = [b.body.call_id for b in blocks if isinstance(b.body, ToolStarted)]
         ledger = self.scene.lines("ledger")
         granted = [b.seq for b in blocks if isinstance(b.body, ApprovalRule) and b.body.tool]
+        asks_user = self.case.state != "waits for a client tool"  # its answer is only a result
         granting = [
-            b.seq + 1 for b in blocks if isinstance(b.body, UserAnswer) and b.body.value != ANSWERED
+            b.seq + 1
+            for b in blocks
+            if isinstance(b.body, UserAnswer) and b.body.value != ANSWERED and asks_user
         ]
         if granted != granting:
             found.append(f"law: rules at {granted}, the answers that grant one before {granting}")

@@ -121,7 +121,13 @@ class Scene:
             self.add("ledger", context.call_id)
             return "spent"
 
-        return Bundle(id="desk", workflow=Desk, tools=[work, spend, Inquire(self)])
+        return Bundle(id="desk", workflow=Desk, tools=[work, spend, fetch, Inquire(self)])
+
+
+@tool(client=True)
+def fetch() -> object:
+    """Have the client fetch something."""
+    raise NotImplementedError
 
 
 class Desk(BaseWorkflow):
