@@ -16,9 +16,10 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 from loopline.errors import LeaseLost, StoreError, StoreFull
-from loopline.store import SqlLog
+from loopline.store import SqlLog, postgres, sqlite
 from loopline.store.blobs import FileBlobs
-from loopline.store.sqlite import on_connect
+from loopline.store.leases import LEASE_SECONDS
+from loopline.store.postgres_log import PostgresLog
 from loopline.timeline import (
     NEW_TURN,
     ConversationKey,
@@ -37,6 +38,24 @@ PRODUCERS = "abc"
 
 def url(path: Path | str) -> str:
     return f"sqlite:///{path}"
+
+
+def store_in(folder: Path | str, name: object) -> str:
+    """A store of that name in a folder, or beside a store in PostgreSQL."""
+    return f"{folder}_{name}" if is_postgres(folder) else f"{folder}/{name}.db"
+
+
+def is_postgres(store: Path | str) -> bool:
+    return str(store).startswith("postgresql://")
+
+
+async def open_log(
+    store: Path | str, *, lease_seconds: float = LEASE_SECONDS
+) -> SqlLog | PostgresLog:
+    """Open the log in a file, or at a URL of PostgreSQL."""
+    if is_postgres(store):
+        return await PostgresLog.open(str(store), lease_seconds=lease_seconds)
+    return await SqlLog.open(url(store), lease_seconds=lease_seconds)
 
 
 def start(
@@ -83,7 +102,7 @@ def notes(text: str) -> Entry:
 
 async def append_for_ever(store: str) -> None:
     """Append two blocks at a time; say how many are acknowledged."""
-    async with await SqlLog.open(url(store)) as log:
+    async with await open_log(store) as log:
         for number in count():
             blocks = await log.append(HERE, [prompt(f"{number}"), prompt("+")], seen=2 * number)
             say(blocks[-1].seq)
@@ -91,7 +110,7 @@ async def append_for_ever(store: str) -> None:
 
 async def produce(store: str, process: int, appends: int) -> None:
     """Append to two conversations from three producers at once."""
-    async with await SqlLog.open(url(store)) as log:
+    async with await open_log(store) as log:
 
         async def one(conversation: ConversationKey, producer: str) -> None:
             count = 0
@@ -108,13 +127,13 @@ async def begin_stores(folder: str, stores: int, at_once: Barrier) -> None:
     """Open one new store after another at the same moment as others, and append to it."""
     for number in range(stores):
         at_once.wait()
-        async with await SqlLog.open(url(f"{folder}/{number}.db")) as log:
+        async with await open_log(store_in(folder, number)) as log:
             await log.append(HERE, [prompt("hello")], seen=0)
 
 
 async def hold_lease(store: str) -> None:
     """Take the lease, and never give it back."""
-    async with await SqlLog.open(url(store)) as log, log.lease(HERE) as term:
+    async with await open_log(store) as log, log.lease(HERE) as term:
         say(term)
         await asyncio.Event().wait()
 
@@ -130,7 +149,7 @@ async def hold_until_told(store: str, seconds: float) -> None:
     Told to `block`, it blocks its event loop for longer than the lease lasts.
     """
     async with (
-        await SqlLog.open(url(store), lease_seconds=seconds) as log,
+        await open_log(store, lease_seconds=seconds) as log,
         log.lease(HERE) as term,
     ):
         await log.append(HERE, [prompt("one"), notes("mine")], seen=0, term=term)
@@ -200,7 +219,7 @@ def say_what_is_refused(log: TimelineLog) -> None:
 
 async def tell_a_story(folder: str, point: int) -> None:
     """Open a store, append as a user and as a runner, and say what is acknowledged."""
-    async with await SqlLog.open(url(f"{folder}/{point}.db")) as log:
+    async with await open_log(store_in(folder, point)) as log:
         await append_a_story(log, point)
 
 
@@ -254,7 +273,8 @@ def die_at(point: int, *, commits: bool = False) -> None:
         if what in TOUCHING and any("/talk" in str(argument) for argument in arguments[:1]):
             passing()
 
-    on_connect.append(lambda connection: connection.set_trace_callback(beginning))
+    sqlite.on_connect.append(lambda connection: connection.set_trace_callback(beginning))
+    postgres.on_statement.append(passing)
     sys.addaudithook(touching)
 
 

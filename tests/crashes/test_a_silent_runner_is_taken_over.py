@@ -25,7 +25,7 @@ from loopline.store.store_file import open_to_write
 from loopline.store.store_threads import LogSync, ReaderThreads, WriterThread
 from loopline.store.store_writer import StoreWriter
 from loopline.timeline import Notes
-from tests.crashes.processes import HERE, kill, notes, start, url
+from tests.crashes.processes import HERE, kill, notes, open_log, start, url
 from tests.crashes.processes import block as hang
 from tests.doors.command import wait_for
 
@@ -48,7 +48,7 @@ async def told(process: subprocess.Popen[str]) -> str:
 
 @asynccontextmanager
 async def owner(
-    store: Path, seconds: float = SECONDS
+    store: Path | str, seconds: float = SECONDS
 ) -> AsyncGenerator[subprocess.Popen[str], None]:
     """Another process that has the lease."""
     process = await asyncio.to_thread(start, "own", store, seconds)
@@ -73,12 +73,11 @@ def next_end(store: Path, before: int) -> int:
 
 
 async def test_a_stopped_owner_is_taken_over_and_learns_it_from_its_next_append(
-    tmp_path: Path,
+    shared_store: Path | str,
 ) -> None:
-    store = tmp_path / "talk.db"
     async with (
-        owner(store) as process,
-        await SqlLog.open(url(store), lease_seconds=SECONDS) as log,
+        owner(shared_store) as process,
+        await open_log(shared_store, lease_seconds=SECONDS) as log,
     ):
         process.send_signal(signal.SIGSTOP)
         async with log.lease(HERE) as term:
@@ -92,14 +91,13 @@ async def test_a_stopped_owner_is_taken_over_and_learns_it_from_its_next_append(
 
 
 async def test_the_lock_that_the_old_owner_gives_back_is_not_the_one_of_the_new(
-    tmp_path: Path,
+    shared_store: Path | str,
 ) -> None:
-    store = tmp_path / "talk.db"
     async with (
-        await SqlLog.open(url(store), lease_seconds=60) as new,
-        await SqlLog.open(url(store), lease_seconds=60) as third,
+        await open_log(shared_store, lease_seconds=60) as new,
+        await open_log(shared_store, lease_seconds=60) as third,
     ):
-        async with owner(store) as process:
+        async with owner(shared_store) as process:
             process.send_signal(signal.SIGSTOP)
             lease = new.lease(HERE)
             term = await lease.__aenter__()
@@ -111,9 +109,8 @@ async def test_the_lock_that_the_old_owner_gives_back_is_not_the_one_of_the_new(
             assert after == term + 1
 
 
-async def test_who_does_not_wait_takes_over_a_silent_owner_too(tmp_path: Path) -> None:
-    store = tmp_path / "talk.db"
-    async with owner(store) as process, await SqlLog.open(url(store)) as log:
+async def test_who_does_not_wait_takes_over_a_silent_owner_too(shared_store: Path | str) -> None:
+    async with owner(shared_store) as process, await open_log(shared_store) as log:
         with pytest.raises(ConflictError):
             await log.lease(HERE, wait=False).__aenter__()
         process.send_signal(signal.SIGSTOP)
@@ -131,9 +128,10 @@ async def test_an_owner_that_is_alive_puts_the_end_off(tmp_path: Path) -> None:
         assert await told(process) == "1\n"
 
 
-async def test_an_owner_whose_event_loop_is_blocked_past_its_lease_keeps_it(tmp_path: Path) -> None:
-    store = tmp_path / "talk.db"
-    async with owner(store, 2.0) as process, await SqlLog.open(url(store)) as log:
+async def test_an_owner_whose_event_loop_is_blocked_past_its_lease_keeps_it(
+    shared_store: Path | str,
+) -> None:
+    async with owner(shared_store, 2.0) as process, await open_log(shared_store) as log:
         assert process.stdin is not None
         process.stdin.write("block\n")
         process.stdin.flush()
@@ -161,9 +159,10 @@ async def test_nothing_beats_for_a_loop_that_hangs_until_it_goes_on(
     assert "the event loop was blocked for" in caplog.text
 
 
-async def test_an_owner_that_was_stopped_and_not_taken_over_goes_on(tmp_path: Path) -> None:
-    store = tmp_path / "talk.db"
-    async with owner(store) as process:
+async def test_an_owner_that_was_stopped_and_not_taken_over_goes_on(
+    shared_store: Path | str,
+) -> None:
+    async with owner(shared_store) as process:
         process.send_signal(signal.SIGSTOP)
         await asyncio.sleep(2 * SECONDS)
         process.send_signal(signal.SIGCONT)

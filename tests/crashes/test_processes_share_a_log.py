@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from loopline.store import SqlLog
 from loopline.timeline import Block, UserPrompt
-from tests.crashes.processes import HERE, PRODUCERS, THERE, finish, prompt, start, url
+from tests.crashes.processes import HERE, PRODUCERS, THERE, finish, open_log, prompt, start
 
 APPENDS = 25
 FRESH_FILES = 50
@@ -30,12 +29,11 @@ def numbers_by_producer(blocks: Sequence[Block]) -> dict[str, list[int]]:
 
 @pytest.mark.parametrize("processes", [2, 8])
 async def test_processes_that_append_at_once_all_keep_their_order(
-    tmp_path: Path, processes: int
+    shared_store: Path | str, processes: int
 ) -> None:
-    store = tmp_path / "talk.db"
-    process = await asyncio.to_thread(start, "produce", store, processes, APPENDS)
+    process = await asyncio.to_thread(start, "produce", shared_store, processes, APPENDS)
     assert await asyncio.to_thread(finish, process) == []
-    async with await SqlLog.open(url(store)) as log:
+    async with await open_log(shared_store) as log:
         for conversation in (HERE, THERE):
             blocks = await log.read(conversation)
             seqs = [block.seq for block in blocks]
@@ -54,9 +52,10 @@ def test_eight_processes_may_begin_one_store_at_once(quick_folder: Path) -> None
         assert seqs == [(seq,) for seq in range(1, 9)]
 
 
-async def test_numbering_goes_on_from_what_another_process_wrote(tmp_path: Path) -> None:
-    store = url(tmp_path / "talk.db")
-    async with await SqlLog.open(store) as one, await SqlLog.open(store) as other_log:
+async def test_numbering_goes_on_from_what_another_process_wrote(
+    shared_store: Path | str,
+) -> None:
+    async with await open_log(shared_store) as one, await open_log(shared_store) as other_log:
         count = 0
         for log in (one, one, other_log, one, other_log, other_log):
             turn = 1 if count else 0

@@ -16,4 +16,4 @@ def test_each_statement_is_what_its_definition_compiles_to() -> None:
 def test_each_statement_for_postgres_is_what_its_definition_compiles_to() -> None:
     named, tables = postgres_texts()
     assert [*postgres_statements.STATEMENTS.values()] == [*named.values()], AGAIN
-    assert postgres_statements.CREATE_TABLES == tables, AGAIN
+    assert tables == postgres_statements.CREATE_TABLES, AGAIN

@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from loopline.errors import StoreError
 from loopline.store import SqlLog
+from loopline.store.postgres_log import PostgresLog
 from loopline.timeline import (
     Block,
     ConversationKey,
@@ -28,6 +29,7 @@ from loopline.timeline import (
 from tests.laws.leaping_clock import LeapingClock
 from tests.strategies import bodies, entries, user_bodies
 from tests.support.examples import examples
+from tests.support.postgres_server import running_postgres
 
 T = TypeVar("T")
 
@@ -52,7 +54,7 @@ moments = st.none() | microseconds.map(
 
 
 class LogsSideBySide(RuleBasedStateMachine):
-    """Two processes' worth of a SQLite log, and memory."""
+    """Two processes' worth of a log in SQLite or PostgreSQL, and memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,13 +62,17 @@ class LogsSideBySide(RuleBasedStateMachine):
         self.runner = asyncio.Runner()
         self.clock = LeapingClock()
         self.memory = MemoryLog(LeapingClock(), LIMITS)
+        self.url = self.new_store()
         self.kept = [self.open(), self.open()]
         self.terms = dict.fromkeys(NAMES, 0)
         self.read = dict[ConversationKey, Sequence[Block]]()
 
-    def open(self) -> SqlLog:
-        path = Path(self.folder.name) / "talk.db"
-        return self.runner.run(SqlLog.open(f"sqlite:///{path}", clock=self.clock, limits=LIMITS))
+    def new_store(self) -> str:
+        return f"sqlite:///{Path(self.folder.name) / 'talk.db'}"
+
+    def open(self) -> SqlLog | PostgresLog:
+        log = PostgresLog if self.url.startswith("postgresql") else SqlLog
+        return self.runner.run(log.open(self.url, clock=self.clock, limits=LIMITS))
 
     def both(self, which: int, do: Callable[[TimelineLog], Coroutine[None, None, T]]) -> T | str:
         """What came of it, which is the same in both."""
@@ -237,5 +243,12 @@ async def outcome(doing: Coroutine[None, None, T]) -> T | str:
         return f"{type(error)} {error}"
 
 
+class PostgresLogsSideBySide(LogsSideBySide):
+    def new_store(self) -> str:
+        return running_postgres().store_url()
+
+
 TestLogsSideBySide = LogsSideBySide.TestCase
 TestLogsSideBySide.settings = examples(25, stateful_step_count=25)
+TestPostgresLogsSideBySide = PostgresLogsSideBySide.TestCase
+TestPostgresLogsSideBySide.settings = examples(25, stateful_step_count=25)

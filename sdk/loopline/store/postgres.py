@@ -63,6 +63,10 @@ _ADVICE: Mapping[str, str] = {
 }
 
 
+on_statement: list[Callable[[], object]] = []
+"""Functions that are called before each statement, to limit or trace it."""
+
+
 class RowsLocked(Exception):
     """A transaction of another process has locked a conversation."""
 
@@ -77,6 +81,8 @@ class PostgresConnection:
         self, statement: str, parameters: Mapping[str, Any] | Sequence[Any] | None = None, /
     ) -> psycopg.Cursor[tuple[Any, ...]]:
         """Run the statement and return its rows; a text that is not in `statements` is run as it is."""
+        for observe in on_statement:
+            observe()
         cursor = self.raw.cursor(binary=True)
         return cursor.execute(STATEMENTS.get(statement, statement).encode(), parameters or None)
 
