@@ -63,7 +63,7 @@ class LogsSideBySide(RuleBasedStateMachine):
         self.clock = LeapingClock()
         self.memory = MemoryLog(LeapingClock(), LIMITS)
         self.url = self.new_store()
-        self.kept = [self.open(), self.open()]
+        self.kept: list[SqlLog | PostgresLog] = [self.open(), self.open()]
         self.terms = dict.fromkeys(NAMES, 0)
         self.read = dict[ConversationKey, Sequence[Block]]()
 
@@ -71,8 +71,7 @@ class LogsSideBySide(RuleBasedStateMachine):
         return f"sqlite:///{Path(self.folder.name) / 'talk.db'}"
 
     def open(self) -> SqlLog | PostgresLog:
-        log = PostgresLog if self.url.startswith("postgresql") else SqlLog
-        return self.runner.run(log.open(self.url, clock=self.clock, limits=LIMITS))
+        return self.runner.run(SqlLog.open(self.url, clock=self.clock, limits=LIMITS))
 
     def both(self, which: int, do: Callable[[TimelineLog], Coroutine[None, None, T]]) -> T | str:
         """What came of it, which is the same in both."""
@@ -246,6 +245,9 @@ async def outcome(doing: Coroutine[None, None, T]) -> T | str:
 class PostgresLogsSideBySide(LogsSideBySide):
     def new_store(self) -> str:
         return running_postgres().store_url()
+
+    def open(self) -> PostgresLog:
+        return self.runner.run(PostgresLog.open(self.url, clock=self.clock, limits=LIMITS))
 
 
 TestLogsSideBySide = LogsSideBySide.TestCase

@@ -281,8 +281,6 @@ class PostgresLeases:
         if lease is not None and lease.term == term and since_boot() <= lease.ends:
             return True
         group = self._group_commit()
-        if not self._number:
-            return False
         renewed = await group.thread.do(partial(self._renew, group, [(conversation, term)]))
         return bool(renewed)
 

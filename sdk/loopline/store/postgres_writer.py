@@ -88,10 +88,12 @@ _SELECT_LEASE = (
     "LEFT JOIN leases ON conversation = %(row)s::bigint"
 )
 _RENEW = (
-    f"UPDATE leases SET ends = {_NOW} + %(milliseconds)s::bigint "
-    "FROM conversations WHERE id = conversation AND generation = %(number)s::bigint AND ends > 0 "
-    "AND (conversation, term) IN (SELECT * FROM unnest(%(rows)s::bigint[], %(terms)s::bigint[])) "
-    "RETURNING conversation, term"
+    "WITH valid AS (SELECT id, conversations.term FROM conversations "
+    "JOIN unnest(%(rows)s::bigint[], %(terms)s::bigint[]) AS held(row, term) "
+    "ON id = held.row AND conversations.term = held.term AND held.term > 0), "
+    f"renewed AS (UPDATE leases SET ends = {_NOW} + %(milliseconds)s::bigint FROM valid "
+    "WHERE id = conversation AND generation = %(number)s::bigint AND ends > 0) "
+    "SELECT id, term FROM valid"
 )
 
 
@@ -288,7 +290,10 @@ class PostgresWriter(StoreWriter):
         number: int,
         seconds: float,
     ) -> set[tuple[ConversationKey, int]]:
-        """Extend the leases of these terms from the present time of the server; return those that are still valid."""
+        """Return the terms that are still the newest; extend their leases that this process has not released.
+
+        They are extended from the present time of the server.
+        """
         ids = self._find_ids(connection, dict.fromkeys(key for key, _ in terms))
         known = [(conversation, term) for conversation, term in terms if conversation in ids]
         parameters = {
@@ -297,11 +302,11 @@ class PostgresWriter(StoreWriter):
             "rows": [ids[conversation] for conversation, _ in known],
             "terms": [term for _, term in known],
         }
-        extended = {(row, term) for row, term in execute(connection, _RENEW, parameters)}
+        valid = {(row, term) for row, term in execute(connection, _RENEW, parameters)}
         return {
             (conversation, term)
             for conversation, term in known
-            if (ids[conversation], term) in extended
+            if (ids[conversation], term) in valid
         }
 
 
