@@ -27,14 +27,14 @@ export default defineConfig({
   base: "./",
   plugins: [notices()],
   oxc: { jsx: { runtime: "automatic", importSource: "preact" } },
-  worker: { format: "es", rollupOptions: { output: { entryFileNames: "[name].js" } } },
+  worker: { format: "es", rolldownOptions: { output: { entryFileNames: "[name].js" } } },
   build: {
     outDir: "../loopline/server/page",
     emptyOutDir: true,
     target: "es2022",
     modulePreload: false,
     assetsInlineLimit: 0,
-    rollupOptions: {
+    rolldownOptions: {
       output: {
         entryFileNames: "[name].js",
         chunkFileNames: "[name].js",

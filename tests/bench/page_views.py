@@ -11,24 +11,46 @@ import io
 import shutil
 import sys
 import tempfile
+import time
 from pathlib import Path
 
+import httpx2
 from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
 
-from loopline.harness import ReadOnlyStore
-from loopline.server import app, reading_app
+from loopline.errors import ModelRequestError
+from loopline.models import Usage
+from loopline.server import app
+from loopline.testing import Call, Fail, Say, ScriptedModel
 from tests.support.hostile_conversation import in_thread
 from tests.support.live_server import serving
-from tests.support.page_conversations import TEA, tea_model, write_tea_store
+from tests.support.page_conversations import PRICE, TEA, write_tea_store
 
+HERE = "/conversations/default/default"
 TALK = "#/c/default/default/local/brewing"
 VIEWS = {
     "chat": f"{TALK}/chat",
     "overview": f"{TALK}/overview",
     "timeline": f"{TALK}/timeline/19",
     "prompt": f"{TALK}/prompt/1/3",
+    "beside": f"{TALK}/prompt/1/2/beside/brewing-fork-1",
+    "work": "#/work",
+    "approval": "#/c/default/default/local/order/chat",
 }
+CAREFUL = [
+    Say(
+        "The notes answer this. I need no prices.",
+        Call("tea.find", words="sencha water temperature"),
+        usage=Usage(input_tokens=2_650, output_tokens=60, cache_read_tokens=2_300),
+    ),
+    Say(
+        "Sencha wants 70 to 80 degrees [[S:1]].", usage=Usage(input_tokens=2_900, output_tokens=40)
+    ),
+]
+OTHERS: list[Say | Fail] = [
+    Say("", Call("tea.order", tea="gyokuro", grams=50)),
+    Fail(ModelRequestError("the provider refuses the key: set OPENAI_API_KEY")),
+]
 SIZES = ((1280, 820), (390, 780))
 COLOURS = 64
 
@@ -56,18 +78,17 @@ def take_views(browser: Browser, url: str, folder: Path) -> None:
             context.close()
 
 
-def take_approval(browser: Browser, url: str, folder: Path) -> None:
-    """Take a chat whose call waits for an approval."""
-    page = browser.new_context(viewport={"width": 1280, "height": 820}).new_page()
-    page.goto(f"{url}/page/")
-    page.get_by_role("link", name="New").click()
-    for text in ("How do I steep sencha?", "Order 100 g of it."):
-        page.get_by_label("Message", exact=True).fill(text)
-        page.keyboard.press("Enter")
-        page.wait_for_timeout(2_000)
-    page.get_by_role("button", name="Edit the arguments").click()
-    page.wait_for_timeout(400)
-    save(page.screenshot(), folder / "approval-1280-light.png")
+def play(url: str) -> None:
+    """Run a round again with another model, and leave a turn that waits and one that failed."""
+    with httpx2.Client(base_url=url, timeout=60) as client:
+        body = {"model": "careful", "instructions": "You know everything about tea. Be brief."}
+        client.post(f"{HERE}/brewing/turns/turn_1/rounds/2/rerun", json=body).raise_for_status()
+        while (
+            client.get(f"{HERE}/brewing-fork-1/turns/turn_1").json()["exit_reason"] == "interrupted"
+        ):
+            time.sleep(0.1)
+        for name, text in (("order", "Order 50 g of gyokuro."), ("matcha", "What is matcha?")):
+            client.post(f"{HERE}/{name}/messages", json={"text": text})
 
 
 def main() -> None:
@@ -81,10 +102,13 @@ def main() -> None:
         browser = playwright.chromium.launch(
             executable_path=program, args=["--no-sandbox", "--disable-gpu"]
         )
-        with serving(reading_app(ReadOnlyStore(f"sqlite:///{file}"))) as url:
+        models = {
+            "general": ScriptedModel(OTHERS, strict=False, price=PRICE, name="scripted:tea"),
+            "careful": ScriptedModel(CAREFUL, strict=False, price=PRICE, name="scripted:careful"),
+        }
+        with serving(app(TEA, store=f"sqlite:///{file}", model=models)) as url:
+            play(url)
             take_views(browser, url, folder)
-        with serving(app(TEA, store="memory:", model=tea_model())) as url:
-            take_approval(browser, url, folder)
         browser.close()
 
 

@@ -1,7 +1,7 @@
 // A conversation that is part of the file itself: the answers that a server would give, parsed when they are needed.
 
 import { object, text } from "./bodies";
-import type { Json, JsonObject, Outline, Prompt, PromptMessage, ReadItem, Row, Stored, StoredConversation, WindowAnswer } from "./types";
+import type { Json, JsonObject, Prompt, PromptMessage, ReadItem, Row, Stored, StoredConversation, WindowAnswer } from "./types";
 
 const ROWS = 500;
 const MESSAGES = 200;
@@ -11,17 +11,17 @@ const parsed = new Map<string, unknown>();
 /** Return whether the page is a file with a conversation. */
 export const isFile: boolean = document.getElementById("part-conversation") !== null;
 
-function part<T>(name: string): T | null {
+function part(name: string): unknown {
   if (!parsed.has(name)) {
     const element = document.getElementById(`part-${name}`);
-    parsed.set(name, element ? JSON.parse(element.textContent ?? "null") : null);
+    parsed.set(name, element ? JSON.parse(element.textContent) : null);
   }
-  return parsed.get(name) as T | null;
+  return parsed.get(name);
 }
 
 /** Return the conversation of the file. */
 export function fileConversation(): StoredConversation | null {
-  return isFile ? part<StoredConversation>("conversation") : null;
+  return isFile ? (part("conversation") as StoredConversation) : null;
 }
 
 /** Return the answer to a request from the file, or nothing if the file does not have it. */
@@ -30,7 +30,7 @@ export function answerOf(path: string, body: Json): unknown {
   const end = url.pathname.split("/").slice(5).join("/");
   if (url.pathname === "/stored") return storedAnswer();
   if (end === "window") return windowAnswer(url.searchParams);
-  if (end === "outline") return part<Outline>("outline");
+  if (end === "outline") return part("outline");
   if (end === "read") return { items: refsOf(body).map(readItem) };
   const round = /^turns\/turn_(\d+)\/rounds\/(\d+)\/prompt$/.exec(end);
   return round ? promptAnswer(Number(round[1]), Number(round[2]), Number(url.searchParams.get("seq") ?? 0)) : null;
@@ -43,13 +43,17 @@ function storedAnswer(): Stored | null {
   return { writable: false, bundles: [], tenant, project, user, total: 1, items: [item] };
 }
 
+function rowsPart(n: number): Row[] {
+  return (part(`rows-${n}`) ?? []) as Row[];
+}
+
 function windowAnswer(query: URLSearchParams): WindowAnswer {
   const after = Number(query.get("after") ?? 0);
   const limit = Number(query.get("limit") ?? 200);
   const head = fileConversation()?.head ?? 0;
   const rows: Row[] = [];
   for (let seq = after + 1; seq <= Math.min(after + limit, head); seq += 1) {
-    const row = part<Row[]>(`rows-${Math.floor((seq - 1) / ROWS)}`)?.[(seq - 1) % ROWS];
+    const row = rowsPart(Math.floor((seq - 1) / ROWS))[(seq - 1) % ROWS];
     if (row) rows.push(row);
   }
   return { conversation_id: fileConversation()?.conversation ?? "", head, rows };
@@ -63,7 +67,7 @@ interface StoredPrompt extends Omit<Prompt, "messages" | "system" | "tools"> {
 
 function promptAnswer(turn: number, round: number, seq: number): Prompt | null {
   for (let n = 0; n < 1_000_000; n += 1) {
-    const prompts = part<StoredPrompt[]>(`prompts-${n}`);
+    const prompts = part(`prompts-${n}`) as StoredPrompt[] | null;
     if (prompts === null) return null;
     const found = prompts.find(
       (prompt) => prompt.turn_id === `turn_${turn}` && prompt.round === round && (seq ? prompt.seq === seq : prompt.is_last),
@@ -71,17 +75,18 @@ function promptAnswer(turn: number, round: number, seq: number): Prompt | null {
     if (found) {
       return {
         ...found,
-        system: message<string>(found.system),
-        tools: message<string>(found.tools),
-        messages: found.messages.map((number) => message<PromptMessage>(number)),
+        system: message(found.system) as string,
+        tools: message(found.tools) as string,
+        messages: found.messages.map((number) => message(number) as PromptMessage),
       };
     }
   }
   return null;
 }
 
-function message<T>(number: number): T {
-  return part<unknown[]>(`messages-${Math.floor(number / MESSAGES)}`)?.[number % MESSAGES] as T;
+function message(number: number): unknown {
+  const messages = part(`messages-${Math.floor(number / MESSAGES)}`) as unknown[] | null;
+  return messages?.[number % MESSAGES];
 }
 
 function refsOf(body: Json): string[] {
@@ -93,7 +98,7 @@ function refsOf(body: Json): string[] {
 function readItem(ref: string): ReadItem {
   const head = fileConversation()?.head ?? 0;
   for (let n = 0; n * ROWS < head; n += 1) {
-    const row = part<Row[]>(`rows-${n}`)?.find((item) => item.ref === ref);
+    const row = rowsPart(n).find((item) => item.ref === ref);
     if (row) return { ref, requested: ref, status: row.cut.length > 0 ? "cut" : "ok", text: textOf(row), title: row.type, mime: "text/plain", message: "" };
   }
   const message = "This file does not have what the ref names.";

@@ -65,7 +65,8 @@ function Page() {
 }
 
 function titleOf(place: Place): string {
-  return stored.value?.items.find((item) => samePlace(item, place))?.title || place.conversation;
+  const title = stored.value?.items.find((item) => samePlace(item, place))?.title ?? "";
+  return title === "" ? place.conversation : title;
 }
 
 function ConversationPage({ place }: { place: Place }) {

@@ -39,7 +39,7 @@ export class LiveFeed {
           this.take(event);
         }
       } catch (error) {
-        if (this.abort.signal.aborted) return;
+        if (error instanceof DOMException && error.name === "AbortError") return;
         if (error instanceof Refusal && error.status < 500 && error.status !== 429) {
           this.problem.value = error.message;
           return;
@@ -74,9 +74,7 @@ export class LiveFeed {
         }
         break;
       case "reset": {
-        const streamed = { ...(this.waiting ?? this.streamed.value) };
-        delete streamed[channel];
-        this.show(streamed);
+        this.show({ ...(this.waiting ?? this.streamed.value), [channel]: "" });
         break;
       }
       case "progress":

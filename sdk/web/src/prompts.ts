@@ -15,8 +15,9 @@ export function fetchOutline(place: Place, first: number, limit = TURNS): Promis
   return get<Outline>(readPath(place, "/outline", { first, limit }));
 }
 
-/** Return the last round that sent a request to a model, or nothing if none did. */
-export async function lastRound(place: Place): Promise<RoundPosition | null> {
+/** Return the last round of a turn, or of the conversation if the turn is 0, that sent a request to a model, or nothing. */
+export async function lastRound(place: Place, turn: number): Promise<RoundPosition | null> {
+  if (turn > 0) return lastRoundOf((await fetchOutline(place, turn, 1)).turns);
   let end = (await fetchOutline(place, 1, 1)).total;
   while (end > 0) {
     const first = Math.max(1, end - TURNS + 1);

@@ -50,7 +50,7 @@ const DESCRIPTIONS: Record<string, Describe> = {
   "react.model": of("runtime", "model", (row) => `${field(row, "model")} → ${field(row, "to")}: ${field(row, "why")}`),
   "react.overflow": of("error", "overflow", texted),
   "react.plan": of("model", "plan", planLine),
-  "react.plan.ack": of("model", "plan", (row) => compact(row.body)),
+  "react.plan.ack": of("model", "plan", acknowledged),
   "react.plan.history": of("runtime", "plans", () => "earlier plans"),
   "react.hide": of("model", "hide", (row) => field(row, "path")),
   "react.draft": of("model", "draft", (row) => `${field(row, "reason")}: ${texted(row)}`),
@@ -71,6 +71,12 @@ const DESCRIPTIONS: Record<string, Describe> = {
   "react.exit": exitSummary,
   damaged: (row) => ({ kind: "error", label: "damaged", line: row.problem }),
 };
+
+function acknowledged(row: Row): string {
+  return Object.entries(object(object(row.body)["changes"]))
+    .map(([step, state]) => `step ${step} ${text(state).replace("_", " ")}`)
+    .join(", ");
+}
 
 function roundLine(row: Row): string {
   const body = object(row.body);

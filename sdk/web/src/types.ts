@@ -1,7 +1,9 @@
 // The answers of the server that the page reads. Names are those of the JSON.
 
-export type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
-export type JsonObject = { [key: string]: Json };
+export type Json = null | boolean | number | string | Json[] | JsonObject;
+export interface JsonObject {
+  [key: string]: Json;
+}
 
 /** Which conversation: the parts of its path on the server. */
 export interface Place {

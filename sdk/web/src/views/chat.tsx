@@ -132,7 +132,7 @@ export function ChatView({ place }: { place: Place }) {
           </p>
         ) : null}
         {writable ? (
-          <Composer place={place} running={isRunning(chat) && !isLeft} onError={(text) => (problem.value = text)} onSent={refreshStored} />
+          <Composer place={place} running={isRunning(chat) && !isLeft} onError={(text) => (problem.value = text)} onSent={() => void refreshStored()} />
         ) : null}
       </div>
     </div>

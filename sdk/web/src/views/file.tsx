@@ -21,8 +21,8 @@ export function FileItemView({ place, row, name }: { place: Place; row: Row; nam
   return (
     <div class="file">
       {IMAGES.has(mime) && size < LARGEST_PREVIEW && !isFile ? <Preview place={place} seq={row.seq} mime={mime} name={name} /> : null}
-      <span class="file-name">{name}</span>{" "}
-      <span class="faint">
+      <span class="file-name">{name}</span>
+      <span class="file-kind">
         {mime} {size ? bytes(size) : ""}
       </span>
       <button type="button" class="quiet" onClick={() => (openRef.value = row.ref)}>

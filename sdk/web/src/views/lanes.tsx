@@ -22,6 +22,13 @@ interface Chart {
   end: number;
 }
 
+const LEGEND: [Span["tone"], string][] = [
+  ["model", "model"],
+  ["call", "call"],
+  ["child", "child run"],
+  ["bad", "failed"],
+  ["waits", "no result yet"],
+];
 const MODEL_HEIGHT = 12;
 const GAP = 2;
 const MOST_HEIGHT = 132;
@@ -97,9 +104,22 @@ export function Lanes({ place, turn }: { place: Place; turn: OutlineTurn }) {
           if (span) location.hash = linkTo(place, "timeline", span.seq);
         }}
       />
-      <p class="lanes-note" aria-hidden="true">
-        {hovered.value || `0 to ${duration(chart.end - chart.start)}`}
-      </p>
+      <div class="lanes-note" aria-hidden="true">
+        <span>0</span>
+        {hovered.value ? (
+          <span class="lanes-hovered">{hovered.value}</span>
+        ) : (
+          <ul class="lanes-legend">
+            {LEGEND.filter(([tone]) => chart.spans.some((span) => span.tone === tone)).map(([tone, meaning]) => (
+              <li key={tone}>
+                <span class={`swatch lane-${tone}`} />
+                {meaning}
+              </li>
+            ))}
+          </ul>
+        )}
+        <span>{duration(chart.end - chart.start)}</span>
+      </div>
     </div>
   );
 }

@@ -2,9 +2,9 @@
 
 import { useSignal } from "@preact/signals";
 import { useEffect, useMemo } from "preact/hooks";
-import { get, readPath } from "../api";
 import { troubleOf, type Trouble } from "../blocks";
 import { count, dollars, duration, quantity, short } from "../format";
+import { fetchOutline } from "../prompts";
 import { linkTo, samePlace } from "../route";
 import { stored } from "../state";
 import type { Outline, OutlineRound, OutlineTurn, Place } from "../types";
@@ -13,7 +13,7 @@ import { ForkTree } from "./forks";
 import { Lanes } from "./lanes";
 import { TroubleNote } from "./trouble";
 
-const TURNS = 1_000;
+const UNFINISHED = new Set(["running", "paused", "waiting"]);
 
 type Line = { turn: OutlineTurn; round: null } | { turn: OutlineTurn; round: OutlineRound };
 
@@ -25,13 +25,20 @@ export function OverviewView({ place }: { place: Place }) {
 
   useEffect(() => {
     let left = false;
-    get<Outline>(readPath(place, "/outline", { limit: TURNS }))
-      .then((answer) => {
-        if (!left) outline.value = answer;
-      })
-      .catch((error: unknown) => {
-        if (!left) trouble.value = troubleOf(error);
-      });
+    const load = async () => {
+      const earlier = outline.value?.turns ?? [];
+      let turns = earlier.slice(0, firstOpen(earlier));
+      for (;;) {
+        const answer = await fetchOutline(place, turns.length + 1);
+        if (left) return;
+        turns = [...turns, ...answer.turns];
+        outline.value = { ...answer, turns };
+        if (answer.turns.length === 0 || turns.length >= answer.total) return;
+      }
+    };
+    load().catch((error: unknown) => {
+      if (!left) trouble.value = troubleOf(error);
+    });
     return () => {
       left = true;
     };
@@ -71,6 +78,12 @@ export function OverviewView({ place }: { place: Place }) {
       </VirtualList>
     </div>
   );
+}
+
+/** Return the index of the first turn that may change: one that had not ended, or else the last one. */
+function firstOpen(turns: OutlineTurn[]): number {
+  const open = turns.findIndex((turn) => UNFINISHED.has(turn.state));
+  return open >= 0 ? open : Math.max(0, turns.length - 1);
 }
 
 function linesOf(outline: Outline | null, closed: ReadonlySet<string>): Line[] {
@@ -137,6 +150,16 @@ function TurnHead({ place, turn, open, onToggle }: { place: Place; turn: Outline
       </p>
       {turn.error ? <p class="trouble">{turn.error}</p> : null}
       <Lanes place={place} turn={turn} />
+      {open && turn.rounds.length > 0 ? (
+        <p class="round round-heads" aria-hidden="true">
+          <span class="round-name">#</span>
+          <span>calls</span>
+          <span />
+          <span class="round-tokens">prompt</span>
+          <span class="round-time">model</span>
+          <span class="round-cost">cost</span>
+        </p>
+      ) : null}
     </section>
   );
 }

@@ -4,7 +4,7 @@
 import { useSignal } from "@preact/signals";
 import { useEffect, useMemo } from "preact/hooks";
 import { troubleOf, type Trouble } from "../blocks";
-import { count, dollars, short } from "../format";
+import { count, dollars } from "../format";
 import { fetchPrompt, lastRound } from "../prompts";
 import { Copy, RefLink } from "../refs";
 import { linkTo } from "../route";
@@ -25,15 +25,13 @@ export function PromptView({ place, turn, round, seq }: { place: Place; turn: nu
     before.value = null;
     const load = async () => {
       try {
-        const position = turn ? { turn, round, seq } : await lastRound(place);
+        const position = turn && round ? { turn, round, seq } : await lastRound(place, turn);
         const answer = position === null ? null : await fetchPrompt(place, position);
         if (left) return;
         prompt.value = answer;
         trouble.value = position === null ? { kind: "refused", text: "No model was asked in this conversation." } : null;
-        if (answer?.before) {
-          const earlier = await fetchPrompt(place, answer.before);
-          if (!left) before.value = earlier;
-        }
+        const at = answer?.before ?? null;
+        if (at !== null) before.value = await fetchPrompt(place, at);
       } catch (error) {
         if (!left) trouble.value = troubleOf(error);
       }
@@ -180,12 +178,18 @@ function Bar({ parts, total }: { parts: Part[]; total: number }) {
           <li key={name}>
             <span class={`swatch tone-${name}`} aria-hidden="true" />
             {meaning}
-            <span class="faint"> {short(parts.filter((part) => tone(part) === name).reduce((sum, part) => sum + part.tokens, 0))}</span>
+            <span class="faint"> {shareOf(parts, name, total)}</span>
           </li>
         ))}
       </ul>
     </>
   );
+}
+
+function shareOf(parts: Part[], name: string, total: number): string {
+  const tokens = parts.filter((part) => tone(part) === name).reduce((sum, part) => sum + part.tokens, 0);
+  const share = (100 * tokens) / Math.max(total, 1);
+  return share > 0 && share < 1 ? "under 1 %" : `${Math.round(share)} %`;
 }
 
 function LeftOut({ parts }: { parts: Part[] }) {

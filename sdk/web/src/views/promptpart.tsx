@@ -1,12 +1,12 @@
 // The parts of a prompt: what each says, what it costs, and how it differs from the same part of another prompt.
 
 import { useSignal } from "@preact/signals";
-import type { ComponentChildren } from "preact";
-import { useEffect } from "preact/hooks";
+import { useEffect, useMemo } from "preact/hooks";
+import { list, object, text as textOf } from "../bodies";
 import { compareLines, type LineChange } from "../diff";
 import { count } from "../format";
 import { openRef, RefLink, RefText } from "../refs";
-import type { PartState, Prompt } from "../types";
+import type { Json, PartState, Prompt } from "../types";
 
 /** A part of a prompt as the page shows it. */
 export interface Part {
@@ -95,7 +95,7 @@ interface PartProps {
 }
 
 export function PartView({ part, total, earlier }: PartProps) {
-  const same = earlier !== undefined && earlier !== null && earlier.text === part.text;
+  const same = earlier?.text === part.text;
   const share = total ? (100 * part.tokens) / total : 0;
   const mark = earlier === undefined ? "" : earlier === null ? "added" : same ? "unchanged" : "changed";
   return (
@@ -115,6 +115,7 @@ export function PartView({ part, total, earlier }: PartProps) {
             {count(part.tokens)}
           </span>
         </header>
+        {part.name === "tools" ? <ToolNames text={part.text} /> : null}
         <PartText part={part} earlier={earlier} same={same} />
       </section>
       {part.point ? <p class="cache-point">cache point {part.point}</p> : null}
@@ -122,22 +123,47 @@ export function PartView({ part, total, earlier }: PartProps) {
   );
 }
 
+/** The names of the tools, before their JSON. */
+function ToolNames({ text }: { text: string }) {
+  const names = useMemo(() => toolNames(text), [text]);
+  if (names.length === 0) return null;
+  return (
+    <ul class="tool-names" aria-label="Tools">
+      {names.map((name, n) => (
+        <li key={n}>{name}</li>
+      ))}
+    </ul>
+  );
+}
+
+function toolNames(text: string): string[] {
+  try {
+    const tools = list(JSON.parse(text) as Json).map(object);
+    return tools.map((tool) => textOf(tool["name"]) || textOf(object(tool["function"])["name"])).filter(Boolean);
+  } catch {
+    return [];
+  }
+}
+
 const FOLDED = 1_200;
+const FOLDED_TOOLS = 200;
+const SAME = 160;
 
 function PartText({ part, earlier, same }: { part: Part; earlier: Part | null | undefined; same: boolean }) {
-  const isOpen = useSignal(part.text.length <= FOLDED && !same);
+  const most = part.name === "tools" ? FOLDED_TOOLS : FOLDED;
+  const isOpen = useSignal(part.text.length <= most && !same);
   useEffect(() => {
-    isOpen.value = part.text.length <= FOLDED && !same;
+    isOpen.value = part.text.length <= most && !same;
   }, [part.text, same]);
   const changes = earlier && !same ? compareLines(earlier.text, part.text) : null;
   if (changes !== null) return <Changes changes={changes} />;
-  const shown: ComponentChildren = isOpen.value ? part.text : `${part.text.slice(0, same ? 160 : FOLDED)}${part.text.length > 160 ? "…" : ""}`;
+  const shown = isOpen.value ? part.text : `${part.text.slice(0, same ? SAME : most)}${part.text.length > SAME ? "…" : ""}`;
   return (
     <>
       <pre class="part-text">
-        <RefText text={String(shown)} />
+        <RefText text={shown} />
       </pre>
-      {part.text.length > FOLDED || same ? (
+      {part.text.length > most || same ? (
         <button type="button" class="quiet fold" aria-expanded={isOpen.value} onClick={() => (isOpen.value = !isOpen.value)}>
           {isOpen.value ? "Fold" : `Show all ${count(part.text.length)} characters`}
         </button>

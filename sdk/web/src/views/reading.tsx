@@ -52,7 +52,7 @@ export function ReadingPanel({ place }: { place: Place }) {
       }}
     >
       <header class="panel-head">
-        <h2>{read?.title || "Read"}</h2>
+        <h2>{read === null || read.title === "" ? "Read" : read.title}</h2>
         <button type="button" class="quiet" ref={close} onClick={leave} aria-label="Close what was read">
           ✕
         </button>

@@ -119,7 +119,7 @@ function Item({ item, index, total, owner, move }: ItemProps) {
           {item.open ? <span class="dot dot-open" title="its last turn has not ended" /> : null}
           {owner ? `${item.user} · ` : ""}
           {day(item.last_activity_at)} · {quantity(item.turns, "turn")}
-          {item.inherited ? " · fork" : ""}
+          {item.inherited ? ` · ${item.conversation}` : ""}
         </span>
       </a>
     </article>

@@ -29,8 +29,7 @@ export function TimelineView({ place, chosen }: { place: Place; chosen: number }
     };
   }, [cache]);
 
-  cache.version.value;
-  const head = cache.head.value;
+  const head = cache.version.value > 0 ? cache.head.value : 0; // each new version of the cache renders the rows again
   const trouble = cache.trouble.value;
   if (trouble !== null && head === 0) return <TroubleNote trouble={trouble} />;
 

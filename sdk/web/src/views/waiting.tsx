@@ -89,6 +89,25 @@ function Approval({ row, call, actions, editable }: ApprovalProps) {
     <>
       {edited.value === null ? <JsonView value={given} /> : <Editor text={edited} />}
       {problem.value ? <p class="trouble">{problem.value}</p> : null}
+      {editable ? (
+        <div class="waiting-form waiting-more">
+          <button
+            type="button"
+            class="quiet"
+            aria-pressed={edited.value !== null}
+            onClick={() => (edited.value = edited.value === null ? JSON.stringify(given, null, 2) : null)}
+          >
+            Edit the arguments
+          </button>
+          <select aria-label="The next call" value={rule.value} onChange={(event) => (rule.value = event.currentTarget.value)}>
+            {RULES.map(([value, label]) => (
+              <option key={value} value={value}>
+                {label}
+              </option>
+            ))}
+          </select>
+        </div>
+      ) : null}
       <div class="waiting-form">
         <input
           type="text"
@@ -111,25 +130,6 @@ function Approval({ row, call, actions, editable }: ApprovalProps) {
           Approve
         </button>
       </div>
-      {editable ? (
-        <div class="waiting-form waiting-more">
-          <button
-            type="button"
-            class="quiet"
-            aria-pressed={edited.value !== null}
-            onClick={() => (edited.value = edited.value === null ? JSON.stringify(given, null, 2) : null)}
-          >
-            Edit the arguments
-          </button>
-          <select aria-label="The next call" value={rule.value} onChange={(event) => (rule.value = event.currentTarget.value)}>
-            {RULES.map(([value, label]) => (
-              <option key={value} value={value}>
-                {label}
-              </option>
-            ))}
-          </select>
-        </div>
-      ) : null}
     </>
   );
 }

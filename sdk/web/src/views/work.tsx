@@ -117,11 +117,11 @@ function Actions({ row, turn, act }: { row: WorkRow; turn: number; act: (work: (
   if (!isWritable(row)) return null;
   switch (row.state) {
     case "failed":
-      return row.rounds > 0 ? (
-        <a class="button" href={linkTo(row, "prompt", turn, row.rounds)}>
-          Its last round
+      return (
+        <a class="button" href={linkTo(row, "prompt", turn)}>
+          Run again
         </a>
-      ) : null;
+      );
     case "cut off":
       return (
         <>
