@@ -32,7 +32,7 @@ def python(folder: Path, *arguments: str) -> str:
 
 
 def test_it_is_a_project_in_a_folder_of_its_name(tmp_path: Path) -> None:
-    project = create("tea_shop", tmp_path, LOOPLINE)
+    project = create("tea_shop", tmp_path, LOOPLINE, package=True)
     assert project == tmp_path / "tea_shop"
     assert sorted(path.relative_to(project).as_posix() for path in project.rglob("*.*")) == [
         "README.md",
@@ -48,7 +48,7 @@ def test_it_is_a_project_in_a_folder_of_its_name(tmp_path: Path) -> None:
 
 
 def test_its_entry_point_is_its_name(tmp_path: Path) -> None:
-    project = create("tea_shop", tmp_path, LOOPLINE)
+    project = create("tea_shop", tmp_path, LOOPLINE, package=True)
     content = tomllib.loads((project / "pyproject.toml").read_text("utf-8"))
     assert content["project"]["entry-points"]["loopline.bundles"] == {"tea_shop": "tea_shop:bundle"}
 
@@ -87,7 +87,7 @@ def test_its_entry_point_is_its_name(tmp_path: Path) -> None:
 def test_it_takes_loopline_from_where_it_was_installed_from(
     tmp_path: Path, record: str | None, source: dict[str, str | bool] | None, arguments: str
 ) -> None:
-    project = create("tea_shop", tmp_path, installation_of("0.1.0", record))
+    project = create("tea_shop", tmp_path, installation_of("0.1.0", record), package=True)
     content = tomllib.loads((project / "pyproject.toml").read_text("utf-8"))
     assert content["project"]["dependencies"] == ["loopline>=0.1.0"]
     sources = content.get("tool", {}).get("uv", {}).get("sources", {})
@@ -96,7 +96,7 @@ def test_it_takes_loopline_from_where_it_was_installed_from(
 
 
 def test_it_opens_with_its_tools_and_skills(tmp_path: Path) -> None:
-    loaded = load(create("tea_shop", tmp_path, LOOPLINE))
+    loaded = load(create("tea_shop", tmp_path, LOOPLINE, package=True))
     assert loaded.bundle.workflow.__name__ == "TeaShop"
     tools = load_tools("tea_shop.tools_descriptor", loaded)
     assert {name: tool.effect for name, tool in tools.items()} == {
@@ -111,23 +111,56 @@ def test_it_opens_with_its_tools_and_skills(tmp_path: Path) -> None:
 async def test_it_runs_a_turn(tmp_path: Path) -> None:
     model = ScriptedModel([Call("text.statistics", text="One. Two more."), Say("3 words")])
     async with Harness.open(
-        create("tea_shop", tmp_path, LOOPLINE), store="memory:", model=model
+        create("tea_shop", tmp_path, LOOPLINE, package=True), store="memory:", model=model
     ) as harness:
         result = await harness.conversation("c").say("How long is it?")
     assert result.answer == "3 words"
     assert '{"words":3,"sentences":2,"reading_minutes":0.0}' in str(model.requests[-1])
 
 
+LAYOUTS = pytest.mark.parametrize("package", [False, True], ids=["module", "package"])
+
+
+def test_it_is_one_module_with_a_test_and_a_readme(tmp_path: Path) -> None:
+    folder = create("tea_shop", tmp_path, LOOPLINE)
+    names = ["README.md", "tea_shop.py", "test_tea_shop.py"]
+    assert sorted(path.name for path in folder.iterdir()) == names
+
+
+async def test_its_folder_is_opened_and_its_module(tmp_path: Path) -> None:
+    folder = create("tea_shop", tmp_path, LOOPLINE)
+    for place in (folder, folder / "tea_shop.py"):
+        model = ScriptedModel([Call("tea_shop.statistics", text="One. Two more."), "3 words"])
+        async with Harness.open(place, store="memory:", model=model) as harness:
+            result = await harness.conversation("c").say("How long is it?")
+        assert result.answer == "3 words"
+        assert '{"words":3,"sentences":2,"reading_minutes":0.0}' in str(model.requests[-1])
+
+
+@pytest.mark.parametrize("record", [None, '{"url": "file:///x/l.whl", "archive_info": {}}'])
+def test_its_readme_installs_loopline_from_where_it_came_from(
+    tmp_path: Path, record: str | None
+) -> None:
+    folder = create("tea_shop", tmp_path, installation_of("0.1.0", record))
+    text = (folder / "README.md").read_text("utf-8")
+    source = "loopline" if record is None else "/x/l.whl"
+    assert f"$ pip install {source} pytest\n" in text
+    assert f"$ uv run --with {source} --with pytest pytest -q\n" in text
+
+
+@LAYOUTS
 @pytest.mark.parametrize("name", ["tea_shop", pytest.param("bundle", marks=pytest.mark.campaign)])
-def test_its_own_tests_pass(tmp_path: Path, name: str) -> None:
-    assert "2 passed" in python(
-        create(name, tmp_path, LOOPLINE), "pytest", "-q", "-p", "no:cacheprovider"
-    )
+def test_its_own_tests_pass(tmp_path: Path, name: str, *, package: bool) -> None:
+    folder = create(name, tmp_path, LOOPLINE, package=package)
+    assert "2 passed" in python(folder, "pytest", "-q", "-p", "no:cacheprovider")
+    assert "2 passed" in python(tmp_path, "pytest", "-q", "-p", "no:cacheprovider", name)
 
 
+@LAYOUTS
 @pytest.mark.parametrize("name", ["tea_shop", "T", "bundle", "x2"])
-def test_no_name_is_left_open(tmp_path: Path, name: str) -> None:
-    files = [path for path in create(name, tmp_path, LOOPLINE).rglob("*.*") if path.is_file()]
+def test_no_name_is_left_open(tmp_path: Path, name: str, *, package: bool) -> None:
+    folder = create(name, tmp_path, LOOPLINE, package=package)
+    files = [path for path in folder.rglob("*.*") if path.is_file()]
     assert [path for path in files if "$" in path.read_text("utf-8").replace(r"\s|$", "")] == [
         tmp_path / name / "README.md"
     ]

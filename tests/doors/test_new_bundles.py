@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.doors.command import Loopline
 
 
-def test_its_test_passes_and_its_commands_work(tmp_path: Path) -> None:
+@pytest.mark.parametrize("layout", [[], ["--package"]], ids=["module", "package"])
+def test_its_test_passes_and_its_commands_work(tmp_path: Path, layout: list[str]) -> None:
     loopline = Loopline(tmp_path)
-    made = loopline("new", "tea_shop")
+    made = loopline("new", "tea_shop", *layout)
     assert made.code == 0, made.err
     run, tool, test = made.pasted
     assert run.startswith("loopline run ./tea_shop ")
@@ -31,7 +34,7 @@ def test_what_is_there_or_cannot_be_a_package_is_refused(tmp_path: Path) -> None
 
 def test_servers_beside_the_bundles_folder_are_named_by_check(tmp_path: Path) -> None:
     loopline = Loopline(tmp_path)
-    loopline("new", "tea_shop")
+    loopline("new", "tea_shop", "--package")
     (tmp_path / "tea_shop" / ".mcp.json").write_text('{"mcpServers": {}}')
     ran = loopline("check", "tea_shop")
     assert ran.code == 0

@@ -37,19 +37,20 @@ def installed(
     return with_python(PYTHON, tmp_path_factory.mktemp("installed"), *loopline)
 
 
+@pytest.mark.parametrize("layout", [[], ["--package"]], ids=["module", "package"])
 @pytest.mark.parametrize("tool", ["uv", "pip"])
-def test_its_lines_work(tool: str, installed: Environment) -> None:
-    name = f"tea_shop_with_{tool}"
-    installed("loopline", "new", name)
+def test_its_lines_work(tool: str, layout: list[str], installed: Environment) -> None:
+    name = f"tea_{'package' if layout else 'module'}_with_{tool}"
+    installed("loopline", "new", name, *layout)
     project = installed.desk / name
     with_uv, with_pip = lines(project)
     printed = type_in(project, with_uv if tool == "uv" else with_pip)
     assert "2 passed" in printed
-    assert "text.statistics" in printed
+    assert ("text" if layout else name) + ".statistics" in printed
 
 
 def test_a_checkout_can_be_named_later(tmp_path: Path) -> None:
-    project = create("tea_shop", tmp_path, Installation(version=__version__))
+    project = create("tea_shop", tmp_path, Installation(version=__version__), package=True)
     assert "uv add --editable FOLDER" in (project / "README.md").read_text("utf-8")
     with_uv, _ = lines(project)
     assert "2 passed" in type_in(project, [f"uv add --quiet --editable '{ROOT}'", *with_uv])

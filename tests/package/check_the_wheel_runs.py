@@ -65,7 +65,7 @@ def runs(made: Environment) -> None:
     assert "blocks, as written" in made("loopline", "audit", *stored)
     assert "Old leaves are bitter." in made("loopline", "run", "teapot.py", QUESTION)
     made("loopline", "new", "tea_shop")
-    assert "text.statistics" in made("loopline", "run", "./tea_shop", QUESTION)
+    assert "tea_shop.statistics" in made("loopline", "run", "./tea_shop", QUESTION)
     made("loopline", "check", "./tea_shop")
 
 

@@ -180,7 +180,8 @@ class _Site:
 def load(source: str | Path | Bundle[Any]) -> LoadedBundle:
     """Load a bundle from a path or a name, or return the location of a Bundle value.
 
-    A path is the folder of a package, a .py file, or the folder of a project with an entry point for a bundle. A text
+    A path is the folder of a package, a .py file, a folder with a .py file of the same name, or the folder of a project with
+    an entry point for a bundle. A text
     without a slash and without the suffix `.py` is a name. It is looked up first as such a folder in the current folder,
     then as an installed entry point, and then as a folder in `bundles`.
 
@@ -239,11 +240,16 @@ def _is_name(source: str | Path) -> bool:
 
 
 def _is_site(path: Path) -> bool:
-    """Return True if the folder is a package, or a project whose pyproject.toml mentions the entry point group."""
-    if (path / "__init__.py").is_file():
+    """Return True if the folder is a package, has a module of its name, or is a project whose pyproject.toml mentions the entry point group."""
+    if (path / "__init__.py").is_file() or _module_of_folder(path).is_file():
         return True
     project = path / "pyproject.toml"
     return project.is_file() and GROUP in project.read_text("utf-8", "replace")
+
+
+def _module_of_folder(path: Path) -> Path:
+    """Return the module with the name of its folder, such as `tea/tea.py`, which may not exist."""
+    return path / f"{path.resolve().name}.py"
 
 
 def _site(path: Path) -> _Site:
@@ -257,6 +263,8 @@ def _site(path: Path) -> _Site:
         raise BundleError(f"{path}: {problem}; {_nearest(path.name, names)}")
     if (path / "__init__.py").is_file():
         return _Site(path)
+    if _module_of_folder(path).is_file():
+        return _Site(_module_of_folder(path))
     sites = [_project_site(path, value) for value in _entries(path).values()]
     if len(sites) == 1:
         return sites[0]

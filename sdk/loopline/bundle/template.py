@@ -1,4 +1,4 @@
-"""Creates the project of a new bundle, which can be run and tested at once."""
+"""Creates the files of a new bundle, which can be run and tested at once."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ _FOREIGN = re.compile(r"[^A-Za-z0-9]+")
 _TAKEN = {"loopline", "test", "tests"}
 
 
-def create(name: str, parent: Path, loopline: Installation) -> Path:
-    """Write the project of a new bundle into the folder `<parent>/<name>`, and return the folder.
+def create(name: str, parent: Path, loopline: Installation, *, package: bool = False) -> Path:
+    """Write a new bundle into the folder `<parent>/<name>`, and return the folder.
 
-    The project depends on the given installation of Loopline. Its README says how to run its tests.
+    It is one module, with a test and a README. With `package` it is a project with a package, descriptors, a skill and
+    tests, which depends on the given installation of Loopline. The README says how to run the tests.
 
     Raises:
         BundleError: the folder exists, or the name cannot be that of a package; the message suggests a name.
@@ -36,10 +37,11 @@ def create(name: str, parent: Path, loopline: Installation) -> Path:
     if project.exists():
         raise BundleError(f"{project} exists: choose another name or folder, nothing was written")
     words = {"name": name, "workflow": _class_name(name), **_dependency_values(loopline)}
-    for file in sorted(TEMPLATE.rglob(f"*{SUFFIX}")):
-        parts = file.relative_to(TEMPLATE).parts
+    layout = "package" if package else "module"
+    for file in sorted((TEMPLATE / layout).rglob(f"*{SUFFIX}")):
+        parts = file.relative_to(TEMPLATE / layout).parts
         target = project.joinpath(
-            *(part.removesuffix(SUFFIX).replace("package", name) for part in parts)
+            *(part.removesuffix(SUFFIX).replace(layout, name) for part in parts)
         )
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(Template(file.read_text("utf-8")).substitute(words), "utf-8")
@@ -53,6 +55,8 @@ def _dependency_values(loopline: Installation) -> dict[str, str]:
         "requirement": loopline.requirement,
         "source": source,
         "arguments": loopline.words,
+        "packages": loopline.words or "loopline ",
+        "with_loopline": loopline.with_words,
         "place": loopline.location,
     }
 
@@ -112,6 +116,17 @@ class Installation:
     def words(self) -> str:
         """The arguments of `pip install`, quoted for a shell, with a space after each."""
         return "".join(f"{shlex.quote(argument)} " for argument in self.arguments)
+
+    @property
+    def with_words(self) -> str:
+        """The options of `uv run` for this source, quoted for a shell, with a space after each."""
+        match self.arguments:
+            case ("-e", path):
+                return f"--with-editable {shlex.quote(path)} "
+            case (source,):
+                return f"--with {shlex.quote(source)} "
+            case _:
+                return "--with loopline "
 
     @classmethod
     def now(cls) -> Installation:

@@ -42,8 +42,8 @@ ROOTS = ("docs_root", "src_root", "deploy_root", "tests_root")
 TURN_ID = "turn_1"
 """The turn in the context of a tool that is called outside a conversation."""
 QUESTION = "How long is this sentence?"
-EXAMPLE_CALL = ("text.statistics", '{"text": "One. Two more words!"}')
-"""A tool of a new bundle, and arguments for it."""
+EXAMPLE_ARGUMENTS = '{"text": "One. Two more words!"}'
+"""Arguments for the tool `statistics` of a new bundle."""
 
 OTHERS_TOOLS = ("react.", "mcp.", "web_")
 """Prefixes of tool ids that the bundle does not define itself."""
@@ -524,7 +524,7 @@ def _show_outcome(outcome: toolbox.Outcome, choices: Choices, screen: Screen) ->
 
 
 @command
-@click.argument("name", metavar="NAME", help="The name of the new package.")
+@click.argument("name", metavar="NAME", help="The name of the new bundle.")
 @click.option(
     "folder",
     "--in",
@@ -534,20 +534,27 @@ def _show_outcome(outcome: toolbox.Outcome, choices: Choices, screen: Screen) ->
     metavar="FOLDER",
     help="Where to create its folder.",
 )
-async def new(choices: Choices, screen: Screen, name: str, folder: Path) -> int:
-    """Create a bundle, with a tool, a skill and a test."""
+@click.option(
+    "package",
+    "--package",
+    is_flag=True,
+    help="A package to install, with descriptors and a skill, instead of one module.",
+)
+async def new(choices: Choices, screen: Screen, name: str, folder: Path, *, package: bool) -> int:
+    """Create a bundle: one module with its test."""
     del choices
-    project = bundles.create(name, folder, bundles.Installation.now())
+    project = bundles.create(name, folder, bundles.Installation.now(), package=package)
     for file in sorted(path for path in project.rglob("*") if path.is_file()):
         screen.note(str(file))
     screen.note(Text(f"✓ {project} is a bundle; next:", style="green"))
     invocation = Invocation.now()
+    alias = "text" if package else name
     created = str(project) if project.parts[:-1] else f"./{project}"
     has_pytest = find_spec("pytest") is not None
     test = [*invocation.python, "-m", "pytest"] if has_pytest else [*invocation.program, "check"]
     for words in (
         [*invocation.program, "run", created, QUESTION],
-        [*invocation.program, "tool", created, *EXAMPLE_CALL],
+        [*invocation.program, "tool", created, f"{alias}.statistics", EXAMPLE_ARGUMENTS],
         [*test, created],
     ):
         screen.note_command(shlex.join(words))
