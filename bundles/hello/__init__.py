@@ -1,16 +1,24 @@
-"""The smallest bundle: a workflow of a few lines, and one tool."""
+"""The smallest bundle: what the model is told, and one function that it can call."""
 
-from loopline import BaseWorkflow, Bundle, TurnPayload, TurnResult
+from typing import Literal
+
+from loopline import Bundle, tool
+
+Language = Literal["English", "French", "German", "Spanish"]
+HELLO: dict[Language, str] = {
+    "English": "Hello",
+    "French": "Bonjour",
+    "German": "Hallo",
+    "Spanish": "Hola",
+}
 
 
-class Hello(BaseWorkflow):
-    instructions = "You greet people in the language they ask for."
-
-    async def process(self, payload: TurnPayload) -> TurnResult:
-        react = await self.build_react(
-            scratchpad=self.scratchpad, tools_module="hello.tools_descriptor"
-        )
-        return await react.run(payload)
+@tool(effect="read")
+def greet(name: str, language: Language = "English") -> str:
+    """Greet somebody by name, in one of the languages."""
+    return f"{HELLO[language]}, {name}!"
 
 
-bundle = Bundle(id="hello", workflow=Hello)
+bundle = Bundle(
+    id="hello", instructions="You greet people in the language they ask for.", tools=[greet]
+)
