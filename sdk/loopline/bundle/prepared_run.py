@@ -122,6 +122,7 @@ LOOP_TOOLS = frozenset(
         *(
             "react.memsearch",
             "react.memory",
+            "react.background",
             "exec.python",
             "exec.shell",
             "web_search",

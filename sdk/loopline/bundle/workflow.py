@@ -486,9 +486,21 @@ class BaseWorkflow(Generic[toolbox.Deps]):
             built_in.append(loop.expand_search(memory_search, self._run, quota))
         if services.settings.memory and not depth:
             built_in.append(toolbox.MemoryTool(self._run.facts))
+        built_in += self._background_tools(bundle_tools, run)
         built_in += self._crew_tools(loop, options, depth)
         own_tools = [*built_in, *bundle_tools.values()]
         return toolbox.ToolSet(toolbox.join_client_tools(own_tools, run.recorder.turn.client_tools))
+
+    def _background_tools(self, tools: toolbox.ToolSet, run: PreparedRun) -> list[toolbox.Tool]:
+        """Return the tool that awaits and stops background calls, if one of the tools runs there; none for a child run."""
+        conversation = run.recorder.conversation
+        runs_later = any(
+            isinstance(tool, toolbox.BoundTool) and tool.function.background
+            for tool in tools.values()
+        )
+        if not runs_later or tl.child_depth(conversation.name):
+            return []
+        return [toolbox.BackgroundTool(run.services.background, conversation)]
 
     def _crew_tools(
         self, loop: LoopSpec, options: react.LoopOptions, depth: int

@@ -1,6 +1,8 @@
 """What a person can do with a conversation."""
 
 from loopline.conversations.background import BackgroundCalls as BackgroundCalls
+from loopline.conversations.background import BackgroundList as BackgroundList
+from loopline.conversations.background import BackgroundState as BackgroundState
 from loopline.conversations.conversation import Attachments as Attachments
 from loopline.conversations.conversation import Conversation as Conversation
 from loopline.conversations.conversation import InputChecks as InputChecks

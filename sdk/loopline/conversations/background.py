@@ -7,94 +7,147 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
+from typing import Literal
+from uuid import uuid4
 
 from loopline import timeline as tl
-from loopline.clock import Clock, boot_id
+from loopline.clock import Clock, boot_id, done_within
 from loopline.errors import LooplineError, StoreError, ToolError
 from loopline.files import WorkspaceLimits, file_bodies, sort_changes
-from loopline.models import Json, well_formed
+from loopline.models import Json, JsonObject, well_formed
 from loopline.react import render_result
+from loopline.tasks import wait_until_done
 from loopline.tools import BackgroundCall, Outcome, Work
 
 MOST_AT_ONCE = 16
 """Calls whose work may go on in the background of one harness."""
 GRACE = timedelta(minutes=1)
 """How long after its time an owner of another machine may still record a result."""
+LOOK_SECONDS = 0.5
+"""How often a harness whose calls run in the background looks for stops of other processes."""
 INTERRUPTED = (
     "The work of {call_id}, {tool} in the background, was cut off, and is not begun again."
 )
+STOPPED = (
+    "{call_id}, {tool} in the background, was stopped: whether it took effect is unknown, unless it only "
+    "reads."
+)
 
 _logger = logging.getLogger("loopline")
+_STOPS = tl.BodyUnion[tl.BackgroundStop](tl.BackgroundStop)
 _Make = Callable[[tl.Timeline], Sequence[tl.Body]]
+
+
+_open: set[str] = set()
+"""The ids of the open harnesses of this process that may run calls in the background."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Owner:
-    """The process that does the work, identified by the boot of its machine and the start of the process."""
+    """The process that does the work, identified by the boot of its machine and the start of the process, and its harness."""
 
     machine: str
     process: int
     began: str
+    harness: str = ""
 
     @classmethod
-    def here(cls) -> _Owner:
-        """Return this process."""
-        return cls(_machine(), os.getpid(), _start_of(os.getpid()))
+    def here(cls, harness: str) -> _Owner:
+        """Return this process, with the id of one of its harnesses."""
+        return cls(_machine(), os.getpid(), _start_of(os.getpid()), harness)
 
     def __str__(self) -> str:
-        return f"{self.machine}:{self.process}:{self.began}"
+        return f"{self.machine}:{self.process}:{self.began}:{self.harness}"
 
     @classmethod
     def parse(cls, text: str) -> _Owner | None:
         """Parse the text of an owner, None if it is malformed."""
         machine, _, rest = text.partition(":")
-        process, _, began = rest.partition(":")
-        return cls(machine, int(process), began) if process.isdigit() else None
+        process, _, rest = rest.partition(":")
+        began, _, harness = rest.partition(":")
+        return cls(machine, int(process), began, harness) if process.isdigit() else None
 
     @property
     def is_gone(self) -> bool:
-        """Return whether the process ran on this machine and has ended."""
-        return self.machine == _machine() and _start_of(self.process) != self.began
+        """Return whether the process ran on this machine and has ended, or it is this process and has closed the harness."""
+        if self.machine != _machine():
+            return False
+        if _start_of(self.process) != self.began:
+            return True
+        return self.process == os.getpid() and bool(self.harness) and self.harness not in _open
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Started:
-    """A call in the log whose background work has started and that has no result."""
+    """A call in the log whose background work has started and that has no result; `again` is that of `BackgroundCall`."""
 
     call_id: str
     tool: str
     turn: int
     owner: _Owner | None
+    since: datetime
     until: datetime
+    again: JsonObject | None
+    is_stopping: bool
 
     @classmethod
-    def of(cls, call_id: str, block: tl.Block, data: Json) -> _Started | None:
+    def of(cls, call_id: str, block: tl.Block, data: Json, *, is_stopping: bool) -> _Started | None:
         """Parse the event of a started call, None if another author used the same event name."""
-        match data:
-            case {"owner": str(owner), "until": str(until), "tool": str(tool)}:
+        unset: JsonObject = {"again": None}
+        match {**unset, **data} if isinstance(data, dict) else unset:
+            case {
+                "owner": str(owner),
+                "until": str(until),
+                "tool": str(tool),
+                "again": dict() | None as again,
+            }:
                 return cls(
                     call_id=call_id,
                     tool=tool,
                     turn=block.turn,
                     owner=_Owner.parse(owner),
+                    since=block.ts,
                     until=datetime.fromisoformat(until),
+                    again=again,
+                    is_stopping=is_stopping,
                 )
             case _:
                 return None
 
 
+def _find_started(timeline: tl.Timeline) -> Sequence[_Started]:
+    """Return the calls that have started in the background and have no result."""
+    work = timeline.fold(tl.BackgroundWork, "background", tl.BackgroundWork)
+    work.extend(timeline.after(work.seq))
+    begun = [
+        _Started.of(call_id, *start, is_stopping=call_id in work.stops)
+        for call_id, start in work.calls.items()
+    ]
+    return [started for started in begun if started is not None]
+
+
+def _is_lost(started: _Started, now: datetime) -> bool:
+    """Return whether no process does the work of a call any more."""
+    owner = started.owner
+    return now > started.until + GRACE or owner is None or owner.is_gone
+
+
 class BackgroundCalls:
-    """The background calls of one harness. Closing it ends all of them as interrupted."""
+    """The background calls of one harness. Closing it ends all of them; those that may begin again do so with the next turn."""
 
     def __init__(self, log: tl.TimelineLog, clock: Clock) -> None:
         self._log = log
         self._clock = clock
         self._tasks: dict[tuple[tl.ConversationKey, str], asyncio.Task[None]] = {}
         self._recorders: Mapping[tl.ConversationKey, tl.Recorder] = {}
+        self._stopping: set[tuple[tl.ConversationKey, str]] = set()
+        self._watch: asyncio.Task[None] | None = None
+        self._id: str = uuid4().hex
+        _open.add(self._id)
 
     def follow(self, recorders: Mapping[tl.ConversationKey, tl.Recorder]) -> None:
         """Remember the recorders of the running turns, through which results are recorded while a turn runs."""
@@ -114,59 +167,116 @@ class BackgroundCalls:
         task = self._tasks[key] = asyncio.create_task(self._run(call, work))
         task.add_done_callback(lambda _: self._tasks.pop(key, None))
         until = self._clock.now() + timedelta(seconds=call.seconds)
-        data: Json = {"owner": str(_Owner.here()), "until": until.isoformat(), "tool": call.tool}
+        data: JsonObject = {
+            "owner": str(_Owner.here(self._id)),
+            "until": until.isoformat(),
+            "tool": call.tool,
+        }
+        if call.again is not None:
+            data["again"] = call.again
+        if self._watch is None or self._watch.done():
+            self._watch = asyncio.create_task(self._look_for_stops())
         return Outcome(
             text=f"{call.call_id} goes on in the background. Its result comes as a message; go on without it.",
             bodies=(tl.CustomEvent(name=tl.BACKGROUND_STARTED, data=data, call_id=call.call_id),),
         )
 
     async def settle(self, conversation: tl.ConversationKey, timeline: tl.Timeline) -> None:
-        """Record a result for each call whose process has gone, and fold it into `timeline`."""
+        """Record a result for each call whose process has gone, and fold it into `timeline`.
+
+        Calls that may begin again are left for `find_lost`, unless they were told to stop.
+        """
         if tl.parent_name(conversation.name) is not None:
             return
-        for started in self._find_started(timeline):
-            if (conversation, started.call_id) in self._tasks or not self._is_lost(started):
-                continue
-            text = INTERRUPTED.format(call_id=started.call_id, tool=started.tool)
-            result = tl.BackgroundResult(
-                call_id=started.call_id, tool=started.tool, text=text, ok=False
+        for started in self._find_lost(conversation, timeline):
+            if started.again is None or started.is_stopping:
+                result = _end_of(started)
+                entry = tl.Entry(body=result, turn=started.turn)
+                key = _key(started.call_id)
+                appended = self._log.append(conversation, [entry], seen=timeline.seq, key=key)
+                timeline.extend(await appended)
+
+    def find_lost(
+        self, conversation: tl.ConversationKey, timeline: tl.Timeline
+    ) -> Sequence[BackgroundCall]:
+        """Return the calls whose process has gone and that may begin again."""
+        if tl.parent_name(conversation.name) is not None:
+            return ()
+        return [
+            BackgroundCall(
+                conversation=conversation,
+                turn=started.turn,
+                call_id=started.call_id,
+                tool=started.tool,
+                seconds=(started.until - started.since).total_seconds(),
+                again=started.again,
             )
-            entry = tl.Entry(body=result, turn=started.turn)
-            key = _key(started.call_id)
-            appended = self._log.append(conversation, [entry], seen=timeline.seq, key=key)
-            timeline.extend(await appended)
+            for started in self._find_lost(conversation, timeline)
+            if started.again is not None and not started.is_stopping
+        ]
 
-    def _find_started(self, timeline: tl.Timeline) -> Sequence[_Started]:
-        """Return the calls that have started in the background and have no result."""
-        work = timeline.fold(tl.BackgroundWork, "background", tl.BackgroundWork)
-        work.extend(timeline.after(work.seq))
-        begun = [_Started.of(call_id, *start) for call_id, start in work.calls.items()]
-        return [started for started in begun if started is not None]
+    def _find_lost(
+        self, conversation: tl.ConversationKey, timeline: tl.Timeline
+    ) -> Sequence[_Started]:
+        now = self._clock.now()
+        return [
+            started
+            for started in _find_started(timeline)
+            if (conversation, started.call_id) not in self._tasks and _is_lost(started, now)
+        ]
 
-    def _is_lost(self, started: _Started) -> bool:
-        owner = started.owner
-        return self._clock.now() > started.until + GRACE or owner is None or owner.is_gone
+    async def wait(self, conversation: tl.ConversationKey, call_id: str, seconds: float) -> bool:
+        """Wait until a call of this process has its result, at most `seconds`; return whether it has ended."""
+        task = self._tasks.get((conversation, call_id))
+        if task is None:
+            return True
+        return await done_within(self._clock, seconds, wait_until_done(task))
+
+    async def _look_for_stops(self) -> None:
+        """Stop the calls of this process that were told so, in any process, for as long as there are calls."""
+        seen: dict[tl.ConversationKey, int] = {}
+        while self._tasks:
+            # Not by the port's clock: other processes live in the time of this machine.
+            await asyncio.sleep(LOOK_SECONDS)
+            for conversation in {conversation for conversation, _ in self._tasks}:
+                with suppress(StoreError):  # the next look tries again
+                    blocks = await self._log.read(
+                        conversation,
+                        types=[tl.BackgroundStop.type],
+                        after=seen.get(conversation, 0),
+                    )
+                    for block, body in _STOPS.among(blocks):
+                        seen[conversation] = block.seq
+                        self._stop((conversation, body.call_id))
+
+    def _stop(self, key: tuple[tl.ConversationKey, str]) -> None:
+        task = self._tasks.get(key)
+        if task is not None and key not in self._stopping:
+            self._stopping.add(key)
+            task.cancel()
 
     async def close(self) -> None:
-        """Cancel all work and record for each call a result that says so."""
+        """Cancel all work, and record for each call that does not begin again a result that says so."""
+        _open.discard(self._id)
+        if self._watch is not None:
+            self._watch.cancel()
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run(self, call: BackgroundCall, work: Work) -> None:
+        key = call.conversation, call.call_id
         try:
             outcome = await work()
         except asyncio.CancelledError:
-            text = INTERRUPTED.format(call_id=call.call_id, tool=call.tool)
-            with suppress(StoreError):  # whoever opens the conversation next says so
-                await self._append(call, text)
+            text = STOPPED if key in self._stopping else INTERRUPTED
+            if key in self._stopping or call.again is None:
+                with suppress(StoreError):  # whoever opens the conversation next says so
+                    await self._append(call, text.format(call_id=call.call_id, tool=call.tool))
             raise
-        except LooplineError as error:
-            outcome = Outcome(text=str(error), failed=True)
-        except Exception as error:
-            _logger.exception("%s broke in the background", call.tool)
-            outcome = Outcome(text=f"{type(error).__name__}: {error}", failed=True)
+        finally:
+            self._stopping.discard(key)
         try:
             await self._record(call, partial(_bodies, call, outcome))
         except StoreError:
@@ -198,6 +308,110 @@ class BackgroundCalls:
             await self._log.append(
                 call.conversation, entries, seen=timeline.seq, term=term, key=_key(call.call_id)
             )
+
+
+def _end_of(started: _Started) -> tl.BackgroundResult:
+    """Return the result of a call that no process runs any more."""
+    text = STOPPED if started.is_stopping else INTERRUPTED
+    return tl.BackgroundResult(
+        call_id=started.call_id,
+        tool=started.tool,
+        text=text.format(call_id=started.call_id, tool=started.tool),
+        ok=False,
+    )
+
+
+BackgroundStatus = Literal["running", "stopping", "lost"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackgroundState:
+    """A call that runs in the background: since when, and until when at most.
+
+    A call is "lost" if its process has gone; the next turn says so, or begins it again if it `begins_again`.
+    """
+
+    call_id: str
+    tool: str
+    turn_id: str
+    status: BackgroundStatus
+    since: datetime
+    until: datetime
+    begins_again: bool
+
+
+class BackgroundList:
+    """The calls of one conversation that run in the background of any process."""
+
+    def __init__(self, log: tl.TimelineLog, conversation: tl.ConversationKey, clock: Clock) -> None:
+        self._log = log
+        self._conversation = conversation
+        self._clock = clock
+
+    async def calls(self) -> list[BackgroundState]:
+        """Return the calls that have no result yet, in the order in which they began."""
+        return [self._state(started) for started in await self._started()]
+
+    async def wait(
+        self, call_id: str = "", *, seconds: float | None = None
+    ) -> list[BackgroundState]:
+        """Wait until a call has its result, or all of them without a `call_id`; at most `seconds`.
+
+        Returns the calls that have none, such as those that are lost, for which it does not wait.
+
+        Raises:
+            LooplineError: no call of that id runs in the background.
+        """
+        if call_id:
+            self._find(await self._started(), call_id)
+        waited = 0.0
+        while True:
+            states = [state for state in await self.calls() if call_id in ("", state.call_id)]
+            is_over = seconds is not None and waited >= seconds
+            if is_over or all(state.status == "lost" for state in states):
+                return states
+            # Not by the port's clock: the call may run in another process, in the time of this machine.
+            pause = LOOK_SECONDS / 5 if seconds is None else min(LOOK_SECONDS / 5, seconds - waited)
+            await asyncio.sleep(pause)
+            waited += pause
+
+    async def stop(self, call_id: str) -> None:
+        """Stop a call, in any process; its result then says so. A call whose process has gone gets this result at once.
+
+        Raises:
+            LooplineError: no call of that id runs in the background.
+        """
+        started = self._find(await self._started(), call_id)
+        stop = tl.Entry(body=tl.BackgroundStop(call_id=call_id), turn=started.turn)
+        summary = await self._log.find(self._conversation)
+        head = summary.head if summary else 0
+        await self._log.append(self._conversation, [stop], seen=head)
+        if _is_lost(started, self._clock.now()):
+            end = tl.Entry(body=_end_of(replace(started, is_stopping=True)), turn=started.turn)
+            await self._log.append(self._conversation, [end], seen=head, key=_key(call_id))
+
+    async def _started(self) -> Sequence[_Started]:
+        return _find_started(await tl.open_timeline(self._log, self._conversation))
+
+    def _find(self, calls: Sequence[_Started], call_id: str) -> _Started:
+        for started in calls:
+            if started.call_id == call_id:
+                return started
+        names = ", ".join(started.call_id for started in calls) or "none does"
+        raise LooplineError(f"no call {call_id!r} runs in the background: {names}")
+
+    def _state(self, started: _Started) -> BackgroundState:
+        is_lost = _is_lost(started, self._clock.now())
+        running: BackgroundStatus = "stopping" if started.is_stopping else "running"
+        return BackgroundState(
+            call_id=started.call_id,
+            tool=started.tool,
+            turn_id=tl.turn_id(started.turn),
+            status="lost" if is_lost else running,
+            since=started.since,
+            until=started.until,
+            begins_again=started.again is not None,
+        )
 
 
 def _bodies(call: BackgroundCall, outcome: Outcome, timeline: tl.Timeline) -> Sequence[tl.Body]:

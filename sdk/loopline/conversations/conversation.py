@@ -21,6 +21,7 @@ from msgspec import structs
 from typing_extensions import TypeForm, TypeVar
 
 from loopline import timeline as tl
+from loopline.conversations.background import BackgroundList
 from loopline.conversations.interrupts import InterruptQueue, Receipt, check_message_text, check_own
 from loopline.conversations.submission import (
     AS_IT_IS,
@@ -154,6 +155,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         self.interrupts: InterruptQueue = InterruptQueue(
             log, conversation, turns, self._checks.approvals
         )
+        self.background: BackgroundList = BackgroundList(log, conversation, turns.clock)
 
     @overload
     async def say(

@@ -384,7 +384,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 execution_tools=await open_executions(properties, loaded, stack),
                 web=await open_web(properties, os.environ, self._clock, stack),
                 quality=QualityChoice.of(loaded.bundle.quality, os.environ, self._clock, embedder),
-                background=open_background(properties, log, self._clock, stack),
+                background=open_background(log, self._clock, stack),
                 host_file=self._host_file,
                 tool_modules=tool_modules,
                 rules=RuleBook(timeline.ApprovalRules(log), loaded.bundle.approvals, self._clock),

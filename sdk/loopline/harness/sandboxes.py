@@ -20,7 +20,7 @@ from loopline.names import nearest_hint
 from loopline.sandbox import ExecutionLimits, Feature, Language, LoggedSandbox, Sandbox
 from loopline.tasks import ThreadCache
 from loopline.timeline import Effect, TimelineLog
-from loopline.tools import Background, ExecutionSettings, ExecutionTool, NoBackground, Tool
+from loopline.tools import ExecutionSettings, ExecutionTool, Tool
 
 if TYPE_CHECKING:
     from loopline.sandbox.docker import DockerSandbox
@@ -307,12 +307,8 @@ def _bundle_root(loaded: bundles.LoadedBundle) -> str:
     return "" if loaded.folder is None or loaded.file is not None else str(loaded.folder)
 
 
-def open_background(
-    properties: bundles.Properties, log: TimelineLog, clock: Clock, stack: AsyncExitStack
-) -> Background:
-    """Return the background of calls if programs can run, which `stack` closes; otherwise one without calls."""
-    if "execution" not in properties.written:
-        return NoBackground()
+def open_background(log: TimelineLog, clock: Clock, stack: AsyncExitStack) -> BackgroundCalls:
+    """Return the background of calls, which `stack` closes before the sandboxes that were opened with it."""
     background = BackgroundCalls(log, clock)
     stack.push_async_callback(background.close)
     return background

@@ -48,6 +48,9 @@ OUTCOME_UNKNOWN = (
     "This call was cut off after it had begun, and is not begun again: whether it took effect is "
     "unknown. Check before you call it once more."
 )
+NO_QUESTION = "A tool in the background cannot ask the user, because its call has ended."
+BACKGROUND_SECONDS = 3_600.0
+"""The seconds that a tool may run in the background if `tool_timeout_seconds` is not set."""
 DENIED = "Do not make it again; find another way, or ask."
 CAUSE_TEXTS: Mapping[InterruptCause, str] = {
     "steer": "because the user wants something else now",
@@ -127,6 +130,7 @@ class ToolExecutor:
         """
         turn = self._recorder.turn
         self._checker.check_offers()
+        await self._begin_lost_again()
         await self._settle_proxied()
         run: list[tl.ToolCalled] = []
         for call in list(turn.open_calls.values()):
@@ -230,6 +234,61 @@ class ToolExecutor:
                 await self._record_outcome(call, outcome, 0.0, started.ran_with)
             except ToolError as error:  # a file that it wrote is not allowed
                 await self._record_failure(parsed, str(error))
+
+    async def _begin_lost_again(self) -> None:
+        """Begin again the background calls of the conversation whose process has gone, and that may begin again."""
+        recorder = self._recorder
+        background = self._runtime.background
+        for lost in background.find_lost(recorder.conversation, recorder.timeline):
+            call = tl.ToolCalled(
+                call_id=lost.call_id, tool=lost.tool, arguments=dict(lost.again or {})
+            )
+            parsed = self._program_checker.parse(call)
+            work = partial(self._finish_lost, parsed)
+            begun = background.begin(lost, partial(self._run_later, parsed, lost, work)).bodies
+            await recorder.record_in(lost.turn, partial(_return_bodies, begun))
+
+    async def _finish_lost(self, parsed: CheckedCall) -> tools.Outcome:
+        """Run a lost background call again if it reads, else find its outcome.
+
+        Raises:
+            ToolError: the bundle does not have the tool any more, or its outcome is unknown.
+        """
+        tool = parsed.tool
+        if isinstance(tool, LooplineError):
+            raise ToolError(OUTCOME_UNKNOWN)
+        children = Children(parsed.call.call_id, self._runtime, spawn=None)
+        made = self._make_invocation(parsed, tool.effect, children, (), tools.NoProxy)
+        invocation = structs.replace(made, is_background=True)
+        finish = tool.run if tool.effect == "read" else tool.reconcile
+        outcome = await finish(copy_arguments(parsed.arguments), invocation)
+        if outcome is None:
+            raise ToolError(OUTCOME_UNKNOWN)
+        return outcome
+
+    async def _run_later(
+        self, parsed: CheckedCall, call: tools.BackgroundCall, work: tools.Work
+    ) -> tools.Outcome:
+        """Run the work of a background call for its time, and return its outcome, or its error, as the guards change it."""
+
+        async def step() -> tools.Outcome:
+            return await work()
+
+        effect = parsed.claim.effect
+        try:
+            outcome = await self._limit_time(call.seconds, step(), effect)
+        except tools.AskUser:
+            outcome = tools.Outcome(text=NO_QUESTION, failed=True)
+        except LooplineError as error:
+            for note in getattr(error, "__notes__", ()):
+                logger.warning("%s", note)
+            outcome = tools.Outcome(text=str(error), failed=True)
+        except Exception as error:
+            logger.exception("%s broke in the background", call.tool)
+            outcome = tools.Outcome(text=f"{type(error).__name__}: {error}", failed=True)
+        if parsed.guarded is None:
+            return outcome
+        return await self._checker.filter_result(parsed.guarded, outcome)
 
     async def run_calls(self, calls: Sequence[tl.ToolCalled]) -> None:
         """Run the calls and record their results: conflicting calls in order, other calls at once."""
@@ -598,15 +657,18 @@ class ToolExecutor:
             body = tool_question(call.call_id, question, schema)
             return await recorder.ask(body, lambda: runtime.listen(pending_event(body)))
 
-        def begin_later(work: tools.Work, seconds: float) -> tools.Outcome:
+        def begin_later(
+            work: tools.Work, seconds: float | None = None, *, may_repeat: bool = False
+        ) -> tools.Outcome:
             later = tools.BackgroundCall(
                 conversation=recorder.conversation,
                 turn=recorder.number,
                 call_id=call.call_id,
                 tool=call.tool,
-                seconds=seconds,
+                seconds=seconds or runtime.options.tool_timeout_seconds or BACKGROUND_SECONDS,
+                again=parsed.arguments if may_repeat else None,
             )
-            return runtime.background.begin(later, work)
+            return runtime.background.begin(later, partial(self._run_later, parsed, later, work))
 
         def make_context() -> tools.ToolContext[object]:
             number = recorder.number
@@ -637,6 +699,11 @@ class ToolExecutor:
             make_proxy=make_proxy,
             begin_later=begin_later,
         )
+
+
+def _return_bodies(bodies: Sequence[tl.Body], timeline: tl.Timeline) -> Sequence[tl.Body]:
+    del timeline
+    return bodies
 
 
 async def _close_after(

@@ -52,6 +52,7 @@ SURVIVE_POWER_LOSS = {
     "approval.rule",
     "react.tool.start",
     "react.background.result",
+    "user.background.stop",
     "workflow.step.start",
     "workflow.step.end",
     "assistant.completion",

@@ -31,6 +31,7 @@ from loopline.timeline.bodies import ApprovalMode as ApprovalMode
 from loopline.timeline.bodies import ApprovalRule as ApprovalRule
 from loopline.timeline.bodies import ArtifactKept as ArtifactKept
 from loopline.timeline.bodies import BackgroundResult as BackgroundResult
+from loopline.timeline.bodies import BackgroundStop as BackgroundStop
 from loopline.timeline.bodies import Body as Body
 from loopline.timeline.bodies import ClientTool as ClientTool
 from loopline.timeline.bodies import Completion as Completion

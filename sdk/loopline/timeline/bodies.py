@@ -510,7 +510,10 @@ class CustomEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 BACKGROUND_STARTED = "background.started"
-"""The name of the event of a call that continues in the background; its data are `owner` and the deadline `until`."""
+"""The name of the event of a call that continues in the background; its data are `owner`, `tool` and the deadline `until`.
+
+If the call may begin again after a crash, `again` has the arguments with which it does.
+"""
 
 
 class BackgroundResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -525,6 +528,13 @@ class BackgroundResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ok: bool = True
     source_spans: tuple[SourceSpan, ...] = ()
     type: ClassVar[Literal["react.background.result"]] = "react.background.result"
+
+
+class BackgroundStop(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The user, or the model, stops a call that continues in the background; the process that runs it does so."""
+
+    call_id: str
+    type: ClassVar[Literal["user.background.stop"]] = "user.background.stop"
 
 
 WaitKind = Literal["question", "approval", "client"]
@@ -703,7 +713,7 @@ class SearchExpanded(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 UserInput = UserPrompt | UserFollowup | UserSteer
 InboxBody = UserInput | BackgroundResult
-InputBody = InboxBody | UserStop | UserAttachment | UserAnswer | UserRecalled
+InputBody = InboxBody | UserStop | UserAttachment | UserAnswer | UserRecalled | BackgroundStop
 """The bodies that are appended without the lease of the conversation."""
 ProxiedBody = ProxiedCall | ProxiedResult
 Body = (

@@ -125,16 +125,20 @@ def find_answer(
     return deciding_answer(answers_to(blocks, question.call_id), question.people)
 
 
-BackgroundBody = bodies.CustomEvent | bodies.BackgroundResult
+BackgroundBody = bodies.CustomEvent | bodies.BackgroundResult | bodies.BackgroundStop
 _BACKGROUND = BodyUnion[BackgroundBody](BackgroundBody)
 
 
 @dataclass(slots=True)
 class BackgroundWork:
-    """The fold of background calls without a result, up to `seq`: each with the block and the data of its start."""
+    """The fold of background calls without a result, up to `seq`: each with the block and the data of its start.
+
+    `stops` are the ids of those that were told to stop.
+    """
 
     seq: int = 0
     calls: dict[str, tuple[Block, Json]] = field(default_factory=dict[str, tuple[Block, Json]])
+    stops: set[str] = field(default_factory=set[str])
 
     def extend(self, blocks: Iterable[Block]) -> None:
         """Fold further blocks."""
@@ -151,3 +155,6 @@ class BackgroundWork:
                     self.calls[call_id] = block, data
             case bodies.BackgroundResult(call_id=call_id):
                 self.calls.pop(call_id, None)
+                self.stops.discard(call_id)
+            case bodies.BackgroundStop(call_id=call_id):
+                self.stops.add(call_id)

@@ -1,5 +1,6 @@
 """Tools that an agent can call, the outcomes of their calls, and the tools of the loop itself."""
 
+from loopline.tools.builtin.background import BackgroundTool as BackgroundTool
 from loopline.tools.builtin.calculator import Calculator as Calculator
 from loopline.tools.builtin.execution import ExecutionSettings as ExecutionSettings
 from loopline.tools.builtin.execution import ExecutionTool as ExecutionTool

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable,
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache, update_wrapper
+from functools import cache, cached_property, lru_cache, partial, update_wrapper
 from pathlib import Path
 from types import FunctionType
 from typing import (
@@ -37,7 +37,7 @@ from msgspec import structs
 from loopline.errors import BundleError, ToolError
 from loopline.files import FileChange, OutputFile, change_of
 from loopline.models import JsonObject, ToolSpec, dumps, well_formed
-from loopline.timeline import Effect, Source
+from loopline.timeline import Effect, Source, parent_name
 from loopline.tools.invocation import AskUser, ToolInvocation
 from loopline.tools.outcome import Outcome, Output, as_json
 from loopline.tools.parameters import (
@@ -64,6 +64,10 @@ logger: logging.Logger = logging.getLogger("loopline")
 
 MAX_THREADS = 64
 """The number of synchronous tools that can run at the same time in a process."""
+IN_BACKGROUND = (
+    "\n\nIt runs in the background: the call ends at once, and the result comes later as a message."
+)
+"""The end of the description of a tool whose calls run in the background."""
 NOTHING = "done"
 """The text of a result whose function returned None."""
 
@@ -153,7 +157,7 @@ class ToolFunction(Generic[P, R]):
     """A function that is a tool. It can be called like the function; `bind` makes the tool for the loop.
 
     `key` is a template for the key of a writing or meta call, such as `file:{path}`; without it, all calls of the tool
-    have the same key. `approve` says whether calls need the user's approval, and `people` from how many people. `client`
+    have the same key. With `background` calls run in the background. `approve` says whether calls need the user's approval, and `people` from how many people. `client`
     says whether the client runs the calls. `declared` says whether an effect was given. `reconcile` is a function with some of the same
     parameters; it returns the result of a call that had started before a crash.
     """
@@ -168,6 +172,7 @@ class ToolFunction(Generic[P, R]):
         approve: bool | Callable[..., Any] = False,
         people: int = 1,
         client: bool = False,
+        background: bool = False,
     ) -> None:
         update_wrapper(self, function)
         self.function = function
@@ -178,6 +183,7 @@ class ToolFunction(Generic[P, R]):
         self.approve = approve
         self.people = people
         self.client = client
+        self.background = background
         code = _source_function(function)
         self.name: str = code.__name__
         self.location: str = _find_location(code)
@@ -224,6 +230,7 @@ def tool(
     approve: bool | Callable[..., bool | str | Awaitable[bool | str]] = False,
     people: int = 1,
     client: bool = False,
+    background: bool = False,
 ) -> Callable[[Callable[P, R]], ToolFunction[P, R]]: ...
 def tool(
     function: Callable[P, R] | None = None,
@@ -235,6 +242,7 @@ def tool(
     approve: bool | Callable[..., bool | str | Awaitable[bool | str]] = False,
     people: int = 1,
     client: bool = False,
+    background: bool = False,
 ) -> ToolFunction[P, R] | Callable[[Callable[P, R]], ToolFunction[P, R]]:
     """Make a tool of a typed function with a docstring; the function can still be called directly.
 
@@ -248,6 +256,10 @@ def tool(
     With `client=True` the client runs the calls: the turn pauses with each call, and the client's answer is its result, which
     must fit the return type of the function. The function has a docstring and no code, or only raises NotImplementedError.
 
+    With `background=True` each call ends at once, and the function goes on while the turn goes on or ends. What it returns is
+    the input of a later round, or of the next turn. After a crash a function that reads is called again, and otherwise
+    `reconcile` is asked for the result. In a child run, the call waits for the function.
+
     Raises:
         BundleError: the function cannot be a tool; the message has the reason, the file and the line.
     """
@@ -260,6 +272,7 @@ def tool(
             or _key_problem(key, inspect.signature(source))
             or _approve_problem(approve, people)
             or _client_problem(source, reconcile, is_client=client)
+            or _background_problem(background, effect, is_client=client)
         )
         if problem:
             raise BundleError(f"{_find_location(source)}: tool {source.__name__!r} {problem}")
@@ -272,6 +285,7 @@ def tool(
             approve=approve,
             people=people,
             client=client,
+            background=background,
         )
 
     return decorate if function is None else decorate(function)
@@ -321,6 +335,17 @@ def _client_problem(
     )
 
 
+def _background_problem(background: object, effect: Effect | None, *, is_client: bool) -> str:
+    """Return what is wrong with the value of `background`, empty if nothing is."""
+    if not isinstance(background, bool):
+        return f"has background={background!r}: it must be True or False"
+    if background and is_client:
+        return "has background=True and client=True: the turn waits for the client"
+    if background and effect == "meta":
+        return 'has background=True and effect="meta": its child runs would end with the turn'
+    return ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class BoundTool:
     """A tool function with the alias of its bundle or module."""
@@ -347,7 +372,7 @@ class BoundTool:
     def _spec(self) -> ToolSpec:
         return ToolSpec(
             name=self.name,
-            description=self.function.description,
+            description=f"{self.function.description}{IN_BACKGROUND if self.function.background else ''}",
             parameters=self.function.parameters.schema,
         )
 
@@ -388,6 +413,8 @@ class BoundTool:
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """Call the function, in a thread if it is not async, and convert its return value.
 
+        A call in the background ends at once, unless it is one of a child run, which ends with its turn.
+
         Raises:
             AskUser: the client runs the call.
             ToolError: the arguments are invalid, the function raised an exception, or its value cannot be converted.
@@ -395,6 +422,12 @@ class BoundTool:
         if self.function.client:
             self._validate(arguments)
             raise AskUser.for_client(self.name, arguments, self.function.result_form)
+        is_later = self.function.background and not call.is_background
+        if is_later and parent_name(call.context.conversation) is None:
+            self._validate(arguments)
+            later = partial(self.run, arguments, structs.replace(call, is_background=True))
+            may_repeat = self.effect == "read" or self.function.reconcile is not None
+            return call.begin_later(later, may_repeat=may_repeat)
         values = self._values(arguments, call)
         try:
             function = self.function

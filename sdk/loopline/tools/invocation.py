@@ -161,8 +161,10 @@ def _no_children(task: ChildTask) -> Awaitable[TurnResult]:
     raise ToolError("no child run can be started: the tool was called outside of a conversation")
 
 
-def _no_background(work: object, seconds: float) -> Outcome:
-    del work, seconds
+def _no_background(
+    work: object, seconds: float | None = None, *, may_repeat: bool = False
+) -> Outcome:
+    del work, seconds, may_repeat
     raise ToolError(
         "no work can run in the background: the tool was called outside of a conversation"
     )
@@ -326,13 +328,34 @@ class NoProxy:
         raise ToolError(f"{tool} cannot be called: the program runs outside of a conversation")
 
 
+Work = Callable[[], Awaitable[Outcome]]
+
+
+class BeginLater(Protocol):
+    """Runs work in the background and returns the outcome of the call, which ends at once.
+
+    The work may take `seconds`, by default the time that a call may take, or an hour. If it `may_repeat`, it begins again
+    after a crash.
+    """
+
+    def __call__(
+        self, work: Work, seconds: float | None = None, *, may_repeat: bool = False
+    ) -> Outcome:
+        """Begin the work.
+
+        Raises:
+            ToolError: the work cannot be started.
+        """
+        ...
+
+
 class ToolInvocation(Struct, frozen=True, kw_only=True, dict=True):
     """One call of a tool by the loop: the context for a tool function, and the state of the loop.
 
     `on_outlived` receives a thread that still runs when its call is cancelled. `on_question` asks the user a question
     while the call runs, with the schema of the answer; it returns None if there is no answer. `make_proxy` makes the
-    `proxy`, which runs the calls of a program. `begin_later` runs work in the background for at most the given number of
-    seconds, and returns the outcome of the call.
+    `proxy`, which runs the calls of a program. `begin_later` runs work in the background. If the call `is_background`, it runs
+    there already.
     """
 
     make_context: Callable[[], ToolContext[object]]
@@ -343,7 +366,8 @@ class ToolInvocation(Struct, frozen=True, kw_only=True, dict=True):
     on_outlived: Callable[[Future[object]], None] = lambda _thread: None
     on_question: Callable[[str, Json], Awaitable[Json]] = _no_answer
     make_proxy: Callable[[], ToolProxy] = NoProxy
-    begin_later: Callable[[Callable[[], Awaitable[Outcome]], float], Outcome] = _no_background
+    begin_later: BeginLater = _no_background
+    is_background: bool = False
 
     @cached_property
     def context(self) -> ToolContext[object]:
@@ -392,18 +416,19 @@ def custom_event(name: str, data: object, call_id: str = "") -> CustomEvent:
     return CustomEvent(name=name, data=value, call_id=call_id)
 
 
-Work = Callable[[], Awaitable[Outcome]]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackgroundCall:
-    """A call whose work runs in the background, for `seconds` at most."""
+    """A call whose work runs in the background, for `seconds` at most.
+
+    `again` are the arguments with which it begins again after a crash, None if it does not.
+    """
 
     conversation: ConversationKey
     turn: int
     call_id: str
     tool: str
     seconds: float
+    again: JsonObject | None = None
 
 
 class Background(Protocol):
@@ -419,6 +444,16 @@ class Background(Protocol):
 
     async def settle(self, conversation: ConversationKey, timeline: Timeline) -> None:
         """Record a result for each call whose work no longer runs, such as after a crash, and add it to the timeline."""
+        ...
+
+    def find_lost(
+        self, conversation: ConversationKey, timeline: Timeline
+    ) -> Sequence[BackgroundCall]:
+        """Return the calls that must begin again, because their process has gone."""
+        ...
+
+    async def wait(self, conversation: ConversationKey, call_id: str, seconds: float) -> bool:
+        """Wait until a call of this process has its result, at most `seconds`; return whether it has ended."""
         ...
 
     def follow(self, recorders: Mapping[ConversationKey, Recorder]) -> None:
@@ -442,6 +477,18 @@ class NoBackground:
 
     async def settle(self, conversation: ConversationKey, timeline: Timeline) -> None:
         """Do nothing."""
+
+    def find_lost(
+        self, conversation: ConversationKey, timeline: Timeline
+    ) -> Sequence[BackgroundCall]:
+        """Return no calls."""
+        del conversation, timeline
+        return ()
+
+    async def wait(self, conversation: ConversationKey, call_id: str, seconds: float) -> bool:
+        """Return at once: nothing runs."""
+        del conversation, call_id, seconds
+        return True
 
     def follow(self, recorders: Mapping[ConversationKey, Recorder]) -> None:
         """Do nothing."""

@@ -1,0 +1,340 @@
+"""Tools with `@tool(background=True)`: the call ends at once, and the result is the input of a later round or turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loopline import (
+    Agent,
+    BaseWorkflow,
+    Bundle,
+    BundleError,
+    Harness,
+    LooplineError,
+    Output,
+    ToolContext,
+    tool,
+)
+from loopline.conversations import Conversation
+from loopline.files import OutputFile
+from loopline.react import Allow, GuardedCall, Verdict
+from loopline.testing import Call, Say, ScriptedModel
+from loopline.timeline import BackgroundResult, Block, MemoryLog, TimelineLog
+from loopline.tools import ToolFunction
+from tests.support.crews import Scripts
+
+CALLS: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def _no_calls() -> None:
+    CALLS.clear()
+
+
+class Gate:
+    """A tool that waits until its gate is open."""
+
+    def __init__(self) -> None:
+        self.opened = asyncio.Event()
+        self.begun = asyncio.Event()
+
+    async def wait(self, name: str) -> str:
+        """Wait for the gate."""
+        CALLS.append(name)
+        self.begun.set()
+        await self.opened.wait()
+        return f"{name} is brewed"
+
+
+def results(blocks: Sequence[Block]) -> list[BackgroundResult]:
+    """The results that came from the background."""
+    return [block.body for block in blocks if isinstance(block.body, BackgroundResult)]
+
+
+async def with_result(talk: Conversation[Any], number: int = 1) -> list[BackgroundResult]:
+    """The results of a conversation, once so many have come."""
+    for _ in range(400):
+        if len(found := results(await talk.blocks())) >= number:
+            return found
+        await asyncio.sleep(0.01)
+    raise AssertionError("no result came")
+
+
+def shop(*tools: ToolFunction[..., Any], **given: Any) -> Bundle[Any]:
+    return Bundle(id="shop", tools=tools, **given)
+
+
+def brewing(gate: Gate, effect: Any = "read") -> Bundle[Any]:
+    """A bundle whose one tool brews in the background."""
+
+    @tool(effect=effect, background=True)
+    async def brew(name: str) -> str:
+        """Brew a tea."""
+        return await gate.wait(name)
+
+    return shop(brew)
+
+
+async def test_a_result_comes_to_a_later_round_of_the_turn() -> None:
+    gate = Gate()
+    model = ScriptedModel(
+        [
+            Call("shop.brew", name="sencha"),
+            lambda _: _opened(gate, Call("react.background", mode="wait", call_id="c1")),
+            "Done.",
+        ]
+    )
+    async with Harness.open(brewing(gate), store="memory:", model=model) as harness:
+        result = await harness.conversation("c").say("go")
+    assert result.answer == "Done."
+    assert "It runs in the background" in str(model.requests[0].tools)
+    assert "c1 goes on in the background" in str(model.requests[1])
+    assert "c1 has ended. Its result follows" in str(model.requests[2])
+    assert "[BACKGROUND RESULT]" in str(model.requests[2])
+    assert "sencha is brewed" in str(model.requests[2])
+
+
+def _opened(gate: Gate, entry: Any) -> Any:
+    asyncio.get_running_loop().call_later(0.05, gate.opened.set)
+    return entry
+
+
+async def test_a_result_comes_to_the_next_turn_with_its_sources_and_files() -> None:
+    @tool(effect="write", background=True)
+    async def report(name: str) -> Output:
+        """Write a report."""
+        await asyncio.sleep(0.01)
+        return Output(f"about {name}", files=[OutputFile("report.txt", b"all of it")])
+
+    model = ScriptedModel(
+        [Call("shop.report", name="tea"), "It runs.", "It is there.", "So."], strict=False
+    )
+    async with Harness.open(shop(report), store="memory:", model=model) as harness:
+        talk = harness.conversation("c")
+        await talk.say("go")
+        await with_result(talk)
+        await talk.say("And?")
+        [file] = await talk.read(["fi:turn_1.outputs/report.txt@1"])
+    assert file.text == "all of it"
+    assert "fi:turn_1.outputs/report.txt@1" in str(model.requests[-1])
+
+
+async def test_a_function_that_fails_or_asks_has_a_result_that_says_so() -> None:
+    @tool(background=True)
+    def fail() -> str:
+        """Fail."""
+        raise ValueError("no tea")
+
+    @tool(background=True)
+    async def ask(context: ToolContext) -> str:
+        """Ask."""
+        context.ask_user("Which?")
+
+    script = [Say("", Call("shop.fail"), Call("shop.ask")), Say("It runs.")]
+    model = ScriptedModel([*script, Say("So.")], strict=False)
+    async with Harness.open(shop(fail, ask), store="memory:", model=model) as harness:
+        talk = harness.conversation("c")
+        await talk.say("go")
+        found = await with_result(talk, 2)
+    texts = {result.call_id: result.text for result in found}
+    assert not any(result.ok for result in found)
+    assert "ValueError: no tea" in texts["c1"]
+    assert "cannot ask the user" in texts["c2"]
+
+
+async def test_the_guards_change_the_result_of_a_call_in_the_background() -> None:
+    class Discreet:
+        async def before(self, call: GuardedCall) -> Verdict:
+            return Allow()
+
+        async def after(self, call: GuardedCall, text: str) -> str:
+            return text.replace("secret", "…")
+
+    @tool(effect="read", background=True)
+    async def look() -> str:
+        """Look."""
+        await asyncio.sleep(0.01)
+        return "a secret tea"
+
+    class Shop(BaseWorkflow):
+        guards = (Discreet(),)
+
+    model = ScriptedModel([Call("shop.look"), "It runs.", "So."], strict=False)
+    bundle = shop(look, workflow=Shop)
+    async with Harness.open(bundle, store="memory:", model=model) as harness:
+        talk = harness.conversation("c")
+        await talk.say("go")
+        [result] = await with_result(talk)
+    assert "a … tea" in result.text
+
+
+async def test_a_call_in_the_background_is_listed_awaited_and_stopped() -> None:
+    gate = Gate()
+    model = ScriptedModel([Call("shop.brew", name="sencha"), "It runs."])
+    async with Harness.open(brewing(gate), store="memory:", model=model) as harness:
+        talk = harness.conversation("c")
+        await talk.say("go")
+        [state] = await talk.background.calls()
+        [waiting] = await talk.background.wait("c1", seconds=0.02)
+        with pytest.raises(LooplineError, match="no call 'c9' runs in the background: c1"):
+            await talk.background.stop("c9")
+        await talk.background.stop("c1")
+        assert await talk.background.wait("c1", seconds=20) == []
+        [result] = results(await talk.blocks())
+    assert (state.call_id, state.tool, state.status) == ("c1", "shop.brew", "running")
+    assert waiting == state
+    assert "was stopped" in result.text
+    assert not result.ok
+
+
+async def test_the_model_lists_and_stops_its_calls() -> None:
+    gate = Gate()
+    model = ScriptedModel(
+        [
+            Call("shop.brew", name="sencha"),
+            Call("react.background", mode="list"),
+            Say(
+                "",
+                Call("react.background", mode="stop", call_id="c1"),
+                Call("react.background", mode="stop", call_id="c7"),
+            ),
+            Call("react.background", mode="wait", call_id="c1"),
+            "Stopped.",
+        ]
+    )
+    async with Harness.open(brewing(gate), store="memory:", model=model) as harness:
+        await harness.conversation("c").say("go")
+    assert "- c1: shop.brew" in str(model.requests[2])
+    assert "no call 'c7' runs in the background: c1" in str(model.requests[3])
+    assert "was stopped" in str(model.requests[4])
+
+
+async def live(bundle: Bundle[Any], log: TimelineLog | str, *script: Any) -> list[BackgroundResult]:
+    """Play a turn, and close the harness; return the results from the background."""
+    async with Harness.open(bundle, store=log, model=ScriptedModel(script)) as harness:
+        talk = harness.conversation("c")
+        await talk.say("go")
+        return results(await talk.blocks())
+
+
+async def test_a_read_that_was_cut_off_begins_again_with_the_next_turn() -> None:
+    gate, log = Gate(), MemoryLog()
+    assert await live(brewing(gate), log, Call("shop.brew", name="sencha"), "It runs.") == []
+    gate.opened.set()
+    model = ScriptedModel(["And?", "Good.", "So."], strict=False)
+    async with Harness.open(brewing(gate), store=log, model=model) as harness:
+        talk = harness.conversation("c")
+        await talk.say("And?")
+        [result] = await with_result(talk)
+        await talk.say("So?")
+    assert CALLS == ["sencha", "sencha"]
+    assert result.ok
+    assert "sencha is brewed" in str(model.requests[-1])
+
+
+async def test_an_effect_that_was_cut_off_is_reported_and_not_begun_again() -> None:
+    gate, log = Gate(), MemoryLog()
+    [result] = await live(brewing(gate, "write"), log, Call("shop.brew", name="a"), "It runs.") or (
+        await live(brewing(gate, "write"), log, "And?")
+    )
+    assert "cut off, and is not begun again" in result.text
+    assert CALLS == ["a"]
+
+
+@pytest.mark.parametrize("known", ["it was brewed", None])
+async def test_an_effect_that_was_cut_off_asks_its_reconcile(known: str | None) -> None:
+    gate, log = Gate(), MemoryLog()
+
+    @tool(effect="write", background=True, reconcile=lambda name: known)
+    async def brew(name: str) -> str:
+        """Brew a tea."""
+        return await gate.wait(name)
+
+    await live(shop(brew), log, Call("shop.brew", name="sencha"), "It runs.")
+    model = ScriptedModel(["And?", "So."], strict=False)
+    async with Harness.open(shop(brew), store=log, model=model) as harness:
+        talk = harness.conversation("c")
+        await talk.say("And?")
+        [result] = await with_result(talk)
+    assert CALLS == ["sencha"]
+    assert (known or "whether it took effect is unknown") in result.text
+
+
+async def test_a_read_that_was_cut_off_and_whose_tool_has_gone_is_reported() -> None:
+    gate, log = Gate(), MemoryLog()
+    await live(brewing(gate), log, Call("shop.brew", name="sencha"), "It runs.")
+    model = ScriptedModel(["And?", "So."], strict=False)
+    async with Harness.open(shop(), store=log, model=model) as harness:
+        talk = harness.conversation("c")
+        await talk.say("And?")
+        [result] = await with_result(talk)
+    assert not result.ok
+
+
+async def test_a_call_that_was_cut_off_can_be_stopped_before_the_next_turn() -> None:
+    gate, log = Gate(), MemoryLog()
+    await live(brewing(gate), log, Call("shop.brew", name="sencha"), "It runs.")
+    async with Harness.open(brewing(gate), store=log, model=ScriptedModel(["And?"])) as harness:
+        talk = harness.conversation("c")
+        [state] = await talk.background.calls()
+        await talk.background.stop("c1")
+        [result] = results(await talk.blocks())
+        await talk.say("And?")
+    assert (state.status, state.begins_again) == ("lost", True)
+    assert "was stopped" in result.text
+    assert CALLS == ["sencha"]
+
+
+async def test_in_a_child_run_the_call_waits_for_the_function() -> None:
+    @tool(effect="read", background=True)
+    async def brew(name: str) -> str:
+        """Brew a tea."""
+        return f"{name} is brewed"
+
+    reader = Agent(name="reader", description="Reads.")
+    model = Scripts(
+        {
+            "go": [Call("crew.delegate", agent="reader", task="about tea"), "Done."],
+            "about tea": [Call("shop.brew", name="sencha"), "It is brewed."],
+        }
+    )
+    async with Harness.open(shop(brew, agents=[reader]), store="memory:", model=model) as harness:
+        await harness.conversation("c").say("go")
+    assert "sencha is brewed" in model.prompt_of("about tea")
+
+
+async def test_a_tool_that_waits_too_long_is_cut_off() -> None:
+    gate = Gate()
+    model = ScriptedModel([Call("shop.brew", name="sencha"), "It runs."])
+    async with Harness.open(brewing(gate), store="memory:", model=model) as harness:
+        talk = harness.conversation("c")
+        await talk.say("go", tool_timeout_seconds=0.05)
+        [result] = await with_result(talk)
+    assert "it was cut off after 0.05 s" in result.text
+
+
+def test_a_tool_in_the_background_begins_no_child_runs() -> None:
+    with pytest.raises(BundleError, match="its child runs would end with the turn"):
+
+        @tool(effect="meta", background=True)
+        async def ask(question: str) -> str:
+            """Ask."""
+            return question
+
+
+async def test_another_harness_stops_a_call(tmp_path: Path) -> None:
+    gate, store = Gate(), f"sqlite:///{tmp_path}/s.db"
+    model = ScriptedModel([Call("shop.brew", name="sencha"), "It runs."])
+    async with Harness.open(brewing(gate), store=store, model=model) as harness:
+        await harness.conversation("c").say("go")
+        async with Harness.open(brewing(gate), store=store, model=ScriptedModel([])) as other:
+            talk = other.conversation("c")
+            await talk.background.stop("c1")
+            assert await talk.background.wait(seconds=20) == []
+            [result] = results(await talk.blocks())
+    assert "was stopped" in result.text
