@@ -108,6 +108,8 @@ def routes(tenant: str, project: str) -> list[tuple[str, str, Json]]:
         ("POST", f"{talk}/answers", {"values": {"c2": "yes"}}),
         ("POST", f"{talk}/interrupts", {"text": "More."}),
         ("GET", f"{talk}/turns/turn_2", None),
+        ("GET", f"{talk}/background", None),
+        ("POST", f"{talk}/background/c1/stop", None),
         ("POST", f"{talk}/stop", None),
         ("POST", f"{talk}/recall", {"seq": 1, "turn_id": "turn_1"}),
         ("POST", f"{talk}/fork", {"seq": 1}),

@@ -24,6 +24,10 @@ COMMANDS: Entries = {
     "resume": ("run:resume", "Continue the turn that was cut off, or all of the store."),
     "stop": ("storage:stop", "Stop the running turn, in any process, and queued turns."),
     "answer": ("storage:answer", "Answer the question of a running call, in any process."),
+    "background": (
+        "storage:background",
+        "List, await or stop the calls that run in the background.",
+    ),
     "read": ("reader:read", "Read anything that has a ref."),
     "timeline": ("timeline:timeline", "Show a conversation block by block, or list them all."),
     "prompt": ("prompt:prompt", "Show exactly what a round sent to its model."),

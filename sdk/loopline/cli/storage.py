@@ -474,6 +474,49 @@ async def answer(
     return ANSWERED if is_first else FAILED
 
 
+@command
+@parameters.conversation_option
+@click.argument("call", required=False, metavar="[CALL]", help="Only this call, such as c3.")
+@click.option("--stop", is_flag=True, help="Stop CALL.")
+@click.option(
+    "--wait", type=click.FloatRange(min=0), default=0.0, help="Seconds to wait until none runs."
+)
+@parameters.scope_options
+@parameters.json_option
+async def background(
+    choices: Choices, screen: Screen, call: str | None, stop: bool, wait: float
+) -> int:
+    """List, await or stop the calls that run in the background."""
+    if stop and call is None:
+        raise UsageError("--stop needs the id of a call: loopline background CALL --stop")
+    async with open_existing_store(choices) as store:
+        conversation = await reader.choose_conversation(store, choices, screen)
+        if await store.log.find(conversation.conversation) is None:
+            raise reader.no_such_conversation(conversation.conversation.name, choices)
+        if stop and call is not None:
+            await conversation.background.stop(call)
+        calls = await conversation.background.wait(call or "", seconds=wait)
+    if choices.as_json:
+        rows: list[Json] = [
+            {
+                "call_id": state.call_id,
+                "tool": state.tool,
+                "turn_id": state.turn_id,
+                "status": state.status,
+                "since": state.since.isoformat(),
+                "until": state.until.isoformat(),
+                "begins_again": state.begins_again,
+            }
+            for state in calls
+        ]
+        screen.write_json({"calls": rows})
+    for state in () if choices.as_json else calls:
+        line = f"{escape(state.call_id)} {escape(state.tool)}: {state.status} since {state.since:%H:%M:%S}"
+        screen.print(Text(line))
+    runs = any(state.status != "lost" for state in calls)
+    return FAILED if wait and runs else ANSWERED
+
+
 def _form(question: tl.ToolQuestion) -> QuestionForm:
     return QuestionForm(question.call_id, question.question, question.form)
 

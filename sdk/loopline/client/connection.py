@@ -14,6 +14,7 @@ from msgspec import DecodeError, Raw, Struct
 from msgspec.json import decode
 
 from loopline.clock import Clock
+from loopline.conversations import BackgroundState
 from loopline.errors import AttachmentError, ConflictError, LooplineError
 from loopline.models import JsonObject, is_loopback, one_line
 from loopline.timeline import ApprovalMode, GrantedRule
@@ -311,6 +312,12 @@ class PositionDocument(Struct):
 
     turn_id: str
     seq: int
+
+
+class BackgroundDocument(Struct):
+    """The calls of a conversation that run in the background."""
+
+    calls: list[BackgroundState]
 
 
 class ModeDocument(Struct):

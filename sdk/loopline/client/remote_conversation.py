@@ -20,6 +20,7 @@ from loopline import timeline
 from loopline.client.connection import (
     RETRY_SECONDS,
     ApprovalDocument,
+    BackgroundDocument,
     BlocksDocument,
     FormFile,
     ListedDocument,
@@ -34,7 +35,7 @@ from loopline.client.connection import (
 )
 from loopline.client.turn_stream import EVENT_STREAM, EventStream
 from loopline.clock import Clock, SystemClock
-from loopline.conversations import Receipt, WhenBusy
+from loopline.conversations import BackgroundState, Receipt, WhenBusy
 from loopline.errors import AttachmentError, ConflictError, LooplineError
 from loopline.events import AnswerText, Delta, Event, NotesMode
 from loopline.files import Attachment, AttachmentInput
@@ -226,6 +227,15 @@ class RemoteConversation:
         }
         action = f"turns/{quote(turn, safe='')}/feedback"
         await self._connection.send(self._request(action, body))
+
+    async def background_calls(self, *, wait: float = 0) -> Sequence[BackgroundState]:
+        """Return the calls that run in the background, after waiting at most `wait` seconds, up to 60, until none runs."""
+        request = self._get("background", ("wait", f"{wait:g}"))
+        return (await self._connection.read(request, BackgroundDocument)).calls
+
+    async def stop_background_call(self, call_id: str) -> bool:
+        """Stop a call that runs in the background of any process. Return False if no such call runs."""
+        return await self._done(f"background/{quote(call_id, safe='')}/stop", {})
 
     async def mode(self) -> timeline.ApprovalMode:
         """Return what happens to calls that need approval."""

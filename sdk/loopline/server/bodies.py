@@ -397,6 +397,24 @@ class ModeAnswer(BaseModel):
     rules: list[RuleAnswer]
 
 
+class BackgroundCallAnswer(BaseModel):
+    """A call that runs in the background: "lost" if its process has gone; the next turn says so, or begins it again."""
+
+    call_id: str
+    tool: str
+    turn_id: str
+    status: Literal["running", "stopping", "lost"]
+    since: datetime
+    until: datetime
+    begins_again: bool
+
+
+class BackgroundAnswer(BaseModel):
+    """The calls of a conversation that run in the background, in the order in which they began."""
+
+    calls: list[BackgroundCallAnswer]
+
+
 class DoneAnswer(BaseModel):
     """`done` is false if there was nothing to do."""
 

@@ -30,6 +30,8 @@ MESSAGE = "message"
 FILE = "files"
 MESSAGE_BYTES = 4 * 1024 * 1024
 """The size limit of the JSON message in a form. The text in it has a limit too."""
+WAIT_SECONDS = 60.0
+"""The most seconds that a request waits for calls in the background."""
 FORM: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -271,6 +273,29 @@ async def revoke_rule(served: OwnDep, rule_id: str) -> bodies.DoneAnswer:
     if is_there:
         await conversation.revoke_rule(rule_id)
     served.host.audit("revoke_rule", served.key, rule=rule_id)
+    return bodies.DoneAnswer(done=is_there)
+
+
+@router.get("/background")
+async def read_background(
+    served: OwnDep,
+    wait: Annotated[float, Query(ge=0, le=WAIT_SECONDS)] = 0,
+) -> bodies.BackgroundAnswer:
+    """Return the calls that run in the background, after waiting at most so many seconds until none runs."""
+    calls = await served.conversation.background.wait(seconds=wait)
+    return bodies.BackgroundAnswer(
+        calls=[bodies.BackgroundCallAnswer(**asdict(call)) for call in calls]
+    )
+
+
+@router.post("/background/{call_id}/stop")
+async def stop_background_call(served: OwnDep, call_id: str) -> bodies.DoneAnswer:
+    """Stop a call that runs in the background of any process. `done` is false if no such call runs."""
+    calls = await served.conversation.background.calls()
+    is_there = any(call.call_id == call_id for call in calls)
+    if is_there:
+        await served.conversation.background.stop(call_id)
+    served.host.audit("stop_background", served.key, call=call_id)
     return bodies.DoneAnswer(done=is_there)
 
 
