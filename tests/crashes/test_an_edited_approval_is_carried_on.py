@@ -41,8 +41,8 @@ def test_wherever_a_process_is_killed_the_approved_payment_is_made_once(
 ) -> None:
     acknowledged = defaultdict[int, set[str]](set)
     for line in finish(start(kind, quick_folder, tasks="tests.crashes.killed_approvals")):
-        point, what = line.split()
-        acknowledged[int(point)].add(what)
+        number, what = line.split()
+        acknowledged[int(number)].add(what)
     last = max(acknowledged)
     assert last > 30
     assert acknowledged[last] == {"asked", "edited", "approved"}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from shutil import which
 from tempfile import TemporaryDirectory
@@ -11,8 +14,9 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from loopline import Bundle, Harness, LooplineError, PropertyError
-from loopline.harness import execution_features
-from loopline.models import Json
+from loopline.bundle import Properties
+from loopline.harness import execution_features, features_for
+from loopline.models import Json, JsonObject
 from loopline.sandbox import Execution, ServedCall, Session
 from loopline.sandbox.process import BubblewrapSandbox
 from loopline.testing import Call, FakeClock, ScriptedModel
@@ -211,6 +215,54 @@ async def test_a_sandbox_that_could_not_be_made_is_made_for_the_next_program(
     assert first.failure is not None
     assert first.failure.code == "isolation_unavailable"
     assert (second.failure, second.user_out) == (None, "it ran\n")
+
+
+@pytest.mark.service
+@pytest.mark.parametrize("kind", ["environment", "link", "relative", "system"])
+async def test_programs_run_in_a_virtual_environment_at_any_path(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def serve(tool: str, arguments: object) -> ServedCall:
+        raise AssertionError(f"{tool} was called with {arguments}")
+
+    project = tmp_path / "a deep" / "path of" / "a project"
+    (project / "secret.txt").parent.mkdir(parents=True)
+    (project / "secret.txt").write_text("secret")
+    base = "/usr/bin/python3" if kind == "system" else sys.executable
+    make = [base, "-m", "venv", "--without-pip", str(project / ".venv")]
+    await asyncio.to_thread(subprocess.run, make, check=True)
+    [packages] = (project / ".venv").glob("lib/python3*/site-packages")
+    (packages / "teapot.py").write_text("KIND = 'earthenware'")
+    python = project / ".venv/bin/python"
+    if kind == "link":
+        (project / "bin").mkdir()
+        (project / "bin/python").symlink_to(python)
+        python = project / "bin/python"
+    monkeypatch.chdir(project)
+    program = "import os\nprint(os.path.exists(os.environ['SECRET']))"
+    if kind != "link":  # a Python finds its environment by the path of its command
+        program += "\nimport teapot\nprint(teapot.KIND)"
+    sandbox = BubblewrapSandbox(".venv/bin/python" if kind == "relative" else str(python))
+    execution = Execution(
+        execution_id="e",
+        turn_id="turn_1",
+        program=program,
+        variables={"SECRET": str(project / "secret.txt")},
+    )
+    end = await sandbox.run(execution, Session(serve=serve))
+    await sandbox.close()
+    kinds = [] if kind == "link" else ["earthenware"]
+    assert (end.failure, end.user_out.split()) == (None, ["False", *kinds])
+
+
+async def test_a_check_and_the_doctor_agree_about_the_programs_of_a_bundle() -> None:
+    without = await features_for(Properties({}))
+    assert without == {}
+    written: JsonObject = {"runtime": {"mode": "process"}, "python": "/usr/bin/no-such-python"}
+    features = await features_for(Properties({"execution": written}, frozenset({"execution"})))
+    [missing] = [item for item in features["process"] if item.name == "namespaces"]
+    assert not missing.ok
+    assert "no-such-python" in missing.detail
 
 
 async def test_each_backend_says_what_it_needs() -> None:

@@ -6,7 +6,7 @@ import inspect
 import json
 import os
 import shlex
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -29,11 +29,12 @@ from loopline.cli.terminal import QUIET, WARNING, Screen, escape, quantity
 from loopline.clock import SystemClock
 from loopline.crew import Agents
 from loopline.errors import BundleError, LooplineError, PropertyError, ToolError
-from loopline.harness import open_executions, skill_places
+from loopline.harness import features_for, open_executions, skill_places
 from loopline.knowledge import KnowledgeState
 from loopline.models import Json, JsonObject, OutputSchema, dumps, output_type_of
 from loopline.prompt import Native, View
 from loopline.reader import ConversationView, Reader
+from loopline.sandbox import Feature
 from loopline.search import VectorState
 from loopline.skills import Skills
 from loopline.timeline import CustomEvent, Moment, Timeline
@@ -112,6 +113,7 @@ async def check(choices: Choices, screen: Screen, bundle: str) -> int:
             findings.problems += findings.servers.unknown
             if not findings.properties.at("mcp.file"):
                 findings.warnings += _unread_servers(bundle, loaded)
+        findings.warnings += _missing_features(await features_for(findings.properties))
     except LooplineError as error:
         findings.add(error)
         _add_unknown_names(loaded, findings)
@@ -129,6 +131,16 @@ async def check(choices: Choices, screen: Screen, bundle: str) -> int:
     if not findings.problems:
         screen.note(Text(f"✓ {findings.bundle} can be run", style="green"))
     return FAILED if findings.problems else ANSWERED
+
+
+def _missing_features(backends: Mapping[str, Sequence[Feature]]) -> Iterator[str]:
+    """Yield a warning for each part of isolation that programs need, and for libraries that they cannot import."""
+    for backend, features in backends.items():
+        for feature in features:
+            if not feature.ok and feature.required:
+                yield f"programs cannot run here ({backend}): {feature.name}: {feature.detail}"
+            elif not feature.ok and feature.name == "libraries":
+                yield f"exec.python ({backend}): {feature.detail}"
 
 
 def _unread_servers(bundle: str, loaded: bundles.LoadedBundle) -> Iterator[str]:

@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 
 import click
 from rich.table import Table
 from rich.text import Text
 
+from loopline import bundle as bundles
+from loopline.cli.bundle_access import parse_properties
 from loopline.cli.options import ANSWERED, FAILED, Choices, UsageError, command
-from loopline.cli.parameters import PATH, json_option
+from loopline.cli.parameters import PATH, json_option, prop_option
 from loopline.cli.terminal import QUIET, WARNING, Screen, escape, format_limit, quantity
 from loopline.errors import LooplineError
-from loopline.harness import execution_features
+from loopline.harness import execution_features, features_for
 from loopline.models import Json, JsonObject
 from loopline.react import GROUPS, PRESETS, Preset, named_preset, presets_diff
+from loopline.sandbox import Feature
 from loopline.skills import check_skill, skill_folders
 
 
 @command
+@click.argument(
+    "bundle", required=False, metavar="[BUNDLE]", help="Show the backend of this bundle's programs."
+)
+@prop_option
 @json_option
-async def doctor(choices: Choices, screen: Screen) -> int:
+async def doctor(choices: Choices, screen: Screen, bundle: str | None) -> int:
     """Show what isolating programs needs, and whether this machine has it."""
-    backends = await execution_features()
+    backends = await _features_of_bundle(bundle, choices) if bundle else await execution_features()
+    if bundle and not backends:
+        screen.note(f"{escape(bundle)} runs no programs on this machine")
+        return ANSWERED
     if choices.as_json:
         document: JsonObject = {
             name: [
@@ -50,6 +60,13 @@ async def doctor(choices: Choices, screen: Screen) -> int:
         for features in backends.values()
     )
     return ANSWERED if runs else FAILED
+
+
+async def _features_of_bundle(bundle: str, choices: Choices) -> Mapping[str, Sequence[Feature]]:
+    loaded = bundles.load(bundle)
+    overrides = parse_properties(choices)
+    properties = bundles.merged(loaded.bundle.defaults, folder=loaded.folder, overrides=overrides)
+    return await features_for(properties)
 
 
 TABLE_WIDTH = 108

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from loopline.harness.read_only_store import open_bucket as open_bucket
     from loopline.harness.read_only_store import parse_store_url as parse_store_url
     from loopline.harness.sandboxes import execution_features as execution_features
+    from loopline.harness.sandboxes import features_for as features_for
     from loopline.harness.sandboxes import open_executions as open_executions
     from loopline.harness.served_bundle import ServedBundle as ServedBundle
     from loopline.harness.served_bundle import http_address as http_address
@@ -37,7 +38,7 @@ _MODULES = {
     "inspections": ("redactor_of",),
     "model_choice": ("Cassette", "ModelChoice", "model"),
     "read_only_store": ("ConversationNames", "ReadOnlyStore", "open_bucket", "parse_store_url"),
-    "sandboxes": ("execution_features", "open_executions"),
+    "sandboxes": ("execution_features", "features_for", "open_executions"),
     "served_bundle": ("ServedBundle", "http_address", "model_or_call", "serve_mcp"),
     "stale_answers": ("StaleAnswer", "find_stale_answers"),
     "store": ("Store", "forget_inactive"),

@@ -51,6 +51,25 @@ async def execution_features() -> Mapping[str, Sequence[Feature]]:
         await docker.close()
 
 
+async def features_for(properties: bundles.Properties) -> Mapping[str, Sequence[Feature]]:
+    """Return the requirements of the backend that would run the programs of a bundle here, each with whether it is there.
+
+    Empty if the bundle runs no programs, or runs them in the cloud.
+
+    Raises:
+        PropertyError: a property has an invalid value, or programs would run without isolation.
+    """
+    runtime = choose_runtime(properties)
+    is_off = "execution" not in properties.written or runtime["enabled"] is not True
+    if is_off or runtime["mode"] == "fargate":
+        return {}
+    sandbox = await open_sandbox(properties, runtime)
+    try:
+        return {sandbox.name: await sandbox.features()}
+    finally:
+        await sandbox.close()
+
+
 def choose_runtime(properties: bundles.Properties, mode: str = "") -> Mapping[str, Json]:
     """Return the settings of `execution.runtime` with the values of a profile, in the backend `mode` if it is not empty.
 

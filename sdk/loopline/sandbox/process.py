@@ -77,6 +77,72 @@ class _Preparation:
     path: Sequence[str]
 
 
+MOST_LINKS = 40
+"""The most links that an interpreter is followed through, as in Linux."""
+
+
+def python_mounts(interpreter: Path) -> list[str]:
+    """Return the options that mount an interpreter read-only, with the environment that it is in and the Python behind it.
+
+    A folder is mounted only if it is that of a Python, so that `~/bin/python` does not mount the home folder. Folders in
+    /usr are there already.
+    """
+    options: list[str] = []
+    path = interpreter
+    prefixes = dict[Path, None]()
+    for _ in range(MOST_LINKS):
+        prefix = path.parent.parent
+        base = _base_of(prefix)
+        is_python = base is not None or any(prefix.glob("lib/python3*"))
+        if is_python:
+            prefixes |= dict.fromkeys(filter(None, (prefix, base, base and base.resolve())))
+        if not path.is_symlink():
+            if not is_python and not _is_mounted(path):
+                options += [*_parents(path), "--ro-bind-try", str(path), str(path)]
+            prefixes[path.resolve().parent.parent] = None
+            break
+        target = path.readlink()
+        if not is_python and not _is_mounted(path):
+            options += [*_parents(path), "--symlink", str(target), str(path)]
+        path = Path(os.path.normpath(path.parent / target))
+    for prefix in prefixes:
+        if not _is_mounted(prefix) and any(prefix.glob("lib/python3*")):
+            options += [*_parents(prefix), "--ro-bind", str(prefix), str(prefix)]
+    return options
+
+
+def _parents(path: Path) -> list[str]:
+    """Return the options that make the folders around a path, which otherwise only root may enter."""
+    folders = reversed(path.parents[:-1])
+    return [word for folder in folders for word in ("--perms", "0755", "--dir", str(folder))]
+
+
+def locate_python(python: str) -> str:
+    """Return the absolute path of an interpreter: of a name as a shell finds it, else of a path; `~` is the home folder."""
+    found = shutil.which(python) if "/" not in python else None
+    return found or str(Path(python).expanduser().absolute())
+
+
+def _base_of(environment: Path) -> Path | None:
+    """Return the folder of the Python that a virtual environment was made with, None if the folder is not such an environment."""
+    try:
+        lines = (environment / "pyvenv.cfg").read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return None
+    fields = {
+        name.strip(): value.strip() for name, _, value in (line.partition("=") for line in lines)
+    }
+    home = fields.get("home", "")
+    return Path(home).parent if home else environment
+
+
+def _is_mounted(path: Path) -> bool:
+    """Return whether the path is in a folder of the system, which every sandbox has."""
+    return path == Path("/") or any(
+        path.is_relative_to(folder) for folder in ("/usr", *(f"/{name}" for name in _LINKS))
+    )
+
+
 class BubblewrapSandbox:
     """Runs each program in bubblewrap. If a part of the isolation is not available, programs do not run.
 
@@ -86,7 +152,7 @@ class BubblewrapSandbox:
     name: str = "process"
 
     def __init__(self, python: str = SYSTEM_PYTHON, *, folder: Path | None = None) -> None:
-        self._python = python
+        self._python = locate_python(python)
         self._folder = folder
         self._preparation: _Preparation | None = None
         self._opening = asyncio.Lock()
@@ -203,6 +269,7 @@ class BubblewrapSandbox:
         # The command line of the kernel can have names of the host.
         options += ["--ro-bind", "/dev/null", "/proc/cmdline"]
         options += ["--perms", "0755", "--tmpfs", "/tmp", "--perms", "0755", "--tmpfs", "/run"]
+        options += python_mounts(Path(self._python))  # after /tmp, where an environment may be
         if folder is not None and script is not None:
             options += ["--perms", "0755", "--dir", WORK, "--perms", "0755", "--dir", OUT]
             options += ["--ro-bind", str(folder.socket), SOCKET]
@@ -216,7 +283,7 @@ class BubblewrapSandbox:
 
     @cached_property
     def _system(self) -> Sequence[str]:
-        """The options that mount the system folders outside /usr, and the folder of the programs' Python."""
+        """The options that mount the system folders outside /usr."""
         options: list[str] = []
         for name in _LINKS:
             path = Path("/", name)
@@ -226,10 +293,6 @@ class BubblewrapSandbox:
                 options += ["--ro-bind", str(path), str(path)]
         for name in _ETC:
             options += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-        interpreter = Path(self._python)
-        for path in {interpreter.parent.parent, interpreter.resolve().parent.parent}:
-            if not path.is_relative_to("/usr") and path != Path("/"):
-                options += ["--ro-bind", str(path), str(path)]
         return options
 
     async def _prepare(self) -> _Preparation:
@@ -310,7 +373,7 @@ class LocalSandbox:
     name: str = "local"
 
     def __init__(self, python: str = sys.executable, *, folder: Path | None = None) -> None:
-        self._python = python
+        self._python = locate_python(python)
         self._folders = RunFolders(folder)
 
     async def features(self) -> Sequence[Feature]:
