@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
@@ -12,33 +10,8 @@ from pathlib import Path
 from types import ModuleType
 from urllib.parse import unquote, urlsplit
 
-import pytest
-
-from tests.docs.pages import ROOT
-
-REFERENCE = ROOT / "docs" / "reference"
 LARGEST = 3_000_000
 """Bytes of the archive of the site in the wheel."""
-
-
-def load_builder() -> ModuleType:
-    """Import the program that builds the site."""
-    spec = importlib.util.spec_from_file_location("site_builder", ROOT / "docs/site/build.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules["site_builder"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-BUILDER = load_builder()
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the site once."""
-    folder: Path = BUILDER.build(tmp_path_factory.mktemp("site"))
-    return folder
 
 
 @dataclass
@@ -107,18 +80,22 @@ def test_every_page_has_a_title_of_its_own(site: Path) -> None:
     assert {title: paths for title, paths in titles.items() if len(paths) > 1} == {}
 
 
-def test_the_archive_is_small_and_always_the_same(site: Path, tmp_path: Path) -> None:
+def test_the_archive_is_small_and_always_the_same(
+    site: Path, builder: ModuleType, tmp_path: Path
+) -> None:
     first, second = tmp_path / "first.zip", tmp_path / "second.zip"
-    BUILDER.package(site, first)
-    BUILDER.package(site, second)
+    builder.package(site, first)
+    builder.package(site, second)
     assert first.read_bytes() == second.read_bytes()
     assert first.stat().st_size <= LARGEST
 
 
-def test_the_texts_for_models_have_every_page_of_the_navigation(site: Path) -> None:
+def test_the_texts_for_models_have_every_page_of_the_navigation(
+    site: Path, builder: ModuleType
+) -> None:
     listed = (site / "llms.txt").read_text("utf-8")
     full = (site / "llms-full.txt").read_text("utf-8")
-    names = [name for entries in BUILDER.navigation().values() for name in entries]
+    names = [name for entries in builder.navigation().values() for name in entries]
     assert len(names) > 40
     assert [name for name in names if f"<!-- {name} -->" not in full] == []
     links = re.findall(r"^- \[[^\]]+\]\(([^)]*)\): \S", listed, re.MULTILINE)
