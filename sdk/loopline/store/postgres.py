@@ -67,6 +67,16 @@ on_statement: list[Callable[[], object]] = []
 """Functions that are called before each statement, to limit or trace it."""
 
 
+# Errors of a refused connection have no state.
+_REFUSALS: Mapping[str, str] = {
+    "password authentication failed": "28P01",
+    "no password supplied": "28P01",
+    "no pg_hba.conf entry": "28000",
+    "role ": "28000",
+    "database ": "3D000",
+}
+
+
 class RowsLocked(Exception):
     """A transaction of another process has locked a conversation."""
 
@@ -204,8 +214,8 @@ def is_conflict(error: psycopg.Error) -> bool:
 
 def store_error(name: str, error: psycopg.Error) -> StoreError:
     """Convert an error of the database to a StoreError that says what happened and what to do."""
-    state = error.sqlstate or ""
     text = " ".join(str(error).split())
+    state = error.sqlstate or _state_of_refusal(text)
     if state in _ADVICE:
         return StoreError(f"{name}: {_ADVICE[state]} ({text})")
     if state == _READ_ONLY:
@@ -229,6 +239,15 @@ def store_error(name: str, error: psycopg.Error) -> StoreError:
             f"{name} cannot be reached ({text}): check that the server runs, then try again"
         )
     return StoreError(f"{name} could not be used ({text})")
+
+
+def _state_of_refusal(text: str) -> str:
+    """Return the state of the error of a refused connection, "" if the server did not answer."""
+    _, _, reason = text.partition("FATAL: ")
+    for start, state in _REFUSALS.items():
+        if reason.strip().startswith(start):
+            return state
+    return ""
 
 
 class PostgresPool:

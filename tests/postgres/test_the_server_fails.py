@@ -1,0 +1,158 @@
+"""The server is killed, stopped, cut off and replaced by its standby: nothing acknowledged is lost, and nothing is stored twice."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import time
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager
+
+import psycopg
+import pytest
+
+from loopline.store.postgres_log import PostgresLog
+from loopline.timeline import NEW_TURN, ConversationKey, Entry, UserPrompt
+from tests.support.postgres_server import DURABLE, PostgresServer
+
+CONVERSATIONS = [ConversationKey(name=f"c{number}") for number in range(10)]
+
+
+@pytest.fixture
+def server() -> Generator[PostgresServer, None, None]:
+    """A server of its own that syncs its log to the disk."""
+    server = PostgresServer(DURABLE)
+    server.create()
+    server.start()
+    yield server
+    server.remove()
+
+
+class Writers:
+    """Appends to ten conversations, as fast as they are acknowledged, until stopped."""
+
+    def __init__(self, log: PostgresLog) -> None:
+        self.log = log
+        self.acknowledged = defaultdict[str, list[str]](list)
+        self.changed = asyncio.Condition()
+        self.stopped = False
+
+    async def write(self, conversation: ConversationKey) -> None:
+        seen = 0
+        number = 0
+        while not self.stopped:
+            text = f"{number}"
+            entry = Entry(body=UserPrompt(text=text), turn=NEW_TURN)
+            blocks = await self.log.append(conversation, [entry], seen=seen)
+            seen = blocks[-1].seq
+            async with self.changed:
+                self.acknowledged[conversation.name].append(text)
+                self.changed.notify_all()
+            number += 1
+
+    async def wait_for(self, more: int) -> None:
+        """Wait until each conversation has so many more acknowledged blocks."""
+        counts = {key.name: len(self.acknowledged[key.name]) for key in CONVERSATIONS}
+        async with self.changed:
+            await self.changed.wait_for(
+                lambda: all(
+                    len(self.acknowledged[name]) >= count + more for name, count in counts.items()
+                )
+            )
+
+
+@asynccontextmanager
+async def writing(url: str) -> AsyncGenerator[Writers, None]:
+    """Writers at work; in the end the store has exactly what they were told it has."""
+    async with await PostgresLog.open(url) as log:
+        writers = Writers(log)
+        async with asyncio.TaskGroup() as group:
+            for conversation in CONVERSATIONS:
+                group.create_task(writers.write(conversation))
+            await writers.wait_for(5)
+            yield writers
+            await writers.wait_for(5)
+            writers.stopped = True
+    async with await PostgresLog.open(url) as log:
+        for conversation in CONVERSATIONS:
+            blocks = await log.read(conversation)
+            assert [block.seq for block in blocks] == list(range(1, len(blocks) + 1))
+            texts = [block.body.text for block in blocks if isinstance(block.body, UserPrompt)]
+            assert texts == writers.acknowledged[conversation.name]
+        assert not [audit.faults for audit in await log.audit({}) if audit.faults]
+
+
+async def test_a_server_that_crashed_is_used_again_once_it_runs(server: PostgresServer) -> None:
+    async with writing(server.store_url()) as writers:
+        for _ in range(2):
+            await asyncio.to_thread(server.stop, signal.SIGQUIT)
+            await asyncio.sleep(0.2)
+            await asyncio.to_thread(server.start)
+            await writers.wait_for(3)
+
+
+async def test_connections_that_are_cut_during_commits_lose_and_repeat_nothing(
+    server: PostgresServer,
+) -> None:
+    draw = random.Random(7)
+    url = server.store_url()
+    async with writing(url) as writers:
+        with psycopg.connect(server.url(), autocommit=True) as killer:
+            for _ in range(30):
+                await asyncio.sleep(draw.random() / 20)
+                killer.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                    "WHERE application_name = 'loopline'"
+                )
+        await writers.wait_for(1)
+
+
+async def test_a_server_that_was_stopped_is_waited_for(server: PostgresServer) -> None:
+    async with writing(server.store_url()):
+        assert server.process is not None
+        with psycopg.connect(server.url(), autocommit=True) as connection:
+            rows = connection.execute(
+                "SELECT pid FROM pg_stat_activity WHERE application_name = 'loopline'"
+            )
+            pids = [pid for (pid,) in rows]
+        await asyncio.to_thread(stop_for_a_while, pids)
+
+
+def stop_for_a_while(pids: list[int]) -> None:
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        time.sleep(1.5)
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+async def test_a_promoted_standby_takes_over(server: PostgresServer) -> None:
+    standby = PostgresServer(DURABLE)
+    try:
+        await asyncio.to_thread(follow, server, standby)
+        ports = f"127.0.0.1:{server.port},127.0.0.1:{standby.port}"
+        url = f"postgresql://postgres@{ports}/postgres?schema=failover"
+        async with writing(url) as writers:
+            await asyncio.to_thread(server.stop, signal.SIGQUIT)
+            await asyncio.to_thread(standby.run, "pg_ctl", "promote", "-w", "-D", str(standby.data))
+            await writers.wait_for(3)
+    finally:
+        standby.remove()
+
+
+def follow(server: PostgresServer, standby: PostgresServer) -> None:
+    """Start a standby that has every commit before it is acknowledged."""
+    standby.run(
+        "pg_basebackup",
+        *("-h", "127.0.0.1", "-p", str(server.port), "-U", "postgres"),
+        *("-D", str(standby.data), "-R", "-X", "stream", "-c", "fast"),
+    )
+    standby.start()
+    with psycopg.connect(server.url(), autocommit=True) as connection:
+        connection.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+        connection.execute("SELECT pg_reload_conf()")
