@@ -17,7 +17,7 @@ import pytest
 from ag_ui.core import Event
 from pydantic import TypeAdapter
 
-from loopline import BaseWorkflow, Bundle, ask_before
+from loopline import BaseWorkflow, Bundle, ask_before, tool
 from loopline.server import app
 from tests.server.test_openai_clients import PIXEL, TalkativeModel
 from tests.support.live_server import SHOP, serving, wait
@@ -35,7 +35,13 @@ class Desk(BaseWorkflow):
     guards = (ask_before(["desk.wait"]),)
 
 
-DESK = Bundle(id="desk", workflow=Desk, tools=[wait])
+@tool(client=True, approve=True)
+def show(text: str) -> str:
+    """Show a text to the user."""
+    raise NotImplementedError
+
+
+DESK = Bundle(id="desk", workflow=Desk, tools=[wait, show])
 
 
 def installed(package: str, temporary: pytest.TempPathFactory) -> Path:
@@ -186,6 +192,43 @@ def test_an_image_is_attached_to_a_message_of_ag_ui(ag_ui: Object, url: str) -> 
         assert (refused.status_code, "data URL" in refused.text) == (422, True)
 
 
+def test_a_client_of_ag_ui_runs_a_tool_and_sends_its_result(ag_ui: Object) -> None:
+    called, located = ag_ui["called"], ag_ui["located"]
+    assert called["error"] is None
+    assert called["events"][-1]["outcome"] == {"type": "success"}
+    [call] = called["messages"][-1]["toolCalls"]
+    assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == (
+        "where",
+        {"unit": "m"},
+    )
+    assert located["error"] is None
+    assert texts(located)[-1] == ("assistant", f"The tool said: {RESULT}\nin Rome")
+    results = [message for message in located["messages"] if message["role"] == "tool"]
+    assert [(message["id"], message["content"]) for message in results] == [("m5", "in Rome")]
+
+
+def test_a_fresh_page_of_ag_ui_has_the_result_that_another_client_sent(ag_ui: Object) -> None:
+    results = [
+        message for message in ag_ui["locatedAgain"]["messages"] if message["role"] == "tool"
+    ]
+    assert [(message["toolCallId"], message["content"]) for message in results] == [
+        ("c1", "in Rome")
+    ]
+
+
+def test_an_approval_of_ag_ui_edits_the_arguments_and_grants_a_rule(ag_ui: Object) -> None:
+    [interrupt] = ag_ui["priced"]["events"][-1]["outcome"]["interrupts"]
+    assert interrupt["reason"] == "tool_call"
+    [schema] = [one for one in interrupt["responseSchema"]["anyOf"] if one["type"] == "object"]
+    assert {"approved", "reason", "editedArgs", "rule"} == schema["properties"].keys()
+    for run in ("paid", "ruled"):
+        assert ag_ui[run]["error"] is None
+        assert types(ag_ui[run])[-1] == "RUN_FINISHED"
+        assert ag_ui[run]["result"]["exitReason"] == "complete"
+    [result] = [message for message in ag_ui["paid"]["messages"] if message["role"] == "tool"]
+    assert result["content"].startswith("The user approved this call with changed arguments")
+
+
 def data(response: httpx2.Response) -> Iterator[Object]:
     """Yield the data of a stream's events."""
     for line in response.iter_lines():
@@ -280,6 +323,35 @@ def test_a_message_of_a_chat_that_is_edited_forks_the_chat_there(vercel: Object)
     assert [chat["errors"] for chat in vercel["edited"]] == [[]] * 4
     assert page["messages"] == running["messages"][-1:]
     assert written(page)[0].startswith("Let me see.")
+
+
+def test_the_page_of_a_chat_runs_a_tool_and_the_turn_goes_on_by_itself(vercel: Object) -> None:
+    located = vercel["located"]
+    assert located["errors"] == []
+    assert [message["role"] for message in located["messages"]] == ["user", "assistant"]
+    [call] = located["calls"]
+    assert (call["toolName"], call["input"], "dynamic" in call) == ("where", {"unit": "m"}, False)
+    [part] = [part for part in parts(located) if part["type"] == "tool-where"]
+    assert (part["state"], part["output"]) == (
+        "output-available",
+        {"city": "Rome", "unit": "m"},
+    )
+    assert parts(located)[-1]["text"] == f'The tool said: {RESULT}\n{{"city":"Rome","unit":"m"}}'
+
+
+def test_an_error_of_the_page_is_the_result_of_its_call(vercel: Object) -> None:
+    assert vercel["lost"]["errors"] == []
+    assert parts(vercel["lost"])[-1]["text"] == f"The tool said: {RESULT}\nNo signal."
+
+
+def test_the_page_runs_a_tool_that_needs_approval_only_when_it_is_approved(vercel: Object) -> None:
+    before, after = vercel["unapproved"], vercel["shown"]
+    assert before["calls"] == []
+    [part] = [part for part in parts(before) if part["type"] == "tool-desk.show"]
+    assert (part["state"], part["input"]) == ("approval-requested", {"text": "hello"})
+    assert [call["input"] for call in after["calls"]] == [{"text": "hello"}]
+    assert after["errors"] == []
+    assert parts(after)[-1]["text"] == f"The tool said: {RESULT}\nshown"
 
 
 def written(chat: Object) -> list[str]:

@@ -11,15 +11,25 @@ import httpx2
 import openai
 import pytest
 from openai import OpenAI, omit
-from openai.types.chat import ChatCompletionChunk, ChatCompletionUserMessageParam
+from openai.types.chat import (
+    ChatCompletion,
+    ChatCompletionChunk,
+    ChatCompletionMessageParam,
+    ChatCompletionToolParam,
+    ChatCompletionUserMessageParam,
+)
+from openai.types.chat.chat_completion_message_function_tool_call_param import Function
 from openai.types.responses import (
     Response,
     ResponseCompletedEvent,
     ResponseFailedEvent,
+    ResponseFunctionToolCall,
     ResponseIncompleteEvent,
     ResponseOutputMessage,
     ResponseReasoningItem,
+    ToolParam,
 )
+from openai.types.shared_params import FunctionDefinition
 
 from loopline.models import (
     Capabilities,
@@ -322,6 +332,91 @@ def test_the_input_of_a_response_is_messages_with_files_and_instructions(client:
             model="shop",
             input=[{"type": "function_call_output", "call_id": "c1", "output": "x"}],
         )
+
+
+FUNCTION: FunctionDefinition = {
+    "name": "where",
+    "description": "Where is the user?",
+    "parameters": {"type": "object", "properties": {"unit": {"type": "string"}}},
+}
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_chat_runs_its_own_function_and_sends_the_result(
+    client: OpenAI, *, streams: bool
+) -> None:
+    tools: list[ChatCompletionToolParam] = [{"type": "function", "function": FUNCTION}]
+    messages: list[ChatCompletionMessageParam] = [{"role": "user", "content": "call where unit=m"}]
+    answered: ChatCompletion
+    if streams:
+        with client.chat.completions.stream(model="shop", messages=messages, tools=tools) as stream:
+            answered = stream.get_final_completion()
+    else:
+        answered = client.chat.completions.create(model="shop", messages=messages, tools=tools)
+    [choice] = answered.choices
+    assert choice.finish_reason == "tool_calls"
+    [call] = choice.message.tool_calls or []
+    assert call.type == "function"
+    assert (call.function.name, call.function.arguments) == ("where", '{"unit":"m"}')
+    function: Function = {"name": call.function.name, "arguments": call.function.arguments}
+    messages += [
+        {
+            "role": "assistant",
+            "content": choice.message.content,
+            "tool_calls": [{"id": call.id, "type": "function", "function": function}],
+        },
+        {"role": "tool", "tool_call_id": call.id, "content": "in Rome"},
+    ]
+    answer = client.chat.completions.create(model="shop", messages=messages, tools=tools)
+    assert answer.choices[0].message.content == WAITED.replace("waited", "in Rome")
+    assert answer.choices[0].finish_reason == "stop"
+    with pytest.raises(openai.ConflictError, match='answered already: "in Rome"'):
+        client.with_options(max_retries=0).chat.completions.create(
+            model="shop", messages=messages, tools=tools
+        )
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("names", [False, True])
+def test_a_response_calls_a_function_and_the_next_one_has_its_result(
+    client: OpenAI, *, streams: bool, names: bool
+) -> None:
+    tools: list[ToolParam] = [
+        {"type": "function", "name": "where", "strict": None, "parameters": {"type": "object"}}
+    ]
+    first: Response
+    if streams:
+        with client.responses.stream(
+            model="shop", input="call where unit=m", tools=tools
+        ) as stream:
+            events = list(stream)
+            first = stream.get_final_response()
+        kinds = [event.type for event in events]
+        assert "response.function_call_arguments.done" in kinds
+        assert [event.sequence_number for event in events] == list(range(len(events)))
+    else:
+        first = client.responses.create(model="shop", input="call where unit=m", tools=tools)
+    assert first.status == "completed"
+    call = first.output[-1]
+    assert isinstance(call, ResponseFunctionToolCall)
+    assert (call.name, call.arguments, call.status) == ("where", '{"unit":"m"}', "completed")
+    answer = client.responses.create(
+        model="shop",
+        previous_response_id=first.id if names else omit,
+        input=[{"type": "function_call_output", "call_id": call.call_id, "output": "in Rome"}],
+    )
+    assert answer.output_text == WAITED.replace("waited", "in Rome")
+    assert answer.conversation == first.conversation
+
+
+def test_a_choice_of_no_tools_has_none_and_other_choices_are_refused(client: OpenAI) -> None:
+    tools: list[ChatCompletionToolParam] = [{"type": "function", "function": FUNCTION}]
+    messages: list[ChatCompletionMessageParam] = [{"role": "user", "content": "call where unit=m"}]
+    create = client.chat.completions.create
+    none = create(model="shop", messages=messages, tools=tools, tool_choice="none")
+    assert "no tool 'where'" in (none.choices[0].message.content or "")
+    with pytest.raises(openai.BadRequestError, match="tool_choice"):
+        create(model="shop", messages=messages, tools=tools, tool_choice="required")
 
 
 def test_a_response_that_fails_is_an_error_or_a_failed_event(client: OpenAI) -> None:

@@ -56,5 +56,34 @@ const content = [{ type: "text", text: "look" }, { type: "image", source }];
 looking.addMessage({ id: "m0", role: "user", content });
 const seen = await run(looking);
 
+// A tool that the client runs, which comes with the run, and the next run with its result.
+const tools = [
+  {
+    name: "where",
+    description: "Where is the user?",
+    parameters: { type: "object", properties: { unit: { type: "string" } } },
+  },
+];
+const locating = agentOf("where", "call where unit=m");
+const called = await run(locating, { tools });
+const [call] = locating.messages.at(-1).toolCalls;
+locating.addMessage({ id: "m5", role: "tool", toolCallId: call.id, content: "in Rome" });
+const located = await run(locating, { tools });
+const locatedAgain = await run(agentOf("where"));
+
+// An approval with edited arguments and a rule.
+const forwardedProps = { bundle_id: "desk" };
+const paying = agentOf("edited", "call desk.wait name=9");
+const priced = await run(paying, { forwardedProps });
+const [price] = priced.events.at(-1).outcome.interrupts;
+const payload = { approved: true, editedArgs: { name: "0" }, rule: { arguments: "any" } };
+const paid = await run(paying, {
+  forwardedProps,
+  resume: [{ interruptId: price.id, status: "resolved", payload }],
+});
+paying.addMessage({ id: "m6", role: "user", content: "call desk.wait name=0.1" });
+const ruled = await run(paying, { forwardedProps });
+
+const ofTools = { called, located, locatedAgain, priced, paid, ruled };
 const pairs = { lost, lostAgain, replayed, replayedAgain, answeredAgain, failed, failedAgain };
-console.log(JSON.stringify({ spoken, second, again, asked, answered, broken, seen, ...pairs }));
+console.log(JSON.stringify({ spoken, second, again, asked, answered, broken, seen, ...ofTools, ...pairs }));

@@ -3,6 +3,7 @@ import {
   AbstractChat,
   DefaultChatTransport,
   lastAssistantMessageIsCompleteWithApprovalResponses,
+  lastAssistantMessageIsCompleteWithToolCalls,
   readUIMessageStream,
 } from "ai";
 
@@ -104,6 +105,51 @@ const stream = await transport.sendMessages({ chatId: "read", messages, trigger:
 let read;
 for await (const message of readUIMessageStream({ stream, terminateOnError: true })) read = message;
 
+// A tool that the page runs: one that comes with the request, and one of the bundle that needs approval first.
+const parameters = { type: "object", properties: { unit: { type: "string" } } };
+async function client(id, text, body, run) {
+  const calls = [];
+  const chat = new Chat(id, {
+    body,
+    sendAutomaticallyWhen: (seen) =>
+      lastAssistantMessageIsCompleteWithToolCalls(seen) ||
+      lastAssistantMessageIsCompleteWithApprovalResponses(seen),
+    onToolCall: ({ toolCall }) => {
+      calls.push(toolCall);
+      if (toolCall.dynamic) return;
+      const { toolName: tool, toolCallId } = toolCall;
+      chat.addToolOutput({ tool, toolCallId, ...run(toolCall.input) });
+    },
+  });
+  const settled = async () => {
+    let last = "";
+    while (chat.status !== "ready" || last !== JSON.stringify(chat.messages)) {
+      last = JSON.stringify(chat.messages);
+      await new Promise((done) => setTimeout(done, 100));
+    }
+    return { ...chat.seen(), calls: structuredClone(calls) };
+  };
+  await chat.sendMessage({ text });
+  return { chat, settled };
+}
+const brought = { tools: { where: { description: "Where is the user?", parameters } } };
+const located = await (
+  await client("where", "call where unit=m", brought, ({ unit }) => ({ output: { city: "Rome", unit } }))
+).settled();
+const lost = await (
+  await client("lost", "call where unit=m", brought, () => ({
+    state: "output-error",
+    errorText: "No signal.",
+  }))
+).settled();
+const own = { bundle_id: "desk" };
+const showing = await client("show", "call desk.show text=hello", own, () => ({ output: "shown" }));
+const unapproved = await showing.settled();
+await showing.chat.addToolApprovalResponse({ id: "c1", approved: true });
+const shown = await showing.settled();
+const reloaded = new Chat("where");
+await reloaded.resumeStream();
+
 console.log(
   JSON.stringify({
     spoken,
@@ -118,5 +164,9 @@ console.log(
     resumed: page.seen(),
     idle: idle.seen(),
     read,
+    located,
+    lost,
+    unapproved,
+    shown,
   }),
 );

@@ -145,6 +145,7 @@ class AgUi(client_run.FollowedRun):
         self._thread_id = conversation.name
         self._thread = AgUiThread()
         self._interrupts: dict[str, JsonObject] = {}
+        self._client_calls: dict[str, turns.CallStarted] = {}
         self._step = ""
         self._has_error = False
 
@@ -159,6 +160,9 @@ class AgUi(client_run.FollowedRun):
             "RUN_STARTED", {"threadId": self._thread_id, "runId": self._run_id(meta)}
         )
         yield client_run.draft_with_type("STATE_SNAPSHOT", {"snapshot": self._thread.state})
+        if run is not None:  # the client has the results that it sends for this run
+            for own in filter(None, map(self._own_result, self._client_calls.values())):
+                self._thread.add_client_message(own)
         if run is not None and not self._thread.is_known(run.roles):
             yield from self._replace_messages(meta, durable=True)
         elif run is None and isinstance(event, turns.TurnStarted):
@@ -260,6 +264,8 @@ class AgUi(client_run.FollowedRun):
             case turns.CallStarted(call_id=call_id, tool=tool, arguments=arguments):
                 parent = f"{meta.turn_id}.calls.{event.iteration}"
                 text = dumps(arguments)
+                if event.is_for_client:
+                    self._client_calls[call_id] = event
                 self._thread.add_call(parent, call_id, tool, text)
                 started: JsonObject = {"toolCallId": call_id, "toolCallName": tool}
                 yield client_run.draft_with_type(
@@ -270,8 +276,10 @@ class AgUi(client_run.FollowedRun):
                 )
                 yield client_run.draft_with_type("TOOL_CALL_END", {"toolCallId": call_id})
             case turns.CallFinished(call=call) if own := self._own_result(call):
+                self._client_calls.pop(call.call_id, None)
                 self._thread.add_client_message(own)
             case turns.CallFinished(call=call, result=result):
+                self._client_calls.pop(call.call_id, None)
                 self._interrupts.pop(call.call_id, None)
                 result_id = f"{call.call_id}.result"
                 error = "" if result.status == "ok" else result.text
