@@ -1,6 +1,8 @@
 """Builds the site of the documentation, and the archive of it that the wheel contains.
 
     python docs/site/build.py FOLDER            the site, in FOLDER/site
+    python docs/site/build.py FOLDER --builder mkdocs
+                                                the same with Material for MkDocs, as a check of the sources
     python docs/site/build.py FOLDER --package  also `sdk/loopline/cli/pages.zip`, which `loopline docs` serves
 
 The pages are prepared first: links to files that are not pages become text, and the words after the language of a fence, which the
@@ -169,10 +171,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--package", action="store_true")
+    parser.add_argument("--builder", choices=["zensical", "mkdocs"], default="zensical")
     arguments = parser.parse_args()
     folder: Path = arguments.folder
     folder.mkdir(parents=True, exist_ok=True)
-    site = build(folder.resolve())
+    site = build(folder.resolve(), arguments.builder)
     if arguments.package:
         package(site, ARCHIVE)
 
