@@ -220,6 +220,15 @@ async def test_a_key_leads_to_the_last_block_of_its_append(log: TimelineLog) -> 
     assert await log.appended(THERE, "k") is None
 
 
+async def test_keys_lead_to_the_turns_of_their_appends_in_one_read(log: TimelineLog) -> None:
+    assert await log.turns_of(HERE, ["k"]) == {}
+    await log.append(HERE, [prompt("one"), followup("two")], seen=0, key="k")
+    await log.append(HERE, [prompt("three")], seen=2, key="ö'\"")
+    await log.append(THERE, [prompt("there")], seen=0, key="other")
+    assert await log.turns_of(HERE, ["k", "ö'\"", "other", ""]) == {"k": 1, "ö'\"": 2}
+    assert await log.turns_of(HERE, []) == {}
+
+
 async def test_a_key_counts_in_its_conversation_alone(log: TimelineLog) -> None:
     await log.append(HERE, [prompt("here")], seen=0, key="k")
     await log.append(THERE, [prompt("there")], seen=0, key="k")

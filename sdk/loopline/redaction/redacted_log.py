@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from hashlib import sha256
@@ -136,6 +136,12 @@ class ForwardingLog:
     async def appended(self, conversation: timeline.ConversationKey, key: str) -> int | None:
         """Return the seq of the last block of the append with this key, or None if there was none."""
         return await self._log.appended(conversation, key)
+
+    async def turns_of(
+        self, conversation: timeline.ConversationKey, keys: Collection[str]
+    ) -> Mapping[str, int]:
+        """Return the turns of the appends with these keys, by key."""
+        return await self._log.turns_of(conversation, keys)
 
     async def check(self) -> None:
         """Check that the wrapped log can store user input."""

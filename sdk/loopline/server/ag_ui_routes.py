@@ -14,7 +14,7 @@ from pydantic import JsonValue
 from loopline.errors import LooplineError
 from loopline.events import ClientRun, run_dialect
 from loopline.files import Attachment
-from loopline.models import Json, JsonObject
+from loopline.models import Json
 from loopline.server import event_streams
 from loopline.server.access import CallerDep, HostDep, key_of
 from loopline.server.approvals import WaitingQuestion, call_id_of, decline
@@ -86,18 +86,15 @@ async def _client_run(
     served: ServedConversation, body: core.RunAgentInput, turn: int, after: int
 ) -> ClientRun:
     """Return the run of the turn that ends with the first end or question after the seq `after`."""
-    prompts: dict[int, JsonObject] = {}
-    for message in body.messages:
-        if isinstance(message, core.UserMessage):
-            receipt = await served.conversation.interrupts.receipt_of(_key(message))
-            if receipt is not None:
-                prompts[receipt.turn] = message.model_dump(
-                    mode="json", by_alias=True, exclude_none=True
-                )
+    messages = {_key(item): item for item in body.messages if isinstance(item, core.UserMessage)}
+    turns = await served.host.log.turns_of(served.key, messages)
     return ClientRun(
         turn=turn,
         run_id=body.run_id,
-        prompts=prompts,
+        prompts={
+            turn: messages[key].model_dump(mode="json", by_alias=True, exclude_none=True)
+            for key, turn in turns.items()
+        },
         ends_after=after,
         roles={message.id: message.role for message in body.messages},
         results={

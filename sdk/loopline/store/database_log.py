@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
@@ -18,6 +18,7 @@ from msgspec.structs import astuple
 
 from loopline.clock import Clock
 from loopline.errors import StoreError
+from loopline.models import dumps
 from loopline.store import statements
 from loopline.store.blobs import BlobStore
 from loopline.store.database import Connection, execute
@@ -280,6 +281,12 @@ class DatabaseLog(ABC, Generic[CommitsT]):
             return None
         return await self._read(partial(_find_append, conversation=conversation, key=key))
 
+    async def turns_of(
+        self, conversation: ConversationKey, keys: Collection[str]
+    ) -> Mapping[str, int]:
+        """Return the turns of the appends that used the keys, by key."""
+        return await self._read(partial(_find_turns, conversation=conversation, keys=keys))
+
     async def collect(self) -> int:
         """Remove the blobs that no row has referenced for a day; return their number."""
         thread = self._group_commit().thread
@@ -369,6 +376,18 @@ class DatabaseLog(ABC, Generic[CommitsT]):
 async def in_thread(work: Callable[[], T]) -> T:
     """Run `work`, which may block, in a thread and return its result; a cancellation waits for its end."""
     return await finish(asyncio.get_running_loop().run_in_executor(None, work))
+
+
+def _find_turns(
+    connection: Connection, conversation: ConversationKey, keys: Collection[str]
+) -> Mapping[str, int]:
+    """Return the turns of the appends that used the keys, by key."""
+    owner = execute(connection, statements.SELECT_ID, key_parameters(conversation)).fetchone()
+    if owner is None:
+        return {}
+    parameters = {"conversation": owner[0], "keys": dumps([*keys])}
+    rows = execute(connection, statements.SELECT_TURNS, parameters).fetchall()
+    return {str(key): int(turn) for key, turn in rows}
 
 
 def _find_append(connection: Connection, conversation: ConversationKey, key: str) -> int | None:

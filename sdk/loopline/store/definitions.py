@@ -194,7 +194,12 @@ Query = Select[*tuple[Any, ...]]
 
 def _select_listed(name: str) -> Query:
     """Return a query for the numbers in the parameter with that name, a JSON array."""
-    return select(_Number(_JsonValues(bindparam(name)).table_valued("value").c.value))
+    return select(_Number(_listed(name)))
+
+
+def _listed(name: str) -> ColumnElement[Any]:
+    """Return the column of the values in the parameter with that name, a JSON array."""
+    return _JsonValues(bindparam(name)).table_valued("value").c.value
 
 
 SELECT_META = select(meta.c.value).where(meta.c.key == bindparam("key"))
@@ -303,6 +308,18 @@ INSERT_BLOCK = blocks.insert().values(
 INSERT_APPEND = appends.insert()
 SELECT_APPEND = select(appends.c.last_seq).where(
     appends.c.conversation == bindparam("conversation"), appends.c.key == bindparam("key")
+)
+SELECT_TURNS = (
+    select(appends.c.key, blocks.c.turn)
+    .join_from(
+        appends,
+        blocks,
+        and_(blocks.c.conversation == appends.c.conversation, blocks.c.seq == appends.c.last_seq),
+    )
+    .where(
+        appends.c.conversation == bindparam("conversation"),
+        appends.c.key.in_(select(_listed("keys"))),
+    )
 )
 _in_turns = blocks.c.turn.in_(_select_listed("turns"))
 _counted_types = select(blocks.c.turn, blocks.c.type, func.count()).group_by(

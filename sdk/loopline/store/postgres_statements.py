@@ -56,6 +56,10 @@ COLLATE "C", %(version)s::BIGINT, %(body)s::VARCHAR COLLATE "C", nullif(%(blob)s
 %(key)s::VARCHAR COLLATE "C", %(last_seq)s::BIGINT)""",
     statements.SELECT_APPEND: """SELECT appends.last_seq FROM appends WHERE appends.conversation = %(conversation)s::BIGINT
 AND appends.key = %(key)s::VARCHAR COLLATE "C\"""",
+    statements.SELECT_TURNS: """SELECT appends.key, blocks.turn FROM appends JOIN blocks ON blocks.conversation =
+appends.conversation AND blocks.seq = appends.last_seq WHERE appends.conversation =
+%(conversation)s::BIGINT AND appends.key IN (SELECT anon_1.value FROM
+json_array_elements_text(%(keys)s::json) AS anon_1)""",
     statements.COUNT_TYPES: """SELECT blocks.turn, blocks.type, count(*) AS count_1 FROM blocks WHERE blocks.conversation
 = %(conversation)s::BIGINT AND blocks.turn IN (SELECT CAST(anon_1.value AS BIGINT) FROM
 json_array_elements_text(%(turns)s::json) AS anon_1) GROUP BY blocks.turn, blocks.type""",

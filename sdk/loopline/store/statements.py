@@ -44,6 +44,9 @@ INSERT_APPEND = """INSERT INTO appends (conversation, "key", last_seq) VALUES (:
 :last_seq)"""
 SELECT_APPEND = """SELECT appends.last_seq FROM appends WHERE appends.conversation = :conversation AND
 appends."key" = :key"""
+SELECT_TURNS = """SELECT appends."key", blocks.turn FROM appends JOIN blocks ON blocks.conversation =
+appends.conversation AND blocks.seq = appends.last_seq WHERE appends.conversation =
+:conversation AND appends."key" IN (SELECT anon_1.value FROM json_each(:keys) AS anon_1)"""
 COUNT_TYPES = """SELECT blocks.turn, blocks.type, count(*) AS count_1 FROM blocks WHERE blocks.conversation
 = :conversation AND blocks.turn IN (SELECT anon_1.value FROM json_each(:turns) AS anon_1)
 GROUP BY blocks.turn, blocks.type"""

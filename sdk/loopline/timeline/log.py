@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
@@ -243,6 +243,12 @@ class TimelineLog(Protocol):
 
     async def appended(self, conversation: ConversationKey, key: str) -> int | None:
         """Return the seq of the last block of the append that used the key, None if none did."""
+        ...
+
+    async def turns_of(
+        self, conversation: ConversationKey, keys: Collection[str]
+    ) -> Mapping[str, int]:
+        """Return the turns of the appends that used the keys, by key, in one read; keys of no append are left out."""
         ...
 
     async def check(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -329,6 +329,15 @@ class MemoryLog:
         """Return the seq of the last block of the append that used the key, or None."""
         stored = self._conversations.get(conversation)
         return stored.keys.get(key) if stored is not None and key else None
+
+    async def turns_of(
+        self, conversation: ConversationKey, keys: Collection[str]
+    ) -> Mapping[str, int]:
+        """Return the turns of the appends that used the keys, by key."""
+        stored = self._conversations.get(conversation)
+        if stored is None:
+            return {}
+        return {key: stored.blocks[stored.keys[key] - 1].turn for key in keys if key in stored.keys}
 
     async def forgotten(self, conversation: ConversationKey) -> datetime | None:
         """Return when the conversation was forgotten, or None."""
