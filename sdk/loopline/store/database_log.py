@@ -257,6 +257,10 @@ class DatabaseLog(ABC, Generic[CommitsT]):
         forget = partial(group.writer.forget, conversation=conversation, cascade=cascade)
         await group.run(forget, then=self._remove_traces)
 
+    def _purge(self, connection: Connection, blobs: BlobStore) -> None:
+        """Remove the blobs of forgotten conversations that no row references, in a transaction."""
+        purge(connection, blobs)
+
     @abstractmethod
     def _remove_traces(self) -> None:
         """Remove the remains of forgotten conversations; only inside a job of the thread."""
@@ -293,7 +297,7 @@ class DatabaseLog(ABC, Generic[CommitsT]):
         blobs = self._blobs
         if blobs is None:
             return 0
-        await thread.run(partial(purge, blobs=blobs))
+        await thread.run(partial(self._purge, blobs=blobs))
         older_than = self._clock.now() - ORPHANS_STAY
         referenced = partial(self._threads.read_here, find_referenced_blobs)
         return await in_thread(partial(blobs.collect, referenced, older_than))

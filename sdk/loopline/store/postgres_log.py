@@ -17,7 +17,6 @@ from loopline.store.postgres import PostgresReaders, PostgresServer
 from loopline.store.postgres_leases import PostgresLeases, PostgresSession
 from loopline.store.postgres_schema import open_schema
 from loopline.store.postgres_writer import PostgresCommit, PostgresThread, PostgresWriter
-from loopline.store.store_writer import purge
 from loopline.tasks import finish
 from loopline.timeline import ConversationKey, Sender
 from loopline.timeline.log import DEFAULT_LIMITS, ConversationLimits
@@ -127,7 +126,11 @@ class PostgresLog(DatabaseLog[PostgresCommit]):
 
     def _remove_traces(self) -> None:
         if self._blobs is not None:
-            self._group_commit().thread.transact(partial(purge, blobs=self._blobs))
+            self._group_commit().thread.transact(partial(self._purge, blobs=self._blobs))
+
+    def _purge(self, connection: Connection, blobs: BlobStore) -> None:
+        self._group_commit().writer.lock_blobs(connection)
+        super()._purge(connection, blobs)
 
     async def check(self) -> None:
         """Check that the server can be reached and accepts writes."""

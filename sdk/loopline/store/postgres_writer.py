@@ -87,6 +87,10 @@ _SELECT_LEASE = (
     f"SELECT {_NOW}, generation, boot, ends FROM (SELECT 1) AS one "
     "LEFT JOIN leases ON conversation = %(row)s::bigint"
 )
+# Harnesses and processes have numbers from 1; the others are locks of the store.
+_LOCK_META = "SELECT pg_advisory_xact_lock(%(space)s::int4, 0)"
+_LOCK_BLOBS = "SELECT pg_advisory_xact_lock(%(space)s::int4, -1)"
+_SHARE_BLOBS = "SELECT pg_advisory_xact_lock_shared(%(space)s::int4, -1)"
 _RENEW = (
     "WITH valid AS (SELECT id, conversations.term FROM conversations "
     "JOIN unnest(%(rows)s::bigint[], %(terms)s::bigint[]) AS held(row, term) "
@@ -234,10 +238,20 @@ class PostgresWriter(StoreWriter):
         self._lock_meta(connection)
         return super().starts_collection(connection)
 
+    def append(self, connection: Connection, request: AppendRequest) -> list[Block]:
+        """Append the entries, and return every block after `seen`; only for a write inside `write_unlocked`."""
+        if request.large:
+            # Until the commit, no process removes the blobs of forgotten conversations.
+            execute(connection, _SHARE_BLOBS, {"space": self._space})
+        return super().append(connection, request)
+
+    def lock_blobs(self, connection: Connection) -> None:
+        """Wait until no transaction stores a reference to a blob, and let none begin."""
+        execute(connection, _LOCK_BLOBS, {"space": self._space}).fetchall()
+
     def _lock_meta(self, connection: Connection) -> None:
         """Wait until no other transaction changes the values about the store."""
-        keys = {"space": self._space}
-        execute(connection, "SELECT pg_advisory_xact_lock(%(space)s::int4, 0)", keys).fetchall()
+        execute(connection, _LOCK_META, {"space": self._space}).fetchall()
 
     def is_stored(self, connection: Connection, row: BlockRow) -> bool:
         """Return whether the store has that row of a block with its digest."""
