@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from loopline import BaseWorkflow, Bundle, Hold, ReactStateV2, RoundHook, TurnPayload, TurnResult
+from loopline import BaseWorkflow, Bundle, TurnPayload, TurnResult
+from loopline.hooks import Hold, ReactStateV2, RoundHook
 
 REPORT = "outputs/report.md"
 

@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 from typing import TypedDict
 
-from loopline import GuardedCall, ToolContext, ToolError, tool
+from loopline import ToolContext, ToolError, tool
+from loopline.guards import GuardedCall
 from loopline.models import JsonObject
 
 ORDERS = Path("orders.json")

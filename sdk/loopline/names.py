@@ -7,8 +7,9 @@ import inspect
 import reprlib
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from dis import opmap
 from functools import wraps
 from types import FrameType, FunctionType
 from typing import Any, Never, TypeVar
@@ -20,6 +21,92 @@ ALIKE = 0.6
 
 _NOT_AUTHORS = {"loopline", *sys.stdlib_module_names}
 """The packages whose frames are between the code of an author and the code that it calls."""
+
+MODULES: Mapping[str, Sequence[str]] = {
+    "errors": (
+        "AttachmentError",
+        "CassetteError",
+        "ConflictError",
+        "KnowledgeError",
+        "LeaseLost",
+        "ModelAccessError",
+        "ModelError",
+        "ModelOverflow",
+        "ModelOverloaded",
+        "ModelRateLimited",
+        "ModelReplyTooLarge",
+        "ModelRequestError",
+        "ModelStreamBroken",
+        "ModelTimedOut",
+        "ModelUnavailable",
+        "ModelUnreachable",
+        "PropertyError",
+        "RefError",
+        "StepFailed",
+        "StepInterrupted",
+        "StoreBusy",
+        "StoreError",
+        "StoreFailed",
+        "StoreFull",
+        "StoreVersion",
+        "WrongBundle",
+    ),
+    "guards": (
+        "Allow",
+        "Ask",
+        "Deny",
+        "Guard",
+        "GuardedCall",
+        "Guards",
+        "Verdict",
+        "ApprovalLimits",
+        "allow_only",
+        "ask_before",
+        "block_repeated_failures",
+        "rate_limit",
+        "read_only",
+    ),
+    "hooks": (
+        "Hold",
+        "Middleware",
+        "ReactStateV2",
+        "Reminder",
+        "RoundHook",
+        "Stop",
+    ),
+    "models": (
+        "Model",
+        "ModelRegistry",
+        "StructuredCallError",
+        "StructuredCallResult",
+        "Usage",
+        "structured_llm_call",
+    ),
+    "events": (
+        "AgentEvent",
+        "Delta",
+        "Event",
+        "PartialOutput",
+    ),
+    "timeline": (
+        "Block",
+        "ConversationLimits",
+        "ConversationSummary",
+        "PendingCall",
+        "PlanSnapshot",
+    ),
+    "conversations": (
+        "Conversation",
+        "InterruptQueue",
+        "Receipt",
+    ),
+    "files": ("AttachmentCaps",),
+    "reader": ("Reading",),
+    "bundle": ("ChatCommunicator",),
+}
+"""The modules of the package with public names, and these names."""
+
+_IMPORT_FROM = opmap["IMPORT_FROM"]
 
 T = TypeVar("T")
 
@@ -34,6 +121,27 @@ def nearest_hint(name: str, names: Iterable[str]) -> str:
     """Return the hint for an error about an unknown name: `nearest is 'tea.order'`, or `there are none`."""
     near = nearest_name(name, names)
     return f"nearest is {near!r}" if near else "there are none"
+
+
+def unknown_name(name: str, names: Iterable[str]) -> Exception:
+    """Return the error about a name that the package does not have: the module that has it, or the nearest name.
+
+    The error is an ImportError if the author's code is a `from loopline import …`, which would replace the text of another one.
+    """
+    by_name = {own: module for module, owned in MODULES.items() for own in owned}
+    near = name if name in by_name else nearest_name(name, [*names, *by_name], ALIKE)
+    if name.startswith("_"):
+        hint = ""
+    elif near == name:
+        hint = f": write from loopline.{by_name[name]} import {name}"
+    elif near in by_name:
+        hint = f": nearest is {near!r} of loopline.{by_name[near]}"
+    else:
+        hint = f": {nearest_hint(name, names)}"
+    frame = _caller()
+    if hint and frame is not None and frame.f_code.co_code[frame.f_lasti] == _IMPORT_FROM:
+        return ImportError(f"cannot import name {name!r} from 'loopline'{hint}")
+    return AttributeError(f"module 'loopline' has no attribute {name!r}{hint}")
 
 
 def caller_module() -> str:

@@ -6,20 +6,13 @@ from typing import cast
 
 import pytest
 
-from loopline import (
-    BaseWorkflow,
-    Block,
-    Bundle,
-    ChatCommunicator,
-    Delta,
-    Harness,
-    ToolContext,
-    tool,
-)
-from loopline.events import Event, Record
+from loopline import BaseWorkflow, Bundle, Harness, ToolContext, tool
+from loopline.bundle import ChatCommunicator
+from loopline.events import Delta, Event, Record
 from loopline.models import Json, JsonObject
 from loopline.react import TurnPayload
 from loopline.testing import Call, Say, ScriptedModel
+from loopline.timeline import Block
 from tests.dialects.decoded_stream import heard as told
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import loopline
-from loopline import BundleError, Harness, ReactStateV2
+from loopline import BundleError, Harness
 from loopline.bundle import load, load_tools
+from loopline.hooks import ReactStateV2
 from loopline.testing import ScriptedModel
 from tests.support.warm_programs import warm_program
 
@@ -77,7 +78,7 @@ def test_tools_of_one_name_are_refused_with_their_lines(tmp_path: Path) -> None:
 
 def test_an_unknown_name_of_loopline_is_refused_with_the_nearest(tmp_path: Path) -> None:
     unknown = "Bundel"
-    with pytest.raises(AttributeError, match="no attribute 'Bundel', nearest is 'Bundle'"):
+    with pytest.raises(AttributeError, match="no attribute 'Bundel': nearest is 'Bundle'"):
         getattr(loopline, unknown)
     file = tmp_path / "tea.py"
     file.write_text("from loopline import Bundel\n")

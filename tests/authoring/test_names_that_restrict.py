@@ -25,7 +25,8 @@ from loopline.timeline import TurnResult
 from tests.authoring.bundle_files import line_of, write
 
 TEA = '''
-from loopline import Agent, BaseWorkflow, Bundle, allow_only, ask_before, tool
+from loopline import Agent, BaseWorkflow, Bundle, tool
+from loopline.guards import allow_only, ask_before
 from loopline.react.guards import Guards, rate_limit
 from loopline.react.extensions import cycle_warning
 

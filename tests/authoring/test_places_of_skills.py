@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from loopline import Bundle, Harness, PropertyError
+from loopline import Bundle, Harness
+from loopline.errors import PropertyError
 from loopline.testing import Call, Say, ScriptedModel
 from tests.authoring.bundle_files import write
 from tests.doors.command import Loopline

@@ -8,8 +8,8 @@ from typing import cast
 
 import pytest
 
-from loopline import PropertyError
 from loopline.bundle import Properties, Setting, TypedValue, merged, parse_setting
+from loopline.errors import PropertyError
 from loopline.models import Json
 from tests.authoring.bundle_files import write
 

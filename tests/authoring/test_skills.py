@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from loopline import BundleError, RefError
+from loopline import BundleError
+from loopline.errors import RefError
 from loopline.models import YamlError, read_yaml
 from loopline.refs import SkillRef, parse
 from loopline.skills import REACT, Skills, SkillSelection, skill_selections

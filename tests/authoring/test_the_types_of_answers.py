@@ -5,16 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, assert_type
 
-from loopline import (
-    BaseWorkflow,
-    Bundle,
-    Conversation,
-    Harness,
-    PartialOutput,
-    TurnPayload,
-    TurnResult,
-    run_sync,
-)
+from loopline import BaseWorkflow, Bundle, Harness, TurnPayload, TurnResult, run_sync
+from loopline.conversations import Conversation
+from loopline.events import PartialOutput
 from loopline.testing import Say, ScriptedModel
 
 

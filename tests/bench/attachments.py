@@ -14,8 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from loopline import Attachment, AttachmentCaps, AttachmentError
-from loopline.files import read_attachments
+from loopline import Attachment
+from loopline.errors import AttachmentError
+from loopline.files import AttachmentCaps, read_attachments
 from loopline.files.formats import MEMORY_BYTES
 from tests.support.attachment_corpus import Sample, corpus
 

@@ -18,16 +18,8 @@ from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from loopline import (
-    Attachment,
-    AttachmentError,
-    BaseWorkflow,
-    Bundle,
-    Harness,
-    TurnPayload,
-    TurnResult,
-    tool,
-)
+from loopline import Attachment, BaseWorkflow, Bundle, Harness, TurnPayload, TurnResult, tool
+from loopline.errors import AttachmentError
 from loopline.models import Json
 from loopline.testing import Call, Say, ScriptedModel
 from tests.mcp.served import Served, plain

@@ -15,7 +15,8 @@ from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from loopline import Store, StoreError
+from loopline import Store
+from loopline.errors import StoreError
 from loopline.timeline import ConversationKey
 from loopline.timeline.chain import Audit, Head
 from tests.bench.rounds import Row, tell

@@ -41,7 +41,8 @@ CONVERSATIONS = 5
 ROOT = Path(__file__).resolve().parents[2]
 BUNDLE = """
 from pathlib import Path
-from loopline import BaseWorkflow, Bundle, ask_before, tool
+from loopline import BaseWorkflow, Bundle, tool
+from loopline.guards import ask_before
 
 LEDGER = Path(__file__).with_name("ledger")
 

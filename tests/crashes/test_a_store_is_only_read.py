@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from loopline import Store, StoreError
+from loopline import Store
+from loopline.errors import StoreError
 from loopline.store import SqlLog
 from loopline.store.blobs import FileBlobs
 from loopline.store.sqlite import Connection

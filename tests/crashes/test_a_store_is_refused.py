@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from loopline import BaseWorkflow, Bundle, ConversationLimits, Harness, Store
+from loopline import BaseWorkflow, Bundle, Harness, Store
 from loopline.errors import LooplineError, StoreError, StoreVersion
 from loopline.store import SqlLog
 from loopline.testing import ScriptedModel
-from loopline.timeline import MemoryLog
+from loopline.timeline import ConversationLimits, MemoryLog
 from loopline.timeline.chain import Link
 from tests.crashes.processes import HERE, prompt, url
 

@@ -14,7 +14,8 @@ from typing import cast
 
 import pytest
 
-from loopline import Store, StoreError
+from loopline import Store
+from loopline.errors import StoreError
 from loopline.models import JsonObject
 from loopline.reader import (
     DocumentError,

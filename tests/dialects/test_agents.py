@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from loopline import AgentEvent
-from loopline.events import DIALECTS, Record
+from loopline.events import DIALECTS, AgentEvent, Record
 from tests.dialects.decoded_stream import GOLDEN
 
 

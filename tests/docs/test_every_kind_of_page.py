@@ -10,6 +10,7 @@ import pytest
 
 import loopline
 import loopline.testing
+from loopline.names import MODULES
 from tests.bench.peers.programs import LIBRARIES, programs
 from tests.docs.pages import README, ROOT, code_words, fences, links, shown
 
@@ -37,6 +38,7 @@ def is_in_example(name: str, page: Path) -> bool:
 def test_every_public_name_has_one_entry_in_the_reference() -> None:
     described = [name for page in REFERENCE for name in entries(page)]
     public = {f"loopline.{name}" for name in loopline.__all__ if name != "__version__"}
+    public |= {f"loopline.{module}.{name}" for module, names in MODULES.items() for name in names}
     public |= {f"loopline.testing.{name}" for name in loopline.testing.__all__}
     assert public - set(described) == set()
     assert len(described) == len(set(described))
@@ -44,7 +46,9 @@ def test_every_public_name_has_one_entry_in_the_reference() -> None:
 
 @pytest.mark.parametrize("page", REFERENCE, ids=shown)
 def test_every_public_name_has_an_example_on_its_page(page: Path) -> None:
-    names = [name.rpartition(".")[2] for name in entries(page) if name.count(".") == 1]
+    public = {*loopline.__all__, *(name for names in MODULES.values() for name in names)}
+    names = [name.rpartition(".")[2] for name in entries(page)]
+    names = [name for name in names if name in public]
     assert [name for name in names if not is_in_example(name, page)] == []
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 
+from loopline.names import MODULES
 from loopline.timeline import body_types
 from tests.docs.pages import ROOT, code_words, pages
 from tests.house.tree import python_files, tree
@@ -26,7 +27,8 @@ def undocumented(names: Iterable[str], before: str = "", after: str = "") -> lis
 
 def public_names() -> list[str]:
     names: list[str] = import_module("loopline").__all__
-    return [name for name in names if not name.startswith("__")]
+    own = [name for name in names if not name.startswith("__")]
+    return [*own, *(name for owned in MODULES.values() for name in owned)]
 
 
 def commands() -> list[str]:

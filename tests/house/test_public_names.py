@@ -9,11 +9,15 @@ from importlib import import_module
 import pytest
 
 import loopline
-from loopline import BaseWorkflow, Bundle, Conversation, Harness, errors
+from loopline import BaseWorkflow, Bundle, Harness, errors
+from loopline.conversations import Conversation
+from loopline.hooks import ReactStateV2
+from loopline.names import MODULES
 from loopline.testing import ScriptedModel
 from tests.docs.pages import ROOT, code_words
 from tests.house.tree import SDK, tree
 
+MOST_NAMES = 25
 SEED_NAMES = [
     *("BaseWorkflow", "ReactStateV2", "PlanSnapshot", "InterruptQueue", "structured_llm_call"),
     *("StructuredCallResult", "ModelRegistry", "AgentEvent"),
@@ -42,16 +46,26 @@ def test_type_checkers_see_the_names_that_there_are() -> None:
 
 def test_every_error_is_a_public_name() -> None:
     raised = inspect.getmembers(errors, inspect.isclass)
-    assert {name for name, _ in raised} <= set(loopline.__all__)
+    assert {name for name, _ in raised} <= {*loopline.__all__, *MODULES["errors"]}
+
+
+def test_the_package_has_few_names_and_its_modules_the_others() -> None:
+    assert len(loopline.__all__) <= MOST_NAMES
+    for module, names in MODULES.items():
+        own = import_module(f"loopline.{module}")
+        assert [name for name in names if not hasattr(own, name)] == []
+        assert set(names) & set(loopline.__all__) == set()
 
 
 @pytest.mark.parametrize("name", SEED_NAMES)
 def test_a_name_of_the_seeds_is_a_public_name(name: str) -> None:
-    assert getattr(loopline, name).__name__ == name
+    places = ["loopline", *(f"loopline.{module}" for module in MODULES if name in MODULES[module])]
+    values = (getattr(import_module(place), name, None) for place in places)
+    assert name in {getattr(value, "__name__", "") for value in values}
 
 
 def test_the_state_of_the_loop_is_where_the_seed_has_it() -> None:
-    assert import_module("loopline.react.runtime").ReactStateV2 is loopline.ReactStateV2
+    assert import_module("loopline.react.runtime").ReactStateV2 is ReactStateV2
 
 
 async def test_a_harness_gives_a_conversation() -> None:
@@ -63,3 +77,5 @@ async def test_a_harness_gives_a_conversation() -> None:
 def test_the_page_of_names_has_every_public_name() -> None:
     words = set(code_words(ROOT / "docs" / "names.md"))
     assert set(loopline.__all__) - words == {"__version__"}
+    for module, names in MODULES.items():
+        assert {f"loopline.{module}", *names} - words == set()

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from loopline import BaseWorkflow, Bundle, Harness, KnowledgeError, Store
-from loopline.errors import RefError
+from loopline import BaseWorkflow, Bundle, Harness, Store
+from loopline.errors import KnowledgeError, RefError
 from loopline.harness import find_stale_answers
 from loopline.knowledge import (
     KnowledgeConfig,

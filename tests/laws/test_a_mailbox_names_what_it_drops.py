@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from loopline import Block, LooplineError
+from loopline import LooplineError
 from loopline.events import HELD_EVENTS, Delta, Event, Mailbox, event_size
-from loopline.timeline import Exit, Notes
+from loopline.timeline import Block, Exit, Notes
 
 CHANNELS: tuple[str, ...] = ("answer", "notes")
 ENOUGH = 7

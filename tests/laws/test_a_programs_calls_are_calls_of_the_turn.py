@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from loopline import BaseWorkflow, Bundle, Delta, Harness, ToolContext, tool
+from loopline import BaseWorkflow, Bundle, Harness, ToolContext, tool
 from loopline.conversations import Conversation
 from loopline.errors import LooplineError
-from loopline.events import Event
+from loopline.events import Delta, Event
 from loopline.models import Json
 from loopline.react.guards import ask_before, block_repeated_failures, rate_limit
 from loopline.testing import Call, FakeClock, ScriptedModel

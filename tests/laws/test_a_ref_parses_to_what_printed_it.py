@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loopline import RefError
+from loopline.errors import RefError
 from loopline.refs import (
     ArtifactRef,
     BlockRef,

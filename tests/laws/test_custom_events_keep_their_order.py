@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loopline import Block, Bundle, Delta, Harness, LooplineError, ToolContext, ToolError, tool
-from loopline.events import Event
+from loopline import Bundle, Harness, LooplineError, ToolContext, ToolError, tool
+from loopline.events import Delta, Event
 from loopline.models import Json
 from loopline.testing import Call, Say, ScriptedModel
-from loopline.timeline import CustomEvent, Exit, ToolCalled, ToolResult
+from loopline.timeline import Block, CustomEvent, Exit, ToolCalled, ToolResult
 from tests.support.examples import examples
 
 Acts = list[str]

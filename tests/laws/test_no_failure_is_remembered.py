@@ -12,7 +12,8 @@ from socketserver import ThreadingUnixStreamServer
 
 import pytest
 
-from loopline import AttachmentError, LooplineError, StoreBusy
+from loopline import LooplineError
+from loopline.errors import AttachmentError, StoreBusy
 from loopline.files.clamd import ClamdScanner
 from loopline.knowledge import KnowledgeSpace, MemoryIndexes, MemoryRepository
 from loopline.knowledge.space import RETRY_SECONDS

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from loopline import Attachment, AttachmentCaps, AttachmentError, BaseWorkflow, Bundle, Harness
-from loopline.errors import ModelStreamBroken
+from loopline import Attachment, BaseWorkflow, Bundle, Harness
+from loopline.errors import AttachmentError, ModelStreamBroken
+from loopline.files import AttachmentCaps
 from loopline.models import BrokenJson, Json, parse_object
 from loopline.prompt import truncation
 from loopline.providers.failures import Credentials, parse_chunk

@@ -11,7 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from loopline import Bundle, Delta, Harness, PartialOutput, models
+from loopline import Bundle, Harness, models
+from loopline.events import Delta, PartialOutput
 from loopline.models.output import JsonText
 from loopline.prompt import protocol
 from loopline.react import ANSWER_TOOL, result

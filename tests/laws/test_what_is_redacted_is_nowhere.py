@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from loopline import Attachment, AttachmentError, Bundle, Harness, ToolContext, models, tool
+from loopline import Attachment, Bundle, Harness, ToolContext, models, tool
 from loopline import timeline as tl
-from loopline.errors import ConflictError, PropertyError
+from loopline.errors import AttachmentError, ConflictError, PropertyError
 from loopline.events import Delta, Event
 from loopline.redaction.detectors import KINDS, LibraryRedactor
 from loopline.redaction.redacted_log import RedactedLog, redact_body

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from loopline import Bundle, Conversation, Harness
+from loopline import Bundle, Harness
+from loopline.conversations import Conversation
 from loopline.events import Delta
 from loopline.models import Json, ToolCall
 from loopline.testing import Say, ScriptedModel

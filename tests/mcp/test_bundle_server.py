@@ -39,7 +39,8 @@ from tests.support.warm_programs import warm_program
 BUNDLE = '''
     import asyncio
 
-    from loopline import BaseWorkflow, Bundle, Output, OutputFile, ToolContext, ask_before, tool
+    from loopline import BaseWorkflow, Bundle, Output, OutputFile, ToolContext, tool
+    from loopline.guards import ask_before
     from loopline.react import Allow, Deny
 
     @tool(effect="read")

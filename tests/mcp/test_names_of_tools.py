@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from loopline import Agent, BaseWorkflow, Bundle, BundleError, Harness, ask_before
+from loopline import Agent, BaseWorkflow, Bundle, BundleError, Harness
 from loopline.bundle import Setting
+from loopline.guards import ask_before
 from loopline.models import Json
 from loopline.react import Guard
 from loopline.testing import Call, FakeClock, ScriptedModel

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from loopline import Bundle, Harness, KnowledgeError
+from loopline import Bundle, Harness
+from loopline.errors import KnowledgeError
 from loopline.memory import ConversationMemory, MemoryTurnIndex, Owner, TurnHit
 from loopline.memory.conversation_memory import MAX_AWAITED_TEXTS
 from loopline.search import EmbeddingError, SharedEmbedder, Vector, VectorState, WordEmbedder

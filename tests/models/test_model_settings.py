@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from loopline import LooplineError, ModelRequestError, ModelSettings
+from loopline import LooplineError, ModelSettings
+from loopline.errors import ModelRequestError
 from loopline.models import (
     ATTACHMENTS,
     FAMILIES,

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from loopline import Harness, StoreError
+from loopline import Harness
+from loopline.errors import StoreError
 from loopline.harness.store import Store
 from loopline.testing import Call, ScriptedModel
 from tests.support.playground import bundle as playground

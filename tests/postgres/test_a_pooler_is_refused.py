@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from loopline import StoreError
+from loopline.errors import StoreError
 from loopline.store.postgres_log import PostgresLog
 from loopline.timeline import NEW_TURN, ConversationKey, Entry, UserPrompt
 from tests.doors.command import wait_for

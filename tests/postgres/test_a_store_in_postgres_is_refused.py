@@ -5,8 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from loopline import StoreError
-from loopline.errors import StoreVersion
+from loopline.errors import StoreError, StoreVersion
 from loopline.harness import parse_store_url
 from loopline.store.postgres_log import PostgresLog
 from loopline.timeline import NEW_TURN, ConversationKey, Entry, UserPrompt

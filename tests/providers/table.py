@@ -63,7 +63,8 @@ How a turn behaves when the model server fails. A reply that breaks off costs on
 shown of it:
 
 ```python
-from loopline import BaseWorkflow, Bundle, Delta, Harness
+from loopline import BaseWorkflow, Bundle, Harness
+from loopline.events import Delta
 from loopline.errors import ModelStreamBroken
 from loopline.testing import Fail, FakeClock, ScriptedModel
 

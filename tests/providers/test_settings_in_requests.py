@@ -9,7 +9,8 @@ import pytest
 from msgspec import structs
 
 import loopline
-from loopline import Harness, ModelRequestError, ModelSettings, ModelTimedOut
+from loopline import Harness, ModelSettings
+from loopline.errors import ModelRequestError, ModelTimedOut
 from loopline.models import Options, Prompt, find_model_facts
 from tests.bridge.bridged_model import Listener, bridged_at
 from tests.providers.flat_request import KEY, wired

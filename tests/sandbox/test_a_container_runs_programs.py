@@ -12,7 +12,8 @@ from typing import Protocol, cast
 
 import pytest
 
-from loopline import Bundle, Harness, PropertyError
+from loopline import Bundle, Harness
+from loopline.errors import PropertyError
 from loopline.models import Json, JsonObject
 from loopline.sandbox import ProgramEnd, Session
 from loopline.sandbox.docker import DockerSandbox

@@ -17,7 +17,8 @@ from textwrap import dedent
 
 import pytest
 
-from loopline import Bundle, Harness, PropertyError
+from loopline import Bundle, Harness
+from loopline.errors import PropertyError
 from loopline.models import Json, JsonObject
 from loopline.sandbox import ExecutionLimits, ServedCall, Session, parse_contract
 from loopline.sandbox.aws import Aws, AwsError, Bucket

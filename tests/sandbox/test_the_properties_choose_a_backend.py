@@ -13,8 +13,9 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from loopline import Bundle, Harness, LooplineError, PropertyError
+from loopline import Bundle, Harness, LooplineError
 from loopline.bundle import Properties
+from loopline.errors import PropertyError
 from loopline.harness import execution_features, features_for
 from loopline.models import Json, JsonObject
 from loopline.sandbox import Execution, ServedCall, Session

@@ -9,9 +9,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from loopline import Bundle, Delta, Harness, tool
+from loopline import Bundle, Harness, tool
 from loopline.conversations import QUEUE_CHANNEL, Conversation
 from loopline.conversations.subscriptions import BUSY_SECONDS
+from loopline.events import Delta
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 
 

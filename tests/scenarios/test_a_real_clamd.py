@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from loopline import Attachment, AttachmentError, Bundle, Harness
+from loopline import Attachment, Bundle, Harness
+from loopline.errors import AttachmentError
 from loopline.files.clamd import ClamdScanner
 from loopline.testing import Say, ScriptedModel
 from tests.scenarios.test_virus_scanner import EICAR

@@ -10,11 +10,12 @@ import pytest
 from pydantic_ai.models.test import TestModel
 
 import loopline
-from loopline import BaseWorkflow, Block, Bundle, Harness, TurnPayload, TurnResult
+from loopline import BaseWorkflow, Bundle, Harness, TurnPayload, TurnResult
 from loopline.errors import CassetteError, ModelError
 from loopline.harness.model_choice import Cassette, Models
 from loopline.models import ModelRegistry
 from loopline.testing import FakeClock, ScriptedModel
+from loopline.timeline import Block
 from tests.support.peers import openai_replies as oai
 from tests.support.peers.behaviors import Behaviour, Cut, Status
 from tests.support.peers.call_replies import Call

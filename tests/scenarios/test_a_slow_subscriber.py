@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 
-from loopline import Block, Bundle, Harness, Output, OutputFile, tool
+from loopline import Bundle, Harness, Output, OutputFile, tool
 from loopline.conversations import Conversation
 from loopline.events import HELD_EVENTS, LARGEST_HELD_SIZE, Delta, Event, event_size
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry
-from loopline.timeline import ConversationKey, Exit, MemoryLog
+from loopline.timeline import Block, ConversationKey, Exit, MemoryLog
 from tests.support.playground import bundle as playground
 from tests.support.scripted_conversation import talking
 

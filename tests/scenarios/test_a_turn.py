@@ -8,16 +8,9 @@ from typing import TypeVar
 
 import pytest
 
-from loopline import (
-    AttachmentError,
-    BaseWorkflow,
-    Bundle,
-    BundleError,
-    LooplineError,
-    TurnPayload,
-    TurnResult,
-)
+from loopline import BaseWorkflow, Bundle, BundleError, LooplineError, TurnPayload, TurnResult
 from loopline.conversations import Conversation
+from loopline.errors import AttachmentError
 from loopline.models import ToolMessage, UserMessage
 from loopline.testing import Call, Fail, Raw, Refuse, Say, ScriptedModel, ScriptError
 from loopline.testing.scripted import Entry

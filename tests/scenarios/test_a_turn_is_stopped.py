@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from loopline import Bundle, Delta, Harness, tool
+from loopline import Bundle, Harness, tool
 from loopline.errors import LooplineError
-from loopline.events import Event
+from loopline.events import Delta, Event
 from loopline.testing import Call, FakeClock, ScriptedModel
 from loopline.timeline import (
     NEW_TURN,

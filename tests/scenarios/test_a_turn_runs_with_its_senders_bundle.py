@@ -11,10 +11,11 @@ from typing import Literal
 
 import pytest
 
-from loopline import BaseWorkflow, Bundle, Harness, ask_before, tool
+from loopline import BaseWorkflow, Bundle, Harness, tool
 from loopline.bundle.load import load
 from loopline.conversations import Conversation, HandedOver, Receipt
 from loopline.errors import WrongBundle
+from loopline.guards import ask_before
 from loopline.store import SqlLog
 from loopline.testing import Call, FakeClock, ScriptedModel
 from loopline.testing.scripted import Entry

@@ -9,10 +9,11 @@ from dataclasses import replace
 
 import msgspec
 
-from loopline import Agent, Bundle, Delta, Harness, ToolContext, tool
+from loopline import Agent, Bundle, Harness, ToolContext, tool
 from loopline.conversations import Conversation
 from loopline.crew import GraphOptions
 from loopline.crew.agents import FilesMode
+from loopline.events import Delta
 from loopline.testing import Call, FakeClock
 from loopline.timeline import FileAdded, FileRemoved, RunChild, ToolResult
 from tests.support.child_runs import Line

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from loopline import Harness, Store, StoreError
+from loopline import Harness, Store
+from loopline.errors import StoreError
 from loopline.files import Attachment
 from loopline.models import JsonObject
 from loopline.testing import FakeClock

@@ -9,10 +9,11 @@ from typing import Any, cast
 
 import pytest
 
-from loopline import Agent, BaseWorkflow, Bundle, Harness, ask_before, tool
+from loopline import Agent, BaseWorkflow, Bundle, Harness, tool
 from loopline.clock import Clock
 from loopline.conversations import Conversation
 from loopline.errors import BundleError, LooplineError, StoreError
+from loopline.guards import ask_before
 from loopline.models import Json, JsonObject
 from loopline.react import ApprovalLimits, GuardedCall
 from loopline.testing import Call, FakeClock, Say, ScriptedModel

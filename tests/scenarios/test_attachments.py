@@ -13,17 +13,9 @@ from typing import Any
 
 import pytest
 
-from loopline import (
-    Attachment,
-    AttachmentCaps,
-    AttachmentError,
-    BaseWorkflow,
-    Bundle,
-    Harness,
-    TurnPayload,
-    TurnResult,
-)
-from loopline.files import read_attachments
+from loopline import Attachment, BaseWorkflow, Bundle, Harness, TurnPayload, TurnResult
+from loopline.errors import AttachmentError
+from loopline.files import AttachmentCaps, read_attachments
 from loopline.models import ATTACHMENTS, Attached, AttachmentSupport, Json, Prompt, UserMessage
 from loopline.prompt import attached_files
 from loopline.reader import DocumentError, read_document

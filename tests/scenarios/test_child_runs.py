@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from loopline import Delta, Harness, LooplineError, Store
+from loopline import Harness, LooplineError, Store
 from loopline.conversations import Conversation
-from loopline.events import Event
+from loopline.events import Delta, Event
 from loopline.models import Prompt, Usage
 from loopline.testing import Call, FakeClock
 from loopline.timeline import (

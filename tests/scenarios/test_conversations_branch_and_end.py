@@ -7,7 +7,8 @@ from typing import cast
 
 import pytest
 
-from loopline import ConflictError, Harness, LooplineError, Store, StoreError
+from loopline import Harness, LooplineError, Store
+from loopline.errors import ConflictError, StoreError
 from loopline.models import Json, JsonObject, UserMessage
 from loopline.reader import DocumentError
 from loopline.testing import Call, Say, ScriptedModel

@@ -14,24 +14,23 @@ from pydantic import BaseModel
 
 from loopline import (
     BaseWorkflow,
-    Block,
     Bundle,
-    Delta,
     Harness,
     LooplineError,
     Store,
-    StoreError,
     ToolContext,
     TurnPayload,
     TurnResult,
     tool,
 )
 from loopline.conversations import Conversation
-from loopline.events import Event
+from loopline.errors import StoreError
+from loopline.events import Delta, Event
 from loopline.models import Json, ToolCall
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import (
+    Block,
     ConversationKey,
     CustomEvent,
     Exit,

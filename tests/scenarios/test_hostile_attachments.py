@@ -7,8 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from loopline import Attachment, AttachmentCaps, AttachmentError
-from loopline.files import read_attachments
+from loopline import Attachment
+from loopline.errors import AttachmentError
+from loopline.files import AttachmentCaps, read_attachments
 from loopline.files.formats import check_image
 from tests.support.attachment_corpus import (
     ACTIVE,

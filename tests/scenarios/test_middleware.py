@@ -10,8 +10,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from loopline import BaseWorkflow, Bundle, LooplineError, StoreError, TurnPayload, TurnResult
+from loopline import BaseWorkflow, Bundle, LooplineError, TurnPayload, TurnResult
 from loopline.clock import SystemClock
+from loopline.errors import StoreError
 from loopline.react import Middleware, Run
 from loopline.react.extensions import Breaker, Layer, after_run, before_run, in_order, timeout, wrap
 from loopline.testing import FakeClock

@@ -18,11 +18,11 @@ from loopline import (
     Output,
     Passage,
     Source,
-    StoreVersion,
     TurnPayload,
     TurnResult,
     tool,
 )
+from loopline.errors import StoreVersion
 from loopline.models import Capabilities, Model, Prompt, Reply, TextDelta, ToolCall, UserMessage
 from loopline.testing import Call, FakeClock, Raw, Say, ScriptedModel, ScriptError, Wait
 from loopline.timeline import (

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 from msgspec import structs
 
-from loopline import Block, LooplineError
+from loopline import LooplineError
 from loopline.prompt import Divergence, ReplayedRound, replayed_rounds, request_of_round
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
-from loopline.timeline import Body, Plan, RoundStart, Timeline, ToolResult, UserPrompt
+from loopline.timeline import Block, Body, Plan, RoundStart, Timeline, ToolResult, UserPrompt
 from tests.support.workbench import at_work, workbench
 
 

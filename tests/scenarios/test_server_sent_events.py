@@ -13,12 +13,11 @@ from typing import cast
 
 import httpx2
 
-from loopline import Block
 from loopline.clock import SystemClock
 from loopline.conversations import Conversation
 from loopline.events import Delta, Event, Record, sse
 from loopline.testing import Call, Say
-from loopline.timeline import Completion, UserPrompt
+from loopline.timeline import Block, Completion, UserPrompt
 from tests.support.scripted_conversation import talking
 from tests.support.sse_server import Served, serving
 

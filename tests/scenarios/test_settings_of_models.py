@@ -19,9 +19,7 @@ from loopline import (
     BundleError,
     Harness,
     LooplineError,
-    ModelRequestError,
     ModelSettings,
-    PropertyError,
     ToolContext,
     TurnPayload,
     TurnResult,
@@ -29,6 +27,7 @@ from loopline import (
 )
 from loopline.bundle import Setting
 from loopline.conversations import Conversation
+from loopline.errors import ModelRequestError, PropertyError
 from loopline.models import SettingSupport
 from loopline.testing import Call, Say, ScriptedModel, Wait
 from loopline.testing.scripted import Entry

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
-from loopline import Block, Harness
+from loopline import Harness
 from loopline.conversations import Conversation
 from loopline.conversations.subscriptions import Subscriber, Subscriptions
 from loopline.events import Event
@@ -15,6 +15,7 @@ from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry as Scripted
 from loopline.timeline import (
     NEW_TURN,
+    Block,
     Checkpoint,
     ConversationKey,
     Entry,

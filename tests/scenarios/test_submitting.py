@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from loopline import Bundle, ConflictError, Harness, LooplineError
+from loopline import Bundle, Harness, LooplineError
+from loopline.errors import ConflictError
 from loopline.models import ToolCall
 from loopline.testing import Say, ScriptedModel
 

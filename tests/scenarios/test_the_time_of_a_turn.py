@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from loopline import Delta
-from loopline.events import Event
+from loopline.events import Delta, Event
 from loopline.react import Limits
 from loopline.react.guards import ask_before
 from loopline.testing import Call, FakeClock, Say, ScriptedModel

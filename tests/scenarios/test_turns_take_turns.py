@@ -13,8 +13,6 @@ from loopline import (
     BaseWorkflow,
     Bundle,
     BundleError,
-    ConflictError,
-    Delta,
     Harness,
     LooplineError,
     Output,
@@ -26,6 +24,8 @@ from loopline import (
     tool,
 )
 from loopline.conversations import Conversation
+from loopline.errors import ConflictError
+from loopline.events import Delta
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.timeline import (
     NEW_TURN,

@@ -12,24 +12,14 @@ from msgspec import structs
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from loopline import (
-    Block,
-    Bundle,
-    Delta,
-    Harness,
-    LooplineError,
-    Output,
-    PartialOutput,
-    Source,
-    ToolContext,
-    tool,
-)
-from loopline.events import Event
+from loopline import Bundle, Harness, LooplineError, Output, Source, ToolContext, tool
+from loopline.events import Delta, Event, PartialOutput
 from loopline.models import Prompt, Reply, TextDelta
 from loopline.react import ANSWER_TOOL, result
 from loopline.testing import Call, FakeClock, Raw, Say, ScriptedModel
 from loopline.testing.scripted import CapabilityChoices
 from loopline.timeline import (
+    Block,
     Body,
     Completion,
     ConversationKey,

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from loopline import Bundle, ConflictError, Harness, ToolContext, tool
+from loopline import Bundle, Harness, ToolContext, tool
 from loopline.conversations import WhenBusy
+from loopline.errors import ConflictError
 from loopline.models import AssistantMessage, Prompt, Reply, TextDelta, ToolMessage
 from loopline.refs import parse
 from loopline.testing import Call, FakeClock, Say, ScriptedModel

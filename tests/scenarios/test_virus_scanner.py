@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from loopline import Attachment, AttachmentError, Bundle, Harness
+from loopline import Attachment, Bundle, Harness
+from loopline.errors import AttachmentError
 from loopline.testing import Say, ScriptedModel
 
 EICAR = b"X5O!P%@AP[4\\PZX54(P^)7CC)7}$EIC" + b"AR-STANDARD-ANTIVIRUS-TEST-FILE!$H+H*"

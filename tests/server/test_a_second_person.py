@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import httpx2
 import pytest
 
-from loopline import BaseWorkflow, Bundle, ask_before
+from loopline import BaseWorkflow, Bundle
 from loopline.client import connect
+from loopline.guards import ask_before
 from loopline.models import Json, JsonObject
 from loopline.server import ApiKeys, Principal, app
 from loopline.server.principals import APPROVER, PRIVILEGED, new_key

@@ -11,9 +11,10 @@ from typing import ClassVar
 
 import pytest
 
-from loopline import Bundle, Harness, StoreError
+from loopline import Bundle, Harness
 from loopline.clock import SystemClock
 from loopline.conversations import Conversation
+from loopline.errors import StoreError
 from loopline.events import Delta, DialectName, EventSink, replayed, sse
 from loopline.models import Capabilities, Prompt, Reply, TextDelta
 from loopline.server.broadcasts import (

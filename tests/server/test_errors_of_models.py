@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import httpx2
 import pytest
 
-from loopline import BaseWorkflow, Bundle, ModelError, TurnPayload, TurnResult
-from loopline.errors import ModelAccessError, ModelRateLimited, ModelRequestError
+from loopline import BaseWorkflow, Bundle, TurnPayload, TurnResult
+from loopline.errors import ModelAccessError, ModelError, ModelRateLimited, ModelRequestError
 from loopline.models import Capabilities, Prompt, Reply, TextDelta
 from loopline.server import ApiKeys, Authenticator, Principal, app
 from loopline.server.principals import LocalUser, new_key

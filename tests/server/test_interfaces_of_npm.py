@@ -17,7 +17,8 @@ import pytest
 from ag_ui.core import Event
 from pydantic import TypeAdapter
 
-from loopline import BaseWorkflow, Bundle, ask_before, tool
+from loopline import BaseWorkflow, Bundle, tool
+from loopline.guards import ask_before
 from loopline.server import app
 from tests.server.test_openai_clients import PIXEL, TalkativeModel
 from tests.support.live_server import SHOP, serving, wait

@@ -14,9 +14,10 @@ import httpx2
 import pytest
 from msgspec import structs
 
-from loopline import BaseWorkflow, Bundle, ask_before
+from loopline import BaseWorkflow, Bundle
 from loopline.client import connect
 from loopline.clock import SystemClock
+from loopline.guards import ask_before
 from loopline.models import Json, Model
 from loopline.server import ApiKeys, Principal, app
 from loopline.server.approvals import ApprovalSigner, WaitingQuestion

@@ -15,7 +15,7 @@ from msgspec.json import decode
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
-from loopline import Attachment, Bundle, ConflictError, LooplineError, tool
+from loopline import Attachment, Bundle, LooplineError, tool
 from loopline.client import (
     RemoteConversation,
     RemoteServer,
@@ -27,6 +27,7 @@ from loopline.client.connection import PrincipalDocument, ServerConnection, Serv
 from loopline.client.turn_stream import EventStream
 from loopline.clock import SystemClock
 from loopline.conversations import Conversation, Receipt
+from loopline.errors import ConflictError
 from loopline.events import Delta
 from loopline.models import Json, JsonObject
 from loopline.server import ApiKeys, Principal, add_key, app

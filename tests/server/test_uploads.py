@@ -13,8 +13,9 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message
 
-from loopline import Attachment, AttachmentCaps, Bundle
+from loopline import Attachment, Bundle
 from loopline.client import connect
+from loopline.files import AttachmentCaps
 from loopline.models import Json, JsonObject
 from loopline.server import ServerSettings, app
 from loopline.server.chat_routes import read_form

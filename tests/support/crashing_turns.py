@@ -18,13 +18,13 @@ from loopline import (
     BaseWorkflow,
     Bundle,
     Harness,
-    ModelError,
     ToolContext,
     TurnPayload,
     TurnResult,
     tool,
 )
 from loopline.conversations import Conversation
+from loopline.errors import ModelError
 from loopline.models import Capabilities, Json, Prompt, Reply, TextDelta, ToolCall
 from loopline.react import Allow, Ask, GuardedCall, Verdict
 from loopline.redaction.redacted_log import ForwardingLog

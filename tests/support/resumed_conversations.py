@@ -12,7 +12,6 @@ from loopline import (
     BaseWorkflow,
     Bundle,
     Harness,
-    ModelError,
     Output,
     Passage,
     Source,
@@ -21,6 +20,7 @@ from loopline import (
     TurnResult,
     tool,
 )
+from loopline.errors import ModelError
 from loopline.models import Capabilities, Prompt, Reply, TextDelta, ToolCall, Usage
 from loopline.testing import Call, FakeClock
 from loopline.timeline import (

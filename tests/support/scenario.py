@@ -11,14 +11,9 @@ from hashlib import sha256
 
 from msgspec import structs
 
-from loopline import (
-    Attachment,
-    Harness,
-    LooplineError,
-    ModelError,
-)
+from loopline import Attachment, Harness, LooplineError
 from loopline.conversations import Conversation
-from loopline.errors import ModelTimedOut
+from loopline.errors import ModelError, ModelTimedOut
 from loopline.events import Event, Observer
 from loopline.models import (
     AssistantMessage,

@@ -10,9 +10,7 @@ from typing import TypeVar, Unpack
 
 from loopline import (
     BaseWorkflow,
-    Block,
     Bundle,
-    Delta,
     Harness,
     Output,
     Source,
@@ -24,12 +22,12 @@ from loopline import (
 )
 from loopline.bundle import Setting
 from loopline.conversations import Conversation
-from loopline.events import Event
+from loopline.events import Delta, Event
 from loopline.models import Capabilities, Message, Model, Prompt, Reply, TextDelta, ToolMessage
 from loopline.react import Guard, Limits, Middleware, Preset, PresetName, RoundHook
 from loopline.testing import FakeClock, ScriptedModel
 from loopline.testing.scripted import CapabilityChoices, Entry
-from loopline.timeline import Body, Completion, RoundStart, TimelineLog
+from loopline.timeline import Block, Body, Completion, RoundStart, TimelineLog
 
 T = TypeVar("T")
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from loopline import Harness, LooplineError, ModelError
+from loopline import Harness, LooplineError
+from loopline.errors import ModelError
 from loopline.events import ObservedTurn
 from loopline.models import Prompt, Reply, TextDelta
 from loopline.telemetry import spans as genai
@@ -271,7 +272,8 @@ def test_telemetry_of_another_name_is_refused(monkeypatch: pytest.MonkeyPatch) -
 IN_PROCESS = """
 import asyncio, sys
 {before}
-from loopline import Harness, LooplineError, ModelError
+from loopline import Harness, LooplineError
+from loopline.errors import ModelError
 from loopline.testing import ScriptedModel
 from loopline import BaseWorkflow, Bundle
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from loopline import Harness, Output, OutputFile, PropertyError, ToolContext, tool
+from loopline import Harness, Output, OutputFile, ToolContext, tool
+from loopline.errors import PropertyError
 from loopline.testing import Call, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import FileAdded

@@ -12,26 +12,22 @@ from typing import Any, Generic, cast
 from typing_extensions import TypeForm, TypeVar
 
 from loopline import names
+from loopline.bundle.loop_parts import LoopParts
 from loopline.bundle.workflow import BaseWorkflow
 from loopline.crew import Agent, GraphOptions, Quality
 from loopline.errors import LooplineError
-from loopline.knowledge import Passage
 from loopline.models import Json, JsonObject, Model, ModelSettings
 from loopline.react import (
     DEFAULT_APPROVALS,
     ApprovalLimits,
-    Guard,
     Limits,
-    Middleware,
     Preset,
-    PresetName,
-    RoundHook,
     TurnPayload,
     check_limits,
     named_preset,
 )
 from loopline.timeline import TurnResult
-from loopline.tools import KnowledgeSearch, ToolFunction
+from loopline.tools import ToolFunction
 
 T_co = TypeVar("T_co", covariant=True, default=None)
 ModelChain = str | Model | Sequence[str | Model]
@@ -110,7 +106,7 @@ def _check_loop(limits: Limits | None, preset: str | Preset) -> None:
 
 @names.checks_keywords
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bundle(Generic[T_co]):
+class Bundle(LoopParts, Generic[T_co]):
     """A bundle. A module exposes it with the name `bundle`.
 
     Attributes:
@@ -153,17 +149,8 @@ class Bundle(Generic[T_co]):
         module: the name of the module that created the bundle.
     """
 
-    id: str
     workflow: type[BaseWorkflow[object]] = BaseWorkflow
-    instructions: str = ""
     model: ModelChain | Mapping[str, ModelChain] | None = None
-    preset: PresetName | Preset = "bare"
-    limits: Limits | None = None
-    guards: Sequence[Guard] = ()
-    round_hooks: Sequence[RoundHook] = ()
-    middleware: Sequence[Middleware] = ()
-    knowledge_space_fn: KnowledgeSearch | Callable[..., Sequence[Passage]] | None = None
-    knowledge_read_fn: Callable[[str], Awaitable[Passage] | Passage] | None = None
     on_bundle_load: LoadHook | None = None
     pre_run_hook: PreRunHook | None = None
     post_run_hook: PostRunHook | None = None
@@ -172,13 +159,11 @@ class Bundle(Generic[T_co]):
     knowledge: Mapping[str, Json] | None = None
     agents: Sequence[Agent] = ()
     quality: Quality | None = None
-    graph: GraphOptions | None = None
     configuration: Mapping[str, Json] = field(default_factory=dict[str, Json])
     settings: ModelSettings | None = None
     deps: Callable[[], object] | None = field(default=None, repr=False)
     output_type: TypeForm[T_co] = field(default=cast("TypeForm[T_co]", None))
     version: str = ""
-    approve: Sequence[str] = ()
     approvals: ApprovalLimits = DEFAULT_APPROVALS
     module: str = field(init=False, repr=False, compare=False)
 

@@ -24,14 +24,12 @@ from types import ModuleType
 from typing import Any
 
 from loopline.errors import BundleError
-from loopline.names import nearest_hint
 
 MARK = "@"
 """A character that is part of every module name made here, and cannot be part of another module name."""
 
 _DIGEST = 8
 _OWN = re.compile(rf"{MARK}[0-9a-f]{{{_DIGEST}}}\b")
-_UNKNOWN_IMPORT = re.compile(r"cannot import name '(\w+)'")
 _FOREIGN = re.compile(r"\W")
 _LEVEL = 3
 """The index of the level in the arguments of `__import__` after the name."""
@@ -97,9 +95,6 @@ def _hint(error: BaseException, text: str) -> str:
     """Return the end of the message for a missing `await`, or for a name that Loopline does not export; else ""."""
     if isinstance(error, AttributeError | TypeError) and "'coroutine'" in text:
         return ": is `await` missing?"
-    unknown = _UNKNOWN_IMPORT.match(text)
-    if isinstance(error, ImportError) and error.name == "loopline" and unknown:
-        return f": {nearest_hint(unknown[1], dir(sys.modules[error.name]))}"
     return ""
 
 

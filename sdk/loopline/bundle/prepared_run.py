@@ -6,12 +6,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct
 
 from loopline import react, timeline
 from loopline import tools as toolbox
+from loopline.bundle.loop_parts import LoopParts
 from loopline.bundle.properties import LoopSettings, Properties
 from loopline.clock import Clock
 from loopline.crew import Agents, QualityChoice
@@ -23,9 +24,6 @@ from loopline.models import Chain, ModelRegistry, ModelSettings, OutputType, out
 from loopline.reader import ConversationLookup, ConversationView, KnowledgeRead, Reader
 from loopline.refs import FileRef, HostedRef, parse
 from loopline.skills import Skills
-
-if TYPE_CHECKING:
-    from loopline.bundle.bundle import Bundle
 
 _FILES = timeline.BodyUnion[timeline.FileAdded](timeline.FileAdded)
 
@@ -212,7 +210,7 @@ class Services:
     """
 
     source: str
-    bundle: Bundle[Any]
+    bundle: LoopParts
     sender: timeline.Sender
     output: OutputType[Any] | None
     properties: Properties

@@ -68,7 +68,7 @@ COMMANDS: Entries = {
         "server:make_key",
         "Make an API key for a user, and store its digest in a file.",
     ),
-    "new": ("bundles:new", "Create a bundle, with a tool, a skill and a test."),
+    "new": ("bundles:new", "Create a bundle: one module with its test."),
     "docs": ("docs:docs", "Open the documentation, which is part of the package, in a browser."),
     "bundles": ("bundles:list_bundles", "List the bundles that can be opened by name."),
     "doctor": (

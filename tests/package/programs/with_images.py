@@ -7,8 +7,9 @@ from contextlib import suppress
 
 from PIL import Image
 
-from loopline import Attachment, AttachmentCaps, AttachmentError
-from loopline.files import read_attachments
+from loopline import Attachment
+from loopline.errors import AttachmentError
+from loopline.files import AttachmentCaps, read_attachments
 
 file = io.BytesIO()
 Image.linear_gradient("L").save(file, "PNG")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from loopline import Block, Delta
+from loopline.events import Delta
 from loopline.models import ProtocolName
 from loopline.react import Hold, ReactStateV2, Reminder
 from loopline.testing import Call, Fail, Say, ScriptedModel
 from loopline.testing.scripted import Entry
-from loopline.timeline import Completion, Draft
+from loopline.timeline import Block, Completion, Draft
 from tests.support.workbench import (
     Spoken,
     at_work,

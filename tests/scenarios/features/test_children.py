@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from loopline import AgentEvent
-from loopline.events import replayed
+from loopline.events import AgentEvent, replayed
 from loopline.testing import Call
 from loopline.timeline import RunChild, ToolCalled, ToolResult
 from tests.support.child_runs import Cast, kin

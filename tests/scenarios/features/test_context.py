@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from loopline import Block, Delta
+from loopline.events import Delta
 from loopline.models import Prompt, ToolMessage
 from loopline.models.safe_text import remove_base64
 from loopline.prompt import truncation
@@ -15,7 +15,7 @@ from loopline.prompt.range_summary import terms
 from loopline.react import Limits
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry
-from loopline.timeline import RangeSummary, RoundStart, SystemMessage, Timeline
+from loopline.timeline import Block, RangeSummary, RoundStart, SystemMessage, Timeline
 from tests.support.workbench import (
     at_work,
     bodies,

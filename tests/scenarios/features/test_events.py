@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from loopline import Block, Bundle, ChatCommunicator, ToolContext, tool
+from loopline import Bundle, ToolContext, tool
+from loopline.bundle import ChatCommunicator
 from loopline.events import DialectName, Event, Record
 from loopline.models import Usage
 from loopline.testing import Call, Fail, Raw, Refuse, Say
 from loopline.testing.scripted import Entry
-from loopline.timeline import Exit
+from loopline.timeline import Block, Exit
 from tests.dialects.decoded_stream import heard as told
 from tests.support.workbench import at_work, heard
 

@@ -8,21 +8,12 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from loopline import (
-    Bundle,
-    Delta,
-    Harness,
-    LooplineError,
-    Output,
-    Source,
-    ToolContext,
-    ToolError,
-    tool,
-)
+from loopline import Bundle, Harness, LooplineError, Output, Source, ToolContext, ToolError, tool
 from loopline.cli.timeline import summary_of
 from loopline.conversations import Conversation
 from loopline.crew import GraphOptions
 from loopline.crew.graph import parse_analysis, parse_graph, ready_steps, set_status
+from loopline.events import Delta
 from loopline.models import Model
 from loopline.testing import Call, FakeClock, ScriptedModel
 from loopline.testing.clock import BEGINNING

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Sequence
 
-from loopline import BaseWorkflow, Bundle, Harness, ModelError, TurnPayload, TurnResult
+from loopline import BaseWorkflow, Bundle, Harness, TurnPayload, TurnResult
 from loopline.crew import Hyde, Quality
+from loopline.errors import ModelError
 from loopline.knowledge import Passage
 from loopline.models import Prompt, Reply, TextDelta, Usage
 from loopline.testing import Call, FakeClock, Say, ScriptedModel

@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from loopline import Block, Delta, Harness
+from loopline import Harness
 from loopline.conversations import Receipt
 from loopline.errors import LooplineError
+from loopline.events import Delta
 from loopline.models import Json, UserMessage
 from loopline.react import Allow, Ask, GuardedCall, Verdict
 from loopline.testing import Call, FakeClock, Raw, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import (
+    Block,
     Draft,
     Exit,
     MemoryLog,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from loopline import Agent, Bundle, Harness, ModelError, StoreBusy, ToolError, TurnResult
+from loopline import Agent, Bundle, Harness, ToolError, TurnResult
 from loopline.crew import (
     AgentCall,
     AgentResult,
@@ -28,6 +28,7 @@ from loopline.crew import (
 )
 from loopline.crew.pipeline import PostOutcome, with_notes
 from loopline.crew.reflexion import parse_lesson
+from loopline.errors import ModelError, StoreBusy
 from loopline.harness.harness import record_lesson
 from loopline.models import ModelRegistry, Prompt, Reply, TextDelta
 from loopline.testing import Call, FakeClock, ScriptedModel

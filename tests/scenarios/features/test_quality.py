@@ -9,7 +9,7 @@ from itertools import cycle
 
 import pytest
 
-from loopline import AgentEvent, Harness, LooplineError, ToolError, TurnResult
+from loopline import Harness, LooplineError, ToolError, TurnResult
 from loopline.crew import (
     AgentCall,
     AgentResult,
@@ -28,6 +28,7 @@ from loopline.crew import (
 from loopline.crew.agents import effort_of_budget
 from loopline.crew.pipeline import PostOutcome, PreOutcome, RunAgent
 from loopline.crew.plan_first import complexity, parse_work_plan, resolve_placeholders
+from loopline.events import AgentEvent
 from loopline.search import EmbeddingError, SharedEmbedder, WordEmbedder
 from loopline.testing import Call, FakeClock
 from loopline.timeline import ToolResult

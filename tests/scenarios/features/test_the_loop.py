@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from loopline import Block
 from loopline.models import ProtocolName, Reply, StopReason, ToolCall, Usage
 from loopline.react import Limits, PresetName, ReactStateV2, Reminder, Stop
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import (
+    Block,
     Completion,
     Decision,
     Draft,

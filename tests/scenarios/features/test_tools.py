@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from loopline import BaseWorkflow, Bundle, Delta, Passage, TurnPayload, TurnResult
+from loopline import BaseWorkflow, Bundle, Passage, TurnPayload, TurnResult
+from loopline.events import Delta
 from loopline.models import Prompt, ToolCall
 from loopline.react import Allow, Ask, Deny, Guard, GuardedCall, Verdict
 from loopline.react.guards import block_repeated_failures

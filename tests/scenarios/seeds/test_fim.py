@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loopline import Block, Harness
+from loopline import Harness
 from loopline.models import (
     JsonObject,
     Prompt,
@@ -24,6 +24,7 @@ from loopline.react import (
 from loopline.testing import Call, Fail, FakeClock, Raw, Say, ScriptedModel
 from loopline.testing.scripted import CapabilityChoices, Entry
 from loopline.timeline import (
+    Block,
     Completion,
     MemoryLog,
     RangeSummary,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from loopline import Block
 from loopline.models import Usage
 from loopline.react import LoopOptions
 from loopline.testing import Call, Raw, Say, ScriptedModel
 from loopline.testing.scripted import Entry
-from loopline.timeline import Draft, Notice, ToolCalled, ToolResult
+from loopline.timeline import Block, Draft, Notice, ToolCalled, ToolResult
 from tests.support.workbench import Desk, at_work, bodies, decisions, heard, shown, workbench
 
 

@@ -25,21 +25,21 @@ from loopline import (
     BaseWorkflow,
     Bundle,
     Harness,
-    ModelError,
     ToolContext,
     ToolError,
     TurnPayload,
     TurnResult,
-    ask_before,
     tool,
 )
 from loopline.clock import SystemClock
 from loopline.errors import (
+    ModelError,
     ModelOverflow,
     ModelOverloaded,
     ModelStreamBroken,
     ModelTimedOut,
 )
+from loopline.guards import ask_before
 from loopline.models import (
     AssistantMessage,
     Capabilities,

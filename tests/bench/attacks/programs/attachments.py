@@ -7,8 +7,9 @@ import struct
 import zlib
 from collections.abc import AsyncIterator
 
-from loopline import Attachment, AttachmentCaps, AttachmentError
-from loopline.files import read_attachments
+from loopline import Attachment
+from loopline.errors import AttachmentError
+from loopline.files import AttachmentCaps, read_attachments
 from tests.bench.attacks.programs.trial import Draw, Trial
 from tests.support.attachment_corpus import RELATIONS, TYPES, WORD, archive, docx, pdf_with
 
