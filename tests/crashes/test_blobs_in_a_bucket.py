@@ -16,7 +16,7 @@ from loopline import Bundle, Harness, Store
 from loopline.errors import StoreError, StoreFailed
 from loopline.store import SqlLog
 from loopline.store.blobs import FileBlobs
-from loopline.store.s3_blobs import MULTIPART_BYTES, S3Blobs, S3Place, S3Timeouts
+from loopline.store.s3_blobs import MULTIPART_BYTES, S3Blobs, S3Place, S3Timeouts, list_objects
 from loopline.testing import Say, ScriptedModel
 from tests.crashes.processes import HERE, prompt, url
 from tests.support.s3_server import BUCKET, CREDENTIALS, S3Server, s3_server
@@ -235,7 +235,7 @@ async def test_a_forgotten_conversation_leaves_nothing_in_the_bucket(
     path = tmp_path / "talk.db"
     async with await SqlLog.open(url(path), blobs=opened(server, "forget")) as log:
         await log.append(HERE, [LARGE], seen=0)
-        [kept] = [meta["path"] for page in obstore.list(objects(server, "forget")) for meta in page]
+        [kept] = [meta["path"] for page in list_objects(objects(server, "forget")) for meta in page]
         await log.forget(HERE)
         with pytest.raises(FileNotFoundError):
             obstore.head(objects(server, "forget"), kept)

@@ -250,7 +250,11 @@ async def test_an_effect_that_was_cut_off_is_reported_and_not_begun_again() -> N
 async def test_an_effect_that_was_cut_off_asks_its_reconcile(known: str | None) -> None:
     gate, log = Gate(), MemoryLog()
 
-    @tool(effect="write", background=True, reconcile=lambda name: known)
+    def find(name: str) -> str | None:
+        assert name == "sencha"
+        return known
+
+    @tool(effect="write", background=True, reconcile=find)
     async def brew(name: str) -> str:
         """Brew a tea."""
         return await gate.wait(name)

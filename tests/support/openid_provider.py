@@ -103,7 +103,7 @@ def openid_provider() -> Generator[Provider]:
             self.end_headers()
             self.wfile.write(data)
 
-        def log_message(self, *arguments: object) -> None:
+        def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
             """Print nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

@@ -114,9 +114,10 @@ class StepRunner:
         name = well_formed(name)
         if effect is not None:
             check_choice(effect, get_args(StepEffect), "effect of a step")
-        if isinstance(function, ToolFunction):
-            effect = effect or ("read" if function.effect == "read" else "write")
-            reconcile = reconcile or function.reconcile
+        called = function
+        if isinstance(called, ToolFunction):
+            effect = effect or ("read" if called.effect == "read" else "write")
+            reconcile = reconcile or called.reconcile
         result = _ResultType(name, function)
         turn = self._recorder.turn
         if (ended := turn.ended_steps.get(name)) is not None:

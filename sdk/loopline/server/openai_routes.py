@@ -229,7 +229,7 @@ class ReplyBody(SampledFields, _Part):
 
     def client_tools(self) -> list[ClientTool]:
         """Return the tools that the client runs in the turn."""
-        functions = [] if self.tool_choice == "none" else self.functions()
+        functions = () if self.tool_choice == "none" else self.functions()
         return [function.tool(function.name) for function in functions]
 
     def options(self) -> Limits:

@@ -121,8 +121,9 @@ class PostgresLog(DatabaseLog[PostgresCommit]):
 
     async def is_present(self, sender: Sender) -> bool:
         """Return whether the harness of that sender is present."""
+        self._check_usable()
         absent = partial(self._session.is_absent, number=sender.harness)
-        return not await self._read(absent)
+        return not await self._readers.read(absent)
 
     def _remove_traces(self) -> None:
         if self._blobs is not None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import md5, sha256
 from itertools import islice
 from threading import Lock
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Protocol, Self
 from urllib.parse import parse_qsl, urlsplit
 
 import obstore
@@ -22,7 +22,7 @@ from loopline.clock import Clock, SystemClock
 from loopline.errors import StoreError, StoreFailed
 
 if TYPE_CHECKING:
-    from obstore import PutMode
+    from obstore import ObjectMeta, PutMode
     from obstore.store import S3Config
 
 SCHEME = "s3"
@@ -108,6 +108,19 @@ class _Announcement:
     names: frozenset[str] = frozenset()
     e_tag: str | None = None
     written: datetime | None = None
+
+
+class ListedObjects(Protocol):
+    """The objects of a bucket under a prefix. `obstore` leaves a part of this type open."""
+
+    def list(self) -> Iterable[Sequence[ObjectMeta]]:
+        """Return the objects in pages."""
+        ...
+
+
+def list_objects(bucket: ListedObjects) -> Iterable[Sequence[ObjectMeta]]:
+    """Return the objects of a bucket in pages."""
+    return bucket.list()
 
 
 class S3Blobs:
@@ -377,13 +390,13 @@ class S3Blobs:
             obstore.delete(self._store, paths)
 
     def _old_objects(self, older_than: datetime) -> Iterator[str]:
-        for page in obstore.list(self._store):
+        for page in list_objects(self._store):
             for meta in page:
                 if meta["last_modified"] < older_than:
                     yield meta["path"]
 
     @contextmanager
-    def _errors(self, path: str) -> Iterator[None]:
+    def _errors(self, path: str) -> Generator[None]:
         """Raise errors of S3 as errors of the store."""
         try:
             yield
