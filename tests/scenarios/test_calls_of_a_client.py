@@ -149,6 +149,8 @@ async def test_a_long_result_is_cut_at_the_limit_of_results(store: str) -> None:
         ({"city": "Rome"}, ("ok", '{"city":"Rome"}')),
         ({"error": "no signal"}, ("error", "no signal")),
         ({"error": ""}, ("error", "The client could not run the call.")),
+        ('{"city": "Rome", "floor": 2}', ("ok", '{"city":"Rome","floor":2}')),
+        ('{"error": "no signal"}', ("error", "no signal")),
     ],
 )
 async def test_a_result_fits_the_return_type_or_says_why_there_is_none(

@@ -152,6 +152,21 @@ async def test_a_question_is_answered(served: tuple[str, Mapping[str, str]]) -> 
     assert any("at noon" in str(envelope) for _, envelope in events)
 
 
+async def test_a_page_runs_a_tool_that_it_brings(served: tuple[str, Mapping[str, str]]) -> None:
+    async with page(served) as opened:
+        submission = prompt("call where unit=m", "located")
+        assert isinstance(submission, dict)
+        refused = await opened.call("chat_message", {**submission, "tools": [{"name": 1}]})
+        assert (refused["ok"], "tools.0.name" in refused["error"]) == (False, True)
+        await opened.call("chat_message", {**submission, "tools": [{"name": "where"}]})
+        waiting = await opened.until("conv_status")
+        assert any('"where"' in json.dumps(envelope) for _, envelope in waiting)
+        body: Json = {"conversation_id": "located", "values": {"c1": {"city": "Rome"}}}
+        assert (await opened.call("chat_answer", body))["ok"] is True
+        events = await opened.until("chat_complete")
+    assert any("Rome" in str(envelope) for _, envelope in events)
+
+
 async def test_files_come_as_bytes_behind_the_message(
     served: tuple[str, Mapping[str, str]],
 ) -> None:

@@ -17,11 +17,10 @@ from loopline.files import Attachment
 from loopline.models import Json
 from loopline.server import event_streams
 from loopline.server.access import CallerDep, HostDep, key_of
-from loopline.server.approvals import WaitingQuestion, call_id_of, decline
+from loopline.server.approvals import call_id_of, decline
 from loopline.server.bodies import ClientToolFields, decode_file
 from loopline.server.turn_requests import ServedConversation, TurnRequest, serve
 from loopline.timeline import ClientTool
-from loopline.tools import parse_client_text
 
 router: APIRouter = APIRouter(tags=["ag-ui"])
 EDITED = "editedArgs"
@@ -173,7 +172,7 @@ async def _answer_values(
         if isinstance(message, core.ToolMessage):
             question = questions.get(message.tool_call_id)
             if question is not None and question.kind == "client":
-                values[question.call_id] = _result(message, question)
+                values[question.call_id] = _result(message)
     for entry in entries:
         call_id = entry.interrupt_id
         if call_id not in questions:
@@ -194,11 +193,10 @@ def _approval(payload: JsonValue) -> JsonValue:
     return {"arguments" if name == EDITED else name: value for name, value in payload.items()}
 
 
-def _result(message: core.ToolMessage, question: WaitingQuestion) -> Json:
+def _result(message: core.ToolMessage) -> Json:
     """Return the result of a call that the client ran; a result in parts is that of its texts."""
     if message.error:
         return {"error": message.error}
     parts = message.content if isinstance(message.content, list) else []
     texts = [part.text for part in parts if isinstance(part, core.TextPart)]
-    text = message.content if isinstance(message.content, str) else "\n".join(texts)
-    return parse_client_text(text, question.form)
+    return message.content if isinstance(message.content, str) else "\n".join(texts)

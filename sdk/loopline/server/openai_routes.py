@@ -30,7 +30,7 @@ from loopline.server.guards import BodyRefused
 from loopline.server.principals import Principal
 from loopline.server.turn_requests import ServedConversation, TurnRequest, serve
 from loopline.timeline import ClientTool, turn_number
-from loopline.tools import MAX_CLIENT_TOOLS, parse_client_text
+from loopline.tools import MAX_CLIENT_TOOLS
 
 MESSAGES = 2_000
 NAMED = "conversation_id"
@@ -623,7 +623,7 @@ async def _send_results(served: ServedConversation, results: Mapping[str, str]) 
                 HTTPStatus.BAD_REQUEST,
                 f"no call {well_formed(call_id)[:80]!r} of yours waits for the client: send a message, or its id as it came",
             )
-        values[call_id] = parse_client_text(text, question.form)
+        values[call_id] = text
     return await served.send_answers(values, {})
 
 

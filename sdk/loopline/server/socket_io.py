@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from importlib import import_module
 from secrets import token_hex
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 from urllib.parse import parse_qs
 
+from pydantic import Field, TypeAdapter, ValidationError
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from loopline.conversations import HandedOver, WhenBusy
@@ -22,7 +23,7 @@ from loopline.events.dialects.encoder import position
 from loopline.files import Attachment
 from loopline.models import Json, JsonObject
 from loopline.server.access import key_of
-from loopline.server.bodies import FILES, NAME, TEXT
+from loopline.server.bodies import FILES, NAME, TEXT, ClientToolBody
 from loopline.server.bundle_host import BundleHost
 from loopline.server.conversation_views import state_of
 from loopline.server.event_streams import EarlyEvents, conversation_events, start_position
@@ -34,7 +35,8 @@ from loopline.server.request_access import (
     SocketEntry,
 )
 from loopline.server.turn_requests import ServedConversation, serve
-from loopline.timeline import ConversationKey, iso_time, open_timeline, turn_id
+from loopline.timeline import ClientTool, ConversationKey, iso_time, open_timeline, turn_id
+from loopline.tools import MAX_CLIENT_TOOLS
 
 _POLICIES: dict[str, WhenBusy] = {
     "event.user.prompt": "queue",
@@ -46,7 +48,10 @@ _ATTACHMENT = "event.user.attachment"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SocketMessage:
-    """A message of a client. `when_busy` is how it joins a running turn, and `key` the id of its event, if it has one."""
+    """A message of a client. `when_busy` is how it joins a running turn, and `key` the id of its event, if it has one.
+
+    `tools` are those that the client runs.
+    """
 
     conversation: str
     bundle_id: str
@@ -54,6 +59,7 @@ class SocketMessage:
     when_busy: WhenBusy = "queue"
     key: str = ""
     files: Sequence[Attachment] = ()
+    tools: Sequence[ClientTool] = ()
 
 
 def text_of(data: Json, name: str) -> str:
@@ -98,6 +104,7 @@ def read_message(data: Json, files: Sequence[bytes]) -> SocketMessage:
                 bundle_id=text_of(message, "bundle_id"),
                 text=text_of(message, "message") or text_of(message, "text"),
                 files=_attachments(_file_names(submission), files),
+                tools=_client_tools(submission),
             )
         case _:
             raise LooplineError("chat_message needs external_events, or a message with its text")
@@ -132,7 +139,28 @@ def _read_events(data: JsonObject, events: Sequence[Json], files: Sequence[bytes
         when_busy=_POLICIES[kind],
         key=key,
         files=_attachments(names, files),
+        tools=_client_tools(data),
     )
+
+
+_TOOLS = TypeAdapter[list[ClientToolBody]](
+    Annotated[list[ClientToolBody], Field(max_length=MAX_CLIENT_TOOLS)]
+)
+
+
+def _client_tools(submission: JsonObject) -> list[ClientTool]:
+    """Return the tools of a submission that the client runs.
+
+    Raises:
+        LooplineError: the field `tools` is not a list of tools.
+    """
+    try:
+        tools = _TOOLS.validate_python(submission.get("tools") or [])
+    except ValidationError as error:
+        detail = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, detail["loc"]))
+        raise LooplineError(f"tools.{where}: {detail['msg']}") from error
+    return [tool.tool() for tool in tools]
 
 
 def _file_names(submission: JsonObject) -> list[str]:
@@ -414,6 +442,7 @@ class SocketHost:
             attachments=message.files,
             when_busy=message.when_busy,
             key=message.key and f"kdcube:{message.key}",
+            tools=message.tools,
         )
         receipt = submission.receipt
         return {

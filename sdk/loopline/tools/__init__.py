@@ -25,7 +25,6 @@ from loopline.tools.client_tools import check_client_tools as check_client_tools
 from loopline.tools.client_tools import check_shadows as check_shadows
 from loopline.tools.client_tools import client_tool_names as client_tool_names
 from loopline.tools.client_tools import join_client_tools as join_client_tools
-from loopline.tools.client_tools import parse_client_text as parse_client_text
 from loopline.tools.client_tools import read_client_result as read_client_result
 from loopline.tools.client_tools import runs_on_client as runs_on_client
 from loopline.tools.functions import BoundTool as BoundTool

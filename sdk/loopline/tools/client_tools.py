@@ -181,35 +181,47 @@ def join_client_tools(bundle_tools: Sequence[Tool], tools: Sequence[ClientTool])
     return [*bundle_tools, *map(RequestTool, tools)]
 
 
-def parse_client_text(text: str, form: Json) -> Json:
-    """Return the result in a text, for protocols that send every result as one: JSON if it fits the schema `form`.
-
-    Without a schema, or if the text is no JSON that fits it, the result is the text itself.
-    """
-    if not isinstance(form, dict):
-        return text
-    try:
-        value: Json = json.loads(text)
-        return validator_of_checked(form)(value)
-    except (ValueError, RecursionError, SchemaMismatch):
-        return text
-
-
 def read_client_result(value: Json, form: Json) -> Outcome:
     """Return the outcome of a call from the result that the client sent; `form` is the JSON Schema of the result, or None.
 
+    Some protocols send every result as a text. If the text does not fit the schema, and is JSON, the result is that JSON.
     `{"error": "why"}` says that the client could not run the call. None is a result without a value.
 
     Raises:
         SchemaMismatch: the result does not fit the schema.
     """
-    match value:
-        case {"error": str(reason), **others} if not others:
-            return Outcome(text=reason or "The client could not run the call.", failed=True)
-        case _:
-            pass
-    if isinstance(form, dict):
-        validator_of_checked(form)(value)
+    reason = _read_error(value)
+    if reason is None and isinstance(form, dict):
+        validate = validator_of_checked(form)
+        try:
+            validate(value)
+        except SchemaMismatch:
+            value = _parse(value)
+            reason = _read_error(value)
+            if reason is None:
+                validate(value)
+    if reason is not None:
+        return Outcome(text=reason or "The client could not run the call.", failed=True)
     if value is None:
         return Outcome(text=NOTHING)
     return Outcome(text=value if isinstance(value, str) else dumps(value))
+
+
+def _read_error(value: Json) -> str | None:
+    """Return why the client could not run a call, None for any other result."""
+    match value:
+        case {"error": str(reason), **others} if not others:
+            return reason
+        case _:
+            return None
+
+
+def _parse(value: Json) -> Json:
+    """Return the JSON in a text, or the value itself if it is not a text, or no JSON."""
+    if not isinstance(value, str):
+        return value
+    try:
+        parsed: Json = json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+    return parsed
