@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -285,3 +286,25 @@ async def test_no_prompt_shows_a_step() -> None:
         talk = harness.conversation("c")
         await talk.say("go")
     assert "secret" not in str(model.requests[0])
+
+
+async def test_a_stop_of_another_process_ends_the_step_that_runs(tmp_path: Path) -> None:
+    begun = asyncio.Event()
+
+    async def wait() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async def process(self: BaseWorkflow, payload: TurnPayload) -> TurnResult:
+        await self.step("wait", wait)
+        raise AssertionError
+
+    store, bundle = f"sqlite:///{tmp_path}/s.db", workflow(process)
+    async with (
+        Harness.open(bundle, store=store, model=ScriptedModel([])) as harness,
+        Harness.open(bundle, store=store, model=ScriptedModel([])) as other,
+    ):
+        turn = asyncio.create_task(harness.conversation("c").say("go"))
+        await begun.wait()
+        assert await other.conversation("c").stop()
+        assert (await turn).exit_reason == "stopped"

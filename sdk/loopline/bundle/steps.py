@@ -16,7 +16,7 @@ from msgspec import structs
 from loopline import timeline as tl
 from loopline.bundle.loop import as_async
 from loopline.clock import Clock, elapsed_ms
-from loopline.errors import LooplineError, StepFailed, StepInterrupted, StoreError
+from loopline.errors import LooplineError, StepFailed, StepInterrupted, StoreBusy, StoreError
 from loopline.models import OutputType, SchemaMismatch, dumps, well_formed, well_formed_json
 from loopline.names import author_error, check_choice, check_type, describe
 from loopline.tools import AskUser, ToolFunction
@@ -27,6 +27,8 @@ STEP_BYTES = 2_000_000
 MOST_STEPS = 10_000
 """The most steps of a turn."""
 LONGEST_NAME = 200
+LOOK_SECONDS = 0.2
+"""How often a workflow whose step runs looks for a stop of another process."""
 _UNTYPED = (Any, object, inspect.Signature.empty)
 EFFECT_UNKNOWN = (
     "its process has gone after it had begun, and it is not begun again: whether it took effect is unknown. If it only "
@@ -43,6 +45,7 @@ class StepRunner:
         self._names: set[str] = set()
         self._running: dict[str, asyncio.Event] = {}
         self._question: AskUser | None = None
+        self._watch: asyncio.Task[None] | None = None
 
     def claim(self, name: str) -> None:
         """Check the name of a step that begins now.
@@ -71,11 +74,26 @@ class StepRunner:
     def running(self, name: str) -> Generator[None]:
         """Count a step as running inside the context."""
         ended = self._running[name] = asyncio.Event()
+        if self._watch is None:
+            self._watch = asyncio.create_task(self._look_for_stops())
         try:
             yield
         finally:
             del self._running[name]
             ended.set()
+            if not self._running and self._watch is not None:
+                self._watch.cancel()
+                self._watch = None
+
+    async def _look_for_stops(self) -> None:
+        """Pass a stop of another process on, and the end of a conversation that was forgotten, while steps run."""
+        recorder = self._recorder
+        while True:
+            # Not by the port's clock: other processes live in the time of this machine.
+            await asyncio.sleep(LOOK_SECONDS)
+            if recorder.quiet_seconds >= LOOK_SECONDS:
+                with suppress(StoreBusy):  # the next look tries again
+                    await recorder.newest_steer_after(recorder.timeline.seq)
 
     async def pause(self, name: str, question: AskUser) -> None:
         """Begin no further step, since this step waits for the user, and wait until no other step runs."""

@@ -300,9 +300,9 @@ class BackgroundCalls:
             with suppress(LooplineError):  # the turn has just ended
                 await recorder.record_in(call.turn, make, _key(call.call_id))
                 return
+        if await self._log.find(call.conversation) is None:
+            return  # it was forgotten
         async with self._log.lease(call.conversation) as term:
-            if await self._log.find(call.conversation) is None:
-                return  # it was forgotten
             timeline = await tl.open_timeline(self._log, call.conversation)
             entries = [tl.Entry(body=body, turn=call.turn) for body in make(timeline)]
             await self._log.append(

@@ -30,7 +30,10 @@ State = Literal[
     "running",
     "running, queued",
     "calling",
+    "stepping",
     "asking",
+    "brewing",
+    "brewed",
     "paused",
     "paused, queued before",
     "paused, sent after",
@@ -129,7 +132,9 @@ class Talk:
         """Let everything go on that nothing holds back; after a kill another process resumes what was cut off."""
         while self.active and self._goes_on():
             self._take_joined()
-            self._finish(self.active, "complete")
+            prompts = [label for label, number in self.prompts.items() if number == self.active]
+            is_recalled = any(self.inputs[label] == "recalled" for label in prompts)
+            self._finish(self.active, "stopped" if is_recalled else "complete")
             self.advance()
         for label in self.waiting:
             self.outcomes.setdefault(label, "waits")
@@ -203,7 +208,8 @@ class Talk:
 
     def _take_joined(self) -> None:
         for label, state in self.inputs.items():
-            if state == "pending" and label not in self.prompts:
+            number = self.prompts.get(label, self.active)
+            if state == "pending" and self.turns[number] != "queued":
                 self.inputs[label] = "taken"
 
     def _finish(self, turn: int, reason: str) -> None:
@@ -257,7 +263,8 @@ class Talk:
             self.outcomes[step.label] = "too late"
             return
         self.outcomes[step.label], self.inputs[step.target] = "recalled", "recalled"
-        if step.target in self.prompts:
+        # The turn whose step runs ends when no round takes its message.
+        if step.target in self.prompts and self.turns[self.prompts[step.target]] != "calling":
             self._finish(self.prompts[step.target], "recalled")
             if self.keeps_paused:
                 self.turns[1] = "paused"
@@ -340,11 +347,14 @@ def start(state: State, door: Door, *, begins: bool = True, keeps_paused: bool =
     talk.queue(Step("say", "first"))
     talk.advance()
     match state:
-        case "idle" | "forgotten":
+        case "idle" | "forgotten" | "brewing" | "brewed":
             talk.settle()
-            talk.is_gone = state == "forgotten"
-        case "running" | "calling" | "asking" | "cut off":
-            talk.turns[1], talk.calls = state, int(state in ("calling", "cut off"))
+            talk.is_gone, talk.calls = state == "forgotten", int(state.startswith("brew"))
+        case "running" | "calling" | "stepping" | "asking" | "cut off":
+            talk.turns[1] = "calling" if state == "stepping" else state
+            talk.calls = int(state in ("calling", "stepping", "cut off"))
+            # No round has taken the message of a turn whose step runs.
+            talk.inputs["first"] = "pending" if state == "stepping" else "taken"
         case "running, queued":
             talk.queue(Step("say", "queued"))
         case "paused" | "paused, queued before" | "paused, sent after" | "waits for a client tool":

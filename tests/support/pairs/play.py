@@ -55,6 +55,9 @@ PREPARED: Mapping[State, tuple[str, Gate | None, str]] = {
     "running": ("", "model", "model"),
     "running, queued": ("", "model", "model"),
     "calling": ("please work", "tool", "tool"),
+    "stepping": ("stepwise", "tool", "tool"),
+    "brewing": ("please brew", "tool", ""),
+    "brewed": ("please brew", None, ""),
     "asking": ("please inquire", None, "answer"),
     "paused": ("please spend", None, ""),
     "paused, queued before": ("please spend", "model", "model"),
@@ -374,12 +377,18 @@ async def prepare(stage: Stage) -> None:
     if state == "paused, queued before":
         scene.open("model")
         await until(partial(stage.is_done, "first"), "the pause")
+    if state == "brewed":
+        await until(partial(_is_brewed, stage), "the result from the background")
     scene.close("model")
     if state == "paused, sent after":
         await stage.say("after")
         await until(partial(stage.is_stored, Step("say", "after")), "the message sent after")
     if state == "forgotten":
         await stage.log.forget(KEY)
+
+
+async def _is_brewed(stage: Stage) -> bool:
+    return bool(await stage.log.read(KEY, types=["react.background.result"]))
 
 
 def _at(stage: Stage, place: str) -> Callable[[], Awaitable[bool]]:

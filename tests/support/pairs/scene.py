@@ -12,9 +12,9 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from loopline import BaseWorkflow, Bundle, ToolContext, tool
+from loopline import BaseWorkflow, Bundle, ToolContext, TurnPayload, TurnResult, tool
 from loopline.models import (
     AssistantMessage,
     Capabilities,
@@ -115,13 +115,27 @@ class Scene:
             await self.pass_gate("tool")
             return "worked"
 
+        @tool(effect="write", key="pot", background=True, reconcile=lambda: "brewed")
+        async def brew(context: ToolContext) -> str:
+            """Do something in the background."""
+            self.add("ledger", context.call_id)
+            await self.pass_gate("tool")
+            return "brewed"
+
         @tool(effect="write", key="desk")
         async def spend(context: ToolContext) -> str:
             """Do something that needs approval."""
             self.add("ledger", context.call_id)
             return "spent"
 
-        return Bundle(id="desk", workflow=Desk, tools=[work, spend, fetch, Inquire(self)])
+        desk = type("Desk", (Desk,), {"scene": self})
+        return Bundle(id="desk", workflow=desk, tools=[work, brew, spend, fetch, Inquire(self)])
+
+    async def step(self) -> str:
+        """Work as a step of a workflow does."""
+        self.add("ledger", "step")
+        await self.pass_gate("tool")
+        return "stepped"
 
 
 @tool(client=True)
@@ -131,9 +145,20 @@ def fetch() -> object:
 
 
 class Desk(BaseWorkflow):
-    """Asks before it spends."""
+    """Asks before it spends, and runs a step before the loop of a message that says so."""
 
     guards = (ask_before(["desk.spend"]),)
+    scene: Scene
+
+    async def process(self, payload: TurnPayload) -> TurnResult[Any]:
+        """Run the step, and then the loop."""
+        if "stepwise" in payload.text:
+            await self.step("step", self.scene.step, reconcile=_find_step)
+        return await (await self.build_react()).run(payload)
+
+
+async def _find_step() -> str:
+    return "stepped"
 
 
 class Inquire(ToolFunction[[], str]):
