@@ -10,6 +10,8 @@ from pathlib import Path
 from types import ModuleType
 from urllib.parse import unquote, urlsplit
 
+from tests.docs.pages import ROOT
+
 LARGEST = 3_000_000
 """Bytes of the archive of the site in the wheel."""
 
@@ -102,3 +104,12 @@ def test_the_texts_for_models_have_every_page_of_the_navigation(
     assert [link for link in links if not (site / link / "index.html").is_file()] == []
     assert len(links) == len(names)
     assert ":::" not in full
+
+
+def test_every_page_is_in_the_navigation_or_says_where_it_went(builder: ModuleType) -> None:
+    docs = ROOT / "docs"
+    listed = {docs / name for names in builder.navigation().values() for name in names}
+    others = set(docs.rglob("*.md")) - listed - set((docs / "decisions").glob("*.md"))
+    assert [
+        page for page in sorted(others) if "This page is now [" not in page.read_text("utf-8")
+    ] == []

@@ -15,7 +15,7 @@ from loopline.models import Json, JsonObject
 from tests.docs.pages import ROOT
 from tests.house.tree import functions
 
-PAGE = ROOT / "docs" / "sdk" / "events-README.md"
+PAGE = ROOT / "docs" / "internals" / "dialect-events.md"
 GOLDEN = ROOT / "tests" / "dialects" / "golden"
 EVENTS: dict[str, tuple[str, ...]] = {
     "fim": (
