@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import json
 import shutil
 import statistics
 import tempfile
@@ -20,20 +19,18 @@ from pathlib import Path
 from playwright.sync_api import Browser, Page, sync_playwright
 from rich.console import Console
 
-from loopline import Bundle, Harness
-from loopline.harness import ReadOnlyStore, Store
+from loopline import Bundle
+from loopline.harness import ReadOnlyStore
 from loopline.models import Capabilities, Prompt, Reply, TextDelta
-from loopline.reader.session_files import read_session
 from loopline.server import app, reading_app
 from loopline.server.page_files import FOLDER
-from loopline.testing import Call, Say, ScriptedModel
-from loopline.timeline import ConversationKey
 from tests.support.hostile_conversation import in_thread
 from tests.support.live_server import serving
-from tests.support.page_conversations import TEA
+from tests.support.long_conversations import write_marathon, write_parallel, write_turns
 
 console = Console(highlight=False, width=200)
-BLOCKS = 10_000
+TURNS = 1_700
+ROUNDS = 300
 CALLS = 1_000
 SCREENS = 60
 DELTAS = 40
@@ -45,28 +42,11 @@ LONG_TASKS = """() => {
 }"""
 
 
-def session(blocks: int) -> str:
-    """Return a session of so many blocks."""
-    rows: list[str] = []
-    for n in range(blocks // 5):
-        at = f"2026-05-01T{n // 3600 % 24:02}:{n // 60 % 60:02}:{n % 60:02}.000Z"
-        user = {"role": "user", "content": f"Question {n} about tea, at some length."}
-        content = [{"type": "text", "text": f"Answer {n}. " + "Tea is a plant. " * 20}]
-        reply = {"role": "assistant", "id": f"m{n}", "model": "m", "content": content}
-        rows.append(json.dumps({"type": "user", "timestamp": at, "message": user}))
-        rows.append(json.dumps({"type": "assistant", "timestamp": at, "message": reply}))
-    return "\n".join(rows)
-
-
 async def write_store(url: str) -> None:
-    """Write a conversation of `BLOCKS` blocks, and one with `CALLS` calls at once."""
-    async with Store.open(url) as store:
-        blocks = read_session(session(BLOCKS))[:BLOCKS]
-        await store.log.restore(ConversationKey(name="long"), blocks)
-    calls = [Call("tea.price", of=f"tea {n}") for n in range(CALLS)]
-    model = ScriptedModel([Say("", *calls), "Done."], strict=False)
-    async with Harness.open(TEA, store=url, model=model) as harness:
-        await harness.conversation("parallel").say("go")
+    """Write a conversation of 10,200 blocks, one of 300 rounds, and one with 1,000 calls at once."""
+    await write_turns(url, TURNS)
+    await write_marathon(url, ROUNDS)
+    await write_parallel(url, CALLS)
 
 
 class Ticking:
@@ -96,20 +76,25 @@ def measure_reading(browser: Browser, url: str) -> None:
     """Print the time until the list can be used, and what scrolling it costs."""
     page = open_page(browser)
     for name, view in (
-        ("10,000 blocks", "long/timeline"),
-        ("1,000 calls at once", "parallel/overview"),
+        ("10,200 blocks, timeline", "turns/timeline"),
+        ("10,200 blocks, chat", "turns/chat"),
+        ("10,200 blocks, overview", "turns/overview"),
+        ("10,200 blocks, the prompt of 3,400 messages", "turns/prompt"),
+        ("300 rounds, overview", "marathon/overview"),
+        ("1,000 calls at once, overview", "parallel/overview"),
+        ("1,000 calls at once, chat", "parallel/chat"),
     ):
         times: list[float] = []
         for _ in range(5):
             page.goto("about:blank")
             began = time.perf_counter()
             page.goto(f"{url}/page/#/c/default/default/local/{view}")
-            page.wait_for_selector("[data-row], .round")
+            page.wait_for_selector(".row-line, .round, .part, .item")
             times.append(time.perf_counter() - began)
         console.print(
             f"{name}: usable after {statistics.median(times) * 1000:.0f} ms (median of 5)"
         )
-    page.goto(f"{url}/page/#/c/default/default/local/long/timeline")
+    page.goto(f"{url}/page/#/c/default/default/local/turns/timeline")
     page.wait_for_selector(".row-line")
     page.wait_for_timeout(500)
     page.evaluate("window.longTasks.length = 0")

@@ -96,6 +96,7 @@ def routes(tenant: str, project: str) -> list[tuple[str, str, Json]]:
         ("GET", f"{talk}/outline", None),
         ("GET", f"{talk}/file?seq=1", None),
         ("GET", f"{talk}/turns/turn_1/rounds/1/prompt", None),
+        ("GET", f"{talk}/prompt", None),
         ("POST", f"{talk}/turns/turn_1/rounds/1/rerun", {}),
         ("GET", f"{talk}/models", None),
         ("GET", f"{talk}/forks", None),

@@ -199,6 +199,15 @@ async def read_prompt(
         )
 
 
+@router.get(f"{_HERE}/prompt")
+async def read_last_prompt(
+    host: HostDep, summary: SummaryDep, turn: Annotated[int, Query(ge=0, le=2**31)] = 0
+) -> dict[str, JsonValue]:
+    """Return the last request of a turn, or of the conversation if the turn is 0, as the route of a round does."""
+    async with host.timelines.open(host.log, summary) as timeline:
+        return await asyncio.to_thread(shown_prompts.show_last_prompt, timeline, turn)
+
+
 @router.post(f"{_HERE}/turns/{{turn}}/rounds/{{number}}/rerun", status_code=202)
 async def rerun(
     served: OwnDep, caller: CallerDep, turn: str, number: int, body: reruns.RerunBody

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import takewhile
@@ -102,6 +103,20 @@ def show_prompt(timeline: Timeline, turn: int, number: int, seq: int = 0) -> Jso
         if is_wanted and (current.block.turn, current.block.round) == (turn, number):
             return _shown(timeline, before, current, after, is_last=last)
     raise not_found(f"request of round {number} in {turn_id(turn)}")
+
+
+def show_last_prompt(timeline: Timeline, turn: int = 0) -> JsonObject:
+    """Return the last request of a turn, or of the conversation if the turn is 0, as `show_prompts` yields it.
+
+    Raises:
+        RequestProblem: no request was sent to a model, 404.
+    """
+    requests = (found for found in _neighbours(timeline) if turn in (0, found[1].block.turn))
+    last = deque(requests, maxlen=1)
+    if not last:
+        raise not_found("request to a model")
+    before, current, after, is_last = last[0]
+    return _shown(timeline, before, current, after, is_last=is_last)
 
 
 def _neighbours(

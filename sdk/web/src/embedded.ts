@@ -32,6 +32,7 @@ export function answerOf(path: string, body: Json): unknown {
   if (end === "window") return windowAnswer(url.searchParams);
   if (end === "outline") return part("outline");
   if (end === "read") return { items: refsOf(body).map(readItem) };
+  if (end === "prompt") return lastPrompt(Number(url.searchParams.get("turn") ?? 0));
   const round = /^turns\/turn_(\d+)\/rounds\/(\d+)\/prompt$/.exec(end);
   return round ? promptAnswer(Number(round[1]), Number(round[2]), Number(url.searchParams.get("seq") ?? 0)) : null;
 }
@@ -72,16 +73,28 @@ function promptAnswer(turn: number, round: number, seq: number): Prompt | null {
     const found = prompts.find(
       (prompt) => prompt.turn_id === `turn_${turn}` && prompt.round === round && (seq ? prompt.seq === seq : prompt.is_last),
     );
-    if (found) {
-      return {
-        ...found,
-        system: message(found.system) as string,
-        tools: message(found.tools) as string,
-        messages: found.messages.map((number) => message(number) as PromptMessage),
-      };
-    }
+    if (found) return whole(found);
   }
   return null;
+}
+
+function lastPrompt(turn: number): Prompt | null {
+  let last: StoredPrompt | null = null;
+  for (let n = 0; ; n += 1) {
+    const prompts = part(`prompts-${n}`) as StoredPrompt[] | null;
+    if (prompts === null) return last === null ? null : whole(last);
+    last = prompts.findLast((prompt) => turn === 0 || prompt.turn_id === `turn_${turn}`) ?? last;
+  }
+}
+
+/** Return a prompt with its texts, which are in parts of their own. */
+function whole(prompt: StoredPrompt): Prompt {
+  return {
+    ...prompt,
+    system: message(prompt.system) as string,
+    tools: message(prompt.tools) as string,
+    messages: prompt.messages.map((number) => message(number) as PromptMessage),
+  };
 }
 
 function message(number: number): unknown {

@@ -39,7 +39,7 @@ export function VirtualList(props: Props) {
     count: props.total,
     getScrollElement: () => scroller.current,
     estimateSize: () => props.estimate,
-    overscan: 12,
+    overscan: 8,
     scrollToFn: elementScroll,
     observeElementRect,
     observeElementOffset,

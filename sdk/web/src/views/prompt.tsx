@@ -5,7 +5,7 @@ import { useSignal } from "@preact/signals";
 import { useEffect, useMemo } from "preact/hooks";
 import { troubleOf, type Trouble } from "../blocks";
 import { count, dollars } from "../format";
-import { fetchPrompt, lastRound } from "../prompts";
+import { fetchLastPrompt, fetchPrompt } from "../prompts";
 import { Copy, RefLink } from "../refs";
 import { linkTo } from "../route";
 import { isWritable } from "../state";
@@ -23,29 +23,37 @@ export function PromptView({ place, turn, round, seq }: { place: Place; turn: nu
   useEffect(() => {
     let left = false;
     before.value = null;
-    const load = async () => {
-      try {
-        const position = turn && round ? { turn, round, seq } : await lastRound(place, turn);
-        const answer = position === null ? null : await fetchPrompt(place, position);
+    const asked = turn && round ? fetchPrompt(place, { turn, round, seq }) : fetchLastPrompt(place, turn);
+    asked
+      .then((answer) => {
         if (left) return;
         prompt.value = answer;
-        trouble.value = position === null ? { kind: "refused", text: "No model was asked in this conversation." } : null;
-        const at = answer?.before ?? null;
-        if (at !== null) before.value = await fetchPrompt(place, at);
-      } catch (error) {
+        trouble.value = null;
+      })
+      .catch((error: unknown) => {
         if (!left) trouble.value = troubleOf(error);
-      }
-    };
-    void load();
+      });
     return () => {
       left = true;
     };
   }, [place, turn, round, seq]);
 
+  const shown = prompt.value;
+  useEffect(() => {
+    const at = shown?.before ?? null;
+    if (!compares.value || at === null) return;
+    fetchPrompt(place, at)
+      .then((answer) => {
+        if (prompt.value === shown) before.value = answer;
+      })
+      .catch((error: unknown) => {
+        trouble.value = troubleOf(error);
+      });
+  }, [place, shown, compares.value]);
+
   if (trouble.value) return <TroubleNote trouble={trouble.value} />;
-  const current = prompt.value;
-  if (current === null) return <p class="hint">Loading…</p>;
-  return <PromptParts place={place} prompt={current} before={before.value} compares={compares.value} onCompare={() => (compares.value = !compares.value)} />;
+  if (shown === null) return <p class="hint">Loading…</p>;
+  return <PromptParts place={place} prompt={shown} before={before.value} compares={compares.value} onCompare={() => (compares.value = !compares.value)} />;
 }
 
 interface PartsProps {
@@ -58,9 +66,11 @@ interface PartsProps {
 
 function PromptParts({ place, prompt, before, compares, onCompare }: PartsProps) {
   const again = useSignal(false);
+  const more = useSignal(MORE);
   const parts = useMemo(() => partsOf(prompt), [prompt]);
   const earlier = useMemo(() => (before ? new Map(partsOf(before).map((part) => [keyOf(part), part])) : null), [before]);
   const total = parts.reduce((sum, part) => sum + part.tokens, 0);
+  const begin = Math.max(FIRST, parts.length - more.value);
   const left = parts.filter((part) => part.state !== "full" && part.state !== "tail");
   return (
     <div class="prompt">
@@ -88,7 +98,7 @@ function PromptParts({ place, prompt, before, compares, onCompare }: PartsProps)
         <Bar parts={parts} total={total} />
         <div class="prompt-tools">
           <label class="check">
-            <input type="checkbox" checked={compares} disabled={before === null} onChange={onCompare} />
+            <input type="checkbox" checked={compares} disabled={prompt.before === null} onChange={onCompare} />
             Compare with the round before
           </label>
           <Copy text={parts.map((part) => part.text).join("\n")} label="Copy all" />
@@ -103,12 +113,26 @@ function PromptParts({ place, prompt, before, compares, onCompare }: PartsProps)
         {left.length > 0 ? <LeftOut parts={left} /> : null}
       </header>
       <div class="parts">
-        {parts.map((part, n) => (
-          <PartView key={n} part={part} total={total} earlier={compares && earlier ? (earlier.get(keyOf(part)) ?? null) : undefined} />
-        ))}
+        {parts.map((part, n) => {
+          if (n === FIRST && n < begin) return <Hidden key="hidden" count={begin - FIRST} onMore={() => (more.value += MORE)} />;
+          if (n > FIRST && n < begin) return null;
+          return <PartView key={n} part={part} total={total} earlier={compares && earlier ? (earlier.get(keyOf(part)) ?? null) : undefined} />;
+        })}
         {compares && earlier ? <Removed earlier={earlier} parts={parts} /> : null}
       </div>
     </div>
+  );
+}
+
+/** Of a long prompt the first parts are shown, and so many of the last ones. */
+const FIRST = 20;
+const MORE = 200;
+
+function Hidden({ count: hidden, onMore }: { count: number; onMore: () => void }) {
+  return (
+    <button type="button" class="earlier" onClick={onMore}>
+      Show {count(Math.min(MORE, hidden))} of {count(hidden)} parts between
+    </button>
   );
 }
 
