@@ -8,7 +8,8 @@ type List = Virtualizer<HTMLDivElement, HTMLElement>;
 
 interface Props {
   total: number;
-  estimate: number;
+  /** How tall a row is before it is measured. */
+  estimate: (index: number) => number;
   label: string;
   /** Keeps the end in view while the list grows, if the reader is there. */
   follow?: boolean;
@@ -38,7 +39,7 @@ export function VirtualList(props: Props) {
   const options = {
     count: props.total,
     getScrollElement: () => scroller.current,
-    estimateSize: () => props.estimate,
+    estimateSize: props.estimate,
     overscan: 8,
     scrollToFn: elementScroll,
     observeElementRect,

@@ -100,7 +100,7 @@ export function ChatView({ place }: { place: Place }) {
       ) : (
         <VirtualList
           total={chat.items.length + (hasStream || (chat.openTurn !== "" && !isLeft) ? 1 : 0)}
-          estimate={90}
+          estimate={() => 90}
           label="Messages"
           className="messages"
           follow

@@ -52,7 +52,7 @@ export function OverviewView({ place }: { place: Place }) {
     <div class="overview">
       <Totals outline={current} />
       <ForkTree place={place} />
-      <VirtualList total={lines.length} estimate={34} label={`Turns of ${place.conversation}`} className="turns">
+      <VirtualList total={lines.length} estimate={(index) => heightOf(lines[index])} label={`Turns of ${place.conversation}`} className="turns">
         {(index) => {
           const line = lines[index];
           if (line === undefined) return null;
@@ -84,6 +84,13 @@ export function OverviewView({ place }: { place: Place }) {
 function firstOpen(turns: OutlineTurn[]): number {
   const open = turns.findIndex((turn) => UNFINISHED.has(turn.state));
   return open >= 0 ? open : Math.max(0, turns.length - 1);
+}
+
+/** Return the height of a line before it is measured: that of a turn depends on its lanes. */
+function heightOf(line: Line | undefined): number {
+  if (line?.round !== null) return 26;
+  const most = Math.max(0, ...line.turn.rounds.map((round) => round.calls.length));
+  return 128 + Math.min(11, most) * 12;
 }
 
 function linesOf(outline: Outline | null, closed: ReadonlySet<string>): Line[] {

@@ -56,7 +56,7 @@ export function Sidebar() {
       {items.length === 0 ? (
         <p class="hint">{answer.items.length === 0 ? "There is no conversation yet." : "No conversation has these words."}</p>
       ) : (
-        <VirtualList total={items.length} estimate={62} label="Conversations" className="conversations" control={control}>
+        <VirtualList total={items.length} estimate={() => 62} label="Conversations" className="conversations" control={control}>
           {(index) => {
             const item = items[index];
             if (item === undefined) return null;

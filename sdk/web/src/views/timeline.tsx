@@ -64,7 +64,7 @@ export function TimelineView({ place, chosen }: { place: Place; chosen: number }
           }}
         />
         {trouble !== null ? <TroubleNote trouble={trouble} /> : null}
-        <VirtualList total={head} estimate={28} label={`Blocks of ${place.conversation}`} className="rows" control={control}>
+        <VirtualList total={head} estimate={(index) => (cache.peek(index + 1)?.type === "user.prompt" ? 64 : 28)} label={`Blocks of ${place.conversation}`} className="rows" control={control}>
           {(index) => {
             const seq = index + 1;
             return (
