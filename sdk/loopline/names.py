@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import inspect
+import re
 import reprlib
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from dis import opmap
 from functools import wraps
-from types import FrameType, FunctionType
+from types import FrameType, FunctionType, ModuleType
 from typing import Any, Never, TypeVar
 
 from loopline.errors import BundleError
@@ -248,10 +250,14 @@ class AsyncContext:
 def checks_keywords(kind: type[T]) -> type[T]:
     """Decorate a class so that an unknown keyword raises a TypeError that names the most similar parameter."""
     create: Any = vars(kind)["__init__"]
-    names = list(inspect.signature(create).parameters)[1:]
+    parameters = list(inspect.signature(create).parameters.values())[1:]
+    names = [parameter.name for parameter in parameters]
+    takes_keywords = all(parameter.kind is parameter.KEYWORD_ONLY for parameter in parameters)
 
     @wraps(create)
     def create_checked(self: object, *positional: object, **keywords: object) -> None:
+        if positional and takes_keywords:
+            raise TypeError(f"{kind.__name__} takes keywords: write {kind.__name__}({names[0]}=…)")
         for name in keywords:
             if name not in names:
                 near = nearest_name(name, names, ALIKE)
@@ -286,3 +292,55 @@ def parse_expression(source: str) -> ast.expr:
     """
     with _PARSING:
         return ast.parse(source, mode="eval").body
+
+
+_KEYWORD = re.compile(r"([\w.]{1,200})\(\) got an unexpected keyword argument '(\w{1,100})'")
+_IMPORT = re.compile(r"cannot import name '(\w{1,100})' from '(loopline[\w.]{0,100})' \(")
+_NO_MODULE = re.compile(r"No module named '(loopline\.[\w.]{1,100})'")
+
+
+def misspelt_for(error: BaseException) -> str:
+    """Return the name that an error of Python in the author's code probably means; "" if there is none.
+
+    Python itself suggests names only where it prints a traceback.
+    """
+    frame = _innermost(error)
+    match error:
+        case AttributeError(name=str(name), obj=owner) if not isinstance(owner, ModuleType):
+            return nearest_name(name, _attributes(owner), ALIKE)
+        case NameError(name=str(name)) if frame is not None:
+            return nearest_name(name, [*frame.f_locals, *frame.f_globals, *vars(builtins)], ALIKE)
+        case TypeError() if (found := _KEYWORD.search(str(error))) and frame is not None:
+            function = _resolve(found[1], frame)
+            parameters = list(inspect.signature(function).parameters) if function else []
+            return nearest_name(found[2], parameters, ALIKE)
+        case ImportError() if found := _IMPORT.search(str(error)):
+            return nearest_name(found[1], dir(sys.modules.get(found[2])), ALIKE)
+        case ModuleNotFoundError() if found := _NO_MODULE.search(str(error)):
+            return nearest_name(found[1], [f"loopline.{name}" for name in MODULES], ALIKE)
+        case _:
+            return ""
+
+
+def _innermost(error: BaseException) -> FrameType | None:
+    """Return the frame in which an error was raised, or None."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return None if trace is None else trace.tb_frame
+
+
+def _attributes(owner: object) -> list[str]:
+    return [name for name in dir(owner) if not name.startswith("_")]
+
+
+def _resolve(path: str, frame: FrameType) -> Callable[..., object] | None:
+    """Return the function with this qualified name, as a frame sees it; None if it cannot be found."""
+    first, *inner = path.split(".")
+    value: object = frame.f_globals.get(first) or frame.f_locals.get(first)
+    if value is None and inner:  # a base class that the module does not import
+        own = [frame.f_locals.get("self"), *frame.f_locals.values()]
+        value = next((each for each in own if hasattr(each, inner[0])), None)
+    for name in inner:
+        value = getattr(value, name, None)
+    return value if callable(value) else None

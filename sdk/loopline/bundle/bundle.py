@@ -95,6 +95,35 @@ def _check_guard(guard: object) -> None:
         )
 
 
+_HOOKS = {
+    "on_bundle_load": (),
+    "pre_run_hook": ("workflow", "payload"),
+    "post_run_hook": ("workflow", "payload", "result"),
+}
+
+
+def _check_hook(name: str, hook: Callable[..., object] | None, parameters: Sequence[str]) -> None:
+    if hook is None:
+        return
+    try:
+        inspect.signature(hook).bind(*parameters)
+    except TypeError as error:
+        called = f"is called with ({', '.join(parameters)})"
+        raise names.author_error(f"Bundle({name}=…) {called}: {error}") from None
+    except ValueError:  # a function of C has no signature
+        return
+
+
+def _check_model(model: object) -> None:
+    is_model = any(hasattr(model, name) for name in ("stream", "request"))
+    if model is None or is_model or isinstance(model, str | Mapping | Sequence):
+        return
+    raise names.author_error(
+        "Bundle(model=…) must be a model string such as openai:gpt-5, a model, a list of them or a dict by role, not "
+        f"{names.describe(model)}"
+    )
+
+
 def _check_loop(limits: Limits | None, preset: str | Preset) -> None:
     try:
         named_preset(preset)
@@ -147,6 +176,7 @@ class Bundle(LoopParts, Generic[T_co]):
         version: the name of this release, by default a digest of the files. The store orders versions by the time when
             each first opened the store.
         module: the name of the module that created the bundle.
+        location: the file and line that created the bundle, for errors; empty if unknown.
     """
 
     workflow: type[BaseWorkflow[object]] = BaseWorkflow
@@ -166,6 +196,7 @@ class Bundle(LoopParts, Generic[T_co]):
     version: str = ""
     approvals: ApprovalLimits = DEFAULT_APPROVALS
     module: str = field(init=False, repr=False, compare=False)
+    location: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Check the values, and remember the module.
@@ -174,6 +205,7 @@ class Bundle(LoopParts, Generic[T_co]):
             BundleError: a value has the wrong type; the message names the file and line.
         """
         object.__setattr__(self, "module", names.caller_module())
+        object.__setattr__(self, "location", names.caller_location())
         for name, (kinds, expected) in _KINDS.items():
             value: object = getattr(self, name)
             if value is not None:
@@ -185,6 +217,14 @@ class Bundle(LoopParts, Generic[T_co]):
             _check_tool(function)
         for guard in self.guards:
             _check_guard(guard)
+        for pattern in self.approve:
+            names.check_type(pattern, str, "an item of Bundle(approve=…)", "the name of a tool")
+        for name in ("round_hooks", "middleware"):
+            for function in getattr(self, name):
+                names.check_type(function, Callable, f"an item of Bundle({name}=…)", "a function")
+        for name, parameters in _HOOKS.items():
+            _check_hook(name, getattr(self, name), parameters)
+        _check_model(self.model)
         _check_loop(self.limits, self.preset)
 
     @property

@@ -24,6 +24,7 @@ from types import ModuleType
 from typing import Any
 
 from loopline.errors import BundleError
+from loopline.names import misspelt_for
 
 MARK = "@"
 """A character that is part of every module name made here, and cannot be part of another module name."""
@@ -92,10 +93,11 @@ def blame(error: BaseException, folder: Path | None) -> BundleError:
 
 
 def _hint(error: BaseException, text: str) -> str:
-    """Return the end of the message for a missing `await`, or for a name that Loopline does not export; else ""."""
+    """Return the end of the message for a missing `await` or a misspelt name; "" for other errors."""
     if isinstance(error, AttributeError | TypeError) and "'coroutine'" in text:
         return ": is `await` missing?"
-    return ""
+    near = misspelt_for(error)
+    return f": nearest is {near!r}" if near else ""
 
 
 def is_raised_inside(error: BaseException, folder: Path | None) -> bool:

@@ -172,7 +172,10 @@ class OpenBundle:
             await workflow.pre_run_hook(run.payload)
             if bundle.pre_run_hook is not None:
                 await as_async(bundle.pre_run_hook)(workflow, run.payload)
-            result = await workflow.process(run.payload)
+            running: object = workflow.process(run.payload)
+            if not inspect.isawaitable(running):
+                raise _process_error(bundle.workflow, "must be `async def`")
+            result: TurnResult[Any] = await running
             _check_result(result, loaded, run.recorder.turn.completion)
             if result.exit_reason != "paused":
                 await workflow.post_run_hook(run.payload, result)
@@ -233,8 +236,20 @@ def _check_result(result: object, loaded: LoadedBundle, answer: Completion | Non
     """
     recorded = answer.text if answer is not None else ""
     if not isinstance(result, TurnResult) or result.answer != recorded:
-        workflow = loaded.bundle.workflow.__name__
-        raise BundleError(
-            f"{loaded.folder}: {workflow}.process returned {result!r}: "
-            "return the last result of await react.run(payload) or await self.answer(…)"
+        if inspect.iscoroutine(result):
+            result.close()
+            raise _process_error(
+                loaded.bundle.workflow, "returned a coroutine: is `await` missing?"
+            )
+        raise _process_error(
+            loaded.bundle.workflow,
+            f"returned {result!r}: return the last result of await react.run(payload) or await self.answer(…)",
         )
+
+
+def _process_error(workflow: type[BaseWorkflow[Any]], problem: str) -> BundleError:
+    """Return an error about the method `process` of a workflow class, with its file and line."""
+    code = inspect.unwrap(workflow.process).__code__
+    return BundleError(
+        f"{code.co_filename}:{code.co_firstlineno}: {workflow.__name__}.process {problem}"
+    )

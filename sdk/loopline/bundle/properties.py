@@ -145,10 +145,12 @@ def merged(
     *,
     folder: Path | None = None,
     overrides: Mapping[str, Setting] | None = None,
+    location: str = "",
 ) -> Properties:
     """Merge the configuration, the `loopline.yaml` in `folder` and `overrides`. Later values win.
 
-    The keys of `overrides` are dotted names. A dict as a value sets only the keys in it.
+    The keys of `overrides` are dotted names. A dict as a value sets only the keys in it. `location` is the file and line of
+    the configuration, for errors.
 
     Raises:
         PropertyError: a key is unknown, or a value has the wrong type; the message names a similar key or the type, and the
@@ -156,7 +158,8 @@ def merged(
     """
     defaults = _section(cast("Mapping[object, object]", configuration), "configuration")
     shape: JsonObject = {**defaults, **LOOP, "knowledge": dict(KNOWLEDGE)}
-    merge = _Merge(shape, lambda _: "configuration: ")
+    place = f"{location}: configuration: " if location else "configuration: "
+    merge = _Merge(shape, lambda _: place)
     tree = merge.into({"knowledge": dict(KNOWLEDGE)}, defaults)
     written = set(defaults)
     locations: dict[str, str] = {}

@@ -14,7 +14,7 @@ from loopline.bundle.properties import PROGRAMS_TOOLS, Properties, loop_settings
 from loopline.crew import Agents
 from loopline.errors import BundleError
 from loopline.names import nearest_hint
-from loopline.react import Guard, ask_before, tool_patterns
+from loopline.react import Guard, tool_patterns
 from loopline.skills import Skill, SkillSelection
 from loopline.tools import MCP, KnownTools, ToolPattern, may_begin
 
@@ -80,8 +80,8 @@ def tool_settings(
     loaded: LoadedBundle, properties: Properties, agents: Agents
 ) -> Iterator[ToolPattern]:
     """Yield the names and patterns of tools in the guards, agents, properties and literal `tools` lists of the bundle."""
-    if loaded.bundle.approve:
-        yield from tool_patterns([ask_before(loaded.bundle.approve)])
+    for pattern in loaded.bundle.approve:
+        yield ToolPattern("Bundle(approve=…)", pattern, loaded.bundle.location)
     yield from tool_patterns(loaded.bundle.guards)
     guards: object = loaded.bundle.workflow.guards
     if isinstance(guards, list | tuple):  # a property, for example, has its value only in a turn

@@ -679,6 +679,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         If the turn has an output type and the text is JSON of that type, `output` of the result is the value. In a resumed
         turn, an answer that was recorded earlier is not recorded again.
         """
+        check_type(text, str, "an answer", "a text")
         recorder = self._run.recorder
         output = self._run.output_of(None)
         recorder.answers += 1

@@ -97,7 +97,12 @@ async def check(choices: Choices, screen: Screen, bundle: str) -> int:
     loaded = bundles.load(bundle)
     findings = Findings(loaded.bundle.id)
     findings.properties = findings.attempt(
-        lambda: bundles.merged(loaded.bundle.defaults, folder=loaded.folder, overrides=overrides),
+        lambda: bundles.merged(
+            loaded.bundle.defaults,
+            folder=loaded.folder,
+            overrides=overrides,
+            location=loaded.bundle.location,
+        ),
         bundles.Properties(),
     )
     _read_descriptors(loaded, findings)

@@ -65,7 +65,12 @@ async def doctor(choices: Choices, screen: Screen, bundle: str | None) -> int:
 async def _features_of_bundle(bundle: str, choices: Choices) -> Mapping[str, Sequence[Feature]]:
     loaded = bundles.load(bundle)
     overrides = parse_properties(choices)
-    properties = bundles.merged(loaded.bundle.defaults, folder=loaded.folder, overrides=overrides)
+    properties = bundles.merged(
+        loaded.bundle.defaults,
+        folder=loaded.folder,
+        overrides=overrides,
+        location=loaded.bundle.location,
+    )
     return await features_for(properties)
 
 

@@ -484,7 +484,10 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
     def _properties(self, loaded: bundles.LoadedBundle) -> bundles.Properties:
         """Merge the defaults of the bundle, its files and the overrides of the caller."""
         return bundles.merged(
-            loaded.bundle.defaults, folder=loaded.folder, overrides=self._overrides
+            loaded.bundle.defaults,
+            folder=loaded.folder,
+            overrides=self._overrides,
+            location=loaded.bundle.location,
         )
 
     async def _agents(self, loaded: bundles.LoadedBundle) -> Agents | None:

@@ -1,0 +1,143 @@
+"""The mistakes of a newcomer, and the error that each gets: the file, the line, and what to write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from loopline import Harness, LooplineError
+from loopline.testing import ScriptedModel
+from tests.doors.command import Loopline
+
+BEGINNING = '''from loopline import Agent, BaseWorkflow, Bundle, ModelSettings, TurnPayload, TurnResult, tool
+from loopline.guards import ask_before
+
+
+@tool(effect="read")
+def steep(tea: str) -> str:
+    """Return how long a tea steeps."""
+    return "3 minutes"
+
+
+'''
+LINE = BEGINNING.count("\n") + 1
+"""The line of the first statement after the beginning."""
+
+
+def bundle(keywords: str) -> str:
+    """The code of a bundle with these keywords."""
+    return f'bundle = Bundle(id="tea", {keywords})\n'
+
+
+def decorated(keywords: str, parameter: str = "tea: str") -> str:
+    """The code of a bundle whose tool is decorated with these keywords."""
+    head = f'@tool({keywords})\ndef brew({parameter}) -> str:\n    """Brew."""\n    return ""\n\n\n'
+    return head + bundle("tools=[brew]")
+
+
+def workflow(statement: str) -> str:
+    """The code of a bundle whose `process` has this statement, two lines below the class."""
+    head = "class Tea(BaseWorkflow):\n    async def process(self, payload: TurnPayload) -> TurnResult:\n"
+    return f"{head}        {statement}\n\n\n{bundle('workflow=Tea, tools=[steep]')}"
+
+
+def attribute(line: str) -> str:
+    """The code of a bundle whose workflow class has this line."""
+    return f"class Tea(BaseWorkflow):\n    {line}\n\n\n{bundle('workflow=Tea')}"
+
+
+MISTAKES = [
+    # Names that are misspelt, or imported from the wrong place.
+    ("from loopline import Bundel\n", 0, "from 'loopline': nearest is 'Bundle'"),
+    ("from loopline import rate_limit\n", 0, ": write from loopline.guards import rate_limit"),
+    ("from loopline.guards import ask_befor\n", 0, ": nearest is 'ask_before'"),
+    ("from loopline.gards import ask_before\n", 0, ": nearest is 'loopline.guards'"),
+    ("import loopline\nloopline.Bundel\n", 1, "no attribute 'Bundel': nearest is 'Bundle'"),
+    (bundle("tools=[stepp]"), 0, "name 'stepp' is not defined: nearest is 'steep'"),
+    # Keywords.
+    (bundle('instruction="x"'), 0, "no parameter 'instruction', nearest is 'instructions'"),
+    (bundle("tool=[steep]"), 0, "no parameter 'tool', nearest is 'tools'"),
+    (bundle("settings=ModelSettings(temprature=0)"), 0, "nearest is 'temperature'"),
+    (bundle('agents=[Agent(name="a", instruction="")]'), 0, "nearest is 'instructions'"),
+    (decorated('effects="read"'), 0, "argument 'effects': nearest is 'effect'"),
+    (workflow("await self.keep(nam='x', value=1)"), 2, "argument 'nam': nearest is 'name'"),
+    (workflow("await self.build_react(instruction='')"), 2, "nearest is 'instructions'"),
+    (workflow("await self.build_react(max_iteration=3)"), 2, "nearest is 'max_iterations'"),
+    ('bundle = Bundle("tea")\n', 0, "Bundle takes keywords: write Bundle(id=…)"),
+    # Values.
+    (bundle('tools=[steep(tea="x")]'), 0, "must be a function, not '3 minutes': write its name"),
+    (bundle("tools=steep"), 0, "must be a list of functions, not <tool steep"),
+    (bundle('limits={"max_iteration": 3}'), 0, "nearest is 'max_iterations'"),
+    (bundle('limits={"max_iterations": "3"}'), 0, "max_iterations must be 1 or more"),
+    (bundle('preset="chatlci"'), 0, "no preset 'chatlci', nearest is 'chatcli'"),
+    (bundle('settings={"temperature": 0}'), 0, "must be ModelSettings, not {'temperature': 0}"),
+    (bundle("model=5"), 0, "must be a model string such as openai:gpt-5"),
+    (bundle('knowledge={"rpo": ""}'), 0, "'knowledge.rpo', nearest is 'knowledge.repo'"),
+    (decorated('effect="reads"'), 0, "has the effect 'reads', nearest is 'read'"),
+    (decorated('effect="write", key="f:{pth}"'), 0, "no parameter 'pth'"),
+    (decorated('effect="read"', "tea"), 0, "has no type for 'tea': annotate it"),
+    # What restricts a bundle.
+    (bundle('guards=ask_before(["tea.*"])'), 0, "must be a list of guards"),
+    (bundle("guards=[ask_before]"), 0, "must be a guard such as ask_before([…])"),
+    (bundle('tools=[steep], guards=[ask_before(["tea.stepp"])]'), 0, "nearest is 'tea.steep'"),
+    (bundle('tools=[steep], approve=["tea.stepp"]'), 0, "nearest is 'tea.steep'"),
+    (bundle("tools=[steep], approve=[steep]"), 0, "must be the name of a tool"),
+    (attribute("gaurds = []"), 1, "Tea.gaurds is unknown, nearest is 'guards'"),
+    # Hooks and workflows.
+    (bundle("pre_run_hook=lambda: None"), 0, "is called with (workflow, payload)"),
+    (attribute("def process(self, payload): ..."), 1, "Tea.process must be `async def`"),
+    (workflow("return None"), 1, "Tea.process returned None: return the last result of"),
+    (workflow("return self.answer('x')"), 1, "returned a coroutine: is `await` missing?"),
+    (workflow("return self.build_react().run(payload)"), 2, ": is `await` missing?"),
+    (workflow("return await self.anwser('x')"), 2, "'anwser': nearest is 'answer'"),
+    (workflow("return await self.answer(payload.txt)"), 2, "'txt': nearest is 'text'"),
+    (workflow("return await self.answer(None)"), 2, "an answer must be a text, not None"),
+]
+
+
+@pytest.mark.filterwarnings("ignore:coroutine:RuntimeWarning")
+@pytest.mark.parametrize(("code", "below", "problem"), MISTAKES)
+async def test_a_mistake_is_an_error_with_its_file_and_line_that_says_what_to_write(
+    tmp_path: Path, code: str, below: int, problem: str
+) -> None:
+    file = tmp_path / "tea.py"
+    file.write_text(BEGINNING + code)
+    model = None if "model=" in code else ScriptedModel(["Three."], strict=False)
+    with pytest.raises(LooplineError) as raised:
+        async with Harness.open(file, store="memory:", model=model) as harness:
+            await harness.conversation("c1").say("How long?")
+    assert str(raised.value).startswith(f"{file}:{LINE + below}: ")
+    assert problem in str(raised.value)
+
+
+def test_there_are_thirty_of_them() -> None:
+    assert len(MISTAKES) >= 30
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["rnu", "tea.py", "Hi."], "run"),
+        (["run", "tae.py", "Hi."], "nearest is 'tea.py'"),
+        (["tool", "tea.py", "tea.stepp"], "tea.steep"),
+        (["run", "tea.py", "Hi.", "--prop", "react.memserch=true"], "react.memsearch"),
+        (["run", "tea.py", "Hi.", "--modle", "offline"], "--model"),
+    ],
+)
+def test_a_mistake_at_the_command_line_gets_the_nearest_name(
+    tmp_path: Path, arguments: list[str], problem: str
+) -> None:
+    (tmp_path / "tea.py").write_text(BEGINNING + bundle("tools=[steep]"))
+    ran = Loopline(tmp_path)(*arguments)
+    assert ran.code in (1, 2)
+    assert problem in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_check_shows_types_as_authors_wrote_them(tmp_path: Path) -> None:
+    parameter = 'kind: Literal["black", "green"], grams: int | None = None'
+    code = "from typing import Literal\n" + decorated('effect="read"', parameter)
+    (tmp_path / "tea.py").write_text(BEGINNING + code)
+    shown = Loopline(tmp_path)("check", "tea.py").out
+    assert "kind: Literal['black', 'green'], grams?: int | None" in shown
