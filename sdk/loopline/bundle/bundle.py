@@ -221,7 +221,11 @@ class Bundle(LoopParts, Generic[T_co]):
             names.check_type(pattern, str, "an item of Bundle(approve=…)", "the name of a tool")
         for name in ("round_hooks", "middleware"):
             for function in getattr(self, name):
-                names.check_type(function, Callable, f"an item of Bundle({name}=…)", "a function")
+                if not callable(function):
+                    described = names.describe(function)
+                    raise names.author_error(
+                        f"an item of Bundle({name}=…) must be a function, not {described}"
+                    )
         for name, parameters in _HOOKS.items():
             _check_hook(name, getattr(self, name), parameters)
         _check_model(self.model)
