@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import shlex
 import tomllib
 from pathlib import Path
 
+import click
 import pytest
 
 import loopline
 import loopline.testing
+from loopline.cli import app
 from loopline.names import MODULES
 from tests.bench.peers.programs import LIBRARIES, programs
 from tests.docs.pages import README, ROOT, code_words, fences, links, shown
@@ -18,6 +21,7 @@ DOCS = ROOT / "docs"
 TASKS = sorted((DOCS / "how-to").glob("*.md"))
 REFERENCE = sorted((DOCS / "reference").glob("*.md"))
 COMPARED = sorted((DOCS / "from").glob("*.md"))
+KINDS = ("start", "how-to", "explanation", "from", "gallery", "project")
 LONGEST_TASK = 600
 """Words of a how-to page, with its examples."""
 LONGEST_BUNDLE = 150
@@ -103,3 +107,38 @@ def test_every_page_begins_with_its_title_and_a_sentence() -> None:
         assert title.startswith("# "), shown(page)
         assert empty == "", shown(page)
         assert sentence[:1].isalpha() or sentence[:1] in "`*[", (shown(page), sentence)
+
+
+def typed_commands() -> list[tuple[str, list[str]]]:
+    """The lines of `loopline` that the pages show without running them, with their words."""
+    pages = [
+        README,
+        *DOCS.glob("*.md"),
+        *(path for kind in KINDS for path in (DOCS / kind).glob("*.md")),
+    ]
+    lines = [
+        (str(fence), line.removeprefix("$ "))
+        for page in pages
+        for fence in fences(page)
+        if fence.language == "text"
+        for line in fence.text.splitlines()
+        if re.match(r"(\$ )?([A-Z_]+=\S+ )*loopline ", line)
+    ]
+    return [
+        (place, shlex.split(re.sub(r"^([A-Z_]+=\S+ )*", "", line))[1:]) for place, line in lines
+    ]
+
+
+def test_a_command_that_a_page_shows_without_running_it_can_be_typed() -> None:
+    commands = typed_commands()
+    assert len(commands) > 15
+    wrong: list[str] = []
+    for place, words in commands:
+        try:
+            app.make_context("loopline", list(words)).close()
+            name, command, rest = app.resolve_command(click.Context(app), list(words))
+            assert command is not None
+            command.make_context(name, rest).close()
+        except click.ClickException as error:
+            wrong.append(f"{place}: loopline {' '.join(words)}: {error.format_message()}")
+    assert wrong == []
