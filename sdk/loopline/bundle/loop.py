@@ -25,7 +25,7 @@ from loopline.react.loop_options import Effort
 from loopline.reader import KnowledgeRead
 from loopline.refs import KnowledgeRef, parse
 from loopline.skills import REACT, Skills, SkillSelection
-from loopline.timeline import FileAdded, Recorder, TextKept
+from loopline.timeline import FileAdded, Recorder, TextKept, TurnHeader
 
 NAME = "AGENTS.md"
 CHARACTERS = 20_000
@@ -141,6 +141,13 @@ class LoopSpec(Struct, frozen=True, kw_only=True):
                 options.settings, model.name, options.reasoning_effort or ""
             )
         return options
+
+    def header(
+        self, run: PreparedRun, options: LoopOptions, tools: toolbox.ToolSet | None = None
+    ) -> TurnHeader:
+        """Return the header of a turn that runs this loop, with the names of the `tools` that the client runs."""
+        agent = self.agent, self.agent_digest
+        return run.header(self.models, options, self.preset.name, self.output, agent, tools)
 
     def for_child(self, child: Child, models: ModelRegistry) -> LoopSpec:
         """Return the specification of a child run: this one with the changes of the task.

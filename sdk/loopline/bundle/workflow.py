@@ -261,14 +261,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         toolset = await self._toolset(
             loop, options, guard_search(search) if search else None, run, quota
         )
-        recorder.header = run.header(
-            loop.models,
-            options,
-            loop.preset.name,
-            loop.output,
-            (loop.agent, loop.agent_digest),
-            toolset,
-        )
+        recorder.header = loop.header(run, options, toolset)
         knowledge = guard_read(read) if read else None
         pages: Sequence[AgentsPage] = ()
         if services.settings.agents_md:
@@ -343,8 +336,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
     ) -> react.StructuredRun:
         """Build a child run that makes one structured call. Sets the header of the turn in the recorder."""
         options = loop.options(run)
-        agent = loop.agent, loop.agent_digest
-        header = run.header(loop.models, options, loop.preset.name, agent=agent)
+        header = loop.header(run, options)
         run.recorder.header = structs.replace(header, protocol="native")
         return react.StructuredRun(
             recorder=run.recorder,

@@ -154,8 +154,13 @@ def _client_tools(submission: JsonObject) -> list[ClientTool]:
     Raises:
         LooplineError: the field `tools` is not a list of tools.
     """
+    match submission:
+        case {"tools": written}:
+            pass
+        case _:
+            return []
     try:
-        tools = _TOOLS.validate_python(submission.get("tools") or [])
+        tools = _TOOLS.validate_python(written)
     except ValidationError as error:
         detail = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, detail["loc"]))

@@ -59,8 +59,10 @@ class UiMessage(BaseModel):
                     "approval": {"approved": bool(approved), **others},
                 }:
                     answers[call_id] = approved or deny(str(others.get("reason") or ""))
-                case {"state": "output-available", "toolCallId": str(call_id), **others}:
-                    answers[call_id] = others.get("output")  # without a value there is no key
+                case {"state": "output-available", "toolCallId": str(call_id), "output": output}:
+                    answers[call_id] = output
+                case {"state": "output-available", "toolCallId": str(call_id)}:
+                    answers[call_id] = None  # the output of a function without a value has no key
                 case {"state": "output-error", "toolCallId": str(call_id), **others}:
                     reason = str(others.get("errorText") or "")
                     answers[call_id] = decline(waiting.get(call_id), reason)

@@ -209,11 +209,10 @@ def read_client_result(value: Json, form: Json) -> Outcome:
 
 def _read_error(value: Json) -> str | None:
     """Return why the client could not run a call, None for any other result."""
-    match value:
-        case {"error": str(reason), **others} if not others:
-            return reason
-        case _:
-            return None
+    if not isinstance(value, dict) or value.keys() != {"error"}:
+        return None
+    reason = value["error"]
+    return reason if isinstance(reason, str) else None
 
 
 def _parse(value: Json) -> Json:

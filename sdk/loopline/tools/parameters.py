@@ -78,10 +78,10 @@ def read_result_form(function: FunctionType, location: str) -> JsonObject | None
     from pydantic import TypeAdapter
 
     try:
-        hint = get_type_hints(function, include_extras=True).get("return", Any)
-        if hint in (Any, NoneType, object):
+        hints = get_type_hints(function, include_extras=True)
+        if "return" not in hints or hints["return"] in (Any, NoneType, object):
             return None
-        schema = TypeAdapter(hint).json_schema()
+        schema = TypeAdapter(hints["return"]).json_schema()
         validator_of_schema(schema, skip_unreadable=True)
     except Exception as error:
         reason = str(error).partition("\n")[0]

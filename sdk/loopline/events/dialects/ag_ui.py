@@ -161,8 +161,8 @@ class AgUi(client_run.FollowedRun):
         )
         yield client_run.draft_with_type("STATE_SNAPSHOT", {"snapshot": self._thread.state})
         if run is not None:  # the client has the results that it sends for this run
-            for own in filter(None, map(self._own_result, self._client_calls.values())):
-                self._thread.add_client_message(own)
+            for message in filter(None, map(self._client_result, self._client_calls.values())):
+                self._thread.add_client_message(message)
         if run is not None and not self._thread.is_known(run.roles):
             yield from self._replace_messages(meta, durable=True)
         elif run is None and isinstance(event, turns.TurnStarted):
@@ -275,9 +275,9 @@ class AgUi(client_run.FollowedRun):
                     "TOOL_CALL_ARGS", {"toolCallId": call_id, "delta": text}
                 )
                 yield client_run.draft_with_type("TOOL_CALL_END", {"toolCallId": call_id})
-            case turns.CallFinished(call=call) if own := self._own_result(call):
+            case turns.CallFinished(call=call) if message := self._client_result(call):
                 self._client_calls.pop(call.call_id, None)
-                self._thread.add_client_message(own)
+                self._thread.add_client_message(message)
             case turns.CallFinished(call=call, result=result):
                 self._client_calls.pop(call.call_id, None)
                 self._interrupts.pop(call.call_id, None)

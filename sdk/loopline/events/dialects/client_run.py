@@ -107,7 +107,7 @@ class FollowedRun(ABC):
             return call_id
         return self._run.sign(call_id, event.digest)
 
-    def _own_result(self, call: turns.CallStarted) -> JsonObject | None:
+    def _client_result(self, call: turns.CallStarted) -> JsonObject | None:
         """Return the client's own message with the result of a call that it ran, None if it has none."""
         return self._run.results.get(call.call_id) if self._run and call.is_for_client else None
 

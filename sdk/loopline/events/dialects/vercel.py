@@ -52,7 +52,7 @@ class Vercel(client_run.FollowedRun):
                 )
             case turns.InputRequested():
                 yield _request(event, self._request_id(event))
-            case turns.CallFinished(call=call) if self._own_result(call) is not None:
+            case turns.CallFinished(call=call) if self._client_result(call) is not None:
                 pass
             case turns.CallStarted() | turns.CallFinished():
                 yield from _call(event)
