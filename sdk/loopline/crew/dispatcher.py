@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from loopline.clock import Clock, elapsed_ms
 from loopline.crew.agents import Agents
@@ -14,6 +15,8 @@ from loopline.events import AgentEvent, AgentEventType, go_duration
 from loopline.models import Json
 from loopline.timeline import ReflectionDue, Source, TurnResult
 from loopline.tools import AskUser
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +79,21 @@ Raises:
 """
 
 
+async def run_all(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Run the works at once, and return their results in order; if some fail, raise the error of the first of them.
+
+    All have ended when this returns or raises: one that fails does not cancel the others.
+    """
+    running = [asyncio.ensure_future(work) for work in works]
+    try:
+        await asyncio.gather(*running, return_exceptions=True)
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+    return [task.result() for task in running]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dispatcher:
     """Runs calls of agents at once, as many as there are free `slots`, a semaphore that other dispatchers may share.
@@ -107,24 +125,10 @@ class Dispatcher:
             StoreError: the store failed.
             AskUser: an agent asks the user.
         """
-        if not calls:
-            return []
         total = first + len(calls)
-        running = [
-            asyncio.ensure_future(self._run_queued(call, first + index, total))
-            for index, call in enumerate(calls)
-        ]
-        try:
-            # Exceptions are collected, so that one failing agent does not cancel the others.
-            outcomes = await asyncio.gather(*running, return_exceptions=True)
-        finally:
-            for task in running:
-                task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
-        return [outcome for outcome in outcomes if isinstance(outcome, AgentResult)]
+        return await run_all(
+            [self._run_queued(call, first + index, total) for index, call in enumerate(calls)]
+        )
 
     async def _run_queued(self, call: AgentCall, index: int, total: int) -> AgentResult:
         try:

@@ -18,6 +18,7 @@ from msgspec import structs
 from loopline import timeline as tl
 from loopline.clock import Clock
 from loopline.crew.agents import FILES_MODES, FilesMode
+from loopline.crew.dispatcher import run_all
 from loopline.crew.handoff import shift_marks
 from loopline.crew.shared_files import SharedFiles, child_reflections
 from loopline.errors import LooplineError, ToolError
@@ -257,16 +258,6 @@ def set_status(
             changed[skipped] = structs.replace(changed[skipped], status="skipped")
         lost.update(more)
     return changed
-
-
-def ready_steps(steps: Mapping[str, tl.GraphStep]) -> list[tl.GraphStep]:
-    """Return the pending steps with only completed dependencies."""
-    done = {step.id for step in steps.values() if step.status == "completed"}
-    return [
-        step
-        for step in steps.values()
-        if step.status == "pending" and done.issuperset(step.dependencies)
-    ]
 
 
 def mirror_graph(graph: tl.CrewGraph, plans: tl.Plans, moment: tl.Moment) -> list[tl.Plan]:
@@ -608,43 +599,43 @@ class _GraphRun:
         self.steps = {step.id: structs.replace(step, status="pending") for step in steps}
 
     async def _run_steps(self) -> None:
-        """Run each step when its dependencies have completed, at most `max_workers` at once."""
-        running: dict[asyncio.Task[tl.TurnResult], str] = {}
-        try:
-            while True:
-                # A step is completed as soon as its end is recorded, a little before its result is known.
-                ready = [
-                    step
-                    for step in ready_steps(self.steps)
-                    if self.results.keys() >= set(step.dependencies)
-                ]
-                for step in ready[: self.options.max_workers - len(running)]:
-                    self._set_status(step.id, "running")
-                    running[asyncio.ensure_future(self._run_step(step))] = step.id
-                if not running:
-                    return
-                done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    self._store_result(running.pop(task), task)
-        finally:
-            for task in running:
-                task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
+        """Run each step when its dependencies have completed, at most `max_workers` at once.
 
-    def _store_result(self, id: str, task: asyncio.Task[tl.TurnResult]) -> None:
-        """Store the result of a step that has ended.
+        Raises:
+            AskUser: a step asks the user; the steps that do not depend on it have ended.
+        """
+        slots = asyncio.Semaphore(self.options.max_workers)
+        ended = {id: asyncio.Event() for id in self.steps}
+
+        async def run(step: tl.GraphStep) -> None:
+            try:
+                for needed in step.dependencies:
+                    await ended[needed].wait()
+                async with slots:
+                    # It is skipped if a step before it has failed, and waits for a step that asks the user.
+                    is_pending = self.steps[step.id].status == "pending"
+                    if is_pending and self.results.keys() >= set(step.dependencies):
+                        self._set_status(step.id, "running")
+                        await self._run_to_end(step)
+            finally:
+                ended[step.id].set()
+
+        await run_all([run(step) for step in self.steps.values()])
+
+    async def _run_to_end(self, step: tl.GraphStep) -> None:
+        """Run a step and store its result or its error.
 
         Raises:
             AskUser: the step asks the user.
         """
         try:
-            self.results[id] = task.result()
+            result = self.results[step.id] = await self._run_step(step)
         except ToolError as error:
-            self.errors[id] = str(error)
-            self._set_status(id, "failed")
+            self.errors[step.id] = str(error)
+            self._set_status(step.id, "failed")
             return
-        is_complete = self.results[id].exit_reason == "complete"
-        self._set_status(id, "completed" if is_complete else "failed")
+        is_complete = result.exit_reason == "complete"
+        self._set_status(step.id, "completed" if is_complete else "failed")
 
     async def _run_step(self, step: tl.GraphStep) -> tl.TurnResult:
         number = list(self.steps).index(step.id) + _ANALYST + 1

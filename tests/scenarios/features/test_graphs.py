@@ -12,7 +12,7 @@ from loopline import Bundle, Harness, LooplineError, Output, Source, ToolContext
 from loopline.cli.timeline import summary_of
 from loopline.conversations import Conversation
 from loopline.crew import GraphOptions
-from loopline.crew.graph import parse_analysis, parse_graph, ready_steps, set_status
+from loopline.crew.graph import parse_analysis, parse_graph, set_status
 from loopline.events import Delta
 from loopline.models import Model
 from loopline.testing import Call, FakeClock, ScriptedModel
@@ -220,10 +220,8 @@ def test_needs_that_no_step_meets_are_left_out() -> None:
     assert (only.dependencies, only.model_hint) == ((), "fast")
 
 
-def test_steps_become_ready_and_are_lost_by_what_they_need() -> None:
+def test_steps_are_lost_by_what_they_need() -> None:
     steps = {item.id: item for item in parse_graph(plan_of(step("a"), step("b", "a"), step("c")))}
-    assert [item.id for item in ready_steps(steps)] == ["a", "c"]
-    assert [item.id for item in ready_steps(set_status(steps, "a", "completed"))] == ["b", "c"]
     lost = set_status(steps, "a", "failed")
     assert [item.status for item in lost.values()] == ["failed", "skipped", "pending"]
     assert set_status(lost, "a", "failed") == lost
