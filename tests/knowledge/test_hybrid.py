@@ -82,6 +82,13 @@ def test_a_query_whose_rare_words_are_nowhere_has_a_low_score() -> None:
     assert unknown < 0.5
 
 
+def test_words_that_no_chunk_has_lower_the_first_score_by_their_share() -> None:
+    whole = search("broken car garage", MemoryIndex(ALL), limit=1)[0]
+    half = search("broken car garage zeppelin hangar lease", MemoryIndex(ALL), limit=1)[0]
+    assert half.chunk == whole.chunk
+    assert half.score <= whole.score / 2
+
+
 def test_no_file_has_more_than_two_of_the_first_five() -> None:
     many = [chunk("docs/tea.md", f"Tea {n}", f"green tea number {n}", line=n) for n in range(1, 9)]
     rest = [chunk(f"docs/{n}.md", "Tea", f"some green tea {n}") for n in range(9)]

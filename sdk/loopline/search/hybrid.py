@@ -129,7 +129,9 @@ def search(
     names = query_names(query)
     named = any(name in chunk.text.lower() for chunk in chunks.values() for name in names)
     words = dict(zip(chunks, scores, strict=True))
-    ranking = Ranking(chunks, words, static, cosines, names_code=named)
+    known = [term.share > 0 for term in candidates.terms]
+    known_share = sum(known) / len(known) if known else 1.0
+    ranking = Ranking(chunks, words, static, cosines, names_code=named, known_share=known_share)
     if compare is not None and not cosines and ranking.weight > 0:
         ranking = ranking.compared(compare)
     return ranking.hits(limit)
@@ -146,9 +148,14 @@ class Ranking:
         cosines: Mapping[int, float],
         *,
         names_code: bool = False,
+        known_share: float = 1.0,
     ) -> None:
-        """`static` and `cosines` may lack chunks, or be empty. `names_code` says that the query has a name of the code."""
+        """`static` and `cosines` may lack chunks, or be empty. `names_code` says that the query has a name of the code.
+
+        `known_share` is the share of the query's words that some chunk of the index has.
+        """
         self._names_code = names_code
+        self._known_share = known_share
         self._chunks = chunks
         self._words = words
         self._static = static
@@ -172,7 +179,12 @@ class Ranking:
             if value is not None
         }
         return Ranking(
-            self._chunks, self._words, self._static, cosines, names_code=self._names_code
+            self._chunks,
+            self._words,
+            self._static,
+            cosines,
+            names_code=self._names_code,
+            known_share=self._known_share,
         )
 
     def hits(self, limit: int) -> list[Hit]:
@@ -195,7 +207,7 @@ class Ranking:
         ranked = _diversify(hits)
         if has_vectors:
             ranked = _promote_best_by_words(ranked)
-        return _calibrate(ranked[:limit], self.coverage)
+        return _calibrate(ranked[:limit], self.coverage, self._known_share)
 
     def _is_related(self, number: int) -> bool:
         """Return True if the candidate has a word of the query, or a vector that is near enough."""
@@ -292,16 +304,18 @@ def _diversify(hits: list[Hit]) -> list[Hit]:
     return first + later
 
 
-def _calibrate(hits: list[Hit], coverage: float) -> list[Hit]:
+def _calibrate(hits: list[Hit], coverage: float, known_share: float) -> list[Hit]:
     """Replace the scores by descending ones; the first estimates how likely the index has an answer.
 
-    The estimate depends mainly on the coverage. A cosine says little, because a text about the same subject that is not
-    an answer has a cosine as high as an answer in other words.
+    The estimate depends on the coverage, and on the share of the query's words that the index has at all: a question about
+    another subject has words that are in no chunk. A cosine says little, because a text about the same subject that is not
+    an answer has a cosine as high as an answer in other words. So do the margin of the first hit and the agreement of
+    the rankings by words and by vectors, which did not tell more questions apart.
     """
     if not hits:
         return []
     top = hits[0].score
-    certainty = coverage + (1 - coverage) * UNNAMED_CERTAINTY * top
+    certainty = (coverage + (1 - coverage) * UNNAMED_CERTAINTY * top) * known_share
     scores: list[float] = []
     for hit in hits:
         scores.append(min(certainty * hit.score / top, *scores[-1:], 1.0))
