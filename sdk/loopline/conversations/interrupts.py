@@ -138,16 +138,16 @@ class InterruptQueue:
                 value is not an answer to that.
         """
         tl.encode_checked(tl.UserAnswer(call_id=call_id, value=well_formed_json(value), by=by))
-        asked = 0
+        question_seq = 0
 
         async def entries(timeline: tl.Timeline) -> Sequence[tl.Entry]:
-            nonlocal asked
+            nonlocal question_seq
             blocks = questions_of(timeline)
             questions = {question.call_id: (block, question) for block, question in blocks}
             if call_id in questions:
                 block, question = questions[call_id]
-                if asked in (0, block.seq):
-                    asked = block.seq
+                if question_seq in (0, block.seq):
+                    question_seq = block.seq
                     body = self._answer_body(question, value, by)
                     answers = tl.open_calls.answers_to(timeline.after(block.seq), call_id)
                     check_person(question, answers, body)
@@ -157,7 +157,7 @@ class InterruptQueue:
                         else await self._check_value(timeline, block.turn, question, value)
                     )
                     return [tl.Entry(body=body, turn=block.turn), *rule]
-            if asked:
+            if question_seq:
                 return []
             call_ids = ", ".join(questions) or "none does"
             raise LooplineError(f"no running call {call_id!r} asks anything: {call_ids}")
@@ -177,16 +177,16 @@ class InterruptQueue:
             return False
 
     def _answer_body(
-        self, asked: tl.ToolPending | tl.ToolQuestion, value: Json, by: str
+        self, pending: tl.ToolPending | tl.ToolQuestion, value: Json, by: str
     ) -> tl.UserAnswer:
         """Return the body of an answer; it names the person if several must approve, or if it is not the user."""
         user = self._conversation.user
-        if asked.people > 1:
+        if pending.people > 1:
             by = by or user
         elif by == user:
             by = ""
         return tl.UserAnswer(
-            call_id=asked.call_id,
+            call_id=pending.call_id,
             value=well_formed_json(value),
             sender=self._turns.sender,
             by=well_formed(by),
@@ -217,11 +217,11 @@ class InterruptQueue:
             for call_id, value in values.items():
                 if call_id in turn.answers:
                     raise LooplineError(f"{call_id} has been answered already")
-                asked = turn.pending[call_id]
-                bodies.append(self._answer_body(asked, value, by))
-                check_person(asked, turn.shared_answers.get(call_id, []), bodies[-1])
-                rules += await self._check_value(timeline, number, asked, value)
-                check_client_result(asked, value)
+                pending = turn.pending[call_id]
+                bodies.append(self._answer_body(pending, value, by))
+                check_person(pending, turn.shared_answers.get(call_id, []), bodies[-1])
+                rules += await self._check_value(timeline, number, pending, value)
+                check_client_result(pending, value)
             check_values(values, caps)
             return [*(tl.Entry(body=body, turn=number) for body in bodies), *rules]
 
@@ -229,7 +229,11 @@ class InterruptQueue:
         return number
 
     async def _check_value(
-        self, timeline: tl.Timeline, turn: int, asked: tl.ToolPending | tl.ToolQuestion, value: Json
+        self,
+        timeline: tl.Timeline,
+        turn: int,
+        pending: tl.ToolPending | tl.ToolQuestion,
+        value: Json,
     ) -> list[tl.Entry]:
         """Check the answer to a call, and return the rule that it grants, if it grants one.
 
@@ -237,10 +241,10 @@ class InterruptQueue:
             LooplineError: the call awaits approval, and the value is not an answer to that, its arguments are not valid, or
                 the bundle does not permit its rule.
         """
-        answer = check_answer(asked, value)
+        answer = check_answer(pending, value)
         if answer is None or (answer.arguments is None and answer.rule is None):
             return []
-        call = await self._asked_call(timeline, turn, asked)
+        call = await self._asked_call(timeline, turn, pending)
         if answer.arguments is not None:
             await check_edited(call, answer.arguments)
             call = replace(call, arguments=answer.arguments)
@@ -249,36 +253,40 @@ class InterruptQueue:
         if tl.parent_name(self._conversation.name) is not None:
             raise LooplineError("a child run grants no rules: approve the call without a rule")
         now = self._turns.clock.now()
-        rule = make_rule(asked.call_id, call, answer.rule, self._limits, now)
+        rule = make_rule(pending.call_id, call, answer.rule, self._limits, now)
         return [tl.Entry(body=rule, turn=turn)]
 
     async def _asked_call(
-        self, timeline: tl.Timeline, turn: int, asked: tl.ToolPending | tl.ToolQuestion
+        self, timeline: tl.Timeline, turn: int, pending: tl.ToolPending | tl.ToolQuestion
     ) -> AskedCall:
         """Return the call that waits for approval. A call of a child run is read from the conversation of that run.
 
         Raises:
             LooplineError: the conversation of the child run cannot be read.
         """
-        while isinstance(asked, tl.ToolPending) and asked.child:
-            ref = parse(asked.child)
+        while isinstance(pending, tl.ToolPending) and pending.child:
+            ref = parse(pending.child)
             if not isinstance(ref, ConversationRef):
-                raise LooplineError(f"{asked.call_id} asks for {asked.child!r}, which is not a run")
+                raise LooplineError(
+                    f"{pending.call_id} asks for {pending.child!r}, which is not a run"
+                )
             child = structs.replace(self._conversation, name=ref.conversation)
             timeline = await tl.open_timeline(self._log, child)
             block = timeline.find(ref.ref) if isinstance(ref.ref, BlockRef) else None
             if block is None or not isinstance(block.body, tl.ToolPending):
-                raise LooplineError(f"the question {asked.child!r} of {asked.call_id} is not there")
-            asked = block.body
+                raise LooplineError(
+                    f"the question {pending.child!r} of {pending.call_id} is not there"
+                )
+            pending = block.body
             turn = block.turn
         for block, body in _CALLS.among(reversed(timeline.blocks)):
-            if block.turn == turn and body.call_id == asked.call_id:
+            if block.turn == turn and body.call_id == pending.call_id:
                 header = timeline.turn(turn).header
                 last = timeline.last_round
                 offered = timeline.tool_texts.get(last.tools_sha256, "[]") if last else "[]"
                 bundle = header.bundle if header else ""
                 return AskedCall(body.tool, body.arguments, bundle, offered)
-        raise LooplineError(f"the call {asked.call_id} is not there")
+        raise LooplineError(f"the call {pending.call_id} is not there")
 
     async def _append_at_head(
         self, entries: Callable[[tl.Timeline], Awaitable[Sequence[tl.Entry]]]
@@ -459,9 +467,9 @@ def _new_answers(timeline: tl.Timeline, answer: ChildAnswer) -> list[tl.Body]:
     question = timeline.find(answer.question)
     if question is None or not isinstance(question.body, tl.ToolPending):
         return []
-    asked = question.body
-    if tl.open_calls.find_answer(timeline.after(question.seq), asked) is not None:
+    pending = question.body
+    if tl.open_calls.find_answer(timeline.after(question.seq), pending) is not None:
         return []
     value = well_formed_json(answer.value)
     people = answer.people or ("",)
-    return [tl.UserAnswer(call_id=asked.call_id, value=value, by=by) for by in people]
+    return [tl.UserAnswer(call_id=pending.call_id, value=value, by=by) for by in people]

@@ -204,23 +204,24 @@ def check_answer(pending: ToolPending | ToolQuestion, value: Json) -> ApprovalRe
 
 
 def check_person(
-    asked: ToolPending | ToolQuestion, approvals: Sequence[UserAnswer], answer: UserAnswer
+    pending: ToolPending | ToolQuestion, approvals: Sequence[UserAnswer], answer: UserAnswer
 ) -> None:
     """Check that an answer to an approval by several people is a new one; `approvals` are all answers before it.
 
     Raises:
         LooplineError: the same person has approved the same arguments before, or the answer grants a rule.
     """
-    if asked.people <= 1 or not is_approval(answer.value):
+    if pending.people <= 1 or not is_approval(answer.value):
         return
-    if isinstance(answer.value, dict) and answer.value.get("rule") is not None:
+    reply = check_answer(pending, answer.value)
+    if reply is not None and reply.rule is not None:
         raise LooplineError(
-            f"{asked.call_id} needs the approval of {asked.people} people, so that no rule can be granted: approve it "
+            f"{pending.call_id} needs the approval of {pending.people} people, so that no rule can be granted: approve it "
             "without a rule"
         )
     if approvals_of([*approvals, answer]) == approvals_of(approvals):
         raise LooplineError(
-            f"{answer.by} has approved {asked.call_id} already: it needs {asked.people} different people, so another "
+            f"{answer.by} has approved {pending.call_id} already: it needs {pending.people} different people, so another "
             "person must approve it"
         )
 

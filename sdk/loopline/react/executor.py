@@ -366,8 +366,8 @@ class ToolExecutor:
         running.entered = True
         try:
             if isinstance(parsed.verdict, Ask):  # the user sees all questions of a round at once
-                asked = parsed.verdict
-                approval = tools.AskUser(asked.question, kind="approval", people=asked.people)
+                verdict = parsed.verdict
+                approval = tools.AskUser(verdict.question, kind="approval", people=verdict.people)
                 await self._runtime.record_pending(parsed.call, approval)
                 return
             if before:

@@ -129,8 +129,8 @@ def search(
     names = query_names(query)
     named = any(name in chunk.text.lower() for chunk in chunks.values() for name in names)
     words = dict(zip(chunks, scores, strict=True))
-    known = [term.share > 0 for term in candidates.terms]
-    known_share = sum(known) / len(known) if known else 1.0
+    occurring = [term for term in candidates.terms if term.share > 0]
+    known_share = len(occurring) / len(candidates.terms) if candidates.terms else 1.0
     ranking = Ranking(chunks, words, static, cosines, names_code=named, known_share=known_share)
     if compare is not None and not cosines and ranking.weight > 0:
         ranking = ranking.compared(compare)

@@ -292,7 +292,7 @@ class Supervisor:
         call = self._calls[number] = loop.create_future()
         self._send({"id": number, "tool": name, "arguments": {**(arguments or {}), **named}})
         answer = await call
-        if answer.get("ran_with") is not None:
+        if answer["ran_with"] is not None:
             self.edited.append({"tool": name, "arguments": answer["ran_with"]})
         if not answer["ok"]:
             raise ToolFailed(answer["error"], answer["code"])
@@ -332,6 +332,7 @@ class Supervisor:
                 number = int(line.partition(b":")[2].partition(b",")[0])
                 text = "the result is nested too deeply to be JSON"
                 answer = {"id": number, "ok": False, "error": text, "code": "too_deep"}
+                answer["ran_with"] = None
             call = self._calls.pop(answer["id"], None)
             if call is not None and not call.done():
                 call.set_result(answer)
