@@ -255,7 +255,7 @@ _WITH_TOMBSTONES = conversations.outerjoin(
     tombstones, tombstones.c.conversation == conversations.c.id
 )
 _head_row = blocks.alias("head_row")
-SELECT_STATE: Query = (
+_states: Query = (
     select(
         conversations.c.id,
         conversations.c.turns,
@@ -268,8 +268,9 @@ SELECT_STATE: Query = (
     )
     .select_from(_WITH_TOMBSTONES)
     .join(_head_row, _head_row.c.id == _NEWEST_BLOCK, isouter=True)
-    .where(_IS_NAMED)
 )
+SELECT_STATE = _states.where(_IS_NAMED)
+SELECT_STATES = _states.where(conversations.c.id.in_(_select_listed("rows")))
 SELECT_HEADS = select(conversations.c.id, conversations.c.term, _head).where(
     conversations.c.id.in_(_select_listed("rows"))
 )

@@ -30,6 +30,7 @@ RECONNECT_SECONDS = 20.0
 FIRST_PAUSE = 0.05
 LAST_PAUSE = 1.0
 _LONGEST_SCHEMA = 63
+_SHOWN = ("host", "port", "user", "dbname")
 _CONNECTION: Mapping[str, str | int] = {
     "application_name": "loopline",
     "connect_timeout": 5,
@@ -191,12 +192,11 @@ def _split_schema(url: str) -> tuple[str, str]:
 
 def _describe(parameters: Mapping[str, Any], schema: str) -> str:
     """Return the URL of a store without the password."""
-    host = parameters.get("host") or parameters.get("hostaddr") or ""
-    port = f":{parameters['port']}" if "port" in parameters else ""
-    user = f"{parameters['user']}@" if "user" in parameters else ""
-    where = "" if str(host).startswith("/") else host
+    host, port, user, database = (str(parameters.get(name) or "") for name in _SHOWN)
+    where = "" if host.startswith("/") else host  # a folder with a socket
+    address = f"{user and f'{user}@'}{where}{port and f':{port}'}"
     query = "" if schema == DEFAULT_SCHEMA else f"?schema={schema}"
-    return f"postgresql://{user}{where}{port}/{parameters.get('dbname', '')}{query}"
+    return f"postgresql://{address}/{database}{query}"
 
 
 def is_lost(error: psycopg.Error) -> bool:

@@ -27,6 +27,17 @@ segments.last DESC LIMIT 1::INTEGER)) WHERE conversations.tenant = %(tenant)s::V
 COLLATE "C" AND conversations.project = %(project)s::VARCHAR COLLATE "C" AND
 conversations."user" = %(user)s::VARCHAR COLLATE "C" AND conversations.name =
 %(name)s::VARCHAR COLLATE "C\"""",
+    statements.SELECT_STATES: """SELECT conversations.id, conversations.turns, conversations.term, (SELECT max(blocks.seq)
+AS max_1 FROM blocks WHERE blocks.conversation = conversations.id) AS anon_1, (SELECT
+max(segments.last) AS max_2 FROM segments WHERE segments.conversation = conversations.id)
+AS anon_2, tombstones.at, head_row.digest, head_row.bytes FROM conversations LEFT OUTER
+JOIN tombstones ON tombstones.conversation = conversations.id LEFT OUTER JOIN blocks AS
+head_row ON head_row.id = coalesce((SELECT newest.id FROM blocks AS newest WHERE
+newest.conversation = conversations.id ORDER BY newest.seq DESC LIMIT 1::INTEGER), (SELECT
+shown.id FROM segments JOIN blocks AS shown ON shown.conversation = segments.owner AND
+shown.seq = segments.last WHERE segments.conversation = conversations.id ORDER BY
+segments.last DESC LIMIT 1::INTEGER)) WHERE conversations.id IN (SELECT CAST(anon_3.value
+AS BIGINT) FROM json_array_elements_text(%(rows)s::json) AS anon_3)""",
     statements.SELECT_HEADS: """SELECT conversations.id, conversations.term, (SELECT max(blocks.seq) AS max_1 FROM blocks
 WHERE blocks.conversation = conversations.id) AS anon_1 FROM conversations WHERE
 conversations.id IN (SELECT CAST(anon_2.value AS BIGINT) FROM

@@ -14,6 +14,7 @@ import psycopg
 
 from loopline.clock import Clock
 from loopline.errors import StoreBusy, StoreError, StoreFailed
+from loopline.models import dumps
 from loopline.store import statements
 from loopline.store.blobs import BlobStore
 from loopline.store.database import Connection, execute
@@ -30,10 +31,16 @@ from loopline.store.postgres import (
     is_lost,
     store_error,
 )
-from loopline.store.rows import VERSION_KEY, AppendRequest, BlockRow, LeaseOwner
+from loopline.store.rows import (
+    VERSION_KEY,
+    AppendRequest,
+    BlockRow,
+    LeaseOwner,
+    key_parameters,
+)
 from loopline.store.store_file import check_version
 from loopline.store.store_threads import JobOutcome, JobThread
-from loopline.store.store_writer import StoreWriter
+from loopline.store.store_writer import ConversationState, StoreWriter, create_state
 from loopline.tasks import finish
 from loopline.timeline import Block, ConversationKey
 from loopline.timeline.log import ConversationLimits, check_not_forgotten
@@ -83,9 +90,18 @@ _SELECT_DIGEST = (
     "SELECT digest FROM blocks WHERE conversation = %(row)s::bigint AND seq = %(seq)s::bigint"
 )
 _NOW = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
-_SELECT_LEASE = (
-    f"SELECT {_NOW}, generation, boot, ends FROM (SELECT 1) AS one "
-    "LEFT JOIN leases ON conversation = %(row)s::bigint"
+_SELECT_VERSION = f"SELECT value, {_NOW} FROM meta WHERE key = %(key)s::text"
+_SELECT_LEASES = (
+    "SELECT conversation, generation, boot, ends FROM leases "
+    "WHERE conversation = ANY(%(rows)s::bigint[])"
+)
+_TAKE_IDS = (
+    "SELECT nextval(pg_get_serial_sequence('conversations', 'id')) "
+    "FROM generate_series(1, %(number)s::int)"
+)
+_INSERT_CONVERSATION = (
+    'INSERT INTO conversations (id, tenant, project, "user", name, uid, title, turns, term, started_at) '
+    "VALUES (%(id)s::bigint, %(tenant)s, %(project)s, %(user)s, %(name)s, %(uid)s, '', 0, 0, 0)"
 )
 # Harnesses and processes have numbers from 1; the others are locks of the store.
 _LOCK_META = "SELECT pg_advisory_xact_lock(%(space)s::int4, 0)"
@@ -132,6 +148,9 @@ class PostgresWriter(StoreWriter):
         self._name = name
         self._space = space
         self.newest: BlockRow | None = None
+        self._now = 0
+        self._leases = dict[int, LeaseOwner]()
+        self._new_ids = dict[ConversationKey, int]()
 
     def write_unlocked(
         self, connection: Connection, batch: Sequence[PendingWrite[Any]]
@@ -159,22 +178,50 @@ class PostgresWriter(StoreWriter):
     def lock(
         self, connection: Connection, conversations: Iterable[ConversationKey]
     ) -> set[ConversationKey]:
-        """Lock the rows of these conversations, and confirm their cached states; return those that are locked already.
+        """Lock the rows of these conversations, and read their states and leases; return those that are locked already.
 
-        A conversation without a row is not locked: if two processes create it, one transaction fails and is repeated.
+        All of it takes two requests to the server, because the thread has to wait for the interpreter after each, up to
+        5 ms if the event loop is busy. A conversation without a row is not locked: if two processes create it, one transaction fails and is repeated.
 
         Raises:
             StoreVersion: a newer version of Loopline has upgraded the store.
         """
         self.states.version = (self.states.version or 0) + 1
-        ids = self._find_ids(connection, dict.fromkeys(conversations))
-        version = execute(connection, statements.SELECT_META, {"key": VERSION_KEY})
+        wanted = dict.fromkeys(conversations)
+        unread = [key for key in wanted if self.states.find_id(key) is None]
+        ids = self._find_ids(connection, wanted)
+        new = [key for key in unread if key not in ids]
+        named = {ids[key]: key for key in unread if key in ids}
         rows = {"rows": [*ids.values()]}
         locked = execute(connection, _LOCK_CONVERSATIONS, rows)
+        version = execute(connection, _SELECT_VERSION, {"key": VERSION_KEY})
+        leases = execute(connection, _SELECT_LEASES, rows)
+        states = execute(connection, statements.SELECT_STATES, {"rows": dumps([*named])})
+        numbers = execute(connection, _TAKE_IDS, {"number": len(new)})
         self.states.confirm(connection, ids)
-        check_version(int(version.fetchone()[0]), self._name)
+        schema, self._now = version.fetchone()
+        check_version(int(schema), self._name)
+        for columns in states:
+            state = create_state(columns, self.states.version)
+            self.states.cache(named[columns[0]], state)
+        for key in new:
+            self.states.cache(key, ConversationState(version=self.states.version))
+        self._leases = {row: LeaseOwner(*owner) for row, *owner in leases}
+        self._new_ids = {key: row for key, (row,) in zip(new, numbers, strict=True)}
         owned = {row for (row,) in locked}
         return {conversation for conversation, row in ids.items() if row not in owned}
+
+    def _row(
+        self, connection: Connection, conversation: ConversationKey, state: ConversationState
+    ) -> int:
+        """Return the id of the conversation's row, and create the row if it does not exist."""
+        row = self._new_ids.get(conversation)
+        if state.id is not None or row is None:
+            return super()._row(connection, conversation, state)
+        columns = {**key_parameters(conversation), "id": row, "uid": self._clock.new_id()}
+        execute(connection, _INSERT_CONVERSATION, columns)
+        state.id = row
+        return row
 
     def _find_ids(
         self, connection: Connection, conversations: Iterable[ConversationKey]
@@ -269,19 +316,16 @@ class PostgresWriter(StoreWriter):
         state = self.states.current(connection, conversation)
         check_not_forgotten(conversation, state.forgotten)
         row = self._row(connection, conversation, state)
-        now, number, boot, ends = execute(connection, _SELECT_LEASE, {"row": row}).fetchone()
-        lease = {
-            "generation": claim.number,
-            "boot": "",
-            "ends": now + round(claim.seconds * 1000),
-        }
-        if number is None:
+        owner = self._leases.get(row)
+        if owner is not None and owner.ends > self._now and owner != claim.silent:
+            return owner
+        ends = self._now + round(claim.seconds * 1000)
+        lease = {"generation": claim.number, "boot": "", "ends": ends}
+        if owner is None:
             execute(connection, statements.INSERT_LEASE, {"conversation": row, **lease})
         else:
-            owner = LeaseOwner(number, boot, ends)
-            if ends > now and owner != claim.silent:
-                return owner
             execute(connection, statements.UPDATE_LEASE, {"row": row, **lease})
+        self._leases[row] = LeaseOwner(claim.number, "", ends)
         state.term += 1
         execute(connection, statements.UPDATE_TERM, {"row": row, "term": state.term})
         return state.term
@@ -293,9 +337,10 @@ class PostgresWriter(StoreWriter):
         state = self.states.current(connection, conversation)
         if state.id is None or state.term != term or state.forgotten is not None:
             return
-        columns = execute(connection, statements.SELECT_LEASE, {"row": state.id}).fetchone()
-        if columns is not None and columns[0] == number:
+        owner = self._leases.get(state.id)
+        if owner is not None and owner.generation == number:
             execute(connection, statements.RENEW_LEASE, {"row": state.id, "ends": 0})
+            self._leases[state.id] = LeaseOwner(number, owner.boot, 0)
 
     def extend(
         self,

@@ -22,6 +22,17 @@ shown.seq = segments.last WHERE segments.conversation = conversations.id ORDER B
 segments.last DESC LIMIT 1 OFFSET 0)) WHERE conversations.tenant = :tenant AND
 conversations.project = :project AND conversations.user = :user AND conversations.name =
 :name"""
+SELECT_STATES = """SELECT conversations.id, conversations.turns, conversations.term, (SELECT max(blocks.seq)
+AS max_1 FROM blocks WHERE blocks.conversation = conversations.id) AS anon_1, (SELECT
+max(segments.last) AS max_2 FROM segments WHERE segments.conversation = conversations.id)
+AS anon_2, tombstones.at, head_row.digest, head_row.bytes FROM conversations LEFT OUTER
+JOIN tombstones ON tombstones.conversation = conversations.id LEFT OUTER JOIN blocks AS
+head_row ON head_row.id = coalesce((SELECT newest.id FROM blocks AS newest WHERE
+newest.conversation = conversations.id ORDER BY newest.seq DESC LIMIT 1 OFFSET 0), (SELECT
+shown.id FROM segments JOIN blocks AS shown ON shown.conversation = segments.owner AND
+shown.seq = segments.last WHERE segments.conversation = conversations.id ORDER BY
+segments.last DESC LIMIT 1 OFFSET 0)) WHERE conversations.id IN (SELECT anon_3.value FROM
+json_each(:rows) AS anon_3)"""
 SELECT_HEADS = """SELECT conversations.id, conversations.term, (SELECT max(blocks.seq) AS max_1 FROM blocks
 WHERE blocks.conversation = conversations.id) AS anon_1 FROM conversations WHERE
 conversations.id IN (SELECT anon_2.value FROM json_each(:rows) AS anon_2)"""

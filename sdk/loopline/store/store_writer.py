@@ -150,12 +150,16 @@ class ConversationStates:
         state = self._cached.get(conversation)
         if state is None or state.version != self.version:
             state = _read_state(connection, conversation, self.version)
-            self._cached[conversation] = state
-            if len(self._cached) > CACHED_CONVERSATIONS:
-                self._cached.popitem(last=False)
+            self.cache(conversation, state)
         # Moved to the end, so that a transaction never evicts a state that it has used: its rows may not be written yet.
         self._cached.move_to_end(conversation)
         return state
+
+    def cache(self, conversation: ConversationKey, state: ConversationState) -> None:
+        """Cache the state of a conversation, and drop the state that was used longest ago if there are too many."""
+        self._cached[conversation] = state
+        if len(self._cached) > CACHED_CONVERSATIONS:
+            self._cached.popitem(last=False)
 
     def confirm(self, connection: Connection, conversations: Iterable[ConversationKey]) -> None:
         """Give the states of these conversations the present version if other processes have not changed them.
@@ -181,8 +185,11 @@ def _read_state(
 ) -> ConversationState:
     key = key_parameters(conversation)
     columns = execute(connection, statements.SELECT_STATE, key).fetchone()
-    if columns is None:
-        return ConversationState(version=version)
+    return ConversationState(version=version) if columns is None else create_state(columns, version)
+
+
+def create_state(columns: Sequence[Any], version: int | None) -> ConversationState:
+    """Convert a row of `SELECT_STATE`, read at that version of the store, to a state."""
     row, turns, term, head, base, at, digest, size = columns
     return ConversationState(
         id=row,
