@@ -39,6 +39,7 @@ COMMANDS: Entries = {
     ),
     "audit": ("storage:audit", "Find blocks that were changed, removed, moved or inserted."),
     "backup": ("storage:backup", "Copy the store, with its blobs, while it is in use."),
+    "move": ("storage:move", "Copy a store in a file to PostgreSQL, and check every block."),
     "forget": ("storage:forget", "Remove a conversation for good, after asking."),
     "forget-user": (
         "storage:forget_user",

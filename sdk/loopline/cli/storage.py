@@ -35,7 +35,7 @@ from loopline.cli.terminal import (
 )
 from loopline.cli.turn_display import QuestionForm
 from loopline.errors import LooplineError
-from loopline.harness import StaleAnswer, Store, find_stale_answers
+from loopline.harness import StaleAnswer, Store, find_stale_answers, move_store
 from loopline.memory import Owner, UserFact, UserFacts
 from loopline.models import Json, JsonObject, one_line
 from loopline.reader import (
@@ -200,6 +200,24 @@ async def backup(choices: Choices, screen: Screen, target: Path) -> int:
     async with open_existing_store(choices) as store:
         await store.backup(target)
     screen.note(f"backed up to {target}")
+    return ANSWERED
+
+
+@command
+@click.option("--from", "source", required=True, metavar="URL", help="The store in a file.")
+@click.option("--to", "target", required=True, metavar="URL", help="The store in PostgreSQL.")
+async def move(_: Choices, screen: Screen, source: str, target: str) -> int:
+    """Copy a store in a file to PostgreSQL, and check every block."""
+    counts: list[int] = []
+
+    def report(conversation: tl.ConversationKey, blocks: int) -> None:
+        counts.append(blocks)
+        if blocks:
+            screen.write(f"{escape(conversation.name)}: {quantity(blocks, 'block')}")
+
+    await move_store(source, target, report)
+    checked = quantity(len(counts), "conversation")
+    screen.note(f"moved {quantity(sum(counts), 'block')}; {checked} checked in the target")
     return ANSWERED
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from loopline.harness.stale_answers import find_stale_answers as find_stale_answers
     from loopline.harness.store import Store as Store
     from loopline.harness.store import forget_inactive as forget_inactive
+    from loopline.harness.store import move_store as move_store
     from loopline.harness.web_ports import WebhookSender as WebhookSender
     from loopline.harness.web_ports import webhook_sender as webhook_sender
 
@@ -41,7 +42,7 @@ _MODULES = {
     "sandboxes": ("execution_features", "features_for", "open_executions"),
     "served_bundle": ("ServedBundle", "http_address", "model_or_call", "serve_mcp"),
     "stale_answers": ("StaleAnswer", "find_stale_answers"),
-    "store": ("Store", "forget_inactive"),
+    "store": ("Store", "forget_inactive", "move_store"),
     "web_ports": ("WebhookSender", "webhook_sender"),
 }
 

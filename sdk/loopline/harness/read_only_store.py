@@ -218,7 +218,7 @@ async def open_log(
             raise StoreError("a store in memory is always empty: use a store in a file")
         return tl.MemoryLog(clock, limits)
     if where.file is None:
-        postgres = await asyncio.to_thread(_import_postgres)
+        postgres = await asyncio.to_thread(import_postgres)
         bucket = await asyncio.to_thread(open_bucket, where.blobs, clock) if where.blobs else None
         in_postgres = await postgres.open(
             where.url, clock=clock, read_only=read_only, blobs=bucket, limits=limits
@@ -273,7 +273,7 @@ def import_disk_store() -> tuple[type[SqlLog], type[FileBlobs]]:
     return SqlLog, FileBlobs
 
 
-def _import_postgres() -> type[PostgresLog]:
+def import_postgres() -> type[PostgresLog]:
     """Import and return the class of stores in PostgreSQL.
 
     Raises:

@@ -23,6 +23,10 @@ from loopline.harness.read_only_store import (
     OpenedStore,
     conversation_key,
     import_disk_store,
+    import_postgres,
+    open_blobs,
+    open_log,
+    parse_store_url,
 )
 from loopline.harness.spaces import finish_cut_off_forgetting, finish_forgetting, open_memory
 from loopline.memory import ConversationMemory
@@ -222,6 +226,34 @@ async def _write_document(conversation: reader.ConversationReader, file: Path) -
     with await asyncio.to_thread(file.open, "x", encoding="utf-8") as document:
         async for piece in conversation.export_text():
             await asyncio.to_thread(document.write, piece)
+
+
+async def move_store(
+    source: str, target: str, on_moved: Callable[[timeline.ConversationKey, int], object]
+) -> None:
+    """Copy a store in a file into a store in PostgreSQL, and check every block and blob; the file is not changed.
+
+    After each conversation `on_moved` is called with its key and the number of copied blocks, 0 if it was copied before. A
+    move that was cut off, or whose file has got blocks since, is started again and copies what is missing.
+
+    Raises:
+        StoreError: a URL is not of that kind, a store cannot be opened, or a block of the file is damaged.
+        ConflictError: the target has another conversation of the same name, or other blocks in it.
+    """
+    place = parse_store_url(source)
+    if place.file is None:
+        raise StoreError("a move is from a store in a file: write --from sqlite:///talk.db")
+    clock = SystemClock()
+    log_type = await asyncio.to_thread(import_postgres)
+    log = await open_log(parse_store_url(target), clock)
+    try:
+        if not isinstance(log, log_type):
+            raise StoreError("a move is to PostgreSQL: write --to postgresql://user@host/database")
+        blobs = await asyncio.to_thread(open_blobs, place, clock)
+        path = await asyncio.to_thread(place.file.resolve)
+        await log.move_from(path, blobs, lambda moved: on_moved(moved.conversation, moved.blocks))
+    finally:
+        await log.close()
 
 
 class Store(OpenedStore, ConversationHost):

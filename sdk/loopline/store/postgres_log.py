@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from functools import partial
+from pathlib import Path
 from typing import Self
 
 from loopline.clock import Clock, SystemClock
@@ -13,10 +14,12 @@ from loopline.store.blobs import BlobStore
 from loopline.store.database import Connection, execute
 from loopline.store.database_log import DatabaseLog
 from loopline.store.leases import LEASE_SECONDS
+from loopline.store.move import Moved, StoreMove
 from loopline.store.postgres import PostgresReaders, PostgresServer
 from loopline.store.postgres_leases import PostgresLeases, PostgresSession
 from loopline.store.postgres_schema import open_schema
 from loopline.store.postgres_writer import PostgresCommit, PostgresThread, PostgresWriter
+from loopline.store.store_file import open_to_read
 from loopline.tasks import finish
 from loopline.timeline import ConversationKey, Sender
 from loopline.timeline.log import DEFAULT_LIMITS, ConversationLimits
@@ -132,6 +135,32 @@ class PostgresLog(DatabaseLog[PostgresCommit]):
     def _purge(self, connection: Connection, blobs: BlobStore) -> None:
         self._group_commit().writer.lock_blobs(connection)
         super()._purge(connection, blobs)
+
+    async def move_from(
+        self, path: Path, blobs: BlobStore, on_moved: Callable[[Moved], object]
+    ) -> None:
+        """Copy the store in that SQLite file, whose blobs are in `blobs`, into this one.
+
+        Each conversation is copied in one transaction, and every block and blob is checked; then `on_moved` is called on
+        the event loop. What was copied before is not copied again.
+
+        Raises:
+            StoreError: the file cannot be read, or a block of it is damaged.
+            ConflictError: this store has another conversation of the same name, or other blocks in it.
+        """
+        loop = asyncio.get_running_loop()
+        thread = self._group_commit().thread
+
+        def move() -> None:
+            with closing(open_to_read(path)) as pool, closing(pool.take()) as source:
+                source.execute("BEGIN")
+                moving = StoreMove(path, source, blobs, self._blobs)
+                thread.transact(moving.copy_values)
+                for row, conversation in moving.conversations():
+                    copy = partial(moving.copy, row=row, conversation=conversation)
+                    loop.call_soon_threadsafe(on_moved, thread.transact(copy))
+
+        await thread.do(move)
 
     async def check(self) -> None:
         """Check that the server can be reached and accepts writes."""

@@ -117,6 +117,11 @@ _RENEW = (
 )
 
 
+def insert_blocks(connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Insert rows of blocks with one statement; each has the values of `INSERT_BLOCK` in order."""
+    connection.execute(_INSERT_BLOCKS, [list(column) for column in zip(*rows, strict=True)])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresClaim:
     """A claim to a lease by the process with the number `number`.
@@ -173,7 +178,7 @@ class PostgresWriter(StoreWriter):
         """Insert rows of blocks with one statement; `newest` is then the last of them."""
         del statement  # its columns are those of `_COLUMNS`
         self.newest = rows[-1]
-        connection.execute(_INSERT_BLOCKS, [list(column) for column in zip(*rows, strict=True)])
+        insert_blocks(connection, rows)
 
     def lock(
         self, connection: Connection, conversations: Iterable[ConversationKey]

@@ -64,6 +64,10 @@ BATCH = 1_000
 SCHEMA_VERSION = 3
 """A new version may only add to the schema, so that older versions of Loopline can still read the store."""
 VERSION_KEY = "schema_version"
+HARNESSES = "harnesses"
+"""The key in `meta` of the number of harnesses that were opened on the store."""
+VERSIONS = "versions of "
+"""The beginning of the keys in `meta` of the versions of each bundle."""
 _Rows = Sequence[tuple[int, int, int, int, int, int, str, int, bytes, str | None, bytes]]
 """Rows with the columns of `SELECT_BLOCKS`."""
 _LAST_SEQ = 2**62
@@ -352,7 +356,7 @@ class StoreReader:
                 forgotten = from_milliseconds(at)
                 audits.append(Audit(conversation=conversation, head=Head(), forgotten=forgotten))
                 continue
-            result = _audit(connection, row, conversation, heads.get(conversation), self._blobs)
+            result = audit_rows(connection, row, conversation, self._blobs, heads.get(conversation))
             if result.head.seq or result.faults:
                 audits.append(result)
         lost = [key for key in heads if key not in stored and only in (None, key)]
@@ -406,7 +410,7 @@ class StoreReader:
 
 def versions_key(bundle: str) -> str:
     """Return the key in `meta` of the versions of a bundle."""
-    return f"versions of {bundle}"
+    return f"{VERSIONS}{bundle}"
 
 
 def bundle_versions(connection: Connection, bundle: str) -> Sequence[str]:
@@ -608,13 +612,14 @@ def create_link(row: LinkRow) -> Link:
     )
 
 
-def _audit(
+def audit_rows(
     connection: Connection,
     row: int,
     conversation: ConversationKey,
-    head: Head | None,
     blobs: BlobStore | None,
+    head: Head | None = None,
 ) -> Audit:
+    """Audit the conversation with this row against its chain, and against a `head` that was saved; read all its blobs."""
     missing = list[Fault]()
     links = list[Link]()
     for owner, first, last in [*select_inherited(connection, row), (row, 0, None)]:

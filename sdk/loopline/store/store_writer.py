@@ -20,6 +20,7 @@ from loopline.store import statements
 from loopline.store.blobs import BlobStore
 from loopline.store.database import Connection, execute, execute_many
 from loopline.store.rows import (
+    HARNESSES,
     SCHEMA_VERSION,
     AppendRequest,
     BlockFilter,
@@ -203,8 +204,6 @@ def create_state(columns: Sequence[Any], version: int | None) -> ConversationSta
     )
 
 
-_HARNESSES = "harnesses"
-"""The key in `meta` of the number of harnesses that were opened on the store."""
 _COLLECTED_AT = "collected_at"
 _FORGETTING = "forgetting:"
 _DAY = timedelta(days=1) // timedelta(milliseconds=1)
@@ -501,7 +500,7 @@ class StoreWriter:
         at = execute(connection, statements.SELECT_META, {"key": _COLLECTED_AT}).fetchone()
         if at is not None and 0 <= now - int(at[0]) < _DAY:
             return False
-        self._set_meta(connection, _COLLECTED_AT, str(now))
+        set_meta(connection, _COLLECTED_AT, str(now))
         return True
 
     def register(self, connection: Connection, bundle: str, version: str) -> int:
@@ -513,19 +512,15 @@ class StoreWriter:
             return 0
         versions = bundle_versions(connection, bundle)
         if version not in versions:
-            self._set_meta(connection, versions_key(bundle), dumps([*versions, version]))
+            set_meta(connection, versions_key(bundle), dumps([*versions, version]))
         return self._next_number(connection)
 
     def _next_number(self, connection: Connection) -> int:
         """Count and return one more harness."""
-        row = execute(connection, statements.SELECT_META, {"key": _HARNESSES}).fetchone()
+        row = execute(connection, statements.SELECT_META, {"key": HARNESSES}).fetchone()
         number = 1 if row is None else int(row[0]) + 1
-        self._set_meta(connection, _HARNESSES, str(number))
+        set_meta(connection, HARNESSES, str(number))
         return number
-
-    def _set_meta(self, connection: Connection, key: str, value: str) -> None:
-        execute(connection, statements.DELETE_META, {"name": key})
-        execute(connection, statements.INSERT_META, {"key": key, "value": value})
 
     def restore(
         self,
@@ -681,6 +676,12 @@ class StoreWriter:
         state.head = head
         state.tip = tip
         return blocks
+
+
+def set_meta(connection: Connection, key: str, value: str) -> None:
+    """Set a value about the store."""
+    execute(connection, statements.DELETE_META, {"name": key})
+    execute(connection, statements.INSERT_META, {"key": key, "value": value})
 
 
 def _inherit(connection: Connection, fork: int, parent: int, seq: int) -> None:
