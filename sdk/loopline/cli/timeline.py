@@ -57,7 +57,16 @@ GRAPH_MARKS: Mapping[tl.GraphStatus, str] = {
 }
 
 LifecycleBody = tl.TurnHeader | tl.RoundStart | tl.Decision | tl.ModelSwitched | tl.Exit
-CallBody = tl.ToolCalled | tl.ToolStarted | tl.ToolResult | tl.RunChild | tl.ProxiedBody
+CallBody = (
+    tl.ToolCalled
+    | tl.ToolStarted
+    | tl.ToolResult
+    | tl.RunChild
+    | tl.ProxiedBody
+    | tl.StepStarted
+    | tl.StepEnded
+    | tl.BackgroundStop
+)
 ContentBody = tl.SourceAdded | tl.TextKept | tl.ArtifactKept | tl.UserAttachment | tl.FileBody
 PlanBody = tl.Plan | tl.PlanAck | tl.CrewGraph | tl.CustomEvent
 _LIFECYCLE = tl.BodyUnion[LifecycleBody](LifecycleBody)
@@ -319,6 +328,13 @@ def _call_summary(body: CallBody) -> str:
             return f"{started.call_id} begins · {started.effect}"
         case tl.RunChild() as child:
             return _child_summary(child)
+        case tl.StepStarted(name=name, effect=effect, call_id=call_id):
+            return f"{name} begins · {call_id or effect}"
+        case tl.StepEnded(name=name) as ended:
+            outcome = " ".join((ended.error or ended.value).split())
+            return f"{name} · {ended.status} · {format_duration(ended.elapsed_ms)} · {outcome}"
+        case tl.BackgroundStop(call_id=call_id):
+            return f"{call_id} is to stop"
         case tl.ToolResult() | tl.ProxiedResult() as result:
             status = "" if result.status == "ok" else f"{result.status} · "
             text = " ".join(result.text.split())
