@@ -7,19 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from loopline.harness import ReadOnlyStore
 from loopline.server import app, reading_app
+from tests.page.axe import axe_script, serious_faults
 from tests.support.hostile_conversation import in_thread, write_hostile_store
 from tests.support.hostile_texts import TEXTS
 from tests.support.live_server import serving
 from tests.support.page_conversations import TEA, tea_model
-from tests.support.peers import npm_packages
 
 pytestmark = pytest.mark.service
 TALK = "#/c/default/default/local/brewing"
-SERIOUS = ("serious", "critical")
 
 
 @pytest.fixture(scope="module")
@@ -155,16 +154,9 @@ def test_no_text_of_a_conversation_runs_or_requests_anything(page: Page, tmp_pat
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_view_is_accessible(
-    browser: object, reading: str, tmp_path_factory: pytest.TempPathFactory, scheme: str
+    browser: Browser, reading: str, tmp_path_factory: pytest.TempPathFactory, scheme: str
 ) -> None:
-    folder = tmp_path_factory.getbasetemp() / "axe"
-    if not folder.exists():
-        folder.mkdir()
-        npm_packages.install(folder, "axe-core@4.14.1")
-    axe = (folder / "node_modules/axe-core/axe.min.js").read_text(encoding="utf-8")
-    from playwright.sync_api import Browser
-
-    assert isinstance(browser, Browser)
+    axe = axe_script(tmp_path_factory.getbasetemp() / "axe")
     found: list[str] = []
     for size in ({"width": 1280, "height": 860}, {"width": 390, "height": 844}):
         context = browser.new_context(
@@ -175,17 +167,36 @@ def test_every_view_is_accessible(
         page = context.new_page()
         for view in (
             "#/",
+            "#/work",
             *(f"{TALK}/{name}" for name in ("chat", "overview", "timeline/21", "prompt/1/4")),
+            f"{TALK}/prompt/1/2/beside/brewing",
         ):
             page.goto(f"{reading}{view}")
             page.wait_for_timeout(600)
-            page.evaluate(axe)
-            result = page.evaluate("axe.run()")
-            found += [
-                f"{view} {size['width']}: {fault['id']} {node['target']} {node['failureSummary']}"
-                for fault in result["violations"]
-                if fault["impact"] in SERIOUS
-                for node in fault["nodes"][:3]
-            ]
+            found += serious_faults(page, axe, f"{view} {size['width']}")
         context.close()
+    assert found == []
+
+
+def test_forms_that_change_something_are_accessible(
+    chatting: str, tmp_path_factory: pytest.TempPathFactory, browser: Browser
+) -> None:
+    axe = axe_script(tmp_path_factory.getbasetemp() / "axe")
+    context = browser.new_context(viewport={"width": 1280, "height": 860}, bypass_csp=True)
+    page = context.new_page()
+    page.goto(chatting)
+    page.get_by_role("link", name="New").click()
+    for text in ("How do I steep sencha?", "Order 100 g of it."):
+        page.get_by_label("Message", exact=True).fill(text)
+        page.keyboard.press("Enter")
+        expect(page.get_by_text(text, exact=True)).to_be_visible()
+        expect(page.get_by_role("button", name="Stop")).to_have_count(0)
+    page.get_by_role("button", name="Edit the arguments").click()
+    found = serious_faults(page, axe, "an approval")
+    page.get_by_text("Export", exact=True).click()
+    found += serious_faults(page, axe, "the export")
+    page.get_by_role("link", name="Prompt", exact=True).last.click()
+    page.get_by_role("button", name="Run again").click()
+    found += serious_faults(page, axe, "running again")
+    context.close()
     assert found == []

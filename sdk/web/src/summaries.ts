@@ -30,6 +30,15 @@ const DESCRIPTIONS: Record<string, Describe> = {
   "user.recalled": of("user", "recall", (row) => `took back the message at ${compact(object(row.body)["said"])}`),
   "user.answer": of("user", "answer", (row) => `${field(row, "call_id")}: ${compact(object(row.body)["value"])}`),
   "user.attachment": of("user", "file", (row) => `${field(row, "name")} · ${field(row, "mime")}`),
+  "user.background.stop": of("user", "stop", (row) => `stops ${field(row, "call_id")} in the background`),
+  "approval.mode": of("user", "mode", (row) => field(row, "mode")),
+  "approval.rule": of("user", "rule", (row) => `${field(row, "tool") || "a rule"} ${field(row, "rule_id")}`),
+  "workflow.step.start": of("call", "step", (row) => field(row, "name")),
+  "workflow.step.end": stepEnd,
+  "crew.graph": of("model", "graph", (row) => field(row, "goal")),
+  "crew.lesson": of("model", "lesson", (row) => field(row, "correction") || field(row, "skipped")),
+  "crew.reflection": of("runtime", "lesson", (row) => field(row, "task")),
+  "search.expanded": of("runtime", "search", (row) => compact(row.body)),
   "turn.header": of("runtime", "turn", (row) => `${field(row, "bundle")} with ${field(row, "model") || "no model"}`),
   "turn.feedback": of("user", "feedback", (row) => `${field(row, "reaction") || "taken back"} ${texted(row)}`),
   "react.round.start": of("runtime", "round", roundLine),
@@ -71,6 +80,12 @@ const DESCRIPTIONS: Record<string, Describe> = {
   "react.exit": exitSummary,
   damaged: (row) => ({ kind: "error", label: "damaged", line: row.problem }),
 };
+
+function stepEnd(row: Row): Summary {
+  const isOk = (field(row, "status") || "ok") === "ok";
+  const line = `${field(row, "name")}: ${isOk ? field(row, "value") : `${field(row, "status")} ${field(row, "error")}`}`;
+  return { kind: isOk ? "result" : "error", label: "step", line };
+}
 
 function acknowledged(row: Row): string {
   return Object.entries(object(object(row.body)["changes"]))

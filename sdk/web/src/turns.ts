@@ -12,6 +12,17 @@ export interface CallItem {
   question: Row | null;
   answered: boolean;
   child: string;
+  /** Whether the call continues in the background, and the result that it had there. */
+  background: boolean;
+  late: Row | null;
+}
+
+/** A step of a workflow. */
+export interface StepItem {
+  kind: "step";
+  key: string;
+  start: Row;
+  end: Row | null;
 }
 
 export interface MessageItem {
@@ -61,7 +72,7 @@ export interface EndItem {
   reaction: string;
 }
 
-export type ChatItem = CallItem | MessageItem | TextItem | PlanItem | FileItem | AnswerItem | NoteItem | EndItem;
+export type ChatItem = CallItem | StepItem | MessageItem | TextItem | PlanItem | FileItem | AnswerItem | NoteItem | EndItem;
 
 /** What a turn has used. */
 export interface Spent {
@@ -91,6 +102,7 @@ export function chatOf(rows: Iterable<Row>): Chat {
 class ChatBuilder {
   private readonly items: ChatItem[] = [];
   private readonly calls = new Map<string, CallItem>();
+  private readonly steps = new Map<string, StepItem>();
   private readonly messages = new Map<number, MessageItem>();
   private readonly sources = new Map<number, JsonObject>();
   private readonly plans = new Map<string, PlanItem>();
@@ -173,7 +185,7 @@ class ChatBuilder {
     const item = this.calls.get(id);
     switch (row.type) {
       case "react.tool.call": {
-        const call: CallItem = { kind: "call", key: key(row), call: row, result: null, pending: null, question: null, answered: false, child: "" };
+        const call: CallItem = { kind: "call", key: key(row), call: row, result: null, pending: null, question: null, answered: false, child: "", background: false, late: null };
         this.calls.set(id, call);
         this.add(call);
         break;
@@ -196,11 +208,38 @@ class ChatBuilder {
       case "user.answer":
         this.answer(field(row, "call_id"));
         break;
+      case "react.background.result":
+      case "event.custom":
+        this.takeBackground(row);
+        break;
+      case "workflow.step.start":
+      case "workflow.step.end":
+        this.takeStep(row);
+        break;
       case "run.child":
         if (item) item.child = field(row, "conversation");
         break;
       default:
     }
+  }
+
+  /** A call in the background has its result in a later round or turn. */
+  private takeBackground(row: Row): void {
+    const callId = field(row, "call_id");
+    const item = [...this.calls.values()].findLast((call) => field(call.call, "call_id") === callId);
+    if (item === undefined) return;
+    if (row.type === "react.background.result") item.late = row;
+    else if (field(row, "name") === "background.started") item.background = true;
+  }
+
+  private takeStep(row: Row): void {
+    const id = `${row.turn_id} ${field(row, "name")}`;
+    const step = this.steps.get(id);
+    if (row.type === "workflow.step.start") {
+      const item: StepItem = { kind: "step", key: key(row), start: row, end: null };
+      this.steps.set(id, item);
+      this.add(item);
+    } else if (step) step.end = row;
   }
 
   private answer(callId: string): void {

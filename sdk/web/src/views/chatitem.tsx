@@ -10,7 +10,7 @@ import { Markdown, Outside, webAddress } from "../markdown";
 import { openRef, RefLink, RefText } from "../refs";
 import { linkTo } from "../route";
 import { summarize } from "../summaries";
-import { planSteps, type CallItem, type ChatItem, type EndItem, type MessageItem } from "../turns";
+import { planSteps, type CallItem, type ChatItem, type EndItem, type MessageItem, type StepItem } from "../turns";
 import type { Json, JsonObject, Place, Row } from "../types";
 import { FileItemView } from "./file";
 import { Waiting } from "./waiting";
@@ -54,6 +54,8 @@ export function ChatItemView({ item, actions }: { item: ChatItem; actions: ChatA
       return <Plan row={item.row} />;
     case "call":
       return <Call item={item} actions={actions} />;
+    case "step":
+      return <Step item={item} />;
     case "file":
       return <FileItemView place={actions.place} row={item.row} name={field(item.row, "path")} />;
     case "answer":
@@ -121,16 +123,49 @@ function Plan({ row }: { row: Row }) {
   );
 }
 
+function Step({ item }: { item: StepItem }) {
+  const { start, end } = item;
+  const status = end ? field(end, "status") || "ok" : "running";
+  const value = end ? field(end, "value") || field(end, "error") : "";
+  return (
+    <details class={`call call-${status}`}>
+      <summary class="call-head">
+        <span class="call-mark" aria-hidden="true" />
+        <span class="call-tool">{field(start, "name")}</span>
+        <span class="call-arguments">step {value.slice(0, 200)}</span>
+        <span class="call-status">{end && status === "ok" ? duration(number(object(end.body)["elapsed_ms"])) : status}</span>
+      </summary>
+      <div class="call-body">
+        <pre class={`plain ${status === "ok" ? "" : "plain-error"}`}>
+          <RefText text={value} />
+        </pre>
+        <p class="item-tools">
+          <RefLink name={start.ref} />
+        </p>
+      </div>
+    </details>
+  );
+}
+
+/** Return the state of a call in a word. */
+function statusOf(item: CallItem): string {
+  if (item.late) return object(item.late.body)["ok"] === false ? "error" : "ok";
+  if (item.background) return "in the background";
+  if (item.result) return field(item.result, "status") || "ok";
+  if (item.answered) return "answered";
+  return (item.pending ?? item.question) ? "waits" : "running";
+}
+
 function Call({ item, actions }: { item: CallItem; actions: ChatActions }) {
   const open = useSignal(false);
   const body = object(item.call.body);
   const callId = text(body["call_id"]);
   const result = item.result;
-  const status = result ? field(result, "status") || "ok" : item.answered ? "answered" : (item.pending ?? item.question) ? "waits" : "running";
+  const status = statusOf(item);
   const waiting = result === null && !item.answered ? (item.pending ?? item.question) : null;
   const elapsed = result ? number(object(result.body)["elapsed_ms"]) : 0;
   return (
-    <div class={`call call-${status}`}>
+    <div class={`call call-${status.replaceAll(" ", "-")}`}>
       <button type="button" class="call-head" aria-expanded={open.value} onClick={() => (open.value = !open.value)}>
         <span class="call-mark" aria-hidden="true" />
         <span class="call-tool">{text(body["tool"])}</span>
@@ -142,6 +177,7 @@ function Call({ item, actions }: { item: CallItem; actions: ChatActions }) {
         <div class="call-body">
           <JsonView value={body["arguments"] ?? null} />
           {result ? <ResultText row={result} /> : null}
+          {item.late ? <ResultText row={item.late} /> : null}
           <p class="item-tools">
             <RefLink name={item.call.ref} />
             {item.child ? (

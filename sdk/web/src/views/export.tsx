@@ -1,7 +1,7 @@
 // Saves a conversation as one HTML file or as a JSON document.
 
 import { useSignal } from "@preact/signals";
-import { useRef } from "preact/hooks";
+import { useEffect, useRef } from "preact/hooks";
 import { getBytes, readPath } from "../api";
 import type { Place } from "../types";
 
@@ -19,6 +19,19 @@ export function ExportMenu({ place }: { place: Place }) {
   const problem = useSignal("");
   const saves = useSignal(false);
   const menu = useRef<HTMLDetailsElement>(null);
+
+  useEffect(() => {
+    const close = (event: Event) => {
+      const element = menu.current;
+      if (element && !(event.target instanceof Node && element.contains(event.target))) element.open = false;
+    };
+    document.addEventListener("pointerdown", close);
+    document.addEventListener("focusin", close);
+    return () => {
+      document.removeEventListener("pointerdown", close);
+      document.removeEventListener("focusin", close);
+    };
+  }, []);
 
   async function save(path: string, name: string, type: string) {
     problem.value = "";

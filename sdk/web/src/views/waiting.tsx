@@ -1,7 +1,7 @@
 // A call that waits for the reader: an approval, whose arguments can be edited, or a question of a tool.
 
 import { useSignal, type Signal } from "@preact/signals";
-import { field, object } from "../bodies";
+import { field, number, object } from "../bodies";
 import { JsonView } from "../json";
 import type { Json, JsonObject, Row } from "../types";
 import type { ChatActions } from "./chatitem";
@@ -9,7 +9,14 @@ import type { ChatActions } from "./chatitem";
 export function Waiting({ row, call, actions }: { row: Row; call: Row; actions: ChatActions }) {
   const kind = field(row, "kind") || "question";
   const form = object(row.body)["form"] ?? null;
-  const question = <p class="waiting-question">{field(row, "question")}</p>;
+  const isOfClient = object(row.body)["client"] === true;
+  const people = number(object(row.body)["people"]);
+  const question = (
+    <p class="waiting-question">
+      {isOfClient ? "A client runs this tool, and sends the result." : field(row, "question")}
+      {people > 1 ? <span class="tag">{people} people must approve</span> : null}
+    </p>
+  );
   if (!actions.writable) return question;
   const isYesOrNo = kind === "approval" || (row.type === "react.tool.question" && form === null);
   return (
@@ -18,26 +25,26 @@ export function Waiting({ row, call, actions }: { row: Row; call: Row; actions: 
       {isYesOrNo ? (
         <Approval row={row} call={call} actions={actions} editable={kind === "approval" && row.type === "react.tool.pending"} />
       ) : (
-        <Question row={row} actions={actions} />
+        <Question row={row} actions={actions} isJson={isOfClient} />
       )}
     </div>
   );
 }
 
-function Question({ row, actions }: { row: Row; actions: ChatActions }) {
+function Question({ row, actions, isJson }: { row: Row; actions: ChatActions; isJson: boolean }) {
   const text = useSignal("");
   return (
     <form
       class="waiting-form"
       onSubmit={(event) => {
         event.preventDefault();
-        actions.answer(field(row, "call_id"), text.value, false);
+        actions.answer(field(row, "call_id"), isJson ? jsonOr(text.value) : text.value, false);
       }}
     >
       <input
         type="text"
-        aria-label="Answer"
-        placeholder="Answer"
+        aria-label={isJson ? "Result" : "Answer"}
+        placeholder={isJson ? "Its result, as JSON or text" : "Answer"}
         value={text.value}
         onInput={(event) => {
           text.value = event.currentTarget.value;
@@ -132,6 +139,15 @@ function Approval({ row, call, actions, editable }: ApprovalProps) {
       </div>
     </>
   );
+}
+
+/** Return the value of a JSON text, or the text itself if it is not JSON. */
+function jsonOr(text: string): Json {
+  try {
+    return JSON.parse(text) as Json;
+  } catch {
+    return text;
+  }
 }
 
 function Editor({ text }: { text: Signal<string | null> }) {
