@@ -32,19 +32,24 @@ ABOUT = "A Python SDK for agents whose every step is recorded and can be read ag
 PICTURES = frozenset({".svg", ".png"})
 _FENCE = re.compile(r"^(?P<marks> *`{3,})(?P<language>[\w-]+) (?P<words>.+)$", re.MULTILINE)
 _LINK = re.compile(r"(?<!!)\[(?P<text>[^\[\]]+)\]\((?P<target>[^()\s]+)\)")
+_LINKED = re.compile(r"\]\((?P<target>[^()\s]+)\)")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def prepare(folder: Path) -> None:
-    """Copy the pages, their pictures and the settings into `folder`."""
-    for source in sorted(DOCS.rglob("*")):
+    """Copy the pages, the pictures that they show and the settings into `folder`."""
+    pictures: set[Path] = set()
+    for source in sorted(DOCS.rglob("*.md")):
+        text = prepare_page(source)
         target = folder / "pages" / source.relative_to(DOCS)
-        if source.suffix == ".md":
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(prepare_page(source), "utf-8")
-        elif source.suffix in PICTURES:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, "utf-8")
+        named = {(source.parent / link["target"]).resolve() for link in _LINKED.finditer(text)}
+        pictures |= {path for path in named if path.suffix in PICTURES}
+    for source in sorted(pictures):
+        target = folder / "pages" / source.relative_to(DOCS)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
     shutil.copyfile(SITE / "site.css", folder / "pages" / "site.css")
     shutil.copyfile(SITE / "mkdocs.yml", folder / "mkdocs.yml")
 
