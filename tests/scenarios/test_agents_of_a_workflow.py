@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import httpx2
 import pytest
 
 from loopline import (
@@ -21,6 +22,7 @@ from loopline import (
     tool,
 )
 from loopline.conversations import Conversation
+from loopline.server import app
 from loopline.testing import Call, FakeClock
 from loopline.timeline import MemoryLog, RunChild, StepEnded, TimelineLog
 from tests.support.child_runs import Line
@@ -269,3 +271,34 @@ async def test_a_stop_ends_the_agents_and_the_step() -> None:
     assert result.exit_reason == "stopped"
     assert [body.status for body in bodies if isinstance(body, StepEnded)] == ["stopped"]
     assert [body.reason for body in bodies if isinstance(body, RunChild)] == ["", "stopped"]
+
+
+async def test_a_server_lists_the_approval_of_an_agent_and_takes_the_answer() -> None:
+    async def process(self: BaseWorkflow, payload: TurnPayload) -> TurnResult:
+        result = await self.run("reader", "about nettle")
+        return await self.answer(result.answer)
+
+    lines: dict[str, list[Line]] = {
+        "about nettle": [Call("tea.order", tea="nettle"), "It is done."]
+    }
+    served = app(workflow(process), store="memory:", model=Scripts(lines))
+    async with (
+        served.router.lifespan_context(served),
+        httpx2.AsyncClient(
+            transport=httpx2.ASGITransport(served), base_url="http://localhost"
+        ) as client,
+    ):
+        talk = "/conversations/default/default/c"
+        paused = (await client.post(f"{talk}/messages", json={"text": "go"})).json()
+        [asked] = (await client.get(f"{talk}/approvals")).json()["approvals"]
+        answered = await client.post(
+            f"{talk}/answers",
+            json={"values": {"c0.1.1": True}, "approvals": {"c0.1.1": asked["approval"]}},
+        )
+    assert (paused["exit_reason"], asked["call_id"], asked["tool"]) == (
+        "paused",
+        "c0.1.1",
+        "workflow.run",
+    )
+    assert answered.json()["answer"] == "It is done."
+    assert CALLS == ["nettle"]

@@ -342,3 +342,22 @@ async def test_another_harness_stops_a_call(tmp_path: Path) -> None:
             assert await talk.background.wait(seconds=20) == []
             [result] = results(await talk.blocks())
     assert "was stopped" in result.text
+
+
+async def test_a_fork_does_not_wait_for_a_call_of_its_origin() -> None:
+    gate = Gate()
+    model = ScriptedModel(
+        [Call("shop.brew", name="sencha"), "It runs.", "And?", "So?", "Ah."], strict=False
+    )
+    async with Harness.open(brewing(gate, "write"), store="memory:", model=model) as harness:
+        talk = harness.conversation("c")
+        await talk.say("go")
+        fork = await talk.fork(seq=(await talk.blocks())[-1].seq, name="other")
+        [state] = await fork.background.calls()
+        await fork.say("And?")
+        [in_fork] = results(await fork.blocks())
+        gate.opened.set()
+        [result] = await with_result(talk)
+    assert state.status == "lost"
+    assert "cut off, and is not begun again" in in_fork.text
+    assert "sencha is brewed" in result.text

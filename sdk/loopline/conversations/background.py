@@ -83,7 +83,10 @@ class _Owner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Started:
-    """A call in the log whose background work has started and that has no result; `again` is that of `BackgroundCall`."""
+    """A call in the log whose background work has started and that has no result; `again` is that of `BackgroundCall`.
+
+    `conversation` is the one that it was begun in, of which this one may be a fork.
+    """
 
     call_id: str
     tool: str
@@ -92,18 +95,20 @@ class _Started:
     since: datetime
     until: datetime
     again: JsonObject | None
+    conversation: str
     is_stopping: bool
 
     @classmethod
     def of(cls, call_id: str, block: tl.Block, data: Json, *, is_stopping: bool) -> _Started | None:
         """Parse the event of a started call, None if another author used the same event name."""
-        unset: JsonObject = {"again": None}
+        unset: JsonObject = {"again": None, "conversation": ""}
         match {**unset, **data} if isinstance(data, dict) else unset:
             case {
                 "owner": str(owner),
                 "until": str(until),
                 "tool": str(tool),
                 "again": dict() | None as again,
+                "conversation": str(conversation),
             }:
                 return cls(
                     call_id=call_id,
@@ -113,6 +118,7 @@ class _Started:
                     since=block.ts,
                     until=datetime.fromisoformat(until),
                     again=again,
+                    conversation=conversation,
                     is_stopping=is_stopping,
                 )
             case _:
@@ -130,10 +136,11 @@ def _find_started(timeline: tl.Timeline) -> Sequence[_Started]:
     return [started for started in begun if started is not None]
 
 
-def _is_lost(started: _Started, now: datetime) -> bool:
-    """Return whether no process does the work of a call any more."""
+def _is_lost(started: _Started, conversation: tl.ConversationKey, now: datetime) -> bool:
+    """Return whether no process does the work of a call any more, or it does so for the origin of this fork."""
     owner = started.owner
-    return now > started.until + GRACE or owner is None or owner.is_gone
+    is_forked = started.conversation not in ("", conversation.name)
+    return is_forked or now > started.until + GRACE or owner is None or owner.is_gone
 
 
 class BackgroundCalls:
@@ -171,6 +178,7 @@ class BackgroundCalls:
             "owner": str(_Owner.here(self._id)),
             "until": until.isoformat(),
             "tool": call.tool,
+            "conversation": call.conversation.name,
         }
         if call.again is not None:
             data["again"] = call.again
@@ -222,7 +230,8 @@ class BackgroundCalls:
         return [
             started
             for started in _find_started(timeline)
-            if (conversation, started.call_id) not in self._tasks and _is_lost(started, now)
+            if (conversation, started.call_id) not in self._tasks
+            and _is_lost(started, conversation, now)
         ]
 
     async def wait(self, conversation: tl.ConversationKey, call_id: str, seconds: float) -> bool:
@@ -386,7 +395,7 @@ class BackgroundList:
         summary = await self._log.find(self._conversation)
         head = summary.head if summary else 0
         await self._log.append(self._conversation, [stop], seen=head)
-        if _is_lost(started, self._clock.now()):
+        if _is_lost(started, self._conversation, self._clock.now()):
             end = tl.Entry(body=_end_of(replace(started, is_stopping=True)), turn=started.turn)
             await self._log.append(self._conversation, [end], seen=head, key=_key(call_id))
 
@@ -401,7 +410,7 @@ class BackgroundList:
         raise LooplineError(f"no call {call_id!r} runs in the background: {names}")
 
     def _state(self, started: _Started) -> BackgroundState:
-        is_lost = _is_lost(started, self._clock.now())
+        is_lost = _is_lost(started, self._conversation, self._clock.now())
         running: BackgroundStatus = "stopping" if started.is_stopping else "running"
         return BackgroundState(
             call_id=started.call_id,
