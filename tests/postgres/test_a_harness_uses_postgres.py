@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -10,8 +11,22 @@ from loopline import Harness
 from loopline.errors import StoreError
 from loopline.harness.store import Store
 from loopline.testing import Call, ScriptedModel
+from tests.doors.command import Loopline, write
 from tests.support.playground import bundle as playground
 from tests.support.postgres_server import running_postgres
+
+BUNDLE = """from loopline import BaseWorkflow, Bundle, TurnPayload, TurnResult
+from loopline.testing import ScriptedModel
+
+
+class Tea(BaseWorkflow):
+    async def process(self, payload: TurnPayload) -> TurnResult:
+        react = await self.build_react(model=ScriptedModel(["Hello."] * 9, strict=False))
+        return await react.run(payload)
+
+
+bundle = Bundle(id="tea", workflow=Tea)
+"""
 
 
 async def test_a_conversation_is_continued_by_the_next_harness() -> None:
@@ -60,3 +75,15 @@ async def test_a_store_in_postgres_is_not_backed_up_into_a_file() -> None:
     async with Store.open(running_postgres().store_url()) as store:
         with pytest.raises(StoreError, match="pg_dump"):
             await store.backup("copy.db")
+
+
+async def test_commands_share_a_store_and_show_no_password(tmp_path: Path) -> None:
+    store = running_postgres().store_url().replace("postgres@", "postgres:secret@")
+    loopline = Loopline(tmp_path)
+    write(tmp_path, {"tea.py": BUNDLE})
+    ran = await asyncio.to_thread(loopline, "run", "tea.py", "hello", "--store", store)
+    assert (ran.code, ran.out.strip()) == (0, "Hello.")
+    assert "--store" in ran.err
+    assert "secret" not in ran.err
+    listed = await asyncio.to_thread(loopline, "timeline", "--store", store)
+    assert "hello" in listed.out

@@ -153,3 +153,12 @@ async def test_the_database_itself_refuses_to_change_what_is_stored(statement: s
             execute(f"SET search_path = {schema}", statement)
         assert len(await log.read(HERE)) == 2
         assert not [audit for audit in await log.audit({}) if audit.faults]
+
+
+def test_a_url_is_shown_without_its_password() -> None:
+    place = parse_store_url(
+        "postgresql://me:se%40cret@a,b:5/db?sslmode=require&password=x&schema=s"
+    )
+    assert place.shown_url == "postgresql://me@a,b:5/db?sslmode=require&schema=s"
+    assert "cret" not in repr(place)
+    assert parse_store_url("postgresql:///db").shown_url == "postgresql:///db"

@@ -205,8 +205,9 @@ def next_commands(run: FinishedRun, blocks: Sequence[Block], invocation: Invocat
 
 
 def store_options(choices: Choices) -> list[str]:
-    """Return the options `--store` and `--user` as they were given, for another command."""
-    return [*_option("--store", choices.store), *_option("--user", choices.user)]
+    """Return the options `--store` and `--user` as they were given, for another command, without a password."""
+    store = choices.store and parse_store_url(choices.store).shown_url
+    return [*_option("--store", store), *_option("--user", choices.user)]
 
 
 def _next_run(run: FinishedRun, folder: Path, stored: Sequence[str]) -> list[str]:
@@ -228,15 +229,16 @@ def _next_run(run: FinishedRun, folder: Path, stored: Sequence[str]) -> list[str
 
 def answer_command(bundle: str, choices: Choices, conversation: str, pending: Sequence[str]) -> str:
     """Return the command that approves the pending calls from any folder; "" if the store is in memory."""
-    store = parse_store_url(choices.store).file
-    if store is None:
+    place = parse_store_url(choices.store)
+    if place.is_in_memory:
         return ""
+    store = place.shown_url if place.file is None else f"sqlite:///{place.file.resolve()}"
     path = Path(bundle)
     words = [
         *Invocation.now().program,
         *("run", str(path.resolve()) if path.exists() else bundle),
         *_yes_options(pending),
-        *("-c", conversation, "--store", f"sqlite:///{store.resolve()}"),
+        *("-c", conversation, "--store", store),
         *_option("--user", choices.user),
         *_option("--model", choices.model),
         *_prop_options(choices.props),

@@ -6,7 +6,7 @@ import asyncio
 import os
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from importlib.util import find_spec
@@ -153,9 +153,22 @@ class StorePlace:
     The URL may have a password. `blobs` is the URL of its blobs, "" if they are in a folder next to the file or in rows.
     """
 
-    url: str
+    url: str = field(repr=False)
     file: Path | None
     blobs: str = ""
+
+    @property
+    def shown_url(self) -> str:
+        """Return the URL for people and logs: without the password of a database."""
+        if not self.url.startswith(POSTGRES):
+            return self.url
+        # `urlunsplit` would drop the slashes of a URL without a host.
+        scheme, _, rest = self.url.partition("://")
+        address, mark, query = rest.partition("?")
+        owner, separator, host = address.rpartition("@")
+        user = owner.partition(":")[0]
+        options = [each for each in query.split("&") if "password" not in each.partition("=")[0]]
+        return f"{scheme}://{user}{separator}{host}{mark}{'&'.join(options)}"
 
     @property
     def is_in_memory(self) -> bool:

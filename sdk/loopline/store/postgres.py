@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode
 
 import psycopg
 from psycopg import conninfo, sql
@@ -174,8 +174,8 @@ class PostgresServer:
 
 def _split_schema(url: str) -> tuple[str, str]:
     """Return the URL without the parameter `schema`, and the schema."""
-    parts = urlsplit(url)
-    query = parse_qsl(parts.query, keep_blank_values=True)
+    address, _, options = url.partition("?")
+    query = parse_qsl(options, keep_blank_values=True)
     schemas = [value for key, value in query if key == "schema"]
     schema = schemas[-1] if schemas else DEFAULT_SCHEMA
     if (
@@ -186,8 +186,8 @@ def _split_schema(url: str) -> tuple[str, str]:
         raise StoreError(
             f"the schema {schema!r} of the store is not a name of a schema in PostgreSQL"
         )
-    rest = [(key, value) for key, value in query if key != "schema"]
-    return urlunsplit(parts._replace(query=urlencode(rest))), schema
+    others = urlencode([(key, value) for key, value in query if key != "schema"], quote_via=quote)
+    return f"{address}?{others}" if others else address, schema
 
 
 def _describe(parameters: Mapping[str, Any], schema: str) -> str:
