@@ -481,7 +481,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         built_in += self._background_tools(bundle_tools, run)
         built_in += self._crew_tools(loop, options, depth)
         own_tools = [*built_in, *bundle_tools.values()]
-        return toolbox.ToolSet(toolbox.join_client_tools(own_tools, run.recorder.turn.client_tools))
+        return toolbox.ToolSet(toolbox.join_client_tools(own_tools, run.recorder.turn.prompt))
 
     def _background_tools(self, tools: toolbox.ToolSet, run: PreparedRun) -> list[toolbox.Tool]:
         """Return the tool that awaits and stops background calls, if one of the tools runs there; none for a child run."""

@@ -20,7 +20,6 @@ from loopline.timeline.approval_answers import deciding_answer
 from loopline.timeline.blocks import Block, BodyUnion, Fold
 from loopline.timeline.bodies import (
     AnswerFlag,
-    ClientTool,
     Completion,
     Decision,
     Draft,
@@ -326,12 +325,6 @@ class Turn(Struct):
             return False
         answer = self.completion
         return answer is not None and answer.flag in _MODEL_TEXT
-
-    @property
-    def client_tools(self) -> Sequence[ClientTool]:
-        """The tools of the turn's message, which the client runs."""
-        prompt = self.prompt.body if self.prompt else None
-        return prompt.tools if isinstance(prompt, UserPrompt) else ()
 
     @property
     def unanswered(self) -> dict[str, ToolPending]:

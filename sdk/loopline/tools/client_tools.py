@@ -15,7 +15,7 @@ from loopline.models.json_schema import (
     validator_of_checked,
     validator_of_schema,
 )
-from loopline.timeline import ClientTool, Effect
+from loopline.timeline import Block, ClientTool, Effect, UserPrompt
 from loopline.tools.functions import NOTHING, BoundTool, Tool
 from loopline.tools.invocation import AskUser, ToolInvocation
 from loopline.tools.outcome import Outcome
@@ -80,7 +80,13 @@ def runs_on_client(tool: object) -> bool:
 
 def client_tool_names(tools: Mapping[str, Tool]) -> tuple[str, ...]:
     """Return the names of the tools whose calls the client runs."""
-    return tuple(name for name, tool in tools.items() if runs_on_client(tool))
+    # Not by `runs_on_client`, since each turn would call it for each of its tools.
+    names = [
+        name
+        for name, tool in tools.items()
+        if isinstance(tool, RequestTool) or (isinstance(tool, BoundTool) and tool.function.client)
+    ]
+    return tuple(names)
 
 
 def check_client_tools(tools: Sequence[ClientTool]) -> tuple[ClientTool, ...]:
@@ -171,14 +177,17 @@ def check_shadows(tools: Sequence[ClientTool], names: Sequence[str]) -> None:
             )
 
 
-def join_client_tools(bundle_tools: Sequence[Tool], tools: Sequence[ClientTool]) -> list[Tool]:
-    """Return the tools of a bundle and those of a request.
+def join_client_tools(bundle_tools: Sequence[Tool], prompt: Block | None) -> Sequence[Tool]:
+    """Return the tools of a bundle and those of the message that began the turn.
 
     Raises:
-        LooplineError: a tool of the request has the name of one of the bundle.
+        LooplineError: a tool of the message has the name of one of the bundle.
     """
-    check_shadows(tools, [tool.spec.name for tool in bundle_tools])
-    return [*bundle_tools, *map(RequestTool, tools)]
+    body = prompt.body if prompt else None
+    if not isinstance(body, UserPrompt) or not body.tools:
+        return bundle_tools
+    check_shadows(body.tools, [tool.spec.name for tool in bundle_tools])
+    return [*bundle_tools, *map(RequestTool, body.tools)]
 
 
 def read_client_result(value: Json, form: Json) -> Outcome:
