@@ -28,7 +28,18 @@ def kept(store: Path | str) -> list[Block]:
     return asyncio.run(read())
 
 
-@pytest.mark.parametrize("lines", [1, 30, 200])
+@pytest.mark.parametrize(
+    ("shared_store", "lines"),
+    [
+        ("sqlite", 1),
+        ("sqlite", 30),
+        ("sqlite", 200),
+        ("postgres", 1),
+        ("postgres", 30),
+        pytest.param("postgres", 200, marks=pytest.mark.campaign),
+    ],
+    indirect=["shared_store"],
+)
 def test_what_was_acknowledged_before_a_kill_is_there(shared_store: Path | str, lines: int) -> None:
     process = start("append", shared_store)
     assert process.stdout is not None

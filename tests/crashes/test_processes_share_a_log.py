@@ -27,7 +27,16 @@ def numbers_by_producer(blocks: Sequence[Block]) -> dict[str, list[int]]:
     return numbers
 
 
-@pytest.mark.parametrize("processes", [2, 8])
+@pytest.mark.parametrize(
+    ("shared_store", "processes"),
+    [
+        ("sqlite", 2),
+        ("sqlite", 8),
+        ("postgres", 2),
+        pytest.param("postgres", 8, marks=pytest.mark.campaign),
+    ],
+    indirect=["shared_store"],
+)
 async def test_processes_that_append_at_once_all_keep_their_order(
     shared_store: Path | str, processes: int
 ) -> None:

@@ -41,7 +41,11 @@ class Priced(BaseWorkflow):
 
 def test_a_step_and_a_call_in_the_background_are_shown(page: Page) -> None:
     bundle = Bundle(id="shop", instructions="Be brief.", workflow=Priced, tools=[brew])
-    script: list[Say | str] = [Say("", Call("shop.brew", tea="sencha")), "It is brewing.", "It is ready."]
+    script: list[Say | str] = [
+        Say("", Call("shop.brew", tea="sencha")),
+        "It is brewing.",
+        "It is ready.",
+    ]
     model = ScriptedModel(script, strict=False)
     with serving(app(bundle, store="memory:", model=model)) as url:
         httpx2.post(f"{url}{HERE}/c1/messages", json={"text": "Brew sencha."}, timeout=30)

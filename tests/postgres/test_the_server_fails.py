@@ -94,6 +94,7 @@ async def test_a_server_that_crashed_is_used_again_once_it_runs(server: Postgres
             await writers.wait_for(3)
 
 
+@pytest.mark.campaign
 async def test_connections_that_are_cut_during_commits_lose_and_repeat_nothing(
     server: PostgresServer,
 ) -> None:
@@ -110,6 +111,7 @@ async def test_connections_that_are_cut_during_commits_lose_and_repeat_nothing(
         await writers.wait_for(1)
 
 
+@pytest.mark.campaign
 async def test_a_server_that_was_stopped_is_waited_for(server: PostgresServer) -> None:
     async with writing(server.store_url()):
         assert server.process is not None
@@ -131,6 +133,7 @@ def stop_for_a_while(pids: list[int]) -> None:
             os.kill(pid, signal.SIGCONT)
 
 
+@pytest.mark.campaign
 async def test_a_promoted_standby_takes_over(server: PostgresServer) -> None:
     standby = PostgresServer(DURABLE)
     try:
