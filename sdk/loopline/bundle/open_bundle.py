@@ -22,7 +22,7 @@ from loopline.models import Model, ModelRegistry
 from loopline.react import DEFAULT_OPTIONS, Limits, TurnPayload
 from loopline.react import result as paused_result
 from loopline.reader import ConversationLookup, ConversationView
-from loopline.timeline import Completion, Notice, Recorder, TurnHeader, TurnResult
+from loopline.timeline import Completion, Notice, Recorder, Turn, TurnResult, UserPrompt
 from loopline.tools import AskUser, deps_problem
 
 _loaded: set[object] = set()
@@ -120,7 +120,7 @@ class OpenBundle:
             lookup=lookup,
             spawn=spawn,
             began=recorder.turn.started_at or services.clock.now(),
-            recoveries=_recoveries(header, adopted=recorder.adopted),
+            recoveries=_recoveries(recorder.turn, adopted=recorder.adopted),
             commits=() if space is None else commits_of(space),
             instructions=instructions,
         )
@@ -206,10 +206,16 @@ async def _record_reflection(run: PreparedRun, result: TurnResult[Any]) -> None:
         await run.recorder.record(due)
 
 
-def _recoveries(header: TurnHeader | None, *, adopted: bool) -> int:
-    """Return how often the turn was resumed automatically after its process stopped, including this time."""
+def _recoveries(turn: Turn, *, adopted: bool) -> int:
+    """Return how often the turn was resumed automatically after its process stopped, including this time.
+
+    The first start of a message that was sent to be run by any process does not count.
+    """
+    header = turn.header
     if header is None:
-        return int(adopted)
+        prompt = turn.prompt.body if turn.prompt else None
+        sender = prompt.sender if isinstance(prompt, UserPrompt) else None
+        return int(adopted and (sender is None or sender.harness > 0))
     return header.recoveries + (adopted and not header.handed_over)
 
 

@@ -9,14 +9,12 @@ from datetime import datetime
 from typing import Any, Literal
 
 from loopline import timeline as tl
-from loopline.conversations.turn_order import bundle_of
+from loopline.conversations.turn_order import CUT_OFF_AGAIN, bundle_of, is_cut_off_again
 from loopline.conversations.turns import Request, Turns
 from loopline.errors import ConflictError, LooplineError
 from loopline.react import result
 
 RecoveryStatus = Literal["resumed", "waiting", "running", "skipped", "failed"]
-MAX_RECOVERIES = 1
-"""How often a turn is resumed unasked: one that ends its second process too may be the cause."""
 MOST_UNBEGUN = 100
 """How many blocks a conversation may have that no runner has taken: its messages and their files."""
 NEVER_STARTED = (
@@ -116,7 +114,7 @@ class Recoveries:
                     self._tell(known, outcomes)
                 continue
             found: list[Recovery] = []
-            while outcome := await self._recover(summary.conversation, summary.turns):
+            while outcome := await self.run_next(summary.conversation, summary.turns):
                 if outcome.turn_id in {known.turn_id for known in found}:
                     break
                 found.append(outcome)
@@ -133,8 +131,12 @@ class Recoveries:
         if self.on_outcome is not None:
             self.on_outcome(outcome)
 
-    async def _recover(self, conversation: tl.ConversationKey, number: int) -> Recovery | None:
-        """Resume the oldest unfinished turn. Returns None if the conversation has no unfinished turn."""
+    async def run_next(self, conversation: tl.ConversationKey, number: int = 0) -> Recovery | None:
+        """Resume the oldest unfinished turn, or begin the oldest queued one, and wait for its end.
+
+        Returns the outcome, or None if the conversation has no such turn. If its blocks cannot be read, the outcome names
+        the turn of that `number`.
+        """
         status: RecoveryStatus
         try:
             timeline = await tl.open_timeline(self.log, conversation)
@@ -180,16 +182,9 @@ class Recoveries:
                 or await self._reason_to_leave(conversation, timeline, turn)
             ):
                 raise _NothingToResume(f"{tl.turn_id(number)} is no longer left behind")
-            header = turn.header
-            if (
-                header is not None
-                and header.recoveries >= MAX_RECOVERIES
-                and not header.handed_over
-            ):
+            if is_cut_off_again(turn):
                 # Known only by who holds the conversation: another process may be at it now.
-                raise _CutOffAgain(
-                    "it was taken up before and cut off again: resume it yourself, or say something"
-                )
+                raise _CutOffAgain(CUT_OFF_AGAIN)
             return number
 
         request = Request(conversation=conversation, choose=choose, wait=False, adopted=True)

@@ -175,6 +175,11 @@ class Subscriptions:
         for subscriber in tuple(self._subscribers.get(conversation, ())):
             subscriber.receive(notice)
 
+    def deliver(self, conversation: tl.ConversationKey, block: tl.Block) -> None:
+        """Deliver a block that another process has stored to the subscribers of its conversation."""
+        for subscriber in tuple(self._subscribers.get(conversation, ())):
+            subscriber.receive(block)
+
     def audience(
         self, turn: ObservedTurn, timeline: tl.Timeline, sender: Subscriber | None
     ) -> Audience:

@@ -13,6 +13,9 @@ from itertools import chain
 from loopline.errors import WrongBundle
 from loopline.timeline import Sender, Timeline, TimelineLog, Turn, UserPrompt, turn_id
 
+MAX_RECOVERIES = 1
+"""How often a turn is resumed unasked: one that ends its second process too may be the cause."""
+CUT_OFF_AGAIN = "it was taken up before and cut off again: resume it yourself, or say something"
 NOBODY = Sender(bundle="")
 """The sender of a harness without a bundle, which runs no turn."""
 
@@ -143,9 +146,24 @@ class TurnOrder:
         return is_own and await self._is_present(sender_of(turn))
 
     async def _is_present(self, sender: Sender | None) -> bool:
-        if sender is None or sender.harness in self.absent | {self.own.harness}:
+        if sender is None or sender.harness in self.absent | {0, self.own.harness}:
             return False
         return await self.log.is_present(sender)
+
+
+def is_cut_off_again(turn: Turn) -> bool:
+    """Return whether the turn was resumed `MAX_RECOVERIES` times and is unfinished, and nobody has put it back.
+
+    Its last runner may be alive: only the lease of the conversation shows that.
+    """
+    header = turn.header
+    return (
+        header is not None
+        and turn.exit is None
+        and header.recoveries >= MAX_RECOVERIES
+        and not header.handed_over
+        and not turn.put_back
+    )
 
 
 def sender_of(turn: Turn) -> Sender | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Container, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, aclosing, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,6 +18,7 @@ from loopline import errors
 from loopline import timeline as tl
 from loopline.bundle import OpenBundle, RunLoop
 from loopline.clock import Clock
+from loopline.conversations.feeds import Feed, Feeds
 from loopline.conversations.interrupts import CHILD_TURN, child_inputs
 from loopline.conversations.leased_conversation import LeasedConversation, finish
 from loopline.conversations.submission import (
@@ -36,7 +37,15 @@ from loopline.conversations.subscriptions import (
     in_turn,
     replay,
 )
-from loopline.conversations.turn_order import NOBODY, EndTurn, RunTurn, TurnOrder, WaitForTurn
+from loopline.conversations.turn_order import (
+    CUT_OFF_AGAIN,
+    NOBODY,
+    EndTurn,
+    RunTurn,
+    TurnOrder,
+    WaitForTurn,
+    is_cut_off_again,
+)
 from loopline.events import EventSink, Observer
 from loopline.files import attachment_of
 from loopline.models import Json, Model, ModelRegistry, OutputSchema, OutputType
@@ -136,7 +145,10 @@ class Turns:
         observer: Observer | None = None,
         bundle: OpenBundle | None = None,
         redactor: Redactor | None = None,
+        *,
+        submits_only: bool = False,
     ) -> None:
+        """With `submits_only` every turn is run by another process, and this one waits for its stored blocks."""
         _log.addFilter(IN_TURN)  # once, however many there are
         self._log = log
         self._clock = clock
@@ -144,11 +156,17 @@ class Turns:
         self._queues: WeakValueDictionary[tl.ConversationKey, asyncio.Lock] = WeakValueDictionary()
         self._requests: list[_PendingRequest] = []
         self._subscriptions = Subscriptions(log, observer, redactor)
+        self._feeds = Feeds(log, self._subscriptions) if submits_only else None
         self._cached: dict[tl.ConversationKey, _CachedConversation] = {}
         self._closing = False
         self.on_turn_end: Callable[[tl.ConversationKey], None] | None = None
         if bundle is not None:
             bundle.services.background.follow(self._subscriptions.running)
+
+    @property
+    def submits_only(self) -> bool:
+        """Whether every turn is run by another process."""
+        return self._feeds is not None
 
     @property
     def sender(self) -> tl.Sender | None:
@@ -225,7 +243,8 @@ class Turns:
         if self._closing:
             raise HandedOver
         pending = _PendingRequest(request)
-        pending.task = asyncio.create_task(self._run_with_lease(pending))
+        run = self._run_with_lease if self._feeds is None else self._run_elsewhere
+        pending.task = asyncio.create_task(run(pending))
         self._requests.append(pending)
         try:
             return await asyncio.shield(pending.task)
@@ -291,6 +310,8 @@ class Turns:
 
         Delivery starts after the last block that this process has read, or with the next turn if it has read none.
         """
+        if self._feeds is not None:
+            return self._feeds.subscribed(conversation, sink)
         return self._subscriptions.subscribed(
             conversation, Subscriber(sink, self.last_seq(conversation))
         )
@@ -499,6 +520,73 @@ class Turns:
         finally:
             if notice is not None:
                 await notice.end()
+
+    async def _run_elsewhere(self, pending: _PendingRequest) -> tl.TurnResult[Any]:
+        """Wait until another process has run the chosen turn, and pass its blocks to the request's sink.
+
+        Raises:
+            StoppedInQueue: the request was stopped.
+            ConflictError: another turn runs or is queued, and the request may not wait.
+            LooplineError: the request has limits or models that are not in the log; or the turn may not run with this bundle.
+        """
+        request, conversation = pending.request, pending.request.conversation
+        if request.limits or request.any_bundle or request.variation is not AS_IT_IS:
+            raise errors.LooplineError(
+                "this process only submits turns, so it cannot continue one with other limits, models or bundles"
+            )
+        assert self._feeds is not None
+        try:
+            with self._feeds.following(conversation) as feed:
+                await feed.update()
+                number = await self._choose_elsewhere(request, feed)
+                async with aclosing(feed.turn(number, request.sink)) as timelines:
+                    async for timeline in timelines:
+                        outcome = _outcome_elsewhere(timeline, number, request.answer_type)
+                        if outcome is not None:
+                            return outcome
+                        if await self._is_left(conversation, timeline, number):
+                            return result(timeline, number, "interrupted", CUT_OFF_AGAIN)
+        except asyncio.CancelledError:
+            if not pending.stopping:
+                raise
+            _uncancel()
+            raise StoppedInQueue("the turn was stopped, and another process ends it") from None
+        raise errors.LooplineError(f"conversation {conversation.name!r} was forgotten")
+
+    async def _choose_elsewhere(self, request: Request, feed: Feed) -> int:
+        """Choose the turn. A message that may not wait is stored only if no turn runs or is queued.
+
+        Raises:
+            ConflictError: a turn runs or is queued, and the request may not wait.
+        """
+        check_known(feed.timeline)
+        if request.wait:
+            number = await request.choose(feed.timeline)
+        else:
+            async with self._log.lease(request.conversation, wait=False):
+                await feed.update()
+                if any(not turn.is_paused for turn in feed.timeline.open_turns):
+                    raise errors.ConflictError(
+                        f"conversation {request.conversation.name!r} is being run already"
+                    )
+                number = await request.choose(feed.timeline)
+        await feed.update()
+        timeline = await tl.reaching(self._log, request.conversation, feed.timeline, number)
+        check_confirmed(timeline, number)
+        await self.order().check(timeline, timeline.turn(number))
+        return number
+
+    async def _is_left(
+        self, conversation: tl.ConversationKey, timeline: tl.Timeline, number: int
+    ) -> bool:
+        """Return whether no process runs the turn, and none takes it up unasked."""
+        if not is_cut_off_again(timeline.turn(number)):
+            return False
+        try:
+            async with self._log.lease(conversation, wait=False):
+                return True
+        except errors.ConflictError:
+            return False
 
     async def _wait_for_change(
         self, conversation: tl.ConversationKey, seen: int, wait: WaitForTurn, order: TurnOrder
@@ -726,6 +814,20 @@ async def _end_failed(
     if shown is error:
         raise error
     raise shown from error
+
+
+def _outcome_elsewhere(
+    timeline: tl.Timeline, number: int, output: OutputType[Any] | None
+) -> tl.TurnResult[Any] | None:
+    """Return the result of a turn that has ended, is paused or was recalled, else None."""
+    turn = timeline.turn(number)
+    if turn.exit is not None:
+        return _build_result(timeline, number, output)
+    if _is_recalled(timeline, turn):
+        return build_stopped_result(tl.turn_id(number))
+    if turn.is_paused and not turn.stopped and turn.pending.keys() == turn.open_calls.keys():
+        return result(timeline, number, "paused", output=output)
+    return None
 
 
 def _is_recalled(timeline: tl.Timeline, turn: tl.Turn) -> bool:

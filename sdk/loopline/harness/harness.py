@@ -13,6 +13,7 @@ from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypedDict, Unpack, overload
 
+from msgspec import structs
 from typing_extensions import TypeForm, TypeVar
 
 from loopline import bundle as bundles
@@ -236,6 +237,7 @@ class OpenOptions(TypedDict, total=False):
     deps: object
     hosting: bundles.HostFile | None
     blobs: str | None
+    submits_only: bool
     redactor: Redactor | None
     metering: model_choice.Metering | None
     convert_error: Callable[[Exception], Exception] | None
@@ -282,6 +284,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         self._metering = options.get("metering")
         self._convert_error = options.get("convert_error") or _keep_error
         self._limits = options.get("limits") or DEFAULT_LIMITS
+        self._submits_only = options.get("submits_only", False)
         self._deps = options.get("deps")
         self._folder = HostedFolder()
         self._host_file: bundles.HostFile = options.get("hosting") or self._folder.host_file
@@ -318,7 +321,8 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         secrets before they are stored, instead of the redactor of the property `privacy.redact`. `metering` wraps the
         models of each run. `blobs` is the URL of a bucket of S3 for the blobs of the store, such as `s3://bucket/prefix`;
         without it they are where `LOOPLINE_BLOBS` says, or in a folder next to the file. `convert_error` converts an error
-        that ends a turn to the one that is stored and raised.
+        that ends a turn to the one that is stored and raised. With `submits_only` this harness stores messages and waits for
+        their results, and the turns are run by `loopline worker` or another harness; events are then blocks without deltas.
 
         Raises:
             StoreError: the URL of the store is invalid.
@@ -435,7 +439,9 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
     ) -> timeline.Sender:
         """Register this harness in the log as a sender until the stack closes."""
         version = await asyncio.to_thread(loaded.version)
-        return await stack.enter_async_context(log.present(loaded.bundle.id, version))
+        sender = await stack.enter_async_context(log.present(loaded.bundle.id, version))
+        # Without its number nobody waits for this harness to begin the turns that it sends.
+        return structs.replace(sender, harness=0) if self._submits_only else sender
 
     async def _open_log(
         self, stack: AsyncExitStack, redactor: Redactor | None, *, collects: bool
@@ -467,7 +473,9 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         if observer is not None:
             stack.push_async_callback(observer.close)
         bundle = bundles.OpenBundle(loaded, services)
-        turns = conversations.Turns(log, self._clock, observer, bundle, redactor)
+        turns = conversations.Turns(
+            log, self._clock, observer, bundle, redactor, submits_only=self._submits_only
+        )
         stack.push_async_callback(turns.close)
         return turns
 

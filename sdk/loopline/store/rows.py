@@ -43,6 +43,7 @@ SURVIVE_POWER_LOSS = {
     "user.followup",
     "user.steer",
     "user.stop",
+    "user.retry",
     "user.answer",
     "user.recalled",
     "user.attachment",

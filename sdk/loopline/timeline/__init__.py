@@ -85,6 +85,7 @@ from loopline.timeline.bodies import UserFollowup as UserFollowup
 from loopline.timeline.bodies import UserInput as UserInput
 from loopline.timeline.bodies import UserPrompt as UserPrompt
 from loopline.timeline.bodies import UserRecalled as UserRecalled
+from loopline.timeline.bodies import UserRetry as UserRetry
 from loopline.timeline.bodies import UserSteer as UserSteer
 from loopline.timeline.bodies import UserStop as UserStop
 from loopline.timeline.bodies import WaitKind as WaitKind

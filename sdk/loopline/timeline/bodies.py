@@ -151,6 +151,12 @@ class UserStop(Struct, frozen=True, kw_only=True, omit_defaults=True):
     type: ClassVar[Literal["user.stop"]] = "user.stop"
 
 
+class UserRetry(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A person puts back a turn that was cut off too often: the next runner may continue it once more."""
+
+    type: ClassVar[Literal["user.retry"]] = "user.retry"
+
+
 class UserAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The user's answer to a call that asks or is pending; None declines.
 
@@ -713,7 +719,15 @@ class SearchExpanded(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 UserInput = UserPrompt | UserFollowup | UserSteer
 InboxBody = UserInput | BackgroundResult
-InputBody = InboxBody | UserStop | UserAttachment | UserAnswer | UserRecalled | BackgroundStop
+InputBody = (
+    InboxBody
+    | UserStop
+    | UserRetry
+    | UserAttachment
+    | UserAnswer
+    | UserRecalled
+    | BackgroundStop
+)
 """The bodies that are appended without the lease of the conversation."""
 ProxiedBody = ProxiedCall | ProxiedResult
 Body = (

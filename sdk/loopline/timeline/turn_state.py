@@ -43,6 +43,7 @@ from loopline.timeline.bodies import (
     TurnHeader,
     UserAnswer,
     UserPrompt,
+    UserRetry,
     UserStop,
     WaitKind,
 )
@@ -56,7 +57,9 @@ _ACT = BodyUnion[ActBody](ActBody)
 _PROXIED = BodyUnion[ProxiedBody](ProxiedBody)
 StepBody = StepStarted | StepEnded
 _STEPS = BodyUnion[StepBody](StepBody)
-CourseBody = UserPrompt | TurnHeader | RoundStart | ModelOverflowed | Decision | Notice
+CourseBody = (
+    UserPrompt | UserRetry | TurnHeader | RoundStart | ModelOverflowed | Decision | Notice
+)
 _COURSE = BodyUnion[CourseBody](CourseBody)
 SpentBody = ToolsSelected | RangeSummary | RunChild | ModelSwitched | SearchExpanded
 _SPENT = BodyUnion[SpentBody](SpentBody)
@@ -96,7 +99,8 @@ class Turn(Struct):
     that were malformed or cut off. `stop_reason` is that of the newest reply, also of one with the purpose "answer".
     `estimated` is usage that no provider reported and that `usage` does not include.
     `elapsed_seconds` is the running time under runners; `latest_block` is the last block that a runner wrote. An `inert`
-    turn was imported unfinished and is never resumed.
+    turn was imported unfinished and is never resumed. `put_back` is true if a person has put the turn back since a runner
+    last took it.
     """
 
     number: int
@@ -143,6 +147,7 @@ class Turn(Struct):
     elapsed_seconds: float = 0.0
     latest_block: Block | None = None
     inert: bool = False
+    put_back: bool = False
 
     def take(self, block: Block) -> None:
         """Fold one more block of the turn.
@@ -170,7 +175,10 @@ class Turn(Struct):
                 self._decide(body)
             case UserPrompt():
                 self.prompt = block
+            case UserRetry():
+                self.put_back = True
             case TurnHeader(began=began):
+                self.put_back = False
                 self.header = body
                 self.started_at = self.started_at or began or block.ts
                 self.versions.add(body.version)

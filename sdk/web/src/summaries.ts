@@ -27,6 +27,7 @@ const DESCRIPTIONS: Record<string, Describe> = {
   "user.followup": of("user", "followup", texted),
   "user.steer": of("user", "steer", texted),
   "user.stop": of("user", "stop", () => "stopped the turn"),
+  "user.retry": of("user", "retry", () => "put the turn back"),
   "user.recalled": of("user", "recall", (row) => `took back the message at ${compact(object(row.body)["said"])}`),
   "user.answer": of("user", "answer", (row) => `${field(row, "call_id")}: ${compact(object(row.body)["value"])}`),
   "user.attachment": of("user", "file", (row) => `${field(row, "name")} · ${field(row, "mime")}`),
