@@ -57,9 +57,7 @@ _ACT = BodyUnion[ActBody](ActBody)
 _PROXIED = BodyUnion[ProxiedBody](ProxiedBody)
 StepBody = StepStarted | StepEnded
 _STEPS = BodyUnion[StepBody](StepBody)
-CourseBody = (
-    UserPrompt | UserRetry | TurnHeader | RoundStart | ModelOverflowed | Decision | Notice
-)
+CourseBody = UserPrompt | UserRetry | TurnHeader | RoundStart | ModelOverflowed | Decision | Notice
 _COURSE = BodyUnion[CourseBody](CourseBody)
 SpentBody = ToolsSelected | RangeSummary | RunChild | ModelSwitched | SearchExpanded
 _SPENT = BodyUnion[SpentBody](SpentBody)
