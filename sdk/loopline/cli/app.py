@@ -64,6 +64,8 @@ COMMANDS: Entries = {
     "tool": ("bundles:call_tool", "Call one tool of a bundle, outside any conversation."),
     "mcp": ("server:mcp", "Serve a bundle to MCP clients: its tools, questions, skills."),
     "serve": ("server:serve", "Serve bundles over HTTP: conversations, events, files."),
+    "worker": ("workers:worker", "Run the turns of bundles that servers only submit."),
+    "turns": ("workers:turns", "List the turns that run, wait or failed, anywhere."),
     "web": ("web:web", "Open the web page: chat with a bundle, and look into every conversation."),
     "key": (
         "server:make_key",

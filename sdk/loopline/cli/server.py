@@ -15,6 +15,7 @@ from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING, Protocol
 
 import click
@@ -24,6 +25,7 @@ from loopline.cli import parameters
 from loopline.cli.bundle_access import answer_command, open_bundle, parse_properties
 from loopline.cli.options import ANSWERED, Choices, TerminalLines, UsageError, command
 from loopline.cli.terminal import Screen, escape
+from loopline.cli.workers import worker_arguments, worker_processes
 from loopline.errors import BundleError, LooplineError
 from loopline.files import AttachmentCaps
 from loopline.harness import ServedBundle, http_address, model_or_call, serve_mcp
@@ -132,6 +134,11 @@ NEEDED = ("ag_ui", "fastapi", "jwt", "PIL", "python_multipart", "socketio", "uvi
     help="Forget conversations without activity for this number of days.",
 )
 @click.option(
+    "--workers",
+    type=click.IntRange(min=0, max=100),
+    help="Run turns in this number of worker processes; with 0 in workers that are started elsewhere.",
+)
+@click.option(
     "--quota",
     multiple=True,
     metavar="NAME=AMOUNT",
@@ -156,6 +163,7 @@ async def serve(
     origin: tuple[str, ...],
     public_url: str,
     retention: tuple[str, ...],
+    workers: int | None,
     quota: tuple[str, ...],
 ) -> int:
     """Serve bundles over HTTP: conversations, events, files."""
@@ -164,6 +172,8 @@ async def serve(
 
     if production and reload:
         raise UsageError("--reload is for authors: omit it in production")
+    if workers is not None and reload:
+        raise UsageError("--reload restarts one process: omit --workers")
     ways = _authenticators(keys, issuer, audience, jwks)
     if production and (not ways or os.environ.get(SCAN) != "1"):
         raise UsageError(f"--production needs --keys FILE or --issuer URL, and {SCAN}=1")
@@ -177,7 +187,12 @@ async def serve(
         origins=origin,
         retention=retention,
         quotas=quota,
+        submits_only=workers is not None,
     )
+    if workers and not settings.signing_key:
+        settings = replace(
+            settings, signing_key=token_hex(32).encode()
+        )  # its workers sign URLs too
     served = app(
         bundles,
         store=choices.store,
@@ -198,7 +213,20 @@ async def serve(
         raise UsageError(str(error)) from error
     # All modules stay loaded: a garbage collection over them would delay each turn by a tenth of a second.
     gc.freeze()
-    await (_serve_until_a_change(server, bundles, screen) if reload else server.serve())
+    if workers:
+        options = [
+            *(["--production"] if production else []),
+            *(["--private-errors"] if ways else []),
+        ]
+        address = ["--public-url", public_url] if public_url else []
+        arguments = worker_arguments(bundles, choices, [*options, *address])
+        key = settings.signing_key.decode()
+        async with worker_processes(workers, arguments, key, settings.drain_seconds):
+            await server.serve()
+    elif reload:
+        await _serve_until_a_change(server, bundles, screen)
+    else:
+        await server.serve()
     return ANSWERED
 
 
@@ -239,6 +267,7 @@ def _make_settings(
     origins: tuple[str, ...],
     retention: tuple[str, ...],
     quotas: tuple[str, ...],
+    submits_only: bool,
 ) -> ServerSettings:
     """Make the settings of a server from the options and environment variables.
 
@@ -259,6 +288,7 @@ def _make_settings(
             drain_seconds=RELOAD_SECONDS if reload else ServerSettings().drain_seconds,
             caps=replace(caps, decode_images=True),
             signing_key=os.environ.get("LOOPLINE_SIGNING_KEY", "").encode(),
+            submits_only=submits_only,
             webhook_secret=os.environ.get("LOOPLINE_WEBHOOK_SECRET", "").encode(),
             login=PageLogin(issuer=issuer, client_id=client_id, secret=secret)
             if client_id

@@ -23,4 +23,9 @@ from loopline.conversations.subscriptions import QUEUE_CHANNEL as QUEUE_CHANNEL
 from loopline.conversations.subscriptions import EventOrder as EventOrder
 from loopline.conversations.subscriptions import InTurn as InTurn
 from loopline.conversations.subscriptions import missing_blocks as missing_blocks
+from loopline.conversations.turn_order import CUT_OFF_AGAIN as CUT_OFF_AGAIN
+from loopline.conversations.turn_order import bundle_of as bundle_of
+from loopline.conversations.turn_order import is_cut_off_again as is_cut_off_again
 from loopline.conversations.turns import Turns as Turns
+from loopline.conversations.wake_ups import NoWakeUps as NoWakeUps
+from loopline.conversations.wake_ups import WakeUps as WakeUps

@@ -35,7 +35,7 @@ from loopline.conversations.submission import (
     turn_to_continue,
 )
 from loopline.conversations.subscriptions import EventOrder, order_events
-from loopline.conversations.turn_order import sender_of
+from loopline.conversations.turn_order import is_cut_off_again, sender_of
 from loopline.conversations.turns import Request, Turns, build_stopped_result
 from loopline.errors import AttachmentError, ConflictError, LooplineError
 from loopline.events import HELD_SIZE, AnswerText, Event, EventSink, Mailbox, NotesMode
@@ -462,6 +462,19 @@ class Conversation(ConversationReader, Generic[T_co]):
             await self._log.append(self.conversation, entries, seen=timeline.seq)
             await self._turns.end_stopped(self.conversation)
         return was_run_here or bool(turns)
+
+    async def retry(self) -> str:
+        """Put back the turn that was cut off too often; a worker or server then continues it. Return the id of the turn.
+
+        Raises:
+            LooplineError: no turn of the conversation was cut off too often.
+        """
+        timeline = await tl.open_timeline(self._log, self.conversation)
+        for turn in timeline.resumable:
+            if is_cut_off_again(turn):
+                await self.interrupts.append(tl.UserRetry(), turn.number)
+                return tl.turn_id(turn.number)
+        raise LooplineError("no turn of this conversation was cut off too often")
 
     async def feedback(
         self, turn: str, reaction: tl.Reaction | None, *, text: str = "", ts: datetime | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Container, Sequence
-from contextlib import AbstractContextManager, aclosing, nullcontext
+from contextlib import AbstractContextManager, aclosing, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -562,6 +562,11 @@ class Turns:
         check_known(feed.timeline)
         if request.wait:
             number = await request.choose(feed.timeline)
+            if request.began is not None:
+                with suppress(errors.ConflictError):  # a worker has the conversation already
+                    # After its first lease every sweep finds the conversation, however late.
+                    async with self._log.lease(request.conversation, wait=False):
+                        pass
         else:
             async with self._log.lease(request.conversation, wait=False):
                 await feed.update()

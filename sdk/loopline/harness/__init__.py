@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from loopline.harness.inspections import redactor_of as redactor_of
     from loopline.harness.model_choice import Cassette as Cassette
     from loopline.harness.model_choice import ModelChoice as ModelChoice
+    from loopline.harness.model_choice import hide_provider_details as hide_provider_details
     from loopline.harness.model_choice import model as model
     from loopline.harness.read_only_store import ConversationNames as ConversationNames
     from loopline.harness.read_only_store import ReadOnlyStore as ReadOnlyStore
@@ -30,19 +31,26 @@ if TYPE_CHECKING:
     from loopline.harness.store import Store as Store
     from loopline.harness.store import forget_inactive as forget_inactive
     from loopline.harness.store import move_store as move_store
+    from loopline.harness.turn_list import OpenTurn as OpenTurn
+    from loopline.harness.turn_list import open_turns as open_turns
     from loopline.harness.web_ports import WebhookSender as WebhookSender
     from loopline.harness.web_ports import webhook_sender as webhook_sender
+    from loopline.harness.worker import Worker as Worker
+    from loopline.harness.worker import WorkerLimits as WorkerLimits
+    from loopline.harness.worker import open_worker as open_worker
 
 _MODULES = {
     "document_store": ("DocumentStore",),
     "harness": ("Harness", "run_sync", "skill_places"),
     "inspections": ("redactor_of",),
-    "model_choice": ("Cassette", "ModelChoice", "model"),
+    "model_choice": ("Cassette", "ModelChoice", "hide_provider_details", "model"),
     "read_only_store": ("ConversationNames", "ReadOnlyStore", "open_bucket", "parse_store_url"),
     "sandboxes": ("execution_features", "features_for", "open_executions"),
     "served_bundle": ("ServedBundle", "http_address", "model_or_call", "serve_mcp"),
     "stale_answers": ("StaleAnswer", "find_stale_answers"),
     "store": ("Store", "forget_inactive", "move_store"),
+    "worker": ("Worker", "WorkerLimits", "open_worker"),
+    "turn_list": ("OpenTurn", "open_turns"),
     "web_ports": ("WebhookSender", "webhook_sender"),
 }
 

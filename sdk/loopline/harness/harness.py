@@ -526,6 +526,18 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         """The properties of the bundle, with the overrides of the caller."""
         return self._open_parts.services.properties
 
+    def check_isolated(self) -> None:
+        """Check that programs of the bundle are isolated.
+
+        Raises:
+            LooplineError: programs would run with the rights of this process.
+        """
+        if self.properties.at("execution.allow_local") is True:
+            raise LooplineError(
+                f"{self.bundle.id}: execution.allow_local is true, so programs of the model would have the "
+                "rights of this server: remove it, and choose a mode that isolates them"
+            )
+
     @property
     def deps(self) -> object:
         """The dependencies that were passed to `open` or made by the bundle; None without them."""
@@ -659,15 +671,32 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         Raises:
             LooplineError: `at_once` is below 1.
         """
+        return await self._recoveries(on_outcome, unbegun_since).carry_on(at_once)
+
+    async def run_next(
+        self, conversation: timeline.ConversationKey, *, is_only: bool = False
+    ) -> conversations.Recovery | None:
+        """Run the oldest waiting or unfinished turn of a conversation, unless another process runs it.
+
+        Return its outcome, or None if the conversation has no such turn. The rules are those of `carry_on`. If this is the
+        only bundle of the store, pass `is_only`, and it also runs messages that name no bundle.
+        """
+        unbegun_since = self._clock.now() if is_only else None
+        return await self._recoveries(None, unbegun_since).run_next(conversation)
+
+    def _recoveries(
+        self,
+        on_outcome: Callable[[conversations.Recovery], None] | None,
+        unbegun_since: datetime | None,
+    ) -> conversations.Recoveries:
         opened = self._open_parts
-        recoveries = conversations.Recoveries(
+        return conversations.Recoveries(
             log=opened.log,
             turns=opened.turns,
             left=opened.left_turns,
             on_outcome=on_outcome,
             unbegun_since=unbegun_since,
         )
-        return await recoveries.carry_on(at_once)
 
     async def hand_over(self) -> None:
         """Interrupt every running turn for `carry_on` of the next process, and start no further turns.

@@ -38,6 +38,7 @@ from loopline.models import (
 from loopline.models.model import MODEL_MEMBERS, is_model
 from loopline.models.model_catalog import FAMILIES
 from loopline.models.safe_text import is_address, remove_secrets, secrets_in
+from loopline.react import PrivateErrors
 from loopline.timeline import ConversationKey
 
 if TYPE_CHECKING:
@@ -645,6 +646,15 @@ OpenModels = Callable[[ConversationKey], AbstractAsyncContextManager[ModelRegist
 """Opens the models of a run of a conversation."""
 Metering = Callable[[ConversationKey, ModelRegistry], AbstractAsyncContextManager[ModelRegistry]]
 """Wraps the models of a run until the run ends, for example to count tokens."""
+
+
+@asynccontextmanager
+async def hide_provider_details(
+    _: ConversationKey, models: ModelRegistry
+) -> AsyncGenerator[ModelRegistry, None]:
+    """Meter nothing, and keep the details of providers out of the errors of models, for users of a service."""
+    chains = {role: tuple(map(PrivateErrors, chain)) for role, chain in models.roles.items()}
+    yield replace(ModelRegistry(chains), wrap=PrivateErrors)
 
 
 def meter_models(models: OpenModels, metering: Metering | None) -> OpenModels:

@@ -226,14 +226,16 @@ class BundleHost:
                         raise LooplineError(
                             f"two bundles have the id {harness.bundle.id!r}: serve one of them"
                         )
-                    self._check_isolation(harness)
+                    if self.settings.isolated_only:
+                        harness.check_isolated()
                     harnesses[harness.bundle.id] = harness
                 self.file_host = await asyncio.to_thread(self._open_file_host)
                 self._harnesses = harnesses
                 self._closing = stack.pop_all()
             failure = "inactive conversations were not forgotten"
             expiry = self._repeat(self._forget_expired, SECONDS_BETWEEN, failure)
-            recoveries = map(self._recover_bundle, self.harnesses)
+            own = () if self.settings.submits_only else self.harnesses
+            recoveries = map(self._recover_bundle, own)
             self._tasks = [asyncio.create_task(work) for work in (expiry, *recoveries)]
 
     def _harness(self, source: BundleSource, store: str | tl.TimelineLog | None) -> Harness[Any]:
@@ -246,6 +248,7 @@ class BundleHost:
             clock=self.clock,
             caps=self.settings.caps,
             hosting=self.urls.host_file,
+            submits_only=self.settings.submits_only,
             metering=self._meter,
             convert_error=None if self.is_local else hide_details,
         )
@@ -270,19 +273,6 @@ class BundleHost:
             )
         async with self._quotas.meter(key, models) as metered:
             yield metered if self.is_local else replace(metered, wrap=PrivateErrors)
-
-    def _check_isolation(self, harness: Harness[Any]) -> None:
-        """Check that programs of the bundle are isolated, if only such bundles are served.
-
-        Raises:
-            LooplineError: programs would run with the rights of this process.
-        """
-        allows_local = harness.properties.at("execution.allow_local") is True
-        if self.settings.isolated_only and allows_local:
-            raise LooplineError(
-                f"{harness.bundle.id}: execution.allow_local is true, so programs of the model would have the "
-                "rights of this server: remove it, and choose a mode that isolates them"
-            )
 
     async def drain(self) -> None:
         """Refuse new turns, end the streams, wait a limited time for the running turns, and hand over the others."""

@@ -96,6 +96,7 @@ class ServerSettings:
     With `stop_abandoned`, a turn is stopped if the client closes the stream of its message.
     With `isolated_only`, bundles that run programs without isolation are refused.
     `webhook_secret` signs webhooks; without it none is sent. Webhooks may reach public addresses and `webhook_networks`.
+    With `submits_only` the server runs no turn: it stores messages, and workers of the same store run their turns.
     Inactive conversations are forgotten by the `retention`. `quotas` limit the usage of users and tenants in a day. `caps`
     limit attachments. With `login` the web page signs people in at an OpenID provider, whose tokens the server must accept.
     """
@@ -118,6 +119,7 @@ class ServerSettings:
     webhook_networks: Sequence[str] = ()
     retention: Retention = field(default_factory=Retention)
     stop_abandoned: bool = False
+    submits_only: bool = False
     docs: bool = True
     login: PageLogin | None = None
     quotas: DailyQuotas = field(default_factory=DailyQuotas)

@@ -550,6 +550,30 @@ SELECT_FORGETTING: Query = (
     .where(meta.c.key > bindparam("first"), meta.c.key < bindparam("last"))
     .order_by(conversations.c.id)
 )
+# Wake-ups of workers. The ids of rows grow in the order of commits, as there is one writer at a time.
+
+SELECT_LAST_ID = select(func.coalesce(func.max(blocks.c.id), 0))
+SELECT_INPUTS_AFTER: Query = (
+    select(*_KEY)
+    .join_from(blocks, conversations, blocks.c.conversation == conversations.c.id)
+    .where(
+        blocks.c.id > bindparam("last"),
+        or_(
+            blocks.c.type.in_(
+                [
+                    literal_column(f"'{kind}'")
+                    for kind in ("user.prompt", "user.answer", "user.retry")
+                ]
+            ),
+            and_(
+                blocks.c.type == literal_column("'turn.header'"),
+                # The `_` stands for a colon, which would begin a parameter.
+                blocks.c.body.like(literal_column("'%\"handed_over\"_true%'")),
+            ),
+        ),
+    )
+    .distinct()
+)
 SELECT_REFERENCED_BLOBS = select(blocks.c.blob).where(blocks.c.blob.is_not(None)).distinct()
 
 # Audits.

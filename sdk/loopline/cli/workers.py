@@ -1,0 +1,310 @@
+"""`loopline worker` and `turns`: run the turns that servers submit, and see and stop the turns of a store."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager, suppress
+
+import click
+from rich.text import Text
+
+from loopline.bundle import HostFile
+from loopline.cli import parameters
+from loopline.cli.bundle_access import parse_properties
+from loopline.cli.options import ANSWERED, FAILED, Choices, UsageError, command
+from loopline.cli.terminal import Screen, escape
+from loopline.clock import SystemClock
+from loopline.conversations import Recovery
+from loopline.errors import LooplineError, StoreError
+from loopline.harness import (
+    OpenTurn,
+    Store,
+    Worker,
+    WorkerLimits,
+    hide_provider_details,
+    open_turns,
+    open_worker,
+)
+from loopline.models import Json
+from loopline.react import hide_details
+from loopline.timeline import ConversationKey, iso_time
+
+DRAIN_SECONDS = 20.0
+PARENT_SECONDS = 0.5
+"""How often a worker of a server checks that the server lives."""
+RESTART_SECONDS = 1.0
+"""How long a server waits before it replaces a worker that has ended."""
+KILL_SECONDS = 5.0
+"""How much longer than its drain time a worker may take to end."""
+_LIMIT = click.IntRange(min=0)
+
+
+@command
+@click.argument(
+    "bundles", nargs=-1, required=True, metavar="BUNDLE…", help="Folders or names of bundles."
+)
+@click.option(
+    "--turns",
+    type=click.IntRange(min=1),
+    default=WorkerLimits().turns,
+    show_default=True,
+    help="The most turns that this worker runs at once.",
+)
+@click.option(
+    "--tenant-turns", type=_LIMIT, default=0, help="The most turns of a tenant, in all workers."
+)
+@click.option(
+    "--user-turns", type=_LIMIT, default=0, help="The most turns of a user, in all workers."
+)
+@click.option(
+    "--bundle-turns", type=_LIMIT, default=0, help="The most turns of a bundle, in all workers."
+)
+@click.option(
+    "--drain",
+    type=click.FloatRange(min=0),
+    default=DRAIN_SECONDS,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long SIGTERM waits for turns before it hands them over.",
+)
+@click.option("--production", is_flag=True, help="Refuse bundles without isolation.")
+@click.option(
+    "--private-errors",
+    is_flag=True,
+    help="Hide the details of errors from users; the log has them.",
+)
+@click.option(
+    "--public-url", default="", metavar="URL", help="The address of the server, for URLs of files."
+)
+@click.option("--of-server", is_flag=True, hidden=True)
+@parameters.store_option
+@parameters.model_option
+@parameters.prop_option
+async def worker(
+    choices: Choices,
+    screen: Screen,
+    bundles: tuple[str, ...],
+    turns: int,
+    tenant_turns: int,
+    user_turns: int,
+    bundle_turns: int,
+    drain: float,
+    production: bool,
+    private_errors: bool,
+    public_url: str,
+    of_server: bool,
+) -> int:
+    """Run the turns of bundles that servers only submit."""
+    limits = WorkerLimits(
+        turns=turns, tenant_turns=tenant_turns, user_turns=user_turns, bundle_turns=bundle_turns
+    )
+
+    def show(outcome: Recovery) -> None:
+        if outcome.status in ("skipped", "failed"):
+            screen.note(
+                escape(f"{outcome.turn_id} of {outcome.conversation.name}: {outcome.reason}")
+            )
+
+    async with open_worker(
+        bundles,
+        store=choices.store,
+        model=choices.model,
+        properties=parse_properties(choices),
+        worker_limits=limits,
+        isolated_only=production,
+        on_outcome=show,
+        convert_error=hide_details if private_errors else None,
+        metering=hide_provider_details if private_errors else None,
+        hosting=_file_host(public_url),
+    ) as opened:
+        gc.freeze()  # all modules stay loaded, and a garbage collection over them would delay every turn
+        screen.note(f"{escape(', '.join(bundles))}: at most {turns} turns at once")
+        await _run_until_signal(opened, drain, os.getppid() if of_server else None)
+    return ANSWERED
+
+
+def _file_host(public_url: str) -> HostFile | None:
+    """Return what makes the signed URLs of the server's files; None without a signing key or the extra `server`."""
+    key = os.environ.get("LOOPLINE_SIGNING_KEY", "")
+    if not key:
+        return None
+    try:
+        from loopline.server.bundle_host import UrlSigner
+    except ModuleNotFoundError:
+        return None
+    from loopline.server import ServerSettings
+
+    settings = ServerSettings(public_url=public_url)
+    signer = UrlSigner(
+        key=key.encode(), clock=SystemClock(), seconds=settings.url_seconds, base=public_url
+    )
+    return signer.host_file
+
+
+async def _run_until_signal(opened: Worker, drain: float, parent: int | None) -> None:
+    """Run turns until SIGTERM, Ctrl-C or the end of the process `parent`; then drain. A second signal hands over at once."""
+    loop = asyncio.get_running_loop()
+    hurry = asyncio.Event()
+
+    def end() -> None:
+        if opened.is_stopping:
+            hurry.set()
+        opened.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end)
+    watching = asyncio.create_task(_watch_parent(parent, opened)) if parent else None
+    await opened.run()
+    draining = asyncio.create_task(opened.drain(drain))
+    hurrying = asyncio.create_task(hurry.wait())
+    await asyncio.wait([draining, hurrying], return_when=asyncio.FIRST_COMPLETED)
+    if not draining.done():
+        await opened.drain(0)
+    await draining
+    hurrying.cancel()
+    if watching is not None:
+        watching.cancel()
+
+
+async def _watch_parent(parent: int, opened: Worker) -> None:
+    """Stop the worker when its parent process has ended."""
+    while True:
+        await asyncio.sleep(PARENT_SECONDS)
+        if os.getppid() != parent:
+            opened.stop()
+            return
+
+
+def worker_arguments(bundles: Sequence[str], choices: Choices, options: Sequence[str]) -> list[str]:
+    """Return the arguments of `loopline worker` for a worker of a server."""
+    shared = [
+        *(("--store", choices.store) if choices.store else ()),
+        *(("--model", choices.model) if choices.model else ()),
+        *(part for prop in choices.props for part in ("--prop", prop)),
+    ]
+    return ["worker", *bundles, "--of-server", *options, *shared]
+
+
+@asynccontextmanager
+async def worker_processes(
+    count: int, arguments: Sequence[str], signing_key: str, drain_seconds: float
+) -> AsyncGenerator[None, None]:
+    """Keep `count` worker processes running inside the context; then let them drain, and kill those that do not end."""
+    environment = {**os.environ, "LOOPLINE_SIGNING_KEY": signing_key}
+    command_line = [sys.executable, "-m", "loopline", *arguments, "--drain", f"{drain_seconds}"]
+    keepers = [
+        asyncio.create_task(_keep_running(command_line, environment, drain_seconds))
+        for _ in range(count)
+    ]
+    try:
+        yield
+    finally:
+        for keeper in keepers:
+            keeper.cancel()
+        await asyncio.gather(*keepers, return_exceptions=True)
+
+
+async def _keep_running(
+    command_line: Sequence[str], environment: dict[str, str], drain_seconds: float
+) -> None:
+    while True:
+        process = await asyncio.create_subprocess_exec(*command_line, env=environment)
+        try:
+            await process.wait()
+        except asyncio.CancelledError:
+            with suppress(ProcessLookupError):
+                process.terminate()
+            try:
+                async with asyncio.timeout(drain_seconds + KILL_SECONDS):
+                    await process.wait()
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+            raise
+        await asyncio.sleep(RESTART_SECONDS)
+
+
+@command
+@click.option("--stop", "stopped", metavar="NAME", help="Stop the turns of this conversation.")
+@click.option("--retry", "retried", metavar="NAME", help="Put back the cut turn of this one.")
+@parameters.scope_options
+@parameters.json_option
+async def turns(choices: Choices, screen: Screen, stopped: str | None, retried: str | None) -> int:
+    """List the turns that run, wait or failed, anywhere.
+
+    The exit code is 1 if the conversation of `--stop` or `--retry` has no such turn.
+
+    Raises:
+        UsageError: both `--stop` and `--retry` are given.
+    """
+    if stopped is not None and retried is not None:
+        raise UsageError("--stop ends a turn and --retry continues it: choose one")
+    try:
+        store = Store.open(choices.store)
+    except StoreError as error:
+        raise UsageError(str(error)) from error
+    async with store:
+        name = stopped if stopped is not None else retried
+        found = await open_turns(
+            store.log, user=choices.user, project=choices.project, tenant=choices.tenant
+        )
+        if name is None:
+            _show_turns(found, choices, screen)
+            return ANSWERED
+        key = _find_conversation(found, name)
+        conversation = store.conversation(
+            key.name, user=key.user, project=key.project, tenant=key.tenant
+        )
+        if retried is not None:
+            turn_id = await conversation.retry()
+            screen.note(f"{turn_id} of {escape(name)} waits for a worker or a server")
+            return ANSWERED
+        is_stopped = await conversation.stop()
+        screen.note(f"{escape(name)}: {'stopped' if is_stopped else 'nothing was running'}")
+        return ANSWERED if is_stopped else FAILED
+
+
+def _find_conversation(found: Sequence[OpenTurn], name: str) -> ConversationKey:
+    """Return the conversation of that name that has a listed turn.
+
+    Raises:
+        LooplineError: none has, or those of several users.
+    """
+    keys = {turn.conversation for turn in found if turn.conversation.name == name}
+    if len(keys) > 1:
+        users = ", ".join(sorted(key.user for key in keys))
+        raise LooplineError(f"{name!r} is a conversation of several users ({users}): add --user")
+    if not keys:
+        raise LooplineError(f"no turn of {name!r} runs, waits or failed")
+    return keys.pop()
+
+
+def _show_turns(found: Sequence[OpenTurn], choices: Choices, screen: Screen) -> None:
+    if choices.as_json:
+        rows: list[Json] = [
+            {
+                "tenant": turn.conversation.tenant,
+                "project": turn.conversation.project,
+                "user": turn.conversation.user,
+                "conversation": turn.conversation.name,
+                "turn_id": turn.turn_id,
+                "state": turn.state,
+                "since": iso_time(turn.since),
+                "rounds": turn.rounds,
+                "reason": turn.reason,
+            }
+            for turn in found
+        ]
+        screen.write_json(rows)
+        return
+    if not found:
+        screen.print(Text("no turn runs, waits or failed"))
+    for turn in found:
+        where = f"{turn.conversation.name} ({turn.conversation.user})"
+        line = f"{turn.state:8} {iso_time(turn.since)} {turn.turn_id} of {where}"
+        screen.print(Text(escape(f"{line}: {turn.reason}" if turn.reason else line)))

@@ -1,0 +1,43 @@
+"""Wake-ups: what tells a worker that a conversation has work. The log, the inbox and the lease are the truth."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Protocol
+
+from loopline.timeline import ConversationKey
+
+
+class WakeUps(Protocol):
+    """A channel of wake-ups to the workers of a store. It may lose, repeat and reorder them: a sweep finds the rest."""
+
+    async def send(self, conversation: ConversationKey) -> None:
+        """Wake a worker for a conversation that has work, as after a turn that was handed over."""
+        ...
+
+    def receive(self) -> AsyncGenerator[ConversationKey, None]:
+        """Yield conversations that may have work from now on, until it is closed."""
+        ...
+
+    async def waiting(self) -> int:
+        """Return how many wake-ups no worker has received yet; 0 if the channel does not store them."""
+        ...
+
+
+class NoWakeUps:
+    """No wake-ups: workers find their work by the sweep alone."""
+
+    async def send(self, conversation: ConversationKey) -> None:
+        """Do nothing."""
+
+    async def receive(self) -> AsyncGenerator[ConversationKey, None]:
+        """Yield nothing and wait until it is closed."""
+        nothing: tuple[ConversationKey, ...] = ()
+        for conversation in nothing:
+            yield conversation
+        await asyncio.Event().wait()
+
+    async def waiting(self) -> int:
+        """Return 0."""
+        return 0

@@ -1,0 +1,116 @@
+"""The turns of a store that run, wait or failed, in whatever process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from loopline import timeline as tl
+from loopline.conversations import CUT_OFF_AGAIN, is_cut_off_again
+from loopline.errors import ConflictError
+
+TurnState = Literal["running", "waiting", "queued", "cut off", "dead", "failed"]
+RECENT = 100
+"""How many of the conversations that were active last are looked at for a turn that ended with an error."""
+_EXITS = tl.BodyUnion[tl.Exit](tl.Exit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTurn:
+    """A turn that has not ended, or that ended with an error as the last of its conversation.
+
+    `state` is "running" in some process, "waiting" for its user, "queued", "cut off" by the end of its process and about to
+    be taken up, "dead" if it was cut off too often, so that a person must put it back, or "failed". `since` is when it
+    was sent, begun or ended. `reason` says why it is dead or failed.
+    """
+
+    conversation: tl.ConversationKey
+    turn_id: str
+    state: TurnState
+    since: datetime
+    rounds: int = 0
+    reason: str = ""
+
+
+async def open_turns(
+    log: tl.TimelineLog,
+    *,
+    user: str | None = None,
+    project: str | None = None,
+    tenant: str | None = None,
+) -> Sequence[OpenTurn]:
+    """Return the open and failed turns of a user, project and tenant, the last active first; None means all.
+
+    To see whether a turn runs, the lease of its conversation is tried, so the store must be open for writing.
+    """
+    found = list[OpenTurn]()
+    wanted = (tenant, project, user)
+    unfinished = list[tl.ConversationSummary]()
+    for summary in await log.unfinished():
+        key = summary.conversation
+        names = zip(wanted, (key.tenant, key.project, key.user), strict=True)
+        if all(name in (None, own) for name, own in names):
+            unfinished.append(summary)
+            found += await _open_turns(log, summary)
+    listed = {summary.conversation for summary in unfinished}
+    recent = await log.conversations(user=user, project=project, tenant=tenant, limit=RECENT)
+    for summary in recent:
+        if summary.conversation not in listed:
+            found += await _open_turns(log, summary)
+            found += await _failed_turn(log, summary)
+    return found
+
+
+async def _open_turns(log: tl.TimelineLog, summary: tl.ConversationSummary) -> list[OpenTurn]:
+    timeline = await tl.open_timeline(log, summary.conversation)
+    turns = [turn for turn in timeline.open_turns if not _is_inherited(turn, summary)]
+    is_run = False
+    if any(turn.header is not None and not turn.unanswered for turn in turns):
+        try:
+            async with log.lease(summary.conversation, wait=False):
+                pass
+        except ConflictError:
+            is_run = True
+    return [_open_turn(summary, turn, is_run=is_run) for turn in turns]
+
+
+def _is_inherited(turn: tl.Turn, summary: tl.ConversationSummary) -> bool:
+    """Return whether the turn is one of the parent of a fork, which no worker runs in the fork."""
+    return turn.prompt is not None and turn.prompt.seq <= summary.inherited
+
+
+def _open_turn(summary: tl.ConversationSummary, turn: tl.Turn, *, is_run: bool) -> OpenTurn:
+    state: TurnState = "running"
+    if turn.header is None:
+        state = "queued"
+    elif turn.unanswered:
+        state = "waiting"
+    elif not is_run:
+        state = "dead" if is_cut_off_again(turn) else "cut off"
+    since = turn.started_at or (turn.prompt.ts if turn.prompt else summary.last_activity_at)
+    return OpenTurn(
+        conversation=summary.conversation,
+        turn_id=tl.turn_id(turn.number),
+        state=state,
+        since=since,
+        rounds=turn.rounds,
+        reason=CUT_OFF_AGAIN if state == "dead" else "",
+    )
+
+
+async def _failed_turn(log: tl.TimelineLog, summary: tl.ConversationSummary) -> list[OpenTurn]:
+    blocks = await log.read(summary.conversation, types=["react.exit"], last=1)
+    return [
+        OpenTurn(
+            conversation=summary.conversation,
+            turn_id=block.turn_id,
+            state="failed",
+            since=block.ts,
+            rounds=end.rounds,
+            reason=end.error,
+        )
+        for block, end in _EXITS.among(blocks)
+        if end.reason == "error" and block.turn == summary.turns and block.seq > summary.inherited
+    ]

@@ -1,0 +1,355 @@
+"""A worker: takes the turns of bundles that wait in a store, and runs them within limits."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+from random import sample
+from typing import Any, Unpack
+
+from loopline import timeline as tl
+from loopline.bundle import Bundle, Setting
+from loopline.clock import Clock, SystemClock
+from loopline.conversations import NoWakeUps, Recovery, WakeUps, bundle_of
+from loopline.errors import ConflictError, LooplineError, StoreError
+from loopline.harness.harness import Harness, OpenOptions
+from loopline.harness.model_choice import ModelChoice
+from loopline.harness.read_only_store import StorePlace, parse_store_url
+
+UNBEGUN = timedelta(days=1)
+"""How old a first message may be that was stored by a process that died before it had marked its conversation."""
+RETRY_SECONDS = 0.25
+"""How long a turn waits for a free slot of its tenant, user or bundle before the worker tries again."""
+SWEEP_SECONDS = 5.0
+"""How often a worker looks through all conversations with an unfinished turn."""
+REOPEN_SECONDS = 1.0
+"""How long a worker waits before it uses a channel of wake-ups again that has failed."""
+logger: logging.Logger = logging.getLogger("loopline")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLimits:
+    """How many turns run at once: `turns` in this worker; the others in all workers of the store, 0 without a limit.
+
+    Raises:
+        LooplineError: a limit is too low.
+    """
+
+    turns: int = 8
+    tenant_turns: int = 0
+    user_turns: int = 0
+    bundle_turns: int = 0
+
+    def __post_init__(self) -> None:
+        if self.turns < 1 or min(self.tenant_turns, self.user_turns, self.bundle_turns) < 0:
+            raise LooplineError("a worker runs 1 turn or more, and a limit is 0 or more")
+
+    def slots(self, conversation: tl.ConversationKey, bundle: str) -> Iterator[_Slots]:
+        """Yield the slots of which a turn of the conversation needs one each.
+
+        A slot is the lease of a name that no conversation of a user can have, because its user or project is empty.
+        """
+        tenant, user = conversation.tenant, conversation.user
+        if self.bundle_turns:
+            yield _Slots(f"bundle {bundle}", "", "", self.bundle_turns)
+        if self.tenant_turns:
+            yield _Slots("slot", tenant, "", self.tenant_turns)
+        if self.user_turns:
+            yield _Slots("slot", tenant, user, self.user_turns)
+
+
+@dataclass(frozen=True, slots=True)
+class _Slots:
+    """A number of slots, each of which one turn can have at a time, in any process."""
+
+    name: str
+    tenant: str
+    user: str
+    count: int
+
+    async def take(self, log: tl.TimelineLog, held: AsyncExitStack) -> bool:
+        """Take a free slot until `held` is closed; return False if there is none.
+
+        The slots are tried in random order, so that workers rarely try the same one.
+        """
+        for number in sample(range(self.count), self.count):
+            key = tl.ConversationKey(
+                name=f"{self.name} {number}", user=self.user, tenant=self.tenant, project=""
+            )
+            with suppress(ConflictError):
+                await held.enter_async_context(log.lease(key, wait=False))
+                return True
+        return False
+
+
+@dataclass(slots=True)
+class WaitingConversations:
+    """The conversations that may have work, each once. The next one is that of the tenant that waits for the longest time."""
+
+    by_tenant: dict[str, dict[tl.ConversationKey, None]] = field(
+        default_factory=dict[str, dict[tl.ConversationKey, None]]
+    )
+
+    def add(self, conversation: tl.ConversationKey) -> None:
+        """Add a conversation behind the others of its tenant."""
+        self.by_tenant.setdefault(conversation.tenant, {})[conversation] = None
+
+    def take(self) -> tl.ConversationKey | None:
+        """Remove and return the next conversation, None without one. Its tenant is the last to be next again."""
+        for tenant, conversations in self.by_tenant.items():
+            conversation = next(iter(conversations))
+            del conversations[conversation]
+            del self.by_tenant[tenant]
+            if conversations:
+                self.by_tenant[tenant] = conversations
+            return conversation
+        return None
+
+    def __len__(self) -> int:
+        return sum(map(len, self.by_tenant.values()))
+
+
+class Worker:
+    """Runs the waiting turns of open harnesses over one log: any number of workers may use the log.
+
+    The lease of a conversation keeps its turns in order. A wake-up says where to look, and a sweep finds what no wake-up
+    said. A turn that is cut off twice is left until it is put back.
+    """
+
+    def __init__(
+        self,
+        harnesses: Mapping[str, Harness[Any]],
+        wake_ups: WakeUps,
+        limits: WorkerLimits | None = None,
+        *,
+        clock: Clock | None = None,
+        sweep_seconds: float = SWEEP_SECONDS,
+        on_outcome: Callable[[Recovery], None] | None = None,
+    ) -> None:
+        """`harnesses` are the open harnesses by the id of their bundle. `on_outcome` is called with each outcome."""
+        self._harnesses = harnesses
+        self._log = next(iter(harnesses.values())).log
+        self._wake_ups = wake_ups
+        self._limits = limits or WorkerLimits()
+        self._clock = clock or SystemClock()
+        self._sweep_seconds = sweep_seconds
+        self._on_outcome = on_outcome
+        self._waiting = WaitingConversations()
+        self._running: dict[tl.ConversationKey, asyncio.Task[None]] = {}
+        self._again: set[tl.ConversationKey] = set()
+        self._left: dict[tl.ConversationKey, int] = {}
+        self._changed = asyncio.Event()
+        self._stopping = False
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it starts no further turn."""
+        return self._stopping
+
+    @property
+    def running(self) -> int:
+        """The number of turns that this worker runs or is about to run."""
+        return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        """The number of conversations that this worker is about to look at."""
+        return len(self._waiting)
+
+    def wake(self, conversation: tl.ConversationKey) -> None:
+        """Look for a turn of the conversation."""
+        self._left.pop(conversation, None)
+        self._add(conversation)
+
+    def _add(self, conversation: tl.ConversationKey) -> None:
+        if conversation in self._running:
+            self._again.add(conversation)
+        else:
+            self._waiting.add(conversation)
+            self._changed.set()
+
+    async def run(self) -> None:
+        """Run turns until `stop` is called; the turns that run then continue."""
+        looking = [asyncio.create_task(self._receive()), asyncio.create_task(self._sweep())]
+        try:
+            while not self._stopping:
+                self._start_waiting()
+                self._changed.clear()
+                await self._changed.wait()
+        finally:
+            for task in looking:
+                task.cancel()
+            await asyncio.gather(*looking, return_exceptions=True)
+
+    def stop(self) -> None:
+        """Start no further turn."""
+        self._stopping = True
+        self._changed.set()
+
+    async def drain(self, seconds: float) -> None:
+        """Start no further turn, wait at most `seconds` for those that run, and hand the others over to other workers."""
+        self.stop()
+        if self._running:
+            await asyncio.wait(self._running.values(), timeout=seconds)
+        left = list(self._running)
+        await asyncio.gather(*(harness.hand_over() for harness in self._harnesses.values()))
+        if self._running:
+            await asyncio.wait(self._running.values())
+        for conversation in left:
+            with suppress(LooplineError):
+                await self._wake_ups.send(conversation)
+
+    def _start_waiting(self) -> None:
+        while len(self._running) < self._limits.turns:
+            conversation = self._waiting.take()
+            if conversation is None:
+                return
+            task = asyncio.create_task(self._run(conversation))
+            self._running[conversation] = task
+            task.add_done_callback(partial(self._end, conversation))
+
+    def _end(self, conversation: tl.ConversationKey, _: asyncio.Task[None]) -> None:
+        del self._running[conversation]
+        if conversation in self._again:
+            self._again.discard(conversation)
+            self._add(conversation)
+        self._changed.set()
+
+    async def _run(self, conversation: tl.ConversationKey) -> None:
+        """Run the next turn of the conversation, if it has one that this worker may run now."""
+        try:
+            outcome = await self._run_next(conversation)
+        except LooplineError as error:
+            logger.warning("%r was not run: %s", conversation.name, error)
+        except Exception:  # no caller awaits this task, and other conversations have work too
+            logger.exception("%r was not run", conversation.name)
+        else:
+            if outcome is None:
+                return
+            if outcome.status == "resumed":
+                self._again.add(conversation)  # it may have another turn
+            elif outcome.status in ("waiting", "skipped"):
+                summary = await self._log.find(conversation)
+                self._left[conversation] = summary.head if summary else 0
+            if self._on_outcome is not None:
+                self._on_outcome(outcome)
+
+    async def _run_next(self, conversation: tl.ConversationKey) -> Recovery | None:
+        timeline = await tl.open_timeline(self._log, conversation)
+        turn = timeline.next_turn
+        if turn is None:
+            return None
+        bundle = bundle_of(timeline, turn)
+        harness = self._harness(bundle)
+        if harness is None:
+            reason = f"this worker does not run the bundle {bundle!r}"
+            return Recovery(
+                conversation, tl.turn_id(turn.number), "skipped", reason=reason, bundle=bundle
+            )
+        async with AsyncExitStack() as held:
+            if not turn.is_paused:
+                for slots in self._limits.slots(conversation, harness.bundle.id):
+                    if not await slots.take(self._log, held):
+                        asyncio.get_running_loop().call_later(
+                            RETRY_SECONDS, self._add, conversation
+                        )
+                        return None
+            return await harness.run_next(conversation, is_only=len(self._harnesses) == 1)
+
+    def _harness(self, bundle: str) -> Harness[Any] | None:
+        """Return the harness of a bundle; the only one if the turn names no bundle."""
+        if not bundle and len(self._harnesses) == 1:
+            return next(iter(self._harnesses.values()))
+        return self._harnesses.get(bundle)
+
+    async def _receive(self) -> None:
+        while True:
+            try:
+                async with aclosing(self._wake_ups.receive()) as received:
+                    async for conversation in received:
+                        self.wake(conversation)
+            except StoreError as error:
+                logger.warning("wake-ups failed, and the sweep finds the turns: %s", error)
+            await asyncio.sleep(REOPEN_SECONDS)
+
+    async def _sweep(self) -> None:
+        since = self._clock.now() - UNBEGUN
+        while True:
+            looked_at = self._clock.now()
+            try:
+                async with aclosing(self._find_work(since)) as found:
+                    async for summary in found:
+                        if self._left.get(summary.conversation) != summary.head:
+                            self._add(summary.conversation)
+                since = looked_at - timedelta(seconds=2 * self._sweep_seconds)
+            except StoreError as error:
+                logger.warning("waiting turns were not found: %s", error)
+            await asyncio.sleep(self._sweep_seconds)
+
+    async def _find_work(self, since: datetime) -> AsyncGenerator[tl.ConversationSummary, None]:
+        """Yield the conversations that may have an unfinished turn, oldest first, then those that none has run since then."""
+        unfinished = await self._log.unfinished()
+        listed = {summary.conversation for summary in unfinished}
+        for conversation in self._left.keys() - listed:
+            del self._left[conversation]
+        for summary in reversed(unfinished):
+            yield summary
+        for summary in reversed(await self._log.conversations(after=since)):
+            is_new = summary.conversation not in listed and summary.inherited < summary.head
+            types = ["turn.header", "react.exit"]
+            if is_new and not await self._log.read(summary.conversation, types=types, last=1):
+                yield summary
+
+
+@asynccontextmanager
+async def open_worker(
+    bundles: Sequence[str | Path | Bundle[Any]],
+    *,
+    store: str | None = None,
+    model: ModelChoice = None,
+    properties: Mapping[str, Setting] | None = None,
+    worker_limits: WorkerLimits | None = None,
+    isolated_only: bool = False,
+    on_outcome: Callable[[Recovery], None] | None = None,
+    **options: Unpack[OpenOptions],
+) -> AsyncGenerator[Worker]:
+    """Open bundles over a store, and return a worker for them; it runs turns between `run` and `drain`.
+
+    The arguments are those of `Harness.open`. With `isolated_only`, bundles that run programs without isolation are refused.
+
+    Raises:
+        LooplineError: a bundle cannot be opened or is refused, two have the same id, or the store is in memory.
+    """
+    place = parse_store_url(store, options.get("blobs"))
+    if place.file is None:
+        raise LooplineError("a worker needs a store that other processes can open, not memory:")
+    async with AsyncExitStack() as stack:
+        harnesses = dict[str, Harness[Any]]()
+        for bundle in bundles:
+            harness = await stack.enter_async_context(
+                Harness.open(bundle, store=store, model=model, properties=properties, **options)
+            )
+            if isolated_only:
+                harness.check_isolated()
+            if harness.bundle.id in harnesses:
+                raise LooplineError(
+                    f"two bundles have the id {harness.bundle.id!r}: run one of them"
+                )
+            harnesses[harness.bundle.id] = harness
+        wake_ups = await asyncio.to_thread(open_wake_ups, place)
+        yield Worker(harnesses, wake_ups, worker_limits, on_outcome=on_outcome)
+
+
+def open_wake_ups(place: StorePlace) -> WakeUps:
+    """Return the wake-ups of a store; this blocks."""
+    if place.file is None:
+        return NoWakeUps()
+    from loopline.store.input_wake_ups import InputWakeUps
+
+    return InputWakeUps(place.file.resolve())

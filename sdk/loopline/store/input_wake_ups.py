@@ -1,0 +1,82 @@
+"""Wake-ups from the rows of a SQLite file: each new input of a user is one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from loopline.store import statements
+from loopline.store.sqlite import (
+    DATABASE_ERRORS,
+    Connection,
+    ConnectionPool,
+    execute,
+    read_pool,
+    store_error,
+)
+from loopline.timeline import ConversationKey
+
+T = TypeVar("T")
+POLL_SECONDS = 0.05
+"""How long it waits before it looks for new inputs again. A look that finds none takes some 20 µs."""
+
+
+class InputWakeUps:
+    """Wake-ups of all processes that use a file: prompts, answers, put back turns, and turns that were handed over.
+
+    Nothing is stored: a worker reads the rows that were inserted since its last look.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    async def send(self, conversation: ConversationKey) -> None:
+        """Do nothing: the rows are the wake-ups."""
+
+    async def receive(self) -> AsyncGenerator[ConversationKey, None]:
+        """Yield the conversations with new inputs, until it is closed.
+
+        Raises:
+            StoreError: the file cannot be read.
+        """
+        pool = read_pool(self._path, read_only=False)
+        try:
+            last = await self._read(pool, _last_id)
+            while True:
+                last, conversations = await self._read(pool, partial(_inputs_after, last=last))
+                for conversation in conversations:
+                    yield conversation
+                await asyncio.sleep(POLL_SECONDS)
+        finally:
+            pool.close()
+
+    async def _read(self, pool: ConnectionPool, work: Callable[[Connection], T]) -> T:
+        try:
+            return await asyncio.to_thread(pool.transact, work)
+        except DATABASE_ERRORS as error:
+            raise store_error(self._path, error) from error
+
+    async def waiting(self) -> int:
+        """Return 0: no wake-up is stored."""
+        return 0
+
+
+def _last_id(connection: Connection) -> int:
+    """Return the id of the newest row of the table of blocks, 0 without rows."""
+    row = execute(connection, statements.SELECT_LAST_ID).fetchone()
+    return int(row[0])
+
+
+def _inputs_after(connection: Connection, last: int) -> tuple[int, list[ConversationKey]]:
+    """Return the id of the newest row, and the conversations with an input whose row has an id above `last`."""
+    newest = _last_id(connection)
+    if newest <= last:
+        return last, []
+    rows = execute(connection, statements.SELECT_INPUTS_AFTER, {"last": last})
+    return newest, [
+        ConversationKey(name=name, user=user, tenant=tenant, project=project)
+        for tenant, project, user, name in rows
+    ]

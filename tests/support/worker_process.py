@@ -1,0 +1,84 @@
+"""A worker in a process of its own, which tests kill: `worker_process.py STORE LEDGER` says that it runs, and runs turns.
+
+The tool `work.note` appends a line to the file LEDGER, with the time that it takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from loopline import Bundle, ToolContext, tool
+from loopline.harness import WorkerLimits, open_worker
+from tests.support.echo_model import EchoModel
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTE_SECONDS = 0.02
+
+
+def work(ledger: Path) -> Bundle:
+    """The bundle whose tool has an effect that can be counted."""
+
+    @tool(effect="write", key="ledger")
+    async def note(text: str, context: ToolContext) -> str:
+        """Note a text."""
+        descriptor = os.open(ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        try:
+            os.write(descriptor, f"{context.conversation} {text}\n".encode())
+        finally:
+            os.close(descriptor)
+        await asyncio.sleep(NOTE_SECONDS)
+        return f"noted {text}"
+
+    return Bundle(id="work", instructions="You help.", tools=[note])
+
+
+@contextmanager
+def worker_process(
+    store: str, ledger: Path, *, drain: float = 5.0, limits: str = "8,0,0"
+) -> Iterator[subprocess.Popen[str]]:
+    """Start a worker, which runs when this returns; it is killed at the end of the context.
+
+    `limits` are the turns of the worker, of a tenant and of a user.
+    """
+    with subprocess.Popen(
+        [sys.executable, "-m", __name__, store, str(ledger), str(drain), limits],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "running\n"
+            yield process
+        finally:
+            process.send_signal(signal.SIGCONT)
+            process.kill()
+
+
+async def _run(store: str, ledger: Path, drain: float, limits: WorkerLimits) -> None:
+    async with open_worker(
+        [work(ledger)], store=store, model=EchoModel(pause=0.005), worker_limits=limits
+    ) as worker:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
+        sys.stdout.write("running\n")
+        sys.stdout.flush()
+        await worker.run()
+        await worker.drain(drain)
+
+
+def main() -> None:
+    store, ledger, drain, limits = sys.argv[1:]
+    turns, tenant, user = map(int, limits.split(","))
+    chosen = WorkerLimits(turns=turns, tenant_turns=tenant, user_turns=user)
+    asyncio.run(_run(store, Path(ledger), float(drain), chosen))
+
+
+if __name__ == "__main__":
+    main()

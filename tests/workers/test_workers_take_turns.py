@@ -1,0 +1,318 @@
+"""Workers take the turns that other processes submit, in order, within limits, and whatever becomes of a worker."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loopline import Bundle, Harness, LooplineError
+from loopline.conversations import Conversation, NoWakeUps, Submission
+from loopline.harness import Worker, WorkerLimits, open_turns, open_worker
+from loopline.harness.worker import WaitingConversations
+from loopline.timeline import (
+    Block,
+    ConversationKey,
+    Exit,
+    RoundStart,
+    ToolResult,
+    ToolStarted,
+    TurnHeader,
+    UserPrompt,
+)
+from tests.support.echo_model import EchoModel
+from tests.support.live_server import book
+from tests.support.worker_process import work, worker_process
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/talk.db"
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Path:
+    return tmp_path / "ledger"
+
+
+def submitter(store: str, ledger: Path) -> Harness:
+    """A harness that submits turns, as a server with workers does."""
+    return Harness.open(work(ledger), store=store, model=EchoModel(), submits_only=True)
+
+
+async def running(worker: Worker) -> asyncio.Task[None]:
+    return asyncio.create_task(worker.run())
+
+
+async def until_begun(talk: Conversation[Any], times: int) -> None:
+    """Wait until runners have taken turns of the conversation so often."""
+    for _ in range(6_000):
+        blocks = await talk.blocks(types=["turn.header"])
+        if len(blocks) >= times:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"no runner has begun {times} times")
+
+
+def noted(ledger: Path) -> Counter[str]:
+    """The lines that tools have written, each with its number."""
+    return Counter(ledger.read_text().splitlines())
+
+
+def check_turns(blocks: Sequence[Block], texts: Sequence[str]) -> None:
+    """Every message has its turn, which ran once, in order, under one runner at a time."""
+    assert [block.seq for block in blocks] == list(range(1, len(blocks) + 1))
+    bodies = [block.body for block in blocks]
+    assert [body.text for body in bodies if isinstance(body, UserPrompt)] == list(texts)
+    prompts = [block.seq for block in blocks if isinstance(block.body, UserPrompt)]
+    taken = [seq for body in bodies if isinstance(body, RoundStart) for seq in body.takes]
+    assert taken == prompts
+    ends = [block for block in blocks if isinstance(block.body, Exit)]
+    assert [block.turn for block in ends] == list(range(1, len(texts) + 1))
+    terms = [block.term for block in blocks if block.term]
+    assert terms == sorted(terms)
+    starts = Counter(body.call_id for body in bodies if isinstance(body, ToolStarted))
+    assert max(starts.values(), default=0) <= 1
+
+
+async def test_a_worker_runs_what_another_process_submits_and_its_result_comes_back(
+    store: str, ledger: Path
+) -> None:
+    async with submitter(store, ledger) as harness:
+        talk = harness.conversation("c1")
+        with worker_process(store, ledger):
+            assert (await talk.say("hello")).answer == "You said: hello"
+            events = [event async for event in talk.stream("call work.note text=tea")]
+        assert isinstance(events[-1], Block)
+        assert isinstance(events[-1].body, Exit)
+        check_turns(await talk.blocks(), ["hello", "call work.note text=tea"])
+    assert noted(ledger) == {"c1 tea": 1}
+
+
+async def test_messages_without_a_worker_wait_and_a_worker_that_starts_later_runs_them(
+    store: str, ledger: Path
+) -> None:
+    async with submitter(store, ledger) as harness:
+        talk = harness.conversation("c1")
+        sent = [await talk.submit(f"number {n}") for n in range(3)]
+        [queued] = [turn.state for turn in await open_turns(harness.log)][:1]
+        assert queued == "queued"
+        assert not any(submission.has_ended for submission in sent)
+        with worker_process(store, ledger):
+            answers = [(await submission.result()).answer for submission in sent]
+        assert answers == [f"You said: number {n}" for n in range(3)]
+        check_turns(await talk.blocks(), [f"number {n}" for n in range(3)])
+
+
+async def test_a_turn_that_asks_is_paused_and_a_worker_takes_the_answer(
+    store: str, ledger: Path
+) -> None:
+    bundle = Bundle(id="shop", instructions="You help.", tools=[book])
+    async with (
+        Harness.open(bundle, store=store, model=EchoModel(), submits_only=True) as harness,
+        open_worker([bundle], store=store, model=EchoModel()) as worker,
+    ):
+        run = await running(worker)
+        talk = harness.conversation("c1")
+        asked = await talk.say("call shop.book name=tea")
+        assert asked.exit_reason == "paused"
+        assert [turn.state for turn in await open_turns(harness.log)] == ["waiting"]
+        answered = await talk.resume({asked.pending[0].call_id: "yes"})
+        assert answered.answer.endswith("yes")
+        await worker.drain(5)
+        await run
+
+
+async def test_a_queued_message_is_stopped_without_a_worker(store: str, ledger: Path) -> None:
+    async with submitter(store, ledger) as harness:
+        talk = harness.conversation("c1")
+        sent = await talk.submit("hello")
+        assert await talk.stop()
+        assert (await sent.result()).exit_reason == "stopped"
+        assert await open_turns(harness.log) == []
+
+
+async def test_a_running_turn_is_stopped_from_a_process_that_only_submits(
+    store: str, ledger: Path
+) -> None:
+    with worker_process(store, ledger):
+        async with submitter(store, ledger) as harness:
+            talk = harness.conversation("c1")
+            sent = await talk.submit("x" * 20_000)
+            await until_begun(talk, 1)
+            assert [turn.state for turn in await open_turns(harness.log)] == ["running"]
+            assert await talk.stop()
+            assert (await sent.result()).exit_reason == "stopped"
+
+
+async def test_a_busy_conversation_refuses_or_queues_as_in_one_process(
+    store: str, ledger: Path
+) -> None:
+    async with submitter(store, ledger) as harness:
+        talk = harness.conversation("c1")
+        first = await talk.submit("first")
+        with pytest.raises(LooplineError, match="is being run already"):
+            await talk.say("second", when_busy="reject")
+        with worker_process(store, ledger):
+            await first.result()
+            assert (await talk.say("third", when_busy="reject")).answer == "You said: third"
+
+
+async def test_a_process_that_only_submits_refuses_limits_that_the_log_cannot_carry(
+    store: str, ledger: Path
+) -> None:
+    async with submitter(store, ledger) as harness:
+        talk = harness.conversation("c1")
+        await talk.submit("hello")
+        with pytest.raises(LooplineError, match="only submits turns"):
+            await talk.resume(max_iterations=3)
+
+
+async def test_no_more_turns_of_a_user_run_than_the_limit_in_all_workers(
+    store: str, ledger: Path
+) -> None:
+    with ExitStack() as stack:
+        for _ in range(2):
+            stack.enter_context(worker_process(store, ledger, limits="8,0,2"))
+        async with submitter(store, ledger) as harness:
+            names = [f"c{n}" for n in range(8)]
+            sent = [await harness.conversation(n, user="ann").submit("x" * 2_000) for n in names]
+            most = 0
+            while not all(submission.has_ended for submission in sent):
+                states = [turn.state for turn in await open_turns(harness.log)]
+                most = max(most, states.count("running"))
+                await asyncio.sleep(0.02)
+            assert {(await submission.result()).ok for submission in sent} == {True}
+            assert 1 <= most <= 2
+
+
+def test_tenants_take_turns_whatever_the_number_of_their_conversations() -> None:
+    waiting = WaitingConversations()
+    for n in range(3):
+        waiting.add(ConversationKey(name=f"a{n}", tenant="a"))
+    waiting.add(ConversationKey(name="b0", tenant="b"))
+    waiting.add(ConversationKey(name="a0", tenant="a"))
+    taken = [waiting.take() for _ in range(5)]
+    assert [key and key.name for key in taken] == ["a0", "b0", "a1", "a2", None]
+
+
+async def test_a_worker_that_is_told_to_end_hands_its_turns_over_and_nothing_counts_against_them(
+    store: str, ledger: Path
+) -> None:
+    with worker_process(store, ledger, drain=0.0) as first:
+        async with submitter(store, ledger) as harness:
+            talk = harness.conversation("c1")
+            sent = await talk.submit("x" * 4_000)
+            await until_begun(talk, 1)
+            first.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(first.wait) == 0
+            with worker_process(store, ledger):
+                assert (await sent.result()).ok
+            headers = [b.body for b in await talk.blocks() if isinstance(b.body, TurnHeader)]
+            assert [header.handed_over for header in headers] == [False, True, False]
+            assert {header.recoveries for header in headers} == {0}
+
+
+async def test_a_turn_that_ends_two_workers_is_a_dead_letter_until_it_is_put_back(
+    store: str, ledger: Path
+) -> None:
+    async with submitter(store, ledger) as harness:
+        talk = harness.conversation("c1")
+        sent = await talk.submit("x" * 40_000)
+        for headers in (1, 2):
+            with worker_process(store, ledger):
+                await until_begun(talk, headers)
+        result = await sent.result()
+        assert (result.exit_reason, result.ok) == ("interrupted", False)
+        [dead] = await open_turns(harness.log)
+        assert (dead.state, dead.turn_id) == ("dead", "turn_1")
+        with worker_process(store, ledger):
+            [dead] = await open_turns(harness.log)
+            assert dead.state == "dead"
+            assert await talk.retry() == "turn_1"
+            await until_begun(talk, 3)
+            await talk.stop()
+        with pytest.raises(LooplineError, match="cut off too often"):
+            await talk.retry()
+
+
+async def kill_under_load(
+    store: str, ledger: Path, *, conversations: int, messages: int, kills: int, seed: int
+) -> None:
+    """Kill, stop or end workers while they run turns, and check that nothing was lost, done twice or out of order."""
+    chance = random.Random(seed)
+    async with submitter(store, ledger) as harness:
+        talks = [harness.conversation(f"c{n}", tenant=f"t{n % 3}") for n in range(conversations)]
+        texts = [f"call work.note text=m{n}" for n in range(messages)]
+        sent = list[Submission]()
+        with ExitStack() as stack:
+            workers = [stack.enter_context(worker_process(store, ledger)) for _ in range(2)]
+            for text in texts:
+                for talk in talks:
+                    sent.append(await talk.submit(text))
+            for _ in range(kills):
+                await asyncio.sleep(chance.uniform(0.05, 0.3))
+                victim = chance.choice(workers)
+                way = chance.choice(
+                    [signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP]
+                )
+                victim.send_signal(way)
+                if way != signal.SIGSTOP:
+                    await asyncio.to_thread(victim.wait)
+                workers.remove(victim)
+                workers.append(
+                    await asyncio.to_thread(stack.enter_context, worker_process(store, ledger))
+                )
+            await put_back_dead_letters(harness, sent)
+        for talk in talks:
+            blocks = await talk.blocks()
+            check_turns(blocks, texts)
+            results = [b.body for b in blocks if isinstance(b.body, ToolResult)]
+            assert {result.status for result in results} <= {"ok", "interrupted"}
+        assert max(noted(ledger).values()) == 1
+
+
+async def put_back_dead_letters(harness: Harness, sent: Sequence[Submission]) -> None:
+    """Wait until no turn is open; put back each that is a dead letter."""
+    while open_now := await open_turns(harness.log):
+        for turn in open_now:
+            if turn.state == "dead":
+                key = turn.conversation
+                await harness.conversation(key.name, tenant=key.tenant).retry()
+        await asyncio.sleep(0.2)
+    for submission in sent:
+        await submission.result()
+
+
+async def test_workers_that_are_killed_under_load_lose_nothing_and_do_nothing_twice(
+    store: str, ledger: Path
+) -> None:
+    await kill_under_load(store, ledger, conversations=8, messages=3, kills=4, seed=1)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("seed", range(3))
+async def test_workers_that_are_killed_often_under_load_lose_nothing(
+    store: str, ledger: Path, seed: int
+) -> None:
+    await kill_under_load(store, ledger, conversations=100, messages=3, kills=20, seed=seed)
+
+
+async def test_a_lost_wake_up_costs_only_the_time_of_a_sweep(store: str, ledger: Path) -> None:
+    async with submitter(store, ledger) as harness:
+        sent = await harness.conversation("c1").submit("hello")
+        async with Harness.open(work(ledger), store=store, model=EchoModel()) as runner:
+            worker = Worker({"work": runner}, NoWakeUps(), WorkerLimits(), sweep_seconds=0.05)
+            run = await running(worker)
+            assert (await sent.result()).ok
+            late = await harness.conversation("c2").submit("hello again")
+            assert (await late.result()).ok
+            await worker.drain(5)
+            await run
