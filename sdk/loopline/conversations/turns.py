@@ -568,18 +568,34 @@ class Turns:
                     async with self._log.lease(request.conversation, wait=False):
                         pass
         else:
-            async with self._log.lease(request.conversation, wait=False):
-                await feed.update()
-                if any(not turn.is_paused for turn in feed.timeline.open_turns):
-                    raise errors.ConflictError(
-                        f"conversation {request.conversation.name!r} is being run already"
-                    )
-                number = await request.choose(feed.timeline)
+            number = await self._choose_if_free(request, feed)
         await feed.update()
         timeline = await tl.reaching(self._log, request.conversation, feed.timeline, number)
         check_confirmed(timeline, number)
         await self.order().check(timeline, timeline.turn(number))
         return number
+
+    async def _choose_if_free(self, request: Request, feed: Feed) -> int:
+        """Choose the turn under the lease, if no other turn runs or is queued.
+
+        Raises:
+            ConflictError: a turn runs or is queued.
+        """
+        while True:
+            try:
+                async with self._log.lease(request.conversation, wait=False):
+                    await feed.update()
+                    if not _is_busy(feed.timeline):
+                        return await request.choose(feed.timeline)
+            except errors.ConflictError:
+                await feed.update()
+            if _is_busy(feed.timeline):
+                raise errors.ConflictError(
+                    f"conversation {request.conversation.name!r} is being run already"
+                )
+            await asyncio.sleep(
+                FIRST_LOOK_SECONDS
+            )  # its runner has ended the turn and frees the lease
 
     async def _is_left(
         self, conversation: tl.ConversationKey, timeline: tl.Timeline, number: int
@@ -819,6 +835,11 @@ async def _end_failed(
     if shown is error:
         raise error
     raise shown from error
+
+
+def _is_busy(timeline: tl.Timeline) -> bool:
+    """Return whether a turn runs or is queued; a paused turn does neither."""
+    return any(not turn.is_paused for turn in timeline.open_turns)
 
 
 def _outcome_elsewhere(

@@ -115,7 +115,10 @@ class Leases:
         while True:
             lease = await self._claim(lock)
             if lease is None and time.monotonic() >= next_check:
+                generation = lock.generation
                 lease = await self._take_over(lock)
+                if lease is None and lock.generation != generation:
+                    lease = await self._claim(lock)  # the newest generation may be free
                 check_every = min(OWNER_CHECK_SECONDS, self._seconds / BEATS_PER_LEASE)
                 next_check = time.monotonic() + check_every
             if lease is not None:
