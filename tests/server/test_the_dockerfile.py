@@ -49,7 +49,8 @@ def test_what_the_package_is_built_from_is_copied_and_is_there() -> None:
     licences = [path for path in PROJECT["license-files"] if not path.startswith(f"{package}/")]
     assert {"pyproject.toml", PROJECT["readme"], *licences, package} == set(copied)
     [install] = [line for line in arguments("RUN") if line.startswith("pip install")]
-    assert '"/source[server]"' in install
+    assert '"/source[${EXTRAS}]"' in install
+    assert "EXTRAS=server" in arguments("ARG")
     assert "server" in PROJECT["optional-dependencies"]
 
 

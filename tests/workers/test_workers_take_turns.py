@@ -29,6 +29,7 @@ from loopline.timeline import (
 )
 from tests.support.echo_model import EchoModel
 from tests.support.live_server import book
+from tests.support.postgres_server import running_postgres
 from tests.support.worker_process import work, worker_process
 
 
@@ -291,10 +292,12 @@ async def put_back_dead_letters(harness: Harness, sent: Sequence[Submission]) ->
         await submission.result()
 
 
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 async def test_workers_that_are_killed_under_load_lose_nothing_and_do_nothing_twice(
-    store: str, ledger: Path
+    store: str, ledger: Path, kind: str
 ) -> None:
-    await kill_under_load(store, ledger, conversations=8, messages=3, kills=4, seed=1)
+    url = running_postgres().store_url() if kind == "postgres" else store
+    await kill_under_load(url, ledger, conversations=6, messages=2, kills=3, seed=1)
 
 
 @pytest.mark.campaign

@@ -28,6 +28,8 @@ RETRY_SECONDS = 0.25
 """How long a turn waits for a free slot of its tenant, user or bundle before the worker tries again."""
 SWEEP_SECONDS = 5.0
 """How often a worker looks through all conversations with an unfinished turn."""
+SWEEP_ALONE_SECONDS = 0.5
+"""How often it does so if nothing else wakes it."""
 REOPEN_SECONDS = 1.0
 """How long a worker waits before it uses a channel of wake-ups again that has failed."""
 logger: logging.Logger = logging.getLogger("loopline")
@@ -327,7 +329,7 @@ async def open_worker(
         LooplineError: a bundle cannot be opened or is refused, two have the same id, or the store is in memory.
     """
     place = parse_store_url(store, options.get("blobs"))
-    if place.file is None:
+    if place.is_in_memory:
         raise LooplineError("a worker needs a store that other processes can open, not memory:")
     async with AsyncExitStack() as stack:
         harnesses = dict[str, Harness[Any]]()
@@ -343,11 +345,14 @@ async def open_worker(
                 )
             harnesses[harness.bundle.id] = harness
         wake_ups = await asyncio.to_thread(open_wake_ups, place)
-        yield Worker(harnesses, wake_ups, worker_limits, on_outcome=on_outcome)
+        seconds = SWEEP_SECONDS if place.file else SWEEP_ALONE_SECONDS
+        yield Worker(
+            harnesses, wake_ups, worker_limits, sweep_seconds=seconds, on_outcome=on_outcome
+        )
 
 
 def open_wake_ups(place: StorePlace) -> WakeUps:
-    """Return the wake-ups of a store; this blocks."""
+    """Return the wake-ups of a store; this blocks. In PostgreSQL the sweep alone finds the turns."""
     if place.file is None:
         return NoWakeUps()
     from loopline.store.input_wake_ups import InputWakeUps

@@ -26,7 +26,7 @@ from loopline.bundle import Bundle, Setting
 from loopline.clock import Clock
 from loopline.conversations import Conversation, HandedOver, Recovery, Submission
 from loopline.errors import BundleError, ConflictError, LooplineError
-from loopline.harness import Harness, ModelChoice, open_bucket, parse_store_url
+from loopline.harness import Harness, ModelChoice, open_bucket, open_turns, parse_store_url
 from loopline.models import ModelRegistry
 from loopline.react import PrivateErrors, hide_details
 from loopline.reader import ConversationReader
@@ -117,6 +117,9 @@ UNBEGUN = timedelta(days=1)
 """How old messages without a turn may be that a server looks for when it starts."""
 WHOLE_BODIES = 4
 """How many bodies of the largest size may be in memory at once."""
+COUNT_SECONDS = 5.0
+"""How old the numbers of open turns in the metrics may be."""
+COUNTED_STATES = ("running", "waiting", "queued", "cut off", "dead", "failed")
 CANCEL_SECONDS = 5.0
 """How long a deletion waits for the turns that it has cancelled."""
 WAITING_SHARE = 0.75
@@ -186,6 +189,8 @@ class BundleHost:
         self._left_turns: dict[str, _LeftTurns] = {}
         self._watches: set[asyncio.Task[None]] = set()
         self._opening = asyncio.Lock()
+        self._counting = asyncio.Lock()
+        self._open_turns: tuple[float, Mapping[str, int]] | None = None
         self._closing = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self.draining: asyncio.Event = asyncio.Event()
@@ -368,7 +373,22 @@ class BundleHost:
             known[turn] = recovery.reason
         elif recovery.status != "resumed":
             return
+        else:
+            self.metrics.recovered_turns += 1
         logger.info("%s of %r: %s %s", turn, key.name, recovery.status, recovery.reason)
+
+    async def count_open_turns(self) -> Mapping[str, int]:
+        """Return how many turns of the store run, wait or are dead letters, in any process, by state.
+
+        The count is at most `COUNT_SECONDS` old, because it tries the leases of conversations.
+        """
+        async with self._counting:
+            now = self.clock.elapsed()
+            if self._open_turns is None or now - self._open_turns[0] >= COUNT_SECONDS:
+                counts = Counter(dict.fromkeys(COUNTED_STATES, 0))
+                counts.update(turn.state for turn in await open_turns(self.log))
+                self._open_turns = now, counts
+            return self._open_turns[1]
 
     @property
     def is_open(self) -> bool:

@@ -77,4 +77,5 @@ async def read_metrics(host: HostDep, caller: CallerDep) -> Response:
     """Return the metrics in the text format of Prometheus."""
     del caller
     gauges = {"running_turns": host.running_turns, "listeners": host.listeners.count}
-    return Response(host.metrics.text(gauges), media_type=MEDIA_TYPE)
+    open_turns = await host.count_open_turns()
+    return Response(host.metrics.text(gauges, open_turns), media_type=MEDIA_TYPE)

@@ -19,6 +19,7 @@ class ServerMetrics:
     seconds: Counter[float] = field(default_factory=Counter[float])
     seconds_sum: float = 0.0
     turns: Counter[str] = field(default_factory=Counter[str])
+    recovered_turns: int = 0
 
     def count_request(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a response, and the seconds until its first byte."""
@@ -28,8 +29,11 @@ class ServerMetrics:
             if seconds <= bound:
                 self.seconds[bound] += 1
 
-    def text(self, gauges: Mapping[str, int]) -> str:
-        """Return all metrics as text. `gauges` are current values by name."""
+    def text(self, gauges: Mapping[str, int], open_turns: Mapping[str, int]) -> str:
+        """Return all metrics as text.
+
+        `gauges` are current values by name, and `open_turns` the numbers of open turns of the store by state.
+        """
         lines = ["# TYPE loopline_requests_total counter"]
         for (method, route, status), count in sorted(self.requests.items()):
             labels = f'method="{method}",route="{_escape(route)}",status="{status}"'
@@ -44,6 +48,11 @@ class ServerMetrics:
         lines.append("# TYPE loopline_turns_total counter")
         for reason, count in sorted(self.turns.items()):
             lines.append(f'loopline_turns_total{{exit_reason="{reason}"}} {count}')
+        lines.append("# TYPE loopline_recovered_turns_total counter")
+        lines.append(f"loopline_recovered_turns_total {self.recovered_turns}")
+        lines.append("# TYPE loopline_open_turns gauge")
+        for state, count in sorted(open_turns.items()):
+            lines.append(f'loopline_open_turns{{state="{state}"}} {count}')
         for name, value in gauges.items():
             lines += [f"# TYPE loopline_{name} gauge", f"loopline_{name} {value}"]
         return "\n".join(lines) + "\n"

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from loopline.store import statements
+from loopline.store.database import execute
 from loopline.store.sqlite import (
     DATABASE_ERRORS,
     Connection,
     ConnectionPool,
-    execute,
     read_pool,
     store_error,
 )

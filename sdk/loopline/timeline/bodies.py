@@ -720,13 +720,7 @@ class SearchExpanded(Struct, frozen=True, kw_only=True, omit_defaults=True):
 UserInput = UserPrompt | UserFollowup | UserSteer
 InboxBody = UserInput | BackgroundResult
 InputBody = (
-    InboxBody
-    | UserStop
-    | UserRetry
-    | UserAttachment
-    | UserAnswer
-    | UserRecalled
-    | BackgroundStop
+    InboxBody | UserStop | UserRetry | UserAttachment | UserAnswer | UserRecalled | BackgroundStop
 )
 """The bodies that are appended without the lease of the conversation."""
 ProxiedBody = ProxiedCall | ProxiedResult
