@@ -250,13 +250,13 @@ async def turns(choices: Choices, screen: Screen, stopped: str | None, retried: 
         raise UsageError(str(error)) from error
     async with store:
         name = stopped if stopped is not None else retried
-        found = await open_turns(
+        listed = await open_turns(
             store.log, user=choices.user, project=choices.project, tenant=choices.tenant
         )
         if name is None:
-            _show_turns(found, choices, screen)
+            _show_turns(listed, choices, screen)
             return ANSWERED
-        key = _find_conversation(found, name)
+        key = _find_conversation(listed, name)
         conversation = store.conversation(
             key.name, user=key.user, project=key.project, tenant=key.tenant
         )
@@ -269,13 +269,13 @@ async def turns(choices: Choices, screen: Screen, stopped: str | None, retried: 
         return ANSWERED if is_stopped else FAILED
 
 
-def _find_conversation(found: Sequence[OpenTurn], name: str) -> ConversationKey:
+def _find_conversation(listed: Sequence[OpenTurn], name: str) -> ConversationKey:
     """Return the conversation of that name that has a listed turn.
 
     Raises:
         LooplineError: none has, or those of several users.
     """
-    keys = {turn.conversation for turn in found if turn.conversation.name == name}
+    keys = {turn.conversation for turn in listed if turn.conversation.name == name}
     if len(keys) > 1:
         users = ", ".join(sorted(key.user for key in keys))
         raise LooplineError(f"{name!r} is a conversation of several users ({users}): add --user")
@@ -284,7 +284,7 @@ def _find_conversation(found: Sequence[OpenTurn], name: str) -> ConversationKey:
     return keys.pop()
 
 
-def _show_turns(found: Sequence[OpenTurn], choices: Choices, screen: Screen) -> None:
+def _show_turns(listed: Sequence[OpenTurn], choices: Choices, screen: Screen) -> None:
     if choices.as_json:
         rows: list[Json] = [
             {
@@ -298,13 +298,13 @@ def _show_turns(found: Sequence[OpenTurn], choices: Choices, screen: Screen) -> 
                 "rounds": turn.rounds,
                 "reason": turn.reason,
             }
-            for turn in found
+            for turn in listed
         ]
         screen.write_json(rows)
         return
-    if not found:
+    if not listed:
         screen.print(Text("no turn runs, waits or failed"))
-    for turn in found:
+    for turn in listed:
         where = f"{turn.conversation.name} ({turn.conversation.user})"
         line = f"{turn.state:8} {iso_time(turn.since)} {turn.turn_id} of {where}"
         screen.print(Text(escape(f"{line}: {turn.reason}" if turn.reason else line)))

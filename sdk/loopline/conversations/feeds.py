@@ -81,18 +81,18 @@ class Feed:
             LooplineError: the log cannot be read.
         """
         sender = None if sink is None else Subscriber(sink, 0)
-        seen = 0
+        delivered = 0
         while True:
             changed = self._changed
             timeline = self.timeline
             if sender is not None:
-                if seen:
-                    for block in timeline.after(seen):
+                if delivered:
+                    for block in timeline.after(delivered):
                         if block.turn == number:
                             sender.receive(block)
                 else:
                     replay(timeline, number, sender)
-            seen = timeline.seq
+            delivered = timeline.seq
             yield await tl.reaching(self.log, self.conversation, timeline, number)
             if self._error is not None:
                 raise self._error

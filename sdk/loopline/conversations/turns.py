@@ -148,7 +148,7 @@ class Turns:
         *,
         submits_only: bool = False,
     ) -> None:
-        """With `submits_only` every turn is run by another process, and this one waits for its stored blocks."""
+        """Make a runner; with `submits_only` another process runs every turn, and this one waits for its stored blocks."""
         _log.addFilter(IN_TURN)  # once, however many there are
         self._log = log
         self._clock = clock

@@ -45,22 +45,22 @@ async def open_turns(
 
     To see whether a turn runs, the lease of its conversation is tried, so the store must be open for writing.
     """
-    found = list[OpenTurn]()
-    wanted = (tenant, project, user)
+    turns = list[OpenTurn]()
+    filters = (tenant, project, user)
     unfinished = list[tl.ConversationSummary]()
     for summary in await log.unfinished():
         key = summary.conversation
-        names = zip(wanted, (key.tenant, key.project, key.user), strict=True)
+        names = zip(filters, (key.tenant, key.project, key.user), strict=True)
         if all(name in (None, own) for name, own in names):
             unfinished.append(summary)
-            found += await _open_turns(log, summary)
+            turns += await _open_turns(log, summary)
     listed = {summary.conversation for summary in unfinished}
     recent = await log.conversations(user=user, project=project, tenant=tenant, limit=RECENT)
     for summary in recent:
         if summary.conversation not in listed:
-            found += await _open_turns(log, summary)
-            found += await _failed_turn(log, summary)
-    return found
+            turns += await _open_turns(log, summary)
+            turns += await _failed_turn(log, summary)
+    return turns
 
 
 async def _open_turns(log: tl.TimelineLog, summary: tl.ConversationSummary) -> list[OpenTurn]:

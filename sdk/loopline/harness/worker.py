@@ -75,8 +75,8 @@ class _Slots:
     user: str
     count: int
 
-    async def take(self, log: tl.TimelineLog, held: AsyncExitStack) -> bool:
-        """Take a free slot until `held` is closed; return False if there is none.
+    async def take(self, log: tl.TimelineLog, slot_leases: AsyncExitStack) -> bool:
+        """Take a free slot until `slot_leases` is closed; return False if there is none.
 
         The slots are tried in random order, so that workers rarely try the same one.
         """
@@ -85,7 +85,7 @@ class _Slots:
                 name=f"{self.name} {number}", user=self.user, tenant=self.tenant, project=""
             )
             with suppress(ConflictError):
-                await held.enter_async_context(log.lease(key, wait=False))
+                await slot_leases.enter_async_context(log.lease(key, wait=False))
                 return True
         return False
 
@@ -145,7 +145,7 @@ class Worker:
         self._waiting = WaitingConversations()
         self._running: dict[tl.ConversationKey, asyncio.Task[None]] = {}
         self._again: set[tl.ConversationKey] = set()
-        self._left: dict[tl.ConversationKey, int] = {}
+        self._heads_without_work: dict[tl.ConversationKey, int] = {}
         self._changed = asyncio.Event()
         self._stopping = False
 
@@ -166,7 +166,7 @@ class Worker:
 
     def wake(self, conversation: tl.ConversationKey) -> None:
         """Look for a turn of the conversation."""
-        self._left.pop(conversation, None)
+        self._heads_without_work.pop(conversation, None)
         self._add(conversation)
 
     def _add(self, conversation: tl.ConversationKey) -> None:
@@ -199,11 +199,11 @@ class Worker:
         self.stop()
         if self._running:
             await asyncio.wait(self._running.values(), timeout=seconds)
-        left = list(self._running)
+        unfinished = list(self._running)
         await asyncio.gather(*(harness.hand_over() for harness in self._harnesses.values()))
         if self._running:
             await asyncio.wait(self._running.values())
-        for conversation in left:
+        for conversation in unfinished:
             with suppress(LooplineError):
                 await self._wake_ups.send(conversation)
 
@@ -238,7 +238,7 @@ class Worker:
                 self._again.add(conversation)  # it may have another turn
             elif outcome.status in ("waiting", "skipped"):
                 summary = await self._log.find(conversation)
-                self._left[conversation] = summary.head if summary else 0
+                self._heads_without_work[conversation] = summary.head if summary else 0
             if self._on_outcome is not None:
                 self._on_outcome(outcome)
 
@@ -254,10 +254,10 @@ class Worker:
             return Recovery(
                 conversation, tl.turn_id(turn.number), "skipped", reason=reason, bundle=bundle
             )
-        async with AsyncExitStack() as held:
+        async with AsyncExitStack() as slot_leases:
             if not turn.is_paused:
                 for slots in self._limits.slots(conversation, harness.bundle.id):
-                    if not await slots.take(self._log, held):
+                    if not await slots.take(self._log, slot_leases):
                         asyncio.get_running_loop().call_later(
                             RETRY_SECONDS, self._add, conversation
                         )
@@ -285,9 +285,9 @@ class Worker:
         while True:
             looked_at = self._clock.now()
             try:
-                async with aclosing(self._find_work(since)) as found:
-                    async for summary in found:
-                        if self._left.get(summary.conversation) != summary.head:
+                async with aclosing(self._find_work(since)) as summaries:
+                    async for summary in summaries:
+                        if self._heads_without_work.get(summary.conversation) != summary.head:
                             self._add(summary.conversation)
                 since = looked_at - timedelta(seconds=2 * self._sweep_seconds)
             except StoreError as error:
@@ -298,8 +298,8 @@ class Worker:
         """Yield the conversations that may have an unfinished turn, oldest first, then those that none has run since then."""
         unfinished = await self._log.unfinished()
         listed = {summary.conversation for summary in unfinished}
-        for conversation in self._left.keys() - listed:
-            del self._left[conversation]
+        for conversation in self._heads_without_work.keys() - listed:
+            del self._heads_without_work[conversation]
         for summary in reversed(unfinished):
             yield summary
         for summary in reversed(await self._log.conversations(after=since)):

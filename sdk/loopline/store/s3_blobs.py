@@ -156,7 +156,7 @@ class S3Blobs:
         self._cache = _ByteCache(place.cache_bytes)
         self._lock = Lock()
         self._recent: OrderedDict[str, float] = OrderedDict()
-        self._known: _Announcement | None = None
+        self._announced: _Announcement | None = None
         config: S3Config = {}
         if place.endpoint:
             config["endpoint"] = place.endpoint
@@ -271,15 +271,15 @@ class S3Blobs:
         Raises:
             StoreError: collections removed it `ATTEMPTS` times.
         """
-        known = self._known
+        announced = self._announced
         for _ in range(ATTEMPTS):
             self._upload(name, data)
             now = self._await_collection(name)
-            self._known = now
-            is_certain = known is not None and known.id == now.id
+            self._announced = now
+            is_certain = announced is not None and announced.id == now.id
             if is_certain or self._head(name) is not None:
                 return
-            known = now
+            announced = now
         raise StoreError(f"blob {self._where}/{_path(name)} was removed again and again: try later")
 
     def _upload(self, name: str, data: bytes) -> None:
@@ -326,23 +326,23 @@ class S3Blobs:
 
     def _await_collection(self, name: str) -> _Announcement:
         """Return the announcement once it does not have the name: a killed process may have left it there."""
-        started, found = time.monotonic(), self._announcement()
-        while name in found.names:
+        started, current = time.monotonic(), self._announcement()
+        while name in current.names:
             time.sleep(WAIT_SECONDS)
             again = self._announcement()
-            if again.id != found.id:
-                started, found = time.monotonic(), again
+            if again.id != current.id:
+                started, current = time.monotonic(), again
             elif time.monotonic() - started > self._timeouts.abandoned_seconds:
                 break
-        return found
+        return current
 
     def _announcement(self) -> _Announcement:
         try:
-            found = obstore.get(self._store, _COLLECTION)
-            lines = bytes(found.bytes()).decode(errors="replace").splitlines()
+            stored_object = obstore.get(self._store, _COLLECTION)
+            lines = bytes(stored_object.bytes()).decode(errors="replace").splitlines()
         except FileNotFoundError:
             return _Announcement()
-        meta = found.meta
+        meta = stored_object.meta
         return _Announcement(
             lines[0] if lines else "", frozenset(lines[1:]), meta["e_tag"], meta["last_modified"]
         )
@@ -370,7 +370,11 @@ class S3Blobs:
         """
         started = time.monotonic()
         stored = {name: self._head(name) for name in names}
-        old = [name for name, found in stored.items() if found and found.last_modified < older_than]
+        old = [
+            name
+            for name, stored_object in stored.items()
+            if stored_object and stored_object.last_modified < older_than
+        ]
         if time.monotonic() - started > BATCH_SECONDS:
             raise StoreFailed(
                 f"{self._where} is too slow to collect its orphans: it is tried later"
