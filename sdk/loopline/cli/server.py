@@ -189,10 +189,6 @@ async def serve(
         quotas=quota,
         submits_only=workers is not None,
     )
-    if workers and not settings.signing_key:
-        settings = replace(
-            settings, signing_key=token_hex(32).encode()
-        )  # its workers sign URLs too
     served = app(
         bundles,
         store=choices.store,
@@ -214,15 +210,7 @@ async def serve(
     # All modules stay loaded: a garbage collection over them would delay each turn by a tenth of a second.
     gc.freeze()
     if workers:
-        options = [
-            *(["--production"] if production else []),
-            *(["--private-errors"] if ways else []),
-        ]
-        address = ["--public-url", public_url] if public_url else []
-        arguments = worker_arguments(bundles, choices, [*options, *address])
-        key = settings.signing_key.decode()
-        async with worker_processes(workers, arguments, key, settings.drain_seconds):
-            await server.serve()
+        await _serve_with_workers(server, settings, workers, bundles, choices, has_keys=bool(ways))
     elif reload:
         await _serve_until_a_change(server, bundles, screen)
     else:
@@ -287,7 +275,8 @@ def _make_settings(
             isolated_only=production,
             drain_seconds=RELOAD_SECONDS if reload else ServerSettings().drain_seconds,
             caps=replace(caps, decode_images=True),
-            signing_key=os.environ.get("LOOPLINE_SIGNING_KEY", "").encode(),
+            # The workers of the server sign URLs of files with the same key.
+            signing_key=(os.environ.get("LOOPLINE_SIGNING_KEY") or token_hex(32)).encode(),
             submits_only=submits_only,
             webhook_secret=os.environ.get("LOOPLINE_WEBHOOK_SECRET", "").encode(),
             login=PageLogin(issuer=issuer, client_id=client_id, secret=secret)
@@ -310,6 +299,26 @@ class _ListeningServer(Protocol):
     async def serve(self) -> None:
         """Serve until `should_exit` is true."""
         ...
+
+
+async def _serve_with_workers(
+    server: _ListeningServer,
+    settings: ServerSettings,
+    workers: int,
+    bundles: Sequence[str],
+    choices: Choices,
+    *,
+    has_keys: bool,
+) -> None:
+    """Serve until the server ends, with worker processes that run its turns and end with it."""
+    flags = {"--production": settings.isolated_only, "--private-errors": has_keys}
+    options = [name for name, is_set in flags.items() if is_set]
+    if settings.public_url:
+        options += ["--public-url", settings.public_url]
+    arguments = worker_arguments(bundles, choices, options)
+    key = settings.signing_key.decode()
+    async with worker_processes(workers, arguments, key, settings.drain_seconds):
+        await server.serve()
 
 
 async def _serve_until_a_change(
