@@ -13,8 +13,10 @@ import pytest
 from openai import OpenAI, omit
 from openai.types.chat import (
     ChatCompletion,
+    ChatCompletionAssistantMessageParam,
     ChatCompletionChunk,
     ChatCompletionMessageParam,
+    ChatCompletionToolMessageParam,
     ChatCompletionToolParam,
     ChatCompletionUserMessageParam,
 )
@@ -359,14 +361,17 @@ def test_a_chat_runs_its_own_function_and_sends_the_result(
     assert call.type == "function"
     assert (call.function.name, call.function.arguments) == ("where", '{"unit":"m"}')
     function: Function = {"name": call.function.name, "arguments": call.function.arguments}
-    messages += [
-        {
-            "role": "assistant",
-            "content": choice.message.content,
-            "tool_calls": [{"id": call.id, "type": "function", "function": function}],
-        },
-        {"role": "tool", "tool_call_id": call.id, "content": "in Rome"},
-    ]
+    called: ChatCompletionAssistantMessageParam = {
+        "role": "assistant",
+        "content": choice.message.content,
+        "tool_calls": [{"id": call.id, "type": "function", "function": function}],
+    }
+    result: ChatCompletionToolMessageParam = {
+        "role": "tool",
+        "tool_call_id": call.id,
+        "content": "in Rome",
+    }
+    messages = [*messages, called, result]
     answer = client.chat.completions.create(model="shop", messages=messages, tools=tools)
     assert answer.choices[0].message.content == WAITED.replace("waited", "in Rome")
     assert answer.choices[0].finish_reason == "stop"
