@@ -9,15 +9,21 @@ import sys
 from base64 import b64encode
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+import httpx2
 import pytest
 from playwright.sync_api import Page, expect
 
 from loopline import Bundle, Harness
+from loopline.harness import ReadOnlyStore
+from loopline.redaction.detectors import KINDS
+from loopline.server import reading_app
+from loopline.server.page_routes import RedactedKind
 from loopline.testing import ScriptedModel
 from tests.support.hostile_conversation import in_thread, write_hostile_store
 from tests.support.hostile_texts import TEXTS
+from tests.support.live_server import serving
 
 PART = re.compile(
     r'<script type="application/json" id="part-([a-z]+(?:-\d+)?)">(.*?)</script>', re.S
@@ -116,3 +122,15 @@ def test_no_text_in_a_file_runs_or_requests_anything(page: Page, tmp_path: Path)
         made = "script, iframe, object, embed, form[action], base, link, style, video, math"
         assert page.locator("#page").locator(made).count() == 0
     assert set(requested) == {file.as_uri()}
+
+
+def test_the_route_takes_every_kind_that_can_be_redacted_and_no_other(tea_store: str) -> None:
+    assert get_args(RedactedKind) == KINDS
+    with serving(reading_app(ReadOnlyStore(tea_store))) as url:
+        here = f"{url}/conversations/default/default/brewing/page"
+        saved = httpx2.get(here, params={"user_id": "local", "redact": ["secret", "ip"]})
+        refused = httpx2.get(here, params={"user_id": "local", "redact": "names"})
+    assert saved.headers["content-disposition"].startswith("attachment")
+    assert "sandbox" in saved.headers["content-security-policy"]
+    assert 'id="part-conversation"' in saved.text
+    assert refused.status_code == 422

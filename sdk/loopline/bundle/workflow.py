@@ -195,7 +195,6 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         configured = services.settings
         if instructions is None:
             instructions = bundle.instructions or self.instructions
-        instructions = self._run.instructions or instructions
         try:
             own_preset = react.named_preset(preset or bundle.preset)
             if limits:
@@ -211,7 +210,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
             skills_module=skills_module,
             search=cast("toolbox.KnowledgeSearch | None", search and as_async(search)),
             read=read and as_async(read),
-            instructions=instructions,
+            instructions=self._run.instructions or instructions,
             models=self._run.models.chain(model),
             allowed=_allowed_tools(tools, configured.tools),
             preset=react.named_preset(configured.preset) if configured.preset else own_preset,

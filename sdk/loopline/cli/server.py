@@ -177,8 +177,6 @@ async def serve(
     ways = _authenticators(keys, issuer, audience, jwks)
     if production and (not ways or os.environ.get(SCAN) != "1"):
         raise UsageError(f"--production needs --keys FILE or --issuer URL, and {SCAN}=1")
-    if client_id and not issuer:
-        raise UsageError("--client-id needs --issuer URL: the provider at which people sign in")
     settings = _make_settings(
         login=(issuer, client_id),
         production=production,
@@ -197,7 +195,6 @@ async def serve(
         model=choices.model,
         properties=parse_properties(choices),
     )
-
     _print_errors()
 
     def show_address(url: str) -> None:
@@ -262,12 +259,14 @@ def _make_settings(
     `login` is the issuer, and the id of the web page there, which is empty if people do not sign in there.
 
     Raises:
-        UsageError: `--retention` or `--quota` is malformed.
+        UsageError: `--retention` or `--quota` is malformed, or there is a client id without an issuer.
         AttachmentError: an environment variable of the limits of attachments is malformed.
     """
     from loopline.server import DailyQuotas, PageLogin, Retention, ServerSettings
 
     issuer, client_id = login
+    if client_id and not issuer:
+        raise UsageError("--client-id needs --issuer URL: the provider at which people sign in")
     secret = os.environ.get("LOOPLINE_LOGIN_SECRET", "")
     caps = AttachmentCaps.with_environment(os.environ)
     try:

@@ -71,10 +71,10 @@ async def _row(
     if not seq:
         return row
     last = await _block(log, key, seq)
-    for other in family:
-        is_possible = other.inherited < seq <= other.head and other.uid != summary.uid
-        if is_possible and await _block(log, other.conversation, seq) == last:
-            row.parent, row.seq = other.conversation.name, seq
+    for candidate in family:
+        is_possible = candidate.inherited < seq <= candidate.head and candidate.uid != summary.uid
+        if is_possible and await _block(log, candidate.conversation, seq) == last:
+            row.parent, row.seq = candidate.conversation.name, seq
             break
     starts = await log.read(key, after=seq, limit=1, types=["react.round.start"])
     for block, start in _STARTS.among(starts):

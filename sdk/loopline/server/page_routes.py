@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from http import HTTPStatus
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 from fastapi.responses import Response
-from pydantic import AwareDatetime, BaseModel, Field, JsonValue
+from pydantic import AwareDatetime, BaseModel, JsonValue
 
-from loopline.errors import PropertyError
-from loopline.redaction.detectors import KINDS
 from loopline.server import (
     block_rows,
     forks,
@@ -22,8 +19,7 @@ from loopline.server import (
     turn_work,
 )
 from loopline.server.access import CallerDep, HostDep, OwnDep, ReadKeyDep, SummaryDep
-from loopline.server.bodies import BoundedName
-from loopline.server.problems import RequestProblem, not_found
+from loopline.server.problems import not_found
 from loopline.timeline import (
     BodyUnion,
     ConversationSummary,
@@ -36,7 +32,7 @@ from loopline.timeline import (
 )
 
 router: APIRouter = APIRouter(tags=["page"])
-Redacted = Annotated[BoundedName, Field(json_schema_extra={"enum": list[JsonValue](KINDS)})]
+RedactedKind = Literal["secret", "email", "card", "phone", "ssn", "iban", "ip"]
 _FILES = BodyUnion[UserAttachment | FileAdded](UserAttachment | FileAdded)
 _DOWNLOAD = {
     "Content-Type": "application/octet-stream",
@@ -232,16 +228,13 @@ async def list_forks(host: HostDep, summary: SummaryDep) -> forks.ForksAnswer:
 async def export(
     host: HostDep,
     key: ReadKeyDep,
-    redact: Annotated[list[Redacted] | None, Query(max_length=20)] = None,
+    redact: Annotated[list[RedactedKind] | None, Query(max_length=20)] = None,
 ) -> Response:
     """Return a conversation as one HTML page that needs nothing else, as a download.
 
     Secrets or personal data of the kinds in `redact`, such as `email`, are replaced.
     """
-    try:
-        html = await page_export.export_page(host.log, key, redact or ())
-    except PropertyError as error:
-        raise RequestProblem(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
+    html = await page_export.export_page(host.log, key, redact or ())
     return Response(html, media_type="text/html", headers=_SAVED)
 
 

@@ -35,10 +35,10 @@ class ReadTimelines:
         Raises:
             StoreError: a block cannot be read.
         """
-        kept = self._read.pop(summary.uid, None) or _ReadTimeline()
-        self._read[summary.uid] = kept
-        async with kept.lock:
-            timeline = kept.timeline
+        entry = self._read.pop(summary.uid, None) or _ReadTimeline()
+        self._read[summary.uid] = entry
+        async with entry.lock:
+            timeline = entry.timeline
             try:
                 new = await log.read(summary.conversation, after=timeline.seq)
             except BaseException:
@@ -53,6 +53,6 @@ class ReadTimelines:
         """Forget the conversations that were asked for first, until the others are within the limits."""
         while len(self._read) > 1 and (
             len(self._read) > CONVERSATIONS
-            or sum(len(kept.timeline) for kept in self._read.values()) > BLOCKS
+            or sum(len(entry.timeline) for entry in self._read.values()) > BLOCKS
         ):
             self._read.pop(next(iter(self._read)))

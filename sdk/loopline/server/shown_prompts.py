@@ -111,11 +111,13 @@ def show_last_prompt(timeline: Timeline, turn: int = 0) -> JsonObject:
     Raises:
         RequestProblem: no request was sent to a model, 404.
     """
-    requests = (found for found in _neighbours(timeline) if turn in (0, found[1].block.turn))
-    last = deque(requests, maxlen=1)
-    if not last:
+    requests = deque(
+        (request for request in _neighbours(timeline) if turn in (0, request[1].block.turn)),
+        maxlen=1,
+    )
+    if not requests:
         raise not_found("request to a model")
-    before, current, after, is_last = last[0]
+    before, current, after, is_last = requests[0]
     return _shown(timeline, before, current, after, is_last=is_last)
 
 
