@@ -43,6 +43,8 @@ from tests.support.peers.streams import Stream
 from tests.support.workbench import workbench
 
 PAGE = ROOT / "docs" / "sdk" / "faults-README.md"
+BY_HAND = "## In the code of a workflow"
+"""The heading of the part of the page that is written by hand, behind the tables."""
 
 TEXT, ANSWER = "Half a thought.", "Four minutes."
 LOOK = Call("w__count", '{"number": 1234567}', "call_1")
@@ -367,4 +369,6 @@ def _cells(fault: str, of_wires: Sequence[Row]) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(asyncio.run(page()), "utf-8")
+    own_part = PAGE.read_text("utf-8").partition(BY_HAND)
+    tables = asyncio.run(page()).rstrip("\n")
+    PAGE.write_text("".join([f"{tables}\n\n", *own_part[1:]]), "utf-8")
