@@ -94,7 +94,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         self._recorded_problems: set[str] = set()
         self._steps = StepRunner(run.recorder, run.services.clock)
         self._agent_steps = AgentSteps(self._steps, run.recorder)
-        self._loop: tuple[LoopSpec, react.ToolRuntime] | None = None
+        self._loop: LoopSpec | None = None
         self.scratchpad: dict[str, Any] = {}
 
     async def process(self, payload: react.TurnPayload) -> tl.TurnResult[Any]:
@@ -290,7 +290,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
             rules=services.rules,
         )
         if child is None:
-            self._loop = loop, runtime
+            self._loop = loop
         context = react.Context(
             runtime,
             model=loop.models[0],
@@ -477,21 +477,18 @@ class BaseWorkflow(Generic[toolbox.Deps]):
             built_in.append(loop.expand_search(memory_search, self._run, quota))
         if services.settings.memory and not depth:
             built_in.append(toolbox.MemoryTool(self._run.facts))
-        built_in += self._background_tools(bundle_tools, run)
+        built_in += self._background_tools(bundle_tools, run) if not depth else ()
         built_in += self._crew_tools(loop, options, depth)
         own_tools = [*built_in, *bundle_tools.values()]
         return toolbox.ToolSet(toolbox.join_client_tools(own_tools, run.recorder.turn.prompt))
 
-    def _background_tools(self, tools: toolbox.ToolSet, run: PreparedRun) -> list[toolbox.Tool]:
-        """Return the tool that awaits and stops background calls, if one of the tools runs there; none for a child run."""
-        conversation = run.recorder.conversation
-        runs_later = any(
-            isinstance(tool, toolbox.BoundTool) and tool.function.background
-            for tool in tools.values()
-        )
-        if not runs_later or tl.child_depth(conversation.name):
-            return []
-        return [toolbox.BackgroundTool(run.services.background, conversation)]
+    def _background_tools(self, tools: toolbox.ToolSet, run: PreparedRun) -> Sequence[toolbox.Tool]:
+        """Return the tool that awaits and stops background calls, if one of the tools runs there."""
+        for tool in tools.values():
+            if isinstance(tool, toolbox.BoundTool) and tool.function.background:
+                background = run.services.background
+                return (toolbox.BackgroundTool(background, run.recorder.conversation),)
+        return ()
 
     def _crew_tools(
         self, loop: LoopSpec, options: react.LoopOptions, depth: int
@@ -647,9 +644,11 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         if not tasks:
             return []
         if self._loop is None:
-            await self.build_react()
+            built: react.React[Any] = await self.build_react()
+        else:
+            hooks = react.Extensions()
+            built = await self._react(self._run, self._loop, self.scratchpad, hooks)
         assert self._loop is not None
-        loop, runtime = self._loop
         agents = self._run.services.agents or crew.Agents()
         if isinstance(agent, crew.Agent):
             agents = crew.Agents([*agents.without(agent.name).values(), agent])
@@ -660,9 +659,9 @@ class BaseWorkflow(Generic[toolbox.Deps]):
             raise author_error(str(error)) from None
         calls = [crew.AgentCall(agent=found.name, task=task, context=context) for task in tasks]
         own_crew = replace(
-            crew_of(agents, loop.preset, self._run.services), recall=self._run.recall_lessons
+            crew_of(agents, self._loop.preset, self._run.services), recall=self._run.recall_lessons
         )
-        return await self._agent_steps.run(runtime, own_crew, calls, limit, name)
+        return await self._agent_steps.run(built.runtime, own_crew, calls, limit, name)
 
     async def answer(self, text: str) -> tl.TurnResult[Any]:
         """Record an answer without a model, and return the result of the turn. A later answer replaces an earlier one.

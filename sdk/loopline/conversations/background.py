@@ -194,7 +194,9 @@ class BackgroundCalls:
 
         Calls that may begin again are left for `find_lost`, unless they were told to stop.
         """
-        if tl.parent_name(conversation.name) is not None:
+        work = timeline.fold(tl.BackgroundWork, "background", tl.BackgroundWork)
+        work.extend(timeline.after(work.seq))
+        if not work.calls or tl.parent_name(conversation.name) is not None:
             return
         for started in self._find_lost(conversation, timeline):
             if started.again is None or started.is_stopping:
@@ -208,7 +210,9 @@ class BackgroundCalls:
         self, conversation: tl.ConversationKey, timeline: tl.Timeline
     ) -> Sequence[BackgroundCall]:
         """Return the calls whose process has gone and that may begin again."""
-        if tl.parent_name(conversation.name) is not None:
+        # `settle` has folded what was before the turn.
+        work = timeline.fold(tl.BackgroundWork, "background", tl.BackgroundWork)
+        if not work.calls or tl.parent_name(conversation.name) is not None:
             return ()
         return [
             BackgroundCall(

@@ -272,6 +272,11 @@ class React(Generic[T_co]):
         """The state of the turn, folded from its blocks."""
         return self._runtime.state
 
+    @property
+    def runtime(self) -> ToolRuntime:
+        """The environment of the loop, in which the workflow runs agents, too."""
+        return self._runtime
+
     async def run(self, payload: TurnPayload) -> TurnResult[T_co]:
         """Run or resume the turn until it has an answer or waits for the user.
 
@@ -416,10 +421,10 @@ class React(Generic[T_co]):
     async def _pause(self) -> LoopEnd | None:
         """Run the calls that the user has answered meanwhile; return a pause if other calls still wait for the user."""
         turn = self._recorder.turn
-        while turn.new_answers and not turn.open_calls.keys().isdisjoint(turn.answers):
+        while turn.pending and turn.new_answers and turn.open_calls.keys() & turn.answers:
             await self._executor.settle()
         # Agents that the workflow runs may wait too, and are resumed by the workflow.
-        is_paused = turn.pending and not turn.open_calls.keys().isdisjoint(turn.pending)
+        is_paused = turn.pending and turn.open_calls.keys() & turn.pending
         return LoopEnd("paused") if is_paused else None
 
     def _skip_cause(self) -> InterruptCause | None:

@@ -142,9 +142,10 @@ class BackgroundWork:
 
     def extend(self, blocks: Iterable[Block]) -> None:
         """Fold further blocks."""
+        kinds = _BACKGROUND.types  # looked up here: every block of a conversation comes by
         for block in blocks:
             self.seq = block.seq
-            if _BACKGROUND.has(block.body):
+            if type(block.body) in kinds and _BACKGROUND.has(block.body):
                 self.take(block, block.body)
 
     def take(self, block: Block, body: BackgroundBody) -> None:
