@@ -167,7 +167,9 @@ class StorePlace:
         address, mark, query = rest.partition("?")
         owner, separator, host = address.rpartition("@")
         user = owner.partition(":")[0]
-        options = [each for each in query.split("&") if "password" not in each.partition("=")[0]]
+        options = [
+            option for option in query.split("&") if "password" not in option.partition("=")[0]
+        ]
         return f"{scheme}://{user}{separator}{host}{mark}{'&'.join(options)}"
 
     @property

@@ -325,13 +325,13 @@ class DatabaseLog(ABC, Generic[CommitsT]):
         """Audit every conversation, or only `only`, against its chain and against the saved `heads`."""
         audits = await self._read(partial(self._reader.audits, heads=heads, only=only))
         checked = list[Audit]()
-        for found in audits:
-            if found.faults:
+        for result in audits:
+            if result.faults:
                 # A conversation that was forgotten after the audit's transaction began has lost its blobs: look again.
-                again = partial(self._reader.audits, heads=heads, only=found.conversation)
+                again = partial(self._reader.audits, heads=heads, only=result.conversation)
                 checked += await self._read(again)
             else:
-                checked.append(found)
+                checked.append(result)
         return checked
 
     async def close(self) -> None:

@@ -104,8 +104,8 @@ class StoreMove:
         expected = audit_rows(self.source, row, conversation, self.blobs)
         _check(expected, f"{self.path}")
         if before.head > before.base:
-            found = execute(self.source, _DIGEST, {"row": row, "seq": before.head}).fetchone()
-            if found is None or found[0] != before.tip.digest:
+            digest = execute(self.source, _DIGEST, {"row": row, "seq": before.head}).fetchone()
+            if digest is None or digest[0] != before.tip.digest:
                 raise self._differs(conversation)
         if not before.head:
             self._inherit(target, row, copy)
@@ -143,8 +143,8 @@ class StoreMove:
         if existing is None:
             inserted = execute(target, statements.INSERT_CONVERSATION, {**key, "uid": uid})
             return int(inserted.fetchone()[0])
-        (found,) = execute(target, _UID, {"row": existing[0]}).fetchone()
-        if found != uid:
+        (existing_uid,) = execute(target, _UID, {"row": existing[0]}).fetchone()
+        if existing_uid != uid:
             raise ConflictError(
                 f"the target has another conversation {conversation.name!r} of {conversation.user!r}: move to a store "
                 "without it"
@@ -202,9 +202,13 @@ class StoreMove:
         for key, value in execute(self.source, _META).fetchall():
             if key.startswith(VERSIONS):
                 bundle = key.removeprefix(VERSIONS)
-                known = bundle_versions(target, bundle)
-                added = [each for each in decode_json(value, type=list[str]) if each not in known]
-                set_meta(target, key, dumps([*known, *added]))
+                versions = bundle_versions(target, bundle)
+                added = [
+                    version
+                    for version in decode_json(value, type=list[str])
+                    if version not in versions
+                ]
+                set_meta(target, key, dumps([*versions, *added]))
             elif key == HARNESSES:
                 row = execute(target, statements.SELECT_META, {"key": key}).fetchone()
                 set_meta(target, key, str(max(int(value), 0 if row is None else int(row[0]))))

@@ -186,8 +186,8 @@ def _split_schema(url: str) -> tuple[str, str]:
         raise StoreError(
             f"the schema {schema!r} of the store is not a name of a schema in PostgreSQL"
         )
-    others = urlencode([(key, value) for key, value in query if key != "schema"], quote_via=quote)
-    return f"{address}?{others}" if others else address, schema
+    options = urlencode([(key, value) for key, value in query if key != "schema"], quote_via=quote)
+    return f"{address}?{options}" if options else address, schema
 
 
 def _describe(parameters: Mapping[str, Any], schema: str) -> str:

@@ -210,10 +210,10 @@ def _triggers() -> Iterator[str]:
         "RAISE EXCEPTION 'append-only: %', TG_ARGV[0]; END $$"
     )
     for (table, event), reason in _REFUSED_EVENTS.items():
-        each = "STATEMENT" if event == "TRUNCATE" else "ROW"
+        scope = "STATEMENT" if event == "TRUNCATE" else "ROW"
         yield (
             f"CREATE TRIGGER {table}_{event.lower()}_is_refused BEFORE {event} ON {table} "
-            f"FOR EACH {each} EXECUTE FUNCTION refuse('{reason}')"
+            f"FOR EACH {scope} EXECUTE FUNCTION refuse('{reason}')"
         )
     for (table, event), conditions in _REFUSED_ROWS.items():
         name = f"check_{table}_{event.lower()}"

@@ -192,9 +192,9 @@ class PostgresWriter(StoreWriter):
             StoreVersion: a newer version of Loopline has upgraded the store.
         """
         self.states.version = (self.states.version or 0) + 1
-        wanted = dict.fromkeys(conversations)
-        unread = [key for key in wanted if self.states.find_id(key) is None]
-        ids = self._find_ids(connection, wanted)
+        keys = dict.fromkeys(conversations)
+        unread = [key for key in keys if self.states.find_id(key) is None]
+        ids = self._find_ids(connection, keys)
         new = [key for key in unread if key not in ids]
         named = {ids[key]: key for key in unread if key in ids}
         rows = {"rows": [*ids.values()]}
@@ -241,13 +241,13 @@ class PostgresWriter(StoreWriter):
             else:
                 ids[conversation] = row
         if unknown:
-            wanted = {
+            parameters = {
                 "tenants": [key.tenant for key in unknown],
                 "projects": [key.project for key in unknown],
                 "users": [key.user for key in unknown],
                 "names": [key.name for key in unknown],
             }
-            for row, tenant, project, user, name in execute(connection, _SELECT_IDS, wanted):
+            for row, tenant, project, user, name in execute(connection, _SELECT_IDS, parameters):
                 key = ConversationKey(name=name, user=user, tenant=tenant, project=project)
                 ids[key] = row
         return ids
@@ -308,8 +308,8 @@ class PostgresWriter(StoreWriter):
     def is_stored(self, connection: Connection, row: BlockRow) -> bool:
         """Return whether the store has that row of a block with its digest."""
         parameters = {"row": row[0], "seq": row[1]}
-        found = execute(connection, _SELECT_DIGEST, parameters).fetchone()
-        return found is not None and found[0] == row[-2]
+        digest = execute(connection, _SELECT_DIGEST, parameters).fetchone()
+        return digest is not None and digest[0] == row[-2]
 
     def claim(
         self, connection: Connection, conversation: ConversationKey, claim: PostgresClaim
@@ -359,17 +359,17 @@ class PostgresWriter(StoreWriter):
         They are extended from the present time of the server.
         """
         ids = self._find_ids(connection, dict.fromkeys(key for key, _ in terms))
-        known = [(conversation, term) for conversation, term in terms if conversation in ids]
+        stored_terms = [(conversation, term) for conversation, term in terms if conversation in ids]
         parameters = {
             "milliseconds": round(seconds * 1000),
             "number": number,
-            "rows": [ids[conversation] for conversation, _ in known],
-            "terms": [term for _, term in known],
+            "rows": [ids[conversation] for conversation, _ in stored_terms],
+            "terms": [term for _, term in stored_terms],
         }
         valid = {(row, term) for row, term in execute(connection, _RENEW, parameters)}
         return {
             (conversation, term)
-            for conversation, term in known
+            for conversation, term in stored_terms
             if (ids[conversation], term) in valid
         }
 
