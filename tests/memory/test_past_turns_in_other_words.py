@@ -191,3 +191,18 @@ async def test_an_embedder_that_is_none_is_refused_when_the_bundle_opens() -> No
             bundle, store="memory:", model=ScriptedModel([]), properties=options
         ):
             pass
+
+
+@pytest.mark.parametrize("store", ["memory:", "sqlite"])
+async def test_turns_are_found_in_other_words_without_any_set_up(
+    store: str, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path}/talk.db" if store == "sqlite" else store
+    model = ScriptedModel(["Noted."] * 3)
+    async with Harness.open(Bundle(id="car"), store=url, model=model) as harness:
+        for text in ("My automobile is broken.", "Roses bloom in June.", "The kettle is hot."):
+            await harness.conversation("c", user="ann").say(text)
+        [best, *_] = await harness.memory.search("who repairs cars", user="ann")
+        assert (best.turn_id, best.words) == ("turn_1", 0)
+        assert await harness.memory.search("who repairs cars", user="bob") == []
+        assert await harness.memory.search("zeppelin quasar", user="ann") == []

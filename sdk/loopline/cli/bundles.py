@@ -295,7 +295,7 @@ def _memory_lines(properties: bundles.Properties) -> Iterator[Text]:
         return
     yield _section("memory", "past turns")
     yield Text(
-        "    found by words only: to find turns in other words too, "
+        "    found by words and static vectors: to find more of them in other words, "
         "pip install 'loopline[semantic-light]' and set memory.embedder",
         style=QUIET,
     )

@@ -24,7 +24,6 @@ from loopline.search import (
     STATIC_KEY,
     Embedder,
     EmbeddingError,
-    PieceEmbedder,
     SharedEmbedder,
     loaded_vectors,
 )
@@ -32,6 +31,7 @@ from loopline.timeline import History, KnowledgeCommit, Timeline, TimelineLog
 
 if TYPE_CHECKING:
     from loopline.harness.past_repositories import PastRepositories
+    from loopline.search.static_vectors import StaticEmbedder
 
 
 EXTRAS: Mapping[str, tuple[tuple[str, ...], str]] = {
@@ -92,14 +92,16 @@ class Embedders:
             )
         return self._shared[name]
 
-    def of_memory(self, properties: Properties) -> SharedEmbedder | None:
-        """Return the embedder of the property `memory.embedder`, or None if the property is empty.
+    def of_memory(self, properties: Properties) -> SharedEmbedder:
+        """Return the embedder of the property `memory.embedder`, or that of static vectors if the property is empty.
 
         Raises:
             EmbeddingError: the name is malformed, or a package is missing.
         """
         name = str(properties.at("memory.embedder", "")).strip()
-        return self.named(name, setting="memory.embedder") if name else None
+        if name:
+            return self.named(name, setting="memory.embedder")
+        return self._shared.setdefault("", SharedEmbedder(_load_static))
 
     async def close(self) -> None:
         """Close every loaded embedder."""
@@ -244,7 +246,7 @@ def open_space(
     )
 
 
-def _load_static() -> PieceEmbedder:
+def _load_static() -> StaticEmbedder:
     # NumPy is imported when the first index is built or searched.
     from loopline.search.static_vectors import load_static_embedder
 

@@ -35,7 +35,14 @@ from loopline.memory.turn_texts import (
 )
 from loopline.memory.user_facts import UserFacts
 from loopline.models import well_formed
-from loopline.search import Embedder, EmbeddingError, SharedEmbedder, VectorState
+from loopline.search import (
+    STATIC_KEY,
+    UNRELATED_STATIC,
+    Embedder,
+    EmbeddingError,
+    SharedEmbedder,
+    VectorState,
+)
 from loopline.timeline import (
     DEFAULT_PROJECT,
     DEFAULT_TENANT,
@@ -390,7 +397,9 @@ class ConversationMemory:
         vector = None
         if self._vectors is not None and query.terms:
             vector = await self._vectors.query_vector(query.owner, well_formed(query.text))
-        return await (await self._index()).candidates(query, vector)
+        candidates = await (await self._index()).candidates(query, vector)
+        is_static = vector is not None and vector.embedder == STATIC_KEY
+        return replace(candidates, least_cosine=UNRELATED_STATIC) if is_static else candidates
 
     async def _remove_forgotten(
         self, index: TurnIndex, owner: Owner

@@ -29,8 +29,6 @@ FEW_WORDS = 0.5
 """The coverage below which the weight of vectors grows from `VECTORS_BESIDE_WORDS` to `VECTORS_WITHOUT_WORDS`."""
 FIRST_TURNS, BEST_BY_WORDS = 5, 2
 """The best two turns by words are always among the first five."""
-UNRELATED_COSINE = 0.2
-"""The lowest cosine at which a text without words of the query is found."""
 EXCERPTS_PER_TURN = 3
 EXCERPT_CHARACTERS = 600
 _EXCERPT_LEAD = 120
@@ -152,7 +150,7 @@ def _matches(query: TurnQuery, candidates: TurnCandidates) -> list[_TextMatch]:
         if cosine is not None and weight > 0:
             near = max(cosine, 0.0) / nearest
             relevance = certainty * ((1 - weight) * by_words + weight * near)
-        is_near = cosine is not None and cosine >= UNRELATED_COSINE and weight > 0
+        is_near = cosine is not None and cosine >= candidates.least_cosine and weight > 0
         if query.ordinal is not None or score.bm25 > 0 or is_near:
             matches.append(
                 _TextMatch(text=text, words=coverage * by_words, cosine=cosine, relevance=relevance)

@@ -16,6 +16,8 @@ from loopline.timeline import ConversationKey
 
 TEXTS_TO_RANK = 80
 """An index returns at least this number of texts with words of the query, if it has enough."""
+UNRELATED_COSINE = 0.2
+"""The lowest cosine of the vectors of a model at which a text without words of the query is found."""
 NEAREST_TEXTS = 40
 """The number of texts that an index adds because their vectors are nearest to the vector of the query."""
 
@@ -55,12 +57,14 @@ class TurnCandidates:
     """The terms of a query, each with the share of the owner's texts that contain it, and the texts to rank.
 
     `cosines` is empty if only words were searched. Otherwise it has for each text the cosine of its vector and the vector
-    of the query, or None for a text without a vector.
+    of the query, or None for a text without a vector. `least_cosine` is the lowest one at which a text without words of
+    the query is found.
     """
 
     terms: tuple[QueryTerm, ...] = ()
     texts: tuple[TurnText, ...] = ()
     cosines: tuple[float | None, ...] = ()
+    least_cosine: float = UNRELATED_COSINE
 
 
 class TurnIndexDamaged(StoreError):

@@ -6,6 +6,7 @@ from loopline.search.embedder import SharedEmbedder as SharedEmbedder
 from loopline.search.embedder import Vector as Vector
 from loopline.search.embedder import WordEmbedder as WordEmbedder
 from loopline.search.hybrid import ANSWER_SCORE as ANSWER_SCORE
+from loopline.search.hybrid import UNRELATED_STATIC as UNRELATED_STATIC
 from loopline.search.hybrid import Compare as Compare
 from loopline.search.hybrid import Explanation as Explanation
 from loopline.search.hybrid import Hit as Hit
