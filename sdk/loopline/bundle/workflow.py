@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Generic, TypeVarTuple, Unpack, cast, overload
@@ -92,10 +92,16 @@ class BaseWorkflow(Generic[toolbox.Deps]):
             )
         self._run = run
         self._recorded_problems: set[str] = set()
-        self._steps = StepRunner(run.recorder, run.services.clock)
-        self._agent_steps = AgentSteps(self._steps, run.recorder)
         self._loop: LoopSpec | None = None
         self.scratchpad: dict[str, Any] = {}
+
+    @cached_property
+    def _steps(self) -> StepRunner:
+        return StepRunner(self._run.recorder, self._run.services.clock)
+
+    @cached_property
+    def _agent_steps(self) -> AgentSteps:
+        return AgentSteps(self._steps, self._run.recorder)
 
     async def process(self, payload: react.TurnPayload) -> tl.TurnResult[Any]:
         """Run the turn and return its result. The default runs a loop with the tools of the bundle."""

@@ -15,6 +15,7 @@ from collections.abc import (
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import Any, Generic, Literal, Unpack, get_args, overload
 
 from msgspec import structs
@@ -155,7 +156,11 @@ class Conversation(ConversationReader, Generic[T_co]):
         self.interrupts: InterruptQueue = InterruptQueue(
             log, conversation, turns, self._checks.approvals
         )
-        self.background: BackgroundList = BackgroundList(log, conversation, turns.clock)
+
+    @cached_property
+    def background(self) -> BackgroundList:
+        """The calls of this conversation that run in the background of any process."""
+        return BackgroundList(self._log, self.conversation, self._turns.clock)
 
     @overload
     async def say(
