@@ -10,7 +10,9 @@ import pytest
 from loopline import Harness
 from loopline.errors import StoreError
 from loopline.harness.store import Store
+from loopline.store.postgres_log import PostgresLog
 from loopline.testing import Call, ScriptedModel
+from loopline.timeline import NEW_TURN, ConversationKey, Entry, UserPrompt
 from tests.doors.command import Loopline, write
 from tests.support.playground import bundle as playground
 from tests.support.postgres_server import running_postgres
@@ -87,3 +89,16 @@ async def test_commands_share_a_store_and_show_no_password(tmp_path: Path) -> No
     assert "secret" not in ran.err
     listed = await asyncio.to_thread(loopline, "timeline", "--store", store)
     assert "hello" in listed.out
+
+
+async def test_a_refused_change_locks_nothing() -> None:
+    store = running_postgres().store_url()
+    here, there = ConversationKey(name="here"), ConversationKey(name="there", user="other")
+    entry = Entry(body=UserPrompt(text="hello"), turn=NEW_TURN)
+    async with await PostgresLog.open(store) as one, await PostgresLog.open(store) as other:
+        await one.append(here, [entry], seen=0)
+        with pytest.raises(StoreError, match="another owner"):
+            await one.fork(here, there, 1)
+        async with asyncio.timeout(4):
+            await other.append(here, [entry], seen=1)
+            await other.forget(here)

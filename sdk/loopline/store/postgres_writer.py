@@ -407,6 +407,9 @@ class PostgresThread(JobThread):
             except psycopg.Error as error:
                 self._undo()
                 attempts.wait_after(error)
+            except BaseException:  # a refusal: the locks must not stay
+                self._undo()
+                raise
 
     def commit(self, batch: Sequence[PendingWrite[Any]]) -> Sequence[PendingWrite[Any]]:
         """Run these writes in one transaction; return those whose conversation another process is writing.
@@ -435,6 +438,9 @@ class PostgresThread(JobThread):
                     attempts.wait_after(error, doubtful=doubtful is not None)
                 else:
                     return self._commit_each(batch)
+            except BaseException:
+                self._undo()
+                raise
 
     def _commit_each(self, batch: Sequence[PendingWrite[Any]]) -> list[PendingWrite[Any]]:
         """Run each write in its own transaction, so that one that the server refuses fails alone."""
