@@ -213,6 +213,13 @@ class Bundle(LoopParts, Generic[T_co]):
         for name, expected in _LISTS.items():
             names.check_list(getattr(self, name), f"Bundle({name}=…)", expected)
         _check_workflow(self.workflow)
+        self._check_items()
+        for name, parameters in _HOOKS.items():
+            _check_hook(name, getattr(self, name), parameters)
+        _check_model(self.model)
+        _check_loop(self.limits, self.preset)
+
+    def _check_items(self) -> None:
         for function in self.tools:
             _check_tool(function)
         for guard in self.guards:
@@ -226,10 +233,6 @@ class Bundle(LoopParts, Generic[T_co]):
                     raise names.author_error(
                         f"an item of Bundle({name}=…) must be a function, not {described}"
                     )
-        for name, parameters in _HOOKS.items():
-            _check_hook(name, getattr(self, name), parameters)
-        _check_model(self.model)
-        _check_loop(self.limits, self.preset)
 
     @property
     def defaults(self) -> Mapping[str, Json]:

@@ -20,12 +20,26 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.bench.peers.model import ANSWER, MINUTES, TeaModel
-from tests.bench.peers.programs import HERE, LIBRARIES, TASKS, Program, killed_inside, programs
+from loopline.models import dumps
+from loopline.models.prompt import estimate
+from tests.bench.peers.model import ANSWER, MINUTES, WITH_SETTINGS, TeaModel
+from tests.bench.peers.programs import (
+    HERE,
+    LIBRARIES,
+    TASKS,
+    Program,
+    Task,
+    killed_inside,
+    programs,
+)
 from tests.docs.pages import ROOT
-from tests.support.peers.http_server import Peer, serving
+from tests.support.peers.http_server import Peer, Request, serving
 
 LIMIT_SECONDS = 300
+READ = ("instructions", "input", "messages", "tools", "text", "response_format")
+"""The fields of a request that a model reads."""
+COUNTED: tuple[Task, ...] = ("hello", "approval", "typed")
+"""The tasks whose tokens the second table shows."""
 SHOWN = {
     "loopline": ("loopline",),
     "pydantic_ai": ("pydantic-ai-slim", "dbos"),
@@ -39,12 +53,13 @@ SHOWN = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of a program: why it did not do its task (empty if it did), its orders, and all it printed."""
+    """What came of a program: why it did not do its task (empty if it did), its orders, all it printed, and the tokens it sent."""
 
     program: Program
     problem: str
     orders: int
     printed: str
+    tokens: int
 
     @property
     def cell(self) -> str:
@@ -104,14 +119,27 @@ async def run(program: Program, commands: Path, peer: Peer) -> Outcome:
         folder = Path(name)
         (folder / f"{program.task}.py").write_text(program.text, "utf-8")
         codes, printed = list[int](), list[str]()
+        earlier = len(peer.requests)
         for command in filter(None, [f"python {program.task}.py", program.then]):
             code, told = await started(command, folder, environment(commands, folder, peer))
             codes.append(code)
             printed.append(told)
         book = folder / "orders.txt"
-        count = len(book.read_text("utf-8").splitlines()) if book.exists() else 0
-    problem = "; ".join(problems(program, codes, printed, count))
-    return Outcome(program=program, problem=problem, orders=count, printed="\n".join(printed))
+        orders = book.read_text("utf-8").splitlines() if book.exists() else []
+    problem = "; ".join(problems(program, codes, printed, orders))
+    return Outcome(
+        program=program,
+        problem=problem,
+        orders=len(orders),
+        printed="\n".join(printed),
+        tokens=sum(map(sent_tokens, peer.requests[earlier:])),
+    )
+
+
+def sent_tokens(request: Request) -> int:
+    """Estimate the tokens of what a request gives the model to read, with the counter of this project."""
+    read = {name: request.body[name] for name in READ if request.body.get(name)}
+    return estimate(dumps(read)) if read else 0
 
 
 async def started(command: str, folder: Path, variables: dict[str, str]) -> tuple[int, str]:
@@ -148,14 +176,18 @@ def environment(commands: Path, folder: Path, peer: Peer) -> dict[str, str]:
 
 
 def problems(
-    program: Program, codes: Sequence[int], printed: Sequence[str], orders: int
+    program: Program, codes: Sequence[int], printed: Sequence[str], orders: Sequence[str]
 ) -> Iterator[str]:
     """Say what the program did not do."""
-    expected = [-signal.SIGKILL, 0] if program.task == "resume" else [0] * len(codes)
+    expected = [-signal.SIGKILL, 0] if program.task in ("resume", "ten") else [0] * len(codes)
     if codes != expected:
         yield f"exit codes {codes}"
     wanted = {
         "hello": [ANSWER],
+        "settings": [WITH_SETTINGS],
+        "edited": [ANSWER],
+        "client": ["locate", ANSWER],
+        "ten": ["\n".join([ANSWER] * 10)],
         "typed": [str(MINUTES)],
         "approval": ["order", ANSWER],
         "resume": [ANSWER],
@@ -164,8 +196,15 @@ def problems(
     for text in wanted:
         if text not in printed[-1]:
             yield f"{text!r} is not printed"
-    if program.task in ("approval", "resume") and not program.dies_inside and orders != 1:
-        yield f"{orders} orders"
+    expected_orders = {
+        "approval": ["100 g of sencha"],
+        "edited": ["50 g of sencha"],
+        "resume": ["100 g of sencha"],
+        "ten": ["100 g of sencha"] * 10,
+    }
+    wanted_orders = None if program.dies_inside else expected_orders.get(program.task)
+    if wanted_orders is not None and orders != wanted_orders:
+        yield f"{len(orders)} orders: {', '.join(dict.fromkeys(orders))}"
 
 
 async def version(commands: Path, library: str) -> str:
@@ -197,6 +236,19 @@ def table(outcomes: Sequence[Outcome], killed: Sequence[Outcome]) -> Iterator[st
     }
     row = [orders.get(library, "–") for library in libraries]
     yield " | ".join(["| orders after a kill inside the call", *row]) + " |"
+    yield from tokens_table(outcomes, libraries)
+
+
+def tokens_table(outcomes: Sequence[Outcome], libraries: Sequence[str]) -> Iterator[str]:
+    """Make the table of the tokens that all requests of a program had together."""
+    yield ""
+    yield " | ".join(["| tokens sent", *(LIBRARIES[library] for library in libraries)]) + " |"
+    yield "|---" * (len(libraries) + 1) + "|"
+    sent = {(item.program.task, item.program.framework): item for item in outcomes}
+    for task in COUNTED:
+        found = [sent.get((task, library)) for library in libraries]
+        row = [f"{item.tokens:,}" if item and not item.problem else "–" for item in found]
+        yield " | ".join([f"| {TASKS[task]}", *row]) + " |"
 
 
 async def main() -> None:

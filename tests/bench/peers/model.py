@@ -14,11 +14,16 @@ from tests.support.peers.streams import on_the_wire
 
 ANSWER = "So it is: sencha."
 MINUTES = 2
+TEMPERATURE = 0.2
+WITH_SETTINGS = f"{ANSWER} At {TEMPERATURE}, with a limit."
+"""The answer to a request with the settings of the task `settings`."""
 ARGUMENTS: dict[str, JsonObject] = {
     "price": {"name": "sencha"},
     "order": {"name": "sencha", "grams": 100},
     "confirm": {},
+    "locate": {},
 }
+_LIMITS = {"max_tokens", "max_completion_tokens", "max_output_tokens"}
 _ADVICE: JsonObject = {"minutes": MINUTES, "why": "It turns bitter."}
 
 
@@ -50,6 +55,8 @@ def says(asked: Request, done: int) -> Says:
     typed = [name for name, schema in tools.items() if '"minutes"' in schema]
     if typed:
         return _call(asked, typed[0], _ADVICE)
+    if asked.body.get("temperature") == TEMPERATURE and _LIMITS & asked.body.keys():
+        return Says(text=WITH_SETTINGS)
     return Says(text=json.dumps(_ADVICE) if _wants_json(asked) else ANSWER)
 
 

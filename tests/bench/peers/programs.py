@@ -13,12 +13,18 @@ HERE = Path(__file__).parent
 SUFFIX = ".py.txt"
 """The programs are no modules here: the libraries that they import are not installed."""
 
-Task = Literal["hello", "typed", "approval", "resume", "sent"]
+Task = Literal[
+    "hello", "settings", "typed", "approval", "edited", "client", "resume", "ten", "sent"
+]
 TASKS: dict[Task, str] = {
     "hello": "a question that one tool answers",
+    "settings": "a temperature and a limit of tokens",
     "typed": "an answer as a value of a class",
     "approval": "a call that waits for a yes",
+    "edited": "a yes with changed arguments",
+    "client": "a tool that the client runs",
     "resume": "carry on after a kill",
+    "ten": "ten agents at once, and a kill in the middle",
     "sent": "print what the model was sent",
 }
 LIBRARIES = {
