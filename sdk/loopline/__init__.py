@@ -65,13 +65,14 @@ _FOLDERS = (
 def __getattr__(name: str) -> object:
     """Import a public name when it is first used, from the lowest folder that exports it.
 
+    A name that has moved to a module is returned with a DeprecationWarning.
+
     Raises:
-        AttributeError: `name` is not in `__all__`; `from loopline import …` raises an ImportError. The message says which
-            module has the name, or names the nearest.
+        AttributeError: there is no such name; `from loopline import …` raises an ImportError. The message has the nearest.
     """
     if name not in __all__:
-        error: Exception = import_module("loopline.names").unknown_name(name, __all__)
-        raise error
+        moved: object = import_module("loopline.names").moved_name(name, __all__)
+        return moved
     value: object
     if name == "__version__":
         value = import_module("importlib.metadata").version("loopline")

@@ -9,10 +9,12 @@ import re
 import reprlib
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from dis import opmap
 from functools import wraps
+from importlib import import_module
 from types import FrameType, FunctionType, ModuleType
 from typing import Any, Never, TypeVar
 
@@ -125,25 +127,31 @@ def nearest_hint(name: str, names: Iterable[str]) -> str:
     return f"nearest is {near!r}" if near else "there are none"
 
 
-def unknown_name(name: str, names: Iterable[str]) -> Exception:
-    """Return the error about a name that the package does not have: the module that has it, or the nearest name.
+def moved_name(name: str, names: Iterable[str]) -> object:
+    """Return a name that the package had at the top before, with a DeprecationWarning that says which module has it.
 
-    The error is an ImportError if the author's code is a `from loopline import …`, which would replace the text of another one.
+    Raises:
+        ImportError: there is no such name, and the author's code is a `from loopline import …`, which would replace the text
+            of another error. The message has the nearest of `names` and of the names of the modules.
+        AttributeError: there is no such name.
     """
     by_name = {own: module for module, owned in MODULES.items() for own in owned}
-    near = name if name in by_name else nearest_name(name, [*names, *by_name], ALIKE)
+    if name in by_name:
+        module = by_name[name]
+        message = f"{name} has moved: write from loopline.{module} import {name}"
+        warnings.warn(message, DeprecationWarning, stacklevel=3)
+        return getattr(import_module(f"loopline.{module}"), name)
+    near = nearest_name(name, [*names, *by_name], ALIKE)
     if name.startswith("_"):
         hint = ""
-    elif near == name:
-        hint = f": write from loopline.{by_name[name]} import {name}"
     elif near in by_name:
         hint = f": nearest is {near!r} of loopline.{by_name[near]}"
     else:
         hint = f": {nearest_hint(name, names)}"
     frame = _caller()
     if hint and frame is not None and frame.f_code.co_code[frame.f_lasti] == _IMPORT_FROM:
-        return ImportError(f"cannot import name {name!r} from 'loopline'{hint}")
-    return AttributeError(f"module 'loopline' has no attribute {name!r}{hint}")
+        raise ImportError(f"cannot import name {name!r} from 'loopline'{hint}")
+    raise AttributeError(f"module 'loopline' has no attribute {name!r}{hint}")
 
 
 def caller_module() -> str:
@@ -294,7 +302,7 @@ def parse_expression(source: str) -> ast.expr:
         return ast.parse(source, mode="eval").body
 
 
-_KEYWORD = re.compile(r"([\w.]{1,200})\(\) got an unexpected keyword argument '(\w{1,100})'")
+_KEYWORD = "() got an unexpected keyword argument "
 _IMPORT = re.compile(r"cannot import name '(\w{1,100})' from '(loopline[\w.]{0,100})' \(")
 _NO_MODULE = re.compile(r"No module named '(loopline\.[\w.]{1,100})'")
 
@@ -310,10 +318,11 @@ def misspelt_for(error: BaseException) -> str:
             return nearest_name(name, _attributes(owner), ALIKE)
         case NameError(name=str(name)) if frame is not None:
             return nearest_name(name, [*frame.f_locals, *frame.f_globals, *vars(builtins)], ALIKE)
-        case TypeError() if (found := _KEYWORD.search(str(error))) and frame is not None:
-            function = _resolve(found[1], frame)
+        case TypeError() if _KEYWORD in str(error) and frame is not None:
+            called, _, keyword = str(error).partition(_KEYWORD)
+            function = _resolve(called, frame)
             parameters = list(inspect.signature(function).parameters) if function else []
-            return nearest_name(found[2], parameters, ALIKE)
+            return nearest_name(keyword.strip("'"), parameters, ALIKE)
         case ImportError() if found := _IMPORT.search(str(error)):
             return nearest_name(found[1], dir(sys.modules.get(found[2])), ALIKE)
         case ModuleNotFoundError() if found := _NO_MODULE.search(str(error)):

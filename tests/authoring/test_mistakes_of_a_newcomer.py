@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,7 @@ def attribute(line: str) -> str:
 MISTAKES = [
     # Names that are misspelt, or imported from the wrong place.
     ("from loopline import Bundel\n", 0, "from 'loopline': nearest is 'Bundle'"),
-    ("from loopline import rate_limit\n", 0, ": write from loopline.guards import rate_limit"),
+    ("from loopline import rate_limits\n", 0, ": nearest is 'rate_limit' of loopline.guards"),
     ("from loopline.guards import ask_befor\n", 0, ": nearest is 'ask_before'"),
     ("from loopline.gards import ask_before\n", 0, ": nearest is 'loopline.guards'"),
     ("import loopline\nloopline.Bundel\n", 1, "no attribute 'Bundel': nearest is 'Bundle'"),
@@ -109,6 +110,8 @@ async def test_a_mistake_is_an_error_with_its_file_and_line_that_says_what_to_wr
             await harness.conversation("c1").say("How long?")
     assert str(raised.value).startswith(f"{file}:{LINE + below}: ")
     assert problem in str(raised.value)
+    del raised
+    gc.collect()  # a coroutine without `await` warns when it is collected: in this test, not in a later one
 
 
 def test_there_are_thirty_of_them() -> None:

@@ -59,9 +59,9 @@ def test_the_package_has_few_names_and_its_modules_the_others() -> None:
 
 @pytest.mark.parametrize("name", SEED_NAMES)
 def test_a_name_of_the_seeds_is_a_public_name(name: str) -> None:
-    places = ["loopline", *(f"loopline.{module}" for module in MODULES if name in MODULES[module])]
-    values = (getattr(import_module(place), name, None) for place in places)
-    assert name in {getattr(value, "__name__", "") for value in values}
+    modules = [f"loopline.{module}" for module in MODULES if name in MODULES[module]]
+    [place] = modules or ["loopline"]
+    assert getattr(import_module(place), name).__name__ == name
 
 
 def test_the_state_of_the_loop_is_where_the_seed_has_it() -> None:

@@ -56,6 +56,8 @@ CHANGES: list[tuple[str, str, str, Json]] = [
     ("message", "POST", "/api/chat", CHAT),
     ("message", "POST", "/v1/chat/completions", COMPLETION),
     ("message", "POST", "/v1/responses", {"model": "shop", "input": WORD}),
+    ("stop_background", "POST", f"{ONE}/background/call_1/stop", None),
+    ("rerun", "POST", f"{ONE}/turns/turn_1/rounds/1/rerun", {}),
     ("delete", "DELETE", f"{ALL}/c2", None),
 ]
 READS = {
@@ -127,7 +129,7 @@ def test_no_route_that_changes_something_is_left_out(client: httpx2.Client) -> N
     paths: dict[str, JsonObject] = client.get("/openapi.json").json()["paths"]
     changing = {path for path, methods in paths.items() if methods.keys() - {"get"}}
     names = {ALL: "/conversations/{tenant}/{project}", "c1": "{conversation}", "turn_1": "{turn}"}
-    names["rule_1"] = "{rule_id}"
+    names |= {"rule_1": "{rule_id}", "call_1": "{call_id}", "rounds/1": "rounds/{number}"}
     tried = set[str]()
     for _, _, path, _ in CHANGES:
         for value, name in names.items():

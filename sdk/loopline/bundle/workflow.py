@@ -19,7 +19,6 @@ from loopline.bundle import loop_checks
 from loopline.bundle.agent_steps import MOST_TASKS, AgentSteps
 from loopline.bundle.conversation_store import ContextRAGClient, ConversationStore
 from loopline.bundle.loop import (
-    AgentsPage,
     LoopSpec,
     as_async,
     crew_of,
@@ -201,13 +200,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         configured = services.settings
         if instructions is None:
             instructions = bundle.instructions or self.instructions
-        try:
-            own_preset = react.named_preset(preset or bundle.preset)
-            if limits:
-                loop_checks.check_build_limits(limits, BaseWorkflow.build_react)
-        except LooplineError as error:
-            # A ValueError counts as raised by the bundle, so the error of the turn names the line of the call.
-            raise ValueError(str(error)) from None
+        own_preset = _named_preset(preset or bundle.preset, limits)
         loop_checks.check_attributes(self, _OWN_ATTRIBUTES)
         search = knowledge_space_fn or bundle.knowledge_space_fn
         read = knowledge_read_fn or bundle.knowledge_read_fn
@@ -268,11 +261,8 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         )
         recorder.header = loop.header(run, options, toolset)
         knowledge = guard_read(read) if read else None
-        pages: Sequence[AgentsPage] = ()
-        if services.settings.agents_md:
-            names = [commit.name for commit in run.commits]
-            pages = await nearest_pages(recorder, knowledge, names)
-
+        names = [commit.name for commit in run.commits] if services.settings.agents_md else None
+        pages = () if names is None else await nearest_pages(recorder, knowledge, names)
         runtime = react.ToolRuntime(
             recorder=recorder,
             clock=services.clock,
@@ -759,6 +749,21 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         if match is not None:
             await recorder.record_in(tl.turn_number(match), lambda _: [feedback])
         return match
+
+
+def _named_preset(preset: react.PresetName | react.Preset, limits: react.Limits) -> react.Preset:
+    """Return the preset of a loop, whose limits are checked.
+
+    Raises:
+        ValueError: the preset or a limit does not exist. It counts as raised by the bundle, so the error of the turn names
+            the line of the call.
+    """
+    try:
+        if limits:
+            loop_checks.check_build_limits(limits, BaseWorkflow.build_react)
+        return react.named_preset(preset)
+    except LooplineError as error:
+        raise ValueError(str(error)) from None
 
 
 def _loop_tools(
