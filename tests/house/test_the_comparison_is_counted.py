@@ -12,9 +12,16 @@ from tests.docs.pages import ROOT
 PAGE = ROOT / "docs" / "comparison.md"
 
 
+LACKING = {("edited", "openai_agents"), ("client", "openai_agents")}
+"""Tasks for which a library has nothing: the page has a dash."""
+RESULTS = {"not run", "fails", "11 orders"}
+"""What the page says of a program instead of its lines and names."""
+
+
 def cells() -> dict[tuple[str, str], str]:
-    """The cells of the page's table by task and library."""
-    rows = [line.strip("| ").split(" | ") for line in PAGE.read_text("utf-8").splitlines()]
+    """The cells of the page's first table by task and library."""
+    first = PAGE.read_text("utf-8").partition("\n| task |")[2].partition("\n\n")[0]
+    rows = [line.strip("| ").split(" | ") for line in f"| task |{first}".splitlines()]
     table = {row[0]: row[1:] for row in rows if len(row) == 1 + len(LIBRARIES)}
     columns = table["task"]
     return {
@@ -29,11 +36,15 @@ def test_the_page_has_what_the_programs_count_to() -> None:
         (program.task, program.framework): f"{program.lines} / {len(program.names)}"
         for program in programs()
     }
-    assert cells() == counted
+    shown = {key: cell.partition(",")[0] for key, cell in cells().items()}
+    assert {key for key, cell in shown.items() if cell == "–"} == LACKING
+    compared = {key: cell for key, cell in shown.items() if cell not in RESULTS | {"–"}}
+    assert compared == {key: counted[key] for key in compared}
 
 
-def test_every_library_does_every_task() -> None:
-    assert len(programs()) == len(TASKS) * len(LIBRARIES)
+def test_every_library_does_every_task_that_it_can_do() -> None:
+    done = {(program.task, program.framework) for program in programs()}
+    assert done == {(task, library) for task in TASKS for library in LIBRARIES} - LACKING
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

@@ -53,8 +53,10 @@ async def server(url: str) -> AsyncGenerator[RemoteServer]:
         yield opened
 
 
-OF_A_HARNESS = {"children", "event_order", "export_text", "submit", "submit_resume", "subscribed"}
-OF_A_CLIENT = {"approve", "approve_for", "forget"}
+OF_A_HARNESS = {
+    "children", "event_order", "export_text", "retry", "submit", "submit_resume", "subscribed"
+}  # fmt: skip
+OF_A_CLIENT = {"approve", "approve_for", "background_calls", "forget", "stop_background_call"}
 DIFFERENT = {
     "resume": {"any_bundle", "by"},
     "say": {"key"},

@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -42,7 +42,7 @@ def work(ledger: Path) -> Bundle:
 @contextmanager
 def worker_process(
     store: str, ledger: Path, *, drain: float = 5.0, limits: str = "8,0,0"
-) -> Iterator[subprocess.Popen[str]]:
+) -> Generator[subprocess.Popen[str]]:
     """Start a worker, which runs when this returns; it is killed at the end of the context.
 
     `limits` are the turns of the worker, of a tenant and of a user.

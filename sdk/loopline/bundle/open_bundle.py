@@ -241,12 +241,10 @@ def _check_result(result: object, loaded: LoadedBundle, answer: Completion | Non
         BundleError: it has not, or it is not a TurnResult.
     """
     recorded = answer.text if answer is not None else ""
+    if inspect.iscoroutine(result):
+        result.close()
+        raise _process_error(loaded.bundle.workflow, "returned a coroutine: is `await` missing?")
     if not isinstance(result, TurnResult) or result.answer != recorded:
-        if inspect.iscoroutine(result):
-            result.close()
-            raise _process_error(
-                loaded.bundle.workflow, "returned a coroutine: is `await` missing?"
-            )
         raise _process_error(
             loaded.bundle.workflow,
             f"returned {result!r}: return the last result of await react.run(payload) or await self.answer(…)",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import math
 from collections import ChainMap, Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -190,7 +191,7 @@ class BundleHost:
         self._watches: set[asyncio.Task[None]] = set()
         self._opening = asyncio.Lock()
         self._counting = asyncio.Lock()
-        self._open_turns: tuple[float, Mapping[str, int]] | None = None
+        self._open_turns: tuple[float, Mapping[str, int]] = (-math.inf, {})
         self._closing = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self.draining: asyncio.Event = asyncio.Event()
@@ -384,11 +385,12 @@ class BundleHost:
         """
         async with self._counting:
             now = self.clock.elapsed()
-            if self._open_turns is None or now - self._open_turns[0] >= COUNT_SECONDS:
-                counts = Counter(dict.fromkeys(COUNTED_STATES, 0))
+            counted_at, counts = self._open_turns
+            if now - counted_at >= COUNT_SECONDS:
+                counts = Counter[str](dict.fromkeys(COUNTED_STATES, 0))
                 counts.update(turn.state for turn in await open_turns(self.log))
                 self._open_turns = now, counts
-            return self._open_turns[1]
+            return counts
 
     @property
     def is_open(self) -> bool:
