@@ -123,8 +123,8 @@ class RemoteConversation:
         attachments: Attachments = (),
         when_busy: WhenBusy = "queue",
         key: str = "",
-        notes: NotesMode = "hold",
         tools: Sequence[timeline.ClientTool] = (),
+        notes: NotesMode = "hold",
         **limits: Unpack[Limits],
     ) -> AsyncIterator[str]:
         """Send a message and yield the text of its answer alone, as `Conversation.stream_text` does."""
