@@ -6,19 +6,27 @@ import ast
 
 import pytest
 
-from tests.bench.peers.programs import HERE, LIBRARIES, TASKS, Program, killed_inside, programs
+from tests.bench.peers.programs import (
+    HERE,
+    LIBRARIES,
+    TASKS,
+    Program,
+    Task,
+    killed_inside,
+    programs,
+)
 from tests.docs.pages import ROOT
 
 PAGE = ROOT / "docs" / "comparison.md"
 
 
-LACKING = {("edited", "openai_agents"), ("client", "openai_agents")}
+LACKING: set[tuple[Task, str]] = {("edited", "openai_agents"), ("client", "openai_agents")}
 """Tasks for which a library has nothing: the page has a dash."""
 RESULTS = {"not run", "fails", "11 orders"}
 """What the page says of a program instead of its lines and names."""
 
 
-def cells() -> dict[tuple[str, str], str]:
+def cells() -> dict[tuple[Task, str], str]:
     """The cells of the page's first table by task and library."""
     first = PAGE.read_text("utf-8").partition("\n| task |")[2].partition("\n\n")[0]
     rows = [line.strip("| ").split(" | ") for line in f"| task |{first}".splitlines()]
