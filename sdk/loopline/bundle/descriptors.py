@@ -74,10 +74,12 @@ def load_tools(module: str, bundle: LoadedBundle) -> toolbox.ToolSet:
 
 
 def load_mcp_selections(module: str, bundle: LoadedBundle) -> tuple[McpSelection, ...] | None:
-    """Read the tools of MCP servers that a descriptor module lists; None if it does not have `MCP_TOOL_SPECS`.
+    """Read the tools of MCP servers that a descriptor module lists.
+
+    Return None if it does not have `MCP_TOOL_SPECS`, or if the name of the module is empty.
 
     Raises:
-        BundleError: an entry is not valid; the message names file and line.
+        BundleError: `MCP_TOOL_SPECS` is not a list, or an entry is not valid; the message names file and line.
     """
     if not module:
         return None
@@ -405,6 +407,13 @@ def _check_runtime(descriptor: _Descriptor, tools: toolbox.ToolSet) -> None:
 def _skills_root(
     descriptor: _Descriptor, bundle: LoadedBundle, default: Path | None
 ) -> Path | None:
+    """Return the folder `CUSTOM_SKILLS_ROOT`, which is relative to the bundle; None if it is set to None.
+
+    If it is not set, return `default` if that is a folder, else None.
+
+    Raises:
+        BundleError: it is not a path, or there is no such folder; the message names file and line.
+    """
     if "CUSTOM_SKILLS_ROOT" not in vars(descriptor.module):
         return default if default and default.is_dir() else None
     root = descriptor.value("CUSTOM_SKILLS_ROOT", None)

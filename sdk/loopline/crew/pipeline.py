@@ -277,6 +277,8 @@ class QualityPipeline:
     ) -> T | None:
         """Return the outcome of a hook; None if it is blocked, fails or takes too long.
 
+        The time of the runs that it dispatches does not count. A failure is logged, and several in a row block the hook.
+
         Raises:
             StoreError: the store failed.
         """

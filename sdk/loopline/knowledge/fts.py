@@ -502,7 +502,10 @@ class FtsIndex:
             self._released()
 
     def _terms(self, words: tuple[str, ...]) -> list[QueryTerm]:
-        """Return the terms, each with the share of chunks that have it; at most `RARE_ROWS` chunks are counted."""
+        """Return the terms, each with the share of chunks that have it; the caller holds the lock.
+
+        The count ends after `RARE_ROWS` + 1 chunks, so the share of a more frequent term is a lower bound.
+        """
         terms: list[QueryTerm] = []
         for term in words:
             row = self._database.execute(_COUNT, (f'"{term}"', RARE_ROWS + 1)).fetchone()

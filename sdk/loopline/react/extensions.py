@@ -437,7 +437,11 @@ def cycle_warning(after: int = 3) -> RoundHook:
 
 
 def stagnation(after: int = 3) -> RoundHook:
-    """End the turn when the same calls have been made `after` times in a row."""
+    """End the turn when the same calls have been made `after` times in a row.
+
+    Raises:
+        LooplineError: `after` is less than 2.
+    """
     _check_count(after, "after", minimum=2)
 
     def hook(state: ReactStateV2) -> RoundHookResult:

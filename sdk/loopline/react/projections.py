@@ -128,7 +128,11 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
             await self._record([tl.SystemMessage(code="prune", text=text)])
 
     def _change_causes(self) -> list[str]:
-        """Return the causes by which this prompt differs from that of the last round at its beginning."""
+        """Return the causes by which the beginning of this prompt differs from that of the last round, such as "tools".
+
+        They are empty if the beginning is the same, and "start" alone in the first round. "model" also means that the model
+        takes other kinds of files.
+        """
         before = self.runtime.recorder.timeline.last_round
         if before is None:
             return ["start"]

@@ -311,6 +311,13 @@ class BubblewrapSandbox:
             return self._preparation
 
     async def _compile_executor(self, shared: SharedFolder) -> _Preparation:
+        """Compile the executor to bytecode with the sandbox's Python, and write it into `shared`.
+
+        Return it with the folders from which that Python imports.
+
+        Raises:
+            LooplineError: it could not be compiled; `shared` is removed.
+        """
         compiler = await asyncio.create_subprocess_exec(
             *(self._python, "-I", "-c", _COMPILE, str(EXECUTOR)), stdout=asyncio.subprocess.PIPE
         )

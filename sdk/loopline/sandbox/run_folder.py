@@ -607,7 +607,10 @@ def isolated_start(
 
 
 def _resource_limits(limits: ExecutionLimits, *, in_group: bool) -> dict[str, int]:
-    """Return the resource limits of a process by name."""
+    """Return the resource limits of a process by name, such as `RLIMIT_CPU`.
+
+    A process in a control group has no limit of its address space and of its processes, because the group has them.
+    """
     without_group = {"RLIMIT_AS": 4 * limits.memory_bytes, "RLIMIT_NPROC": limits.processes}
     return {
         # Set in a control group too, because the group counts the files of the program as memory.

@@ -254,7 +254,11 @@ class MemoryVectors:
     def build(
         self, signature: str, embedder: Embedder, index: Index, progress: VectorProgress
     ) -> VectorIndex | None:
-        """Make the missing vectors and return all; return None if `progress` returned False."""
+        """Make the missing vectors, keep and return all; return None if `progress` returned False.
+
+        `progress` gets the number of chunks that are done before each batch, and at the end. Vectors that were made before
+        it stopped are kept, and a text that has a vector is not embedded again.
+        """
         texts: list[str] = []
         for first in range(1, index.size + 1, embedder.batch):
             if not progress(first - 1, index.size):

@@ -274,6 +274,12 @@ class QuotaGate:
         key: timeline.ConversationKey,
         turns: Mapping[timeline.ConversationKey, int],
     ) -> None:
+        """Refuse a turn for which the limit has no room beside the running ones; `turns` are their numbers by conversation.
+
+        Raises:
+            RequestProblem: there is no room, 429. It says when to try again: soon if running turns reserve the room, else
+                at midnight in UTC.
+        """
         used = self._usage(limit, key)
         running = sum(count for other, count in turns.items() if limit.covers(key, other))
         left = limit.most - used

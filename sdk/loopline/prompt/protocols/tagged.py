@@ -113,7 +113,11 @@ class _TaggedDecoder:
         self._problem = ""
 
     def decode(self) -> DecodedReply:
-        """Return the decision; the first invalid element makes the reply malformed."""
+        """Return the decision: calls, or an answer if there are none; without one, the text outside of the tags is the answer.
+
+        An answer beside calls is discarded. A reply with an invalid element, with neither calls nor an answer, or with a call
+        in an unknown form is malformed.
+        """
         for element in elements(self._raw):
             self._take(element)
             if self._problem:
