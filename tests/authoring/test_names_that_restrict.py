@@ -143,7 +143,7 @@ OPENING: dict[str, dict[str, str]] = {
         ): "limits: no limit 'max_cots', nearest is 'max_cost'",
         AGENT.format("tool=[]"): "'tool', nearest is 'tools'",
         "instruction=''": "Bundle has no parameter 'instruction', nearest is 'instructions'",
-        "guards=[]": "Bundle has no parameter 'guards': it has id, workflow, ",
+        "rules=[]": "Bundle has no parameter 'rules': it has id, workflow, ",
     },
     "ARGUMENT": {
         'tools=["tea.ordr"]': "build_react(tools=…)" + NEAREST,
@@ -362,7 +362,7 @@ async def test_the_names_of_the_loops_own_tools_are_those_that_it_offers(tmp_pat
     async with Harness.open(everything, store="memory:", model=model) as harness:
         await harness.conversation("c").say("Go", select_tools=False)
     offered = {tool.name for request in model.requests for tool in request.tools}
-    others = {"react.request_tools", "exec.python", "exec.shell", "web_search"}
+    others = {"react.background", "react.request_tools", "exec.python", "exec.shell", "web_search"}
     assert offered | others == LOOP_TOOLS
 
 

@@ -67,7 +67,7 @@ def test_a_type_that_is_written_wrong_names_the_nearest(
 def test_a_type_like_no_other_is_told_with_what_types_begin(talked: Talked) -> None:
     ran = talked.loopline("timeline", "--types", "nosuch")
     assert "there is no block of the type 'nosuch': types begin with approval, artifact," in ran.err
-    assert ran.err.rstrip().endswith("turn, user")
+    assert ran.err.rstrip().endswith("turn, user, workflow")
 
 
 @pytest.mark.parametrize(

@@ -345,7 +345,7 @@ def code(text: str) -> str:
 
 
 async def page() -> str:
-    """The whole page."""
+    """The whole page, with the part that is written by hand as it is."""
     of_wires = dict(zip(WIRES, await asyncio.gather(*map(rows, WIRES)), strict=True))
     parts = [_HEAD]
     for phase, faults in groupby(of_wires["chat"], key=lambda one: one[0]):
@@ -354,7 +354,9 @@ async def page() -> str:
             for at in faults
         ]
         parts.append(f"## {phase[0].upper()}{phase[1:]}\n\n{_COLUMNS}{''.join(lines)}")
-    return "\n".join(parts)
+    tables = "\n".join(parts)
+    by_hand = PAGE.read_text("utf-8").partition(BY_HAND)
+    return "".join([tables.rstrip("\n"), "\n\n", *by_hand[1:]])
 
 
 _COLUMNS = """| what happens | error | the subscriber receives | the timeline has | the model is asked | the next turn is shown |
@@ -369,6 +371,4 @@ def _cells(fault: str, of_wires: Sequence[Row]) -> str:
 
 
 if __name__ == "__main__":
-    own_part = PAGE.read_text("utf-8").partition(BY_HAND)
-    tables = asyncio.run(page()).rstrip("\n")
-    PAGE.write_text("".join([f"{tables}\n\n", *own_part[1:]]), "utf-8")
+    PAGE.write_text(asyncio.run(page()), "utf-8")

@@ -147,7 +147,10 @@ async def keep(diary: Diary, store: str | TimelineLog = "memory:") -> Carried:
     model = Diarist(diary)
     lived = Carried(diary, diary.window - OUTPUT_LIMIT)
     harness = Harness.open(
-        Bundle(id="diary", workflow=BaseWorkflow), store=store, model=model, clock=FakeClock()
+        Bundle(id="diary", workflow=BaseWorkflow, limits={"plans": True}),
+        store=store,
+        model=model,
+        clock=FakeClock(),
     )
     async with harness:
         talk = harness.conversation("c")
