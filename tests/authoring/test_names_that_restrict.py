@@ -143,7 +143,7 @@ OPENING: dict[str, dict[str, str]] = {
         ): "limits: no limit 'max_cots', nearest is 'max_cost'",
         AGENT.format("tool=[]"): "'tool', nearest is 'tools'",
         "instruction=''": "Bundle has no parameter 'instruction', nearest is 'instructions'",
-        "zzz=[]": "Bundle has no parameter 'zzz': it has id, workflow, ",
+        "zzz=[]": "Bundle has no parameter 'zzz': it has id, ",
     },
     "ARGUMENT": {
         'tools=["tea.ordr"]': "build_react(tools=…)" + NEAREST,
