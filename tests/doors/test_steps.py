@@ -73,6 +73,12 @@ def test_a_call_without_a_plan_is_a_step_of_its_own() -> None:
     assert steps.steps == (Step(status="done", text='shop.find(name="tea")', ms=4.0),)
 
 
+def test_a_call_that_was_approved_with_other_arguments_shows_those() -> None:
+    result = ToolResult(call_id="c1", tool="shop.find", text="tea", ran_with={"name": "oolong"})
+    (step,) = folded(start(), decided(1), called("c1", name="tea"), result).steps
+    assert step.text == 'shop.find(name="oolong")'
+
+
 def test_a_call_is_at_work_until_it_has_come_back() -> None:
     (step,) = folded(start(), decided(1), called("c1")).steps
     assert (step.status, step.ms) == ("in_progress", None)

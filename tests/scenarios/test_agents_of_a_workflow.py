@@ -93,6 +93,29 @@ async def test_an_agent_runs_and_its_result_is_that_of_the_step() -> None:
     assert CALLS == ["sencha"]
 
 
+async def test_the_time_of_the_agents_is_that_of_their_step() -> None:
+    @tool(effect="read")
+    async def look(context: ToolContext) -> str:
+        """Look at a tea."""
+        await clock.sleep(2)
+        return "looked"
+
+    class Steps(BaseWorkflow):
+        async def process(self, payload: TurnPayload) -> TurnResult[Any]:
+            return await self.answer((await self.run("reader", "about tea.")).answer)
+
+    clock = FakeClock()
+    bundle = Bundle(id="tea", workflow=Steps, tools=[look], agents=[READER])
+    model = Scripts({"about tea.": [Call("tea.look"), "good"]})
+    async with Harness.open(bundle, store="memory:", model=model, clock=clock) as harness:
+        talk = harness.conversation("c")
+        await talk.say("go")
+        blocks = await talk.blocks()
+    assert [block.body.elapsed_ms for block in blocks if isinstance(block.body, StepEnded)] == [
+        2_000.0
+    ]
+
+
 async def test_a_fan_out_returns_the_results_in_order_and_a_failed_one_as_such() -> None:
     async def process(self: BaseWorkflow, payload: TurnPayload) -> TurnResult:
         teas = ["sencha", "nettle", "assam"]

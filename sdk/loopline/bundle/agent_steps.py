@@ -15,6 +15,7 @@ from loopline import crew, react
 from loopline import timeline as tl
 from loopline import tools as toolbox
 from loopline.bundle.steps import STEP_BYTES, StepRunner
+from loopline.clock import elapsed_ms
 from loopline.errors import StepFailed
 from loopline.files import Workspace, file_bodies
 from loopline.models import Usage, dumps
@@ -102,6 +103,7 @@ class AgentSteps:
             return [stored.result for stored in _RESULTS.decode(ended.value)]
         started = self._recorder.turn.open_steps.get(name) or await self._start(name)
         await self._ask_again(name, started.call_id)
+        begun = runtime.clock.elapsed()
         with self._steps.running(name):
             try:
                 outcomes, files = await self._dispatch(runtime, own_crew, calls, limit, started)
@@ -113,7 +115,7 @@ class AgentSteps:
             except asyncio.CancelledError:
                 await self._steps.record_stop(name)
                 raise
-        await self._end(runtime, started, outcomes, files)
+        await self._end(runtime, started, outcomes, files, elapsed_ms(runtime.clock, begun))
         return [outcome.result for outcome in outcomes]
 
     def _name(self, calls: Sequence[crew.AgentCall]) -> str:
@@ -180,13 +182,14 @@ class AgentSteps:
         started: tl.StepStarted,
         outcomes: Sequence[StoredResult],
         shared: crew.SharedFiles,
+        elapsed: float,
     ) -> None:
-        """Record the end of a step with the files that its agents changed."""
+        """Record the end of a step, which took `elapsed` milliseconds, with the files that its agents changed."""
         recorder = self._recorder
         value = msgspec.json.encode(outcomes).decode()
         # Longer results are read from the child runs again.
         stored = value if len(value) <= STEP_BYTES else ""
-        ended = tl.StepEnded(name=started.name, value=stored)
+        ended = tl.StepEnded(name=started.name, value=stored, elapsed_ms=elapsed)
 
         def bodies(timeline: tl.Timeline) -> list[tl.Body]:
             limits = runtime.workspace_limits

@@ -154,6 +154,10 @@ class Steps:
         row = self._calls.get(result.call_id)
         if row is not None:
             row.calls[result.call_id].result = result
+            if (
+                result.ran_with is not None and not row.plan_id
+            ):  # other arguments than those that were asked for
+                row.text = f"{result.tool}{_arguments_text(result.ran_with)}"
         elif result.status == "error":
             own = _Row(result.tool, calls={result.call_id: _Call(result.tool, 0, result)})
             self._rows.append(own)
@@ -253,6 +257,8 @@ PREVIEW_LINES = 6
 TEXT_COLUMN = 1
 DETAIL_COLUMNS = frozenset({3, 4})
 EVENT_LENGTH = 100
+OWN_EVENTS = (timeline.BACKGROUND_STARTED, "crew.agent")
+"""Custom events of the loop itself, whose data is for programs."""
 MARK_STYLES: Mapping[timeline.StepStatus, str] = {
     "done": "green",
     "failed": "red",
@@ -366,6 +372,8 @@ def step_line(step: Step) -> Text:
 def custom_event_line(event: Event) -> Text | None:
     """Render an event that a tool or a workflow emitted on one line; None for every other event."""
     custom = event.body if isinstance(event, timeline.Block) else event
+    if getattr(custom, "name", "") in OWN_EVENTS:
+        return None
     if isinstance(custom, timeline.CustomEvent) or (
         isinstance(custom, Delta) and custom.type == "custom"
     ):

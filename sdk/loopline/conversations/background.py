@@ -30,7 +30,8 @@ GRACE = timedelta(minutes=1)
 LOOK_SECONDS = 0.5
 """How often a harness whose calls run in the background looks for stops of other processes."""
 INTERRUPTED = (
-    "The work of {call_id}, {tool} in the background, was cut off, and is not begun again."
+    "The work of {call_id}, {tool} in the background, was cut off, and is not begun again: whether it took effect is "
+    "unknown, unless it only reads."
 )
 STOPPED = (
     "{call_id}, {tool} in the background, was stopped: whether it took effect is unknown, unless it only "
