@@ -421,8 +421,12 @@ class React(Generic[T_co]):
     async def _pause(self) -> LoopEnd | None:
         """Run the calls that the user has answered meanwhile; return a pause if other calls still wait for the user."""
         turn = self._recorder.turn
+        timeline = self._recorder.timeline
         while turn.pending and turn.new_answers and turn.open_calls.keys() & turn.answers:
+            before = timeline.seq
             await self._executor.settle()
+            if timeline.seq == before:  # an approved call waits for an earlier one, which has no answer yet
+                break
         # Agents that the workflow runs may wait too, and are resumed by the workflow.
         is_paused = turn.pending and turn.open_calls.keys() & turn.pending
         return LoopEnd("paused") if is_paused else None
