@@ -39,6 +39,10 @@ def work(ledger: Path) -> Bundle:
     return Bundle(id="work", instructions="You help.", tools=[note])
 
 
+class NotStarted(Exception):
+    """A worker ended instead of running."""
+
+
 @contextmanager
 def worker_process(
     store: str, ledger: Path, *, drain: float = 5.0, limits: str = "8,0,0"
@@ -46,6 +50,9 @@ def worker_process(
     """Start a worker, which runs when this returns; it is killed at the end of the context.
 
     `limits` are the turns of the worker, of a tenant and of a user.
+
+    Raises:
+        NotStarted: it could not start, such as while another process locks the store.
     """
     with subprocess.Popen(
         [sys.executable, "-m", __name__, store, str(ledger), str(drain), limits],
@@ -55,7 +62,8 @@ def worker_process(
     ) as process:
         try:
             assert process.stdout is not None
-            assert process.stdout.readline() == "running\n"
+            if process.stdout.readline() != "running\n":
+                raise NotStarted
             yield process
         finally:
             process.send_signal(signal.SIGCONT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
+import subprocess
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -30,7 +31,7 @@ from loopline.timeline import (
 from tests.support.echo_model import EchoModel
 from tests.support.live_server import book
 from tests.support.postgres_server import running_postgres
-from tests.support.worker_process import work, worker_process
+from tests.support.worker_process import NotStarted, work, worker_process
 
 
 @pytest.fixture
@@ -255,6 +256,7 @@ async def kill_under_load(
         sent = list[Submission]()
         with ExitStack() as stack:
             workers = [stack.enter_context(worker_process(store, ledger)) for _ in range(2)]
+            stopped = list[subprocess.Popen[str]]()
             for text in texts:
                 for talk in talks:
                     sent.append(await talk.submit(text))
@@ -267,9 +269,11 @@ async def kill_under_load(
                 victim.send_signal(way)
                 if way != signal.SIGSTOP:
                     await asyncio.to_thread(victim.wait)
+                else:
+                    stopped.append(victim)
                 workers.remove(victim)
                 workers.append(
-                    await asyncio.to_thread(stack.enter_context, worker_process(store, ledger))
+                    await asyncio.to_thread(replace_worker, stack, store, ledger, stopped)
                 )
             await put_back_dead_letters(harness, sent)
         for talk in talks:
@@ -278,6 +282,18 @@ async def kill_under_load(
             results = [b.body for b in blocks if isinstance(b.body, ToolResult)]
             assert {result.status for result in results} <= {"ok", "interrupted"}
         assert max(noted(ledger).values()) == 1
+
+
+def replace_worker(
+    stack: ExitStack, store: str, ledger: Path, stopped: Sequence[subprocess.Popen[str]]
+) -> subprocess.Popen[str]:
+    """Start another worker. If a worker that was stopped within a transaction locks the file, the stopped ones go on."""
+    try:
+        return stack.enter_context(worker_process(store, ledger))
+    except NotStarted:
+        for process in stopped:
+            process.send_signal(signal.SIGCONT)
+        return stack.enter_context(worker_process(store, ledger))
 
 
 async def put_back_dead_letters(harness: Harness, sent: Sequence[Submission]) -> None:
