@@ -72,3 +72,32 @@ async def test_a_new_prompt_ends_those_that_waited_behind_it_too() -> None:
         assert (await talk.say("never mind")).answer == "Another."
         assert await begun(talk) == []
         assert [call_id for call_id, _ in await ended(talk)] == ["c1", "c2"]
+
+
+@pytest.mark.parametrize("between", [[], [ALONE]])
+async def test_the_second_of_two_that_is_approved_first_waits_for_the_first(
+    between: list[Call],
+) -> None:
+    other_call = Call("life.write", name="dear", text="y")
+    script: list[Entry] = [Say("", DEAR, *between, other_call), "Done."]
+    async with talking(script, bundle=bundle) as talk:
+        second = f"c{len(between) + 2}"
+        await talk.say("go")
+        paused = await talk.resume({second: True})
+        assert (paused.exit_reason, [item.call_id for item in paused.pending]) == ("paused", ["c1"])
+        assert (await talk.resume()).exit_reason == "paused"
+        assert await ended(talk) == []
+        done = await talk.resume({"c1": True})
+        assert [call_id for call_id, _ in await ended(talk)] == ["c1", "c2", "c3"][
+            : len(between) + 2
+        ]
+    assert done.answer == "Done."
+
+
+async def test_a_new_prompt_ends_the_turn_in_which_only_the_second_of_two_is_approved() -> None:
+    other_call = Call("life.write", name="dear", text="y")
+    async with talking([Say("", DEAR, other_call), "Another."], bundle=bundle) as talk:
+        await talk.say("go")
+        await talk.resume({"c2": True})
+        assert (await talk.say("never mind")).answer == "Another."
+        assert await begun(talk) == []

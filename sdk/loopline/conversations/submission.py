@@ -153,5 +153,9 @@ def turn_to_continue(timeline: Timeline) -> int:
     turn = timeline.turn(number)
     if turn.pending and not turn.answers:
         questions = [f"{call.call_id} ({call.question})" for call in pending_calls(turn)]
-        raise LooplineError(f"{turn_id(number)} waits for {', '.join(questions)}: give values")
+        first = pending_calls(turn)[0].call_id
+        raise LooplineError(
+            f"{turn_id(number)} waits for {', '.join(questions)}: give values, such as resume({{{first!r}: True}}) or "
+            f"--answer {first}=yes"
+        )
     return number

@@ -368,7 +368,8 @@ class ToolExecutor:
             if isinstance(parsed.verdict, Ask):  # the user sees all questions of a round at once
                 verdict = parsed.verdict
                 approval = tools.AskUser(verdict.question, kind="approval", people=verdict.people)
-                await self._runtime.record_pending(parsed.call, approval)
+                after = tuple(task.get_name() for task in before)
+                await self._runtime.record_pending(parsed.call, approval, after)
                 return
             if before:
                 await asyncio.wait(before)

@@ -425,9 +425,8 @@ class React(Generic[T_co]):
         while turn.pending and turn.new_answers and turn.open_calls.keys() & turn.answers:
             before = timeline.seq
             await self._executor.settle()
-            if (
-                timeline.seq == before
-            ):  # an approved call waits for an earlier one, which has no answer yet
+            # Older versions did not record after which calls an approved call runs, so it may wait for an earlier one.
+            if timeline.seq == before:
                 break
         # Agents that the workflow runs may wait too, and are resumed by the workflow.
         is_paused = turn.pending and turn.open_calls.keys() & turn.pending

@@ -104,8 +104,13 @@ class ToolRuntime:
         """Whether a later request can still show new input of the user."""
         return self.options.forces_answer or not self.state.exhausted
 
-    async def record_pending(self, call: tl.ToolCalled, question: AskUser) -> None:
-        """Record that the call waits for the user, and send the question to listeners."""
+    async def record_pending(
+        self, call: tl.ToolCalled, question: AskUser, after: tuple[str, ...] = ()
+    ) -> None:
+        """Record that the call waits for the user, and send the question to listeners.
+
+        An approved call runs after the calls `after`.
+        """
         pending = tl.ToolPending(
             call_id=call.call_id,
             kind="approval" if question.kind == "approval" else "question",
@@ -116,6 +121,7 @@ class ToolRuntime:
             people=question.people,
             client=question.kind == "client",
             form=question.form,
+            after=after,
         )
         await self.recorder.record(pending)
         event = Delta(type="pending", channel="tool", text=pending.question, call_id=call.call_id)

@@ -551,9 +551,10 @@ class ToolPending(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A call waits for the user: for an answer to its tool's question, or for approval; or for the client that runs it.
 
     A call that the client runs is a question with `client`: the answer is the result of the call, and `form` the JSON
-    Schema of that result, None if it may be any JSON value. `digest` is the sha256, in hexadecimal, of the tool's name and the arguments, which an approval covers. If a child
-    run of the call asks, `child` is the `cv:` ref of the block with its question. `elapsed_ms` is the running time of
-    the turn up to this block, 0 if unknown. An approval needs the yes of `people` people.
+    Schema of that result, None if it may be any JSON value. `digest` is the sha256, in hexadecimal, of the tool's name
+    and the arguments, which an approval covers. If a child run of the call asks, `child` is the `cv:` ref of the block
+    with its question. `elapsed_ms` is the running time of the turn up to this block, 0 if unknown. An approval needs the
+    yes of `people` people, and the call then runs after the calls `after`, with which it conflicts.
     """
 
     call_id: str
@@ -565,6 +566,7 @@ class ToolPending(Struct, frozen=True, kw_only=True, omit_defaults=True):
     people: int = 1
     client: bool = False
     form: Json = None
+    after: tuple[str, ...] = ()
     type: ClassVar[Literal["react.tool.pending"]] = "react.tool.pending"
 
     @property

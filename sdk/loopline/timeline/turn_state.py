@@ -341,13 +341,26 @@ class Turn(Struct):
 
     @property
     def new_answers(self) -> dict[int, UserAnswer]:
-        """The answers to calls that are still pending, by seq."""
+        """The answers to calls that are still pending and can go on, by seq.
+
+        An approved call cannot go on while a call that it runs after waits. An open call that has asked nothing waits if
+        one before it does.
+        """
         if not self.pending:
             return {}
+        waiting = set[str]()
+        for call in dict.fromkeys((*self.open_calls, *self.pending)):
+            body = self.pending.get(call)
+            if body is None:
+                is_waiting = bool(waiting)
+            else:
+                is_waiting = call not in self.answers or not waiting.isdisjoint(body.after)
+            if is_waiting:
+                waiting.add(call)
         return {
             self.answer_seqs[call]: self.answers[call]
             for call in self.pending
-            if call in self.answers
+            if call not in waiting
         }
 
     @property
