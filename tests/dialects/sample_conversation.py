@@ -15,7 +15,7 @@ Told = timeline.Body | Delta
 TALK = timeline.ConversationKey(name="tea", user="ann", tenant="acme", project="shop")
 START = datetime(2026, 4, 11, 10, 0, tzinfo=UTC)
 HEADER = timeline.TurnHeader(bundle="guide", model="m", protocol="native")
-NO_MODEL = "There is no answer: the model could not be asked (down)."
+NO_MODEL = "There is no answer: the model gave no answer (down)."
 
 
 def spent(input_tokens: int, output_tokens: int) -> Usage:

@@ -56,6 +56,7 @@ CHANGES: list[tuple[str, str, str, Json]] = [
     ("message", "POST", "/api/chat", CHAT),
     ("message", "POST", "/v1/chat/completions", COMPLETION),
     ("message", "POST", "/v1/responses", {"model": "shop", "input": WORD}),
+    ("retry", "POST", f"{ONE}/retry", None),
     ("stop_background", "POST", f"{ONE}/background/call_1/stop", None),
     ("rerun", "POST", f"{ONE}/turns/turn_1/rounds/1/rerun", {}),
     ("delete", "DELETE", f"{ALL}/c2", None),

@@ -54,7 +54,7 @@ async def server(url: str) -> AsyncGenerator[RemoteServer]:
 
 
 OF_A_HARNESS = {
-    "children", "event_order", "export_text", "retry", "submit", "submit_resume", "subscribed"
+    "children", "event_order", "export_text", "submit", "submit_resume", "subscribed"
 }  # fmt: skip
 OF_A_CLIENT = {"approve", "approve_for", "background_calls", "forget", "stop_background_call"}
 DIFFERENT = {

@@ -112,6 +112,7 @@ def routes(tenant: str, project: str) -> list[tuple[str, str, Json]]:
         ("GET", f"{talk}/background", None),
         ("POST", f"{talk}/background/c1/stop", None),
         ("POST", f"{talk}/stop", None),
+        ("POST", f"{talk}/retry", None),
         ("POST", f"{talk}/recall", {"seq": 1, "turn_id": "turn_1"}),
         ("POST", f"{talk}/fork", {"seq": 1}),
         *[("POST", f"{talk}/read", reading(ref)) for ref in REFS],

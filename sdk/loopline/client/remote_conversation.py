@@ -211,6 +211,10 @@ class RemoteConversation:
         """Stop the turn that runs or is paused. Return False if there was no such turn."""
         return await self._done("stop", {})
 
+    async def retry(self) -> bool:
+        """Put back the turn that was cut off too often. Return False if there is no such turn."""
+        return await self._done("retry", {})
+
     async def feedback(
         self,
         turn: str,

@@ -23,7 +23,8 @@ class OpenTurn:
 
     `state` is "running" in some process, "waiting" for its user, "queued", "cut off" by the end of its process and about to
     be taken up, "dead" if it was cut off too often, so that a person must put it back, or "failed". `since` is when it
-    was sent, begun or ended. `reason` says why it is dead or failed.
+    was sent, begun or ended. `reason` says why it is dead or failed. `calls` are the tools of the calls that run, or of
+    those that wait for the user. `title` is that of the conversation.
     """
 
     conversation: tl.ConversationKey
@@ -32,6 +33,8 @@ class OpenTurn:
     since: datetime
     rounds: int = 0
     reason: str = ""
+    calls: Sequence[str] = ()
+    title: str = ""
 
 
 async def open_turns(
@@ -40,9 +43,11 @@ async def open_turns(
     user: str | None = None,
     project: str | None = None,
     tenant: str | None = None,
+    limit: int | None = None,
 ) -> Sequence[OpenTurn]:
     """Return the open and failed turns of a user, project and tenant, the last active first; None means all.
 
+    `limit` is the most conversations with unfinished turns that are read.
     To see whether a turn runs, the lease of its conversation is tried, so the store must be open for writing.
     """
     turns = list[OpenTurn]()
@@ -53,7 +58,8 @@ async def open_turns(
         names = zip(filters, (key.tenant, key.project, key.user), strict=True)
         if all(name in (None, own) for name, own in names):
             unfinished.append(summary)
-            turns += await _open_turns(log, summary)
+            if limit is None or len(unfinished) <= limit:
+                turns += await _open_turns(log, summary)
     listed = {summary.conversation for summary in unfinished}
     recent = await log.conversations(user=user, project=project, tenant=tenant, limit=RECENT)
     for summary in recent:
@@ -89,6 +95,7 @@ def _open_turn(summary: tl.ConversationSummary, turn: tl.Turn, *, is_run: bool) 
         state = "waiting"
     elif not is_run:
         state = "dead" if is_cut_off_again(turn) else "cut off"
+    waiting = [call.tool for call_id, call in turn.open_calls.items() if call_id in turn.pending]
     since = turn.started_at or (turn.prompt.ts if turn.prompt else summary.last_activity_at)
     return OpenTurn(
         conversation=summary.conversation,
@@ -97,6 +104,8 @@ def _open_turn(summary: tl.ConversationSummary, turn: tl.Turn, *, is_run: bool) 
         since=since,
         rounds=turn.rounds,
         reason=CUT_OFF_AGAIN if state == "dead" else "",
+        calls=waiting or [call.tool for call in turn.open_calls.values()],
+        title=summary.title,
     )
 
 
@@ -110,6 +119,7 @@ async def _failed_turn(log: tl.TimelineLog, summary: tl.ConversationSummary) -> 
             since=block.ts,
             rounds=end.rounds,
             reason=end.error,
+            title=summary.title,
         )
         for block, end in _EXITS.among(blocks)
         if end.reason == "error" and block.turn == summary.turns and block.seq > summary.inherited

@@ -15,7 +15,7 @@ from starlette.datastructures import FormData, UploadFile
 
 from loopline import timeline as tl
 from loopline.conversations import Receipt, Submission
-from loopline.errors import AttachmentError, BundleError
+from loopline.errors import AttachmentError, BundleError, LooplineError
 from loopline.events import DialectName, dialect
 from loopline.files import Attachment, AttachmentCaps
 from loopline.models import well_formed
@@ -274,6 +274,19 @@ async def revoke_rule(served: OwnDep, rule_id: str) -> bodies.DoneAnswer:
         await conversation.revoke_rule(rule_id)
     served.host.audit("revoke_rule", served.key, rule=rule_id)
     return bodies.DoneAnswer(done=is_there)
+
+
+@router.post("/retry")
+async def retry(served: OwnDep) -> bodies.DoneAnswer:
+    """Put back the turn that was cut off too often, so that it may be continued once more. `done` is false without one."""
+    try:
+        await served.conversation.retry()
+    except LooplineError:
+        is_done = False
+    else:
+        is_done = True
+    served.host.audit("retry", served.key)
+    return bodies.DoneAnswer(done=is_done)
 
 
 @router.get("/background")

@@ -223,7 +223,7 @@ export interface ForkRow {
 export interface WorkRow extends Place {
   title: string;
   turn_id: string;
-  state: "running" | "waiting" | "queued" | "cut off" | "failed";
+  state: "running" | "waiting" | "queued" | "cut off" | "dead" | "failed";
   since: string;
   rounds: number;
   calls: string[];

@@ -100,7 +100,7 @@ async def test_thinking_notes_and_answer_are_heard_apart() -> None:
 async def test_of_a_stream_that_breaks_nothing_stays_on_the_screen() -> None:
     async with at_work([Fail("down", after="Half an ans")]) as talk:
         events = await heard(talk, "go")
-    assert said(events) == "There is no answer: the model could not be asked (down)."
+    assert said(events) == "There is no answer: the model gave no answer (down)."
     assert [delta.type for delta in events if isinstance(delta, Delta)] == [
         "delta",
         "reset",

@@ -515,7 +515,7 @@ class Failing(Worker):
     async def __call__(self, call: AgentCall) -> TurnResult:
         done = await super().__call__(call)
         fails = call.agent == self.agent and any(task in call.task for task in self.tasks)
-        text = "There is no answer: the model could not be asked (no key)."
+        text = "There is no answer: the model gave no answer (no key)."
         return (
             replace(done, answer=text, exit_reason="error", ok=False, error="no key")
             if fails

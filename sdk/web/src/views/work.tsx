@@ -16,6 +16,7 @@ const GROUPS: [WorkRow["state"], string][] = [
   ["running", "Runs"],
   ["queued", "Has not begun"],
   ["cut off", "Was cut off"],
+  ["dead", "Was cut off too often"],
   ["failed", "Failed"],
 ];
 
@@ -131,6 +132,15 @@ function Actions({ row, turn, act }: { row: WorkRow; turn: number; act: (work: (
           <Stop row={row} act={act} />
         </>
       );
+    case "dead":
+      return (
+        <>
+          <button type="button" onClick={() => { act(() => putBack(row)); }}>
+            Put back
+          </button>
+          <Stop row={row} act={act} />
+        </>
+      );
     case "waiting":
       return (
         <>
@@ -143,6 +153,11 @@ function Actions({ row, turn, act }: { row: WorkRow; turn: number; act: (work: (
     default:
       return <Stop row={row} act={act} />;
   }
+}
+
+async function putBack(row: WorkRow): Promise<void> {
+  await post(pathOf(row, "/retry"), {});
+  await post(pathOf(row, "/answers"), {});
 }
 
 function Stop({ row, act }: { row: WorkRow; act: (work: () => Promise<unknown>) => void }) {
