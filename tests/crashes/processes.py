@@ -75,7 +75,7 @@ def start(
 def finish(process: subprocess.Popen[str]) -> list[str]:
     """The lines it still says, once it has ended well."""
     said, complained = process.communicate()
-    assert (process.returncode, complained) == (0, "")
+    assert (process.returncode, complained) == (0, ""), complained
     return said.splitlines()
 
 

@@ -139,9 +139,7 @@ _REASON_TEXTS: Mapping[tl.ExitReason, str] = {
 
 def render_fallback(turn: tl.Turn, reason: tl.ExitReason, error: str, style: FallbackStyle) -> str:
     """Render a fallback answer: the reason, and a line for each call; with style "partial" also its result."""
-    because = (
-        f"the model gave no answer ({error})" if error else _REASON_TEXTS.get(reason, reason)
-    )
+    because = f"the model gave no answer ({error})" if error else _REASON_TEXTS.get(reason, reason)
     listed = turn.results[-LISTED_CALLS:]
     lines = [f"There is no answer: {because}."]
     if listed:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode
@@ -103,12 +103,28 @@ class PostgresConnection:
 
     def transact(self, work: Callable[[PostgresConnection], T], begin: str = "BEGIN") -> T:
         """Run `work` in one transaction and return its result; an error leaves the transaction open."""
-        # In a pipeline, statements are sent together until a result is needed.
-        with self.raw.pipeline():
+        with self.pipeline():
             self.execute(begin)
             result = work(self)
             self.execute("COMMIT")
         return result
+
+    @contextlib.contextmanager
+    def pipeline(self) -> Generator[None]:
+        """Send the statements in this context together, until a result is needed; an error of one is raised at the end."""
+        failure: psycopg.Error | None = None
+        try:
+            with self.raw.pipeline():
+                try:
+                    yield
+                except psycopg.Error as error:
+                    # If it left this context, psycopg would also log that the pipeline is aborted.
+                    failure = error
+        except psycopg.Error:
+            if failure is None:
+                raise
+        if failure is not None:
+            raise failure
 
     def close(self) -> None:
         """Close the connection; a transaction is rolled back."""

@@ -463,7 +463,7 @@ class PostgresThread(JobThread):
         newest: BlockRow | None = None
         is_sent = False
         try:
-            with connection.raw.pipeline():
+            with connection.pipeline():
                 connection.execute("BEGIN")
                 if doubtful is not None and self._has_committed(connection, batch, doubtful):
                     return []
