@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from loopline.conversations import Conversation
+from loopline.models import ToolCall
 from loopline.testing import Call, Say
 from loopline.testing.scripted import Entry
 from loopline.timeline import ToolResult, ToolStarted
@@ -76,7 +77,7 @@ async def test_a_new_prompt_ends_those_that_waited_behind_it_too() -> None:
 
 @pytest.mark.parametrize("between", [[], [ALONE]])
 async def test_the_second_of_two_that_is_approved_first_waits_for_the_first(
-    between: list[Call],
+    between: list[ToolCall],
 ) -> None:
     other_call = Call("life.write", name="dear", text="y")
     script: list[Entry] = [Say("", DEAR, *between, other_call), "Done."]
