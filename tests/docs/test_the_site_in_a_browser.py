@@ -76,8 +76,11 @@ def page(browser: Browser, address: str) -> Iterator[Page]:
 
 def test_a_search_finds_a_page_without_a_network(page: Page, address: str) -> None:
     page.goto(address)
-    page.keyboard.press("Control+k")
-    page.keyboard.type("approve a write")
+    field = page.locator("input:focus")
+    while field.count() == 0:  # the key does nothing until the script of the page has run
+        page.keyboard.press("Control+k")
+        page.wait_for_timeout(200)
+    field.fill("approve a write")
     expect(page.get_by_text(re.compile(r"^\d+ results?$"))).to_be_visible()
     page.keyboard.press("Enter")
     expect(page).to_have_title(re.compile("pprove a write - Loopline"))
