@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -206,6 +207,33 @@ async def test_many_searches_while_commits_come(writer: Writer, indexes: IndexSt
         await asyncio.to_thread(writer.commit, {"handbook/new.md": f"# New {n}\n\ncache\n"})
         await space.ensure()
     await searches
+    await space.close()
+
+
+@pytest.mark.parametrize("closed", [False, True])
+async def test_a_search_ends_in_the_index_where_it_began(
+    writer: Writer, indexes: IndexStore, *, closed: bool
+) -> None:
+    writer.commit(FILES)
+    space = KnowledgeSpace(writer.repository, indexes)
+    await space.ensure()
+    search_began, search_may_end = threading.Event(), threading.Event()
+
+    class SlowFilter(SearchFilter):
+        def accepts(self, path: str) -> bool:
+            search_began.set()
+            search_may_end.wait()
+            return super().accepts(path)
+
+    search = asyncio.create_task(space.search("cache", within=SlowFilter()))
+    await asyncio.to_thread(search_began.wait)
+    for n in range(2):
+        writer.commit({"handbook/cache.md": f"# New {n}\n"})
+        await space.ensure()
+    if closed:
+        await space.close()
+    search_may_end.set()
+    assert "handbook/cache.md" in {passage.path for passage in await search}
     await space.close()
 
 

@@ -471,7 +471,8 @@ class FtsIndex:
         """
         with self._reading():
             files = cast("list[tuple[int, str]]", self._database.execute(_FILES).fetchall())
-            accepted = json.dumps([id for id, path in files if paths(path)])
+        accepted = json.dumps([id for id, path in files if paths(path)])
+        with self._reading():
             rows = cast(
                 "list[tuple[int]]", self._database.execute(_NUMBERS, (accepted,)).fetchall()
             )

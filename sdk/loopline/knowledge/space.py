@@ -6,8 +6,9 @@ import asyncio
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -288,19 +289,35 @@ class KnowledgeState:
     repositories: Mapping[str, KnowledgeState] = field(default_factory=dict[str, "KnowledgeState"])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Opened:
-    """An open index, its key, the state of its commit, and its vectors if there is an embedder."""
+    """An open index, its key, the state of its commit, and its vectors if there is an embedder.
+
+    It is closed when neither the space nor a search uses it.
+    """
 
     key: IndexKey
     index: Index
     state: KnowledgeState
     vectors: VectorBuild | None
+    _users: int = 1
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def close(self) -> None:
-        if self.vectors is not None:
-            self.vectors.stop()
-        self.index.close()
+    def use(self) -> bool:
+        """Keep it open until `release`; False if it is closed already."""
+        with self._lock:
+            usable = self._users > 0
+            self._users += usable
+        return usable
+
+    def release(self) -> None:
+        with self._lock:
+            self._users -= 1
+            unused = self._users == 0
+        if unused:
+            if self.vectors is not None:
+                self.vectors.stop()
+            self.index.close()
 
 
 class RepositorySpace:
@@ -329,7 +346,6 @@ class RepositorySpace:
         self._checked = CheckedLinks(name)
         self._lock = threading.Lock()
         self._opened: _Opened | None = None
-        self._retired: _Opened | None = None
 
     @property
     def state(self) -> KnowledgeState:
@@ -355,11 +371,13 @@ class RepositorySpace:
 
         A damaged index is built again first.
         """
-        opened = self._opened or self._open_current(None)
-        try:
+        with self._using() as opened:
+            try:
+                return self._passages(opened, query, limit, accepts)
+            except IndexDamaged:
+                self._rebuild(opened)
+        with self._using() as opened:
             return self._passages(opened, query, limit, accepts)
-        except IndexDamaged:
-            return self._passages(self._rebuild(opened), query, limit, accepts)
 
     def ensure(self, progress: Progress | None) -> KnowledgeState:
         """Open the index of the commit that the configured ref names now, or build it; do nothing if it is open."""
@@ -413,10 +431,20 @@ class RepositorySpace:
     def close(self) -> None:
         """Close the index; a later call opens it again."""
         with self._lock:
-            for opened in (self._retired, self._opened):
-                if opened is not None:
-                    opened.close()
-            self._retired = self._opened = None
+            if self._opened is not None:
+                self._opened.release()
+            self._opened = None
+
+    @contextmanager
+    def _using(self) -> Generator[_Opened]:
+        """Keep the index open for a search, while another thread replaces or closes it."""
+        opened = self._opened or self._open_current(None)
+        while not opened.use():
+            opened = self._open_current(None)
+        try:
+            yield opened
+        finally:
+            opened.release()
 
     def _open_current(self, progress: Progress | None) -> _Opened:
         with self._lock:
@@ -426,18 +454,16 @@ class RepositorySpace:
                 return opened
             return self._replace(self._open(commit, progress))
 
-    def _rebuild(self, damaged: _Opened) -> _Opened:
+    def _rebuild(self, damaged: _Opened) -> None:
         with self._lock:
-            if self._opened is not damaged and self._opened is not None:
-                return self._opened
-            self._indexes.discard(damaged.key)
-            return self._replace(self._open(damaged.state.commit, None))
+            if self._opened is damaged or self._opened is None:
+                self._indexes.discard(damaged.key)
+                self._replace(self._open(damaged.state.commit, None))
 
     def _replace(self, opened: _Opened) -> _Opened:
-        """Use the new index. The previous index stays open until the next replacement, because searches may still run in it."""
-        if self._retired is not None:
-            self._retired.close()
-        self._retired = self._opened
+        """Use the new index. Searches that run in the previous one end there."""
+        if self._opened is not None:
+            self._opened.release()
         self._opened = opened
         return opened
 
