@@ -2,8 +2,9 @@
 
 A bundle that is opened by path is imported as `<name>@<digest of its path>`, so that two folders with the same name do not
 conflict. In its modules, relative imports work as usual. `from <name>.tools import x` works as well, because its modules
-have an `__import__` that resolves the name of their package; other code in the process is not affected. A bundle is
-imported once in a process, and no cache files are written to its folder.
+have an `__import__` that resolves the name of their package; other code in the process is not affected. For a bundle in one
+file that `__import__` also finds the modules beside the file, as Python does for a script. A bundle is imported once in a
+process, and no cache files are written to its folder.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import sys
 import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from hashlib import sha256
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.util import spec_from_file_location
 from pathlib import Path
 from threading import RLock
 from types import ModuleType
@@ -35,15 +37,48 @@ _FOREIGN = re.compile(r"\W")
 _LEVEL = 3
 """The index of the level in the arguments of `__import__` after the name."""
 
+_NO_PACKAGE = "attempted relative import with no known parent package"
+
 _lock = RLock()
 
 
-def import_path(path: Path) -> ModuleType:
+_files: dict[str, _File] = {}
+"""The files of the packages and modules that are imported by path, by their names in `sys.modules`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """The file of a package or module. `folder` has its code, and `root` the modules beside it that it may import."""
+
+    path: Path
+    folder: Path
+    root: Path | None
+
+
+def import_path(path: Path, root: Path | None = None) -> ModuleType:
     """Import the package in a folder with an `__init__.py`, or the module in a file. A repeated call returns the same module.
+
+    With `root` its code may import the modules and packages in that folder by their names.
 
     Raises:
         BundleError: the code fails; the message names file and line.
     """
+    package = _register(path, root)
+    folder = _files[package].folder
+    # The first bundle registers the finder, so that importing Loopline has no side effects.
+    if not any(isinstance(finder, _BundleFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _BundleFinder())
+    with _lock:
+        importlib.invalidate_caches()
+        try:
+            with _undo_on_error(package):
+                return importlib.import_module(package)
+        except (Exception, SystemExit) as error:
+            raise blame(error, root or folder) from error
+
+
+def _register(path: Path, root: Path | None) -> str:
+    """Return the name in `sys.modules` for a package's folder or a module's file, under which it can be imported."""
     is_package = path.is_dir()
     file, folder = (path / "__init__.py", path) if is_package else (path, path.parent)
     location = folder if file.name == "__init__.py" else file
@@ -52,10 +87,28 @@ def import_path(path: Path) -> ModuleType:
     ]
     name = folder.name if is_package else file.stem
     package = f"{_FOREIGN.sub('_', name)}{MARK}{digest}"
-    with _lock:
-        if package not in sys.modules:
-            _execute(package, file.resolve(), folder.resolve())
-        return sys.modules[package]
+    _files.setdefault(package, _File(file.resolve(), folder.resolve(), root and root.resolve()))
+    return package
+
+
+def find_beside(name: str, root: Path) -> Path | None:
+    """Return the file of a module, or the folder of a package, that code in `root` imports from there by its name.
+
+    None if there is none, if the name is that of Loopline or of a module in the standard library, or if Python finds it
+    without help, because `root` is in `sys.path`.
+    """
+    if name in sys.stdlib_module_names or name == "loopline":
+        return None
+    file, folder = root / f"{name}.py", root / name
+    if (folder / "__init__.py").is_file():
+        found = folder
+    elif file.is_file():
+        found = file
+    elif folder.is_dir() and any(folder.glob("*.py")) and PathFinder.find_spec(name) is None:
+        found = folder
+    else:
+        return None
+    return None if any(Path(entry).resolve() == root for entry in sys.path) else found
 
 
 def import_name(name: str, folder: Path | None) -> ModuleType | None:
@@ -96,6 +149,8 @@ def _hint(error: BaseException, text: str) -> str:
     """Return the end of the message for a missing `await` or a misspelt name; "" for other errors."""
     if isinstance(error, AttributeError | TypeError) and "'coroutine'" in text:
         return ": is `await` missing?"
+    if isinstance(error, ImportError) and text == _NO_PACKAGE:
+        return ": a bundle in one file is no package: leave out the dot, as in `from prices import price`"
     near = misspelt_for(error)
     return f": nearest is {near!r}" if near else ""
 
@@ -111,34 +166,19 @@ def public_name(module: str) -> str:
     return _OWN.sub("", module)
 
 
-def _execute(package: str, file: Path, folder: Path) -> None:
-    # The first bundle registers the finder, so that importing Loopline has no side effects.
-    if not any(isinstance(finder, _BundleFinder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _BundleFinder())
-    importlib.invalidate_caches()
-    loader = _BundleLoader(package, str(file))
-    within = [str(folder)] if file.name == "__init__.py" else None
-    spec = spec_from_file_location(package, file, loader=loader, submodule_search_locations=within)
-    if spec is None:
-        raise BundleError(f"{file}: not a Python file")
-    module = module_from_spec(spec)
-    try:
-        with _undo_on_error(package):
-            sys.modules[package] = module
-            loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        raise blame(error, folder) from error
-
-
 @contextmanager
 def _undo_on_error(package: str) -> Generator[None, None, None]:
-    """Remove the modules of the package from `sys.modules` that were added in the block, if the block fails."""
+    """Remove the modules from `sys.modules` that were added in the block, if the block fails.
+
+    They are those of the package, and those that were imported by path.
+    """
     before = set(sys.modules)
     try:
         yield
     except BaseException:
         for name in set(sys.modules) - before:
-            if name == package or name.startswith(f"{package}."):
+            first = name.partition(".")[0]
+            if first == package or first in _files:
                 del sys.modules[name]
         raise
 
@@ -157,32 +197,61 @@ class _BundleLoader(SourceFileLoader):
 
 
 class _BundleFinder:
-    """A finder for submodules of bundles, so that they get the loader of bundles."""
+    """A finder for bundles that are imported by path, and for their submodules, so that they get the loader of bundles."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if path is None or MARK not in fullname:
+        if MARK not in fullname:
             return None
+        if path is None:
+            return _top_spec(fullname)
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and isinstance(spec.loader, SourceFileLoader):
             spec.loader = _BundleLoader(fullname, spec.loader.path)
         return spec
 
 
-def _import_of(package: str) -> Callable[..., ModuleType]:
-    """Return an `__import__` for the modules of a package that resolves the public name of the package to the package.
+def _top_spec(package: str) -> ModuleSpec | None:
+    """Return the spec of a package or module that is registered by its path; None for other names."""
+    registered = _files.get(package)
+    if registered is None:
+        return None
+    file, within = registered.path, [str(registered.folder)]
+    if file.name == "__init__.py" and not file.exists():
+        spec = ModuleSpec(package, None, is_package=True)
+        spec.submodule_search_locations = within
+        return spec
+    locations = within if file.name == "__init__.py" else None
+    loader = _BundleLoader(package, str(file))
+    found = spec_from_file_location(
+        package, file, loader=loader, submodule_search_locations=locations
+    )
+    if found is None:
+        raise BundleError(f"{file}: not a Python file")
+    return found
 
-    It does not do so if the public name is that of Loopline or of a module in the standard library.
+
+def _import_of(package: str) -> Callable[..., ModuleType]:
+    """Return an `__import__` for the modules of a package that also finds the package by its public name.
+
+    It does not do so if the public name is that of Loopline or of a module in the standard library. It finds the modules
+    beside the package too, if the package was imported with their folder as its root.
     """
     public = public_name(package)
     hidden = public in sys.stdlib_module_names or public == "loopline"
+    registered = _files.get(package)
+    root = registered.root if registered else None
 
     def find(name: str, *where: Any, **named: Any) -> ModuleType:
         first, dot, submodule = name.partition(".")
         level = named.get("level", where[_LEVEL] if len(where) > _LEVEL else 0)
-        is_own = first == public and not level and not hidden
-        full_name = f"{package}{dot}{submodule}" if is_own else name
+        own = ""
+        if not level and first == public and not hidden:
+            own = package
+        elif not level and root is not None and (beside := find_beside(first, root)) is not None:
+            own = _register(beside, root)
+        full_name = f"{own}{dot}{submodule}" if own else name
         return builtins.__import__(full_name, *where, **named)
 
     return find

@@ -21,6 +21,7 @@ from typing_extensions import TypeIs
 
 from loopline.bundle.bundle import Bundle
 from loopline.bundle.importer import (
+    find_beside,
     import_name,
     import_path,
     public_name,
@@ -142,8 +143,9 @@ class LoadedBundle:
         parts = file.relative_to(root).with_suffix("").parts
         inside = str(root) in getattr(package, "__path__", ())
         full = ".".join((self.package, *parts)).removesuffix(".__init__")
-        module = import_name(full, root) if inside else import_path(file)
-        return import_path(file) if module is None else module
+        if not inside:
+            return import_path(file, root)
+        return import_name(full, root) or import_path(file)
 
     def holds(self, module: str) -> bool:
         """Return True if the package has a module with this name in its folder, such as `tools_descriptor`."""
@@ -314,7 +316,8 @@ def _project_site(project: Path, value: str) -> _Site:
 
 
 def _from_site(site: _Site) -> LoadedBundle:
-    module = import_path(site.path)
+    is_package = site.path.is_dir() or site.path.name == "__init__.py"
+    module = import_path(site.path, None if is_package else site.path.parent)
     folder = site.path if site.path.is_dir() else site.path.parent
     return LoadedBundle(
         bundle=_bundle_in(module, site.attribute),
@@ -424,7 +427,7 @@ def _find_imported_files(file: Path, package: str, folder: Path) -> set[Path]:
             continue
         files.add(path)
         for name in _read_imports(path.read_bytes(), around):
-            imported = _find_module_file(name)
+            imported = _find_module_file(name, folder)
             if imported is not None and _is_own_module(imported, folder):
                 is_package = imported.name == "__init__.py"
                 unread.append((imported, name if is_package else name.rpartition(".")[0]))
@@ -477,25 +480,28 @@ def _import_statements(code: CodeType) -> Iterator[tuple[int, str, Sequence[str]
             yield from _import_statements(constant)
 
 
-def _find_module_file(name: str) -> Path | None:
+def _find_module_file(name: str, folder: Path) -> Path | None:
     """Return the Python file of a module without importing anything; None if it is not found."""
     package, _, last = name.rpartition(".")
-    for location in _search_locations(package):
+    for location in _search_locations(package, name, folder):
         for file in (Path(location, last, "__init__.py"), Path(location, f"{last}.py")):
             if file.is_file():
                 return file.resolve()
     return None
 
 
-def _search_locations(package: str) -> list[str]:
-    """Return the folders in which the modules of a package are searched; without a package, `sys.path`."""
+def _search_locations(package: str, name: str, folder: Path) -> list[str]:
+    """Return the folders in which the modules of a package are searched.
+
+    Without a package these are `sys.path`, and first the folder of the bundle if its own module is imported from there.
+    """
     if not package:
-        return sys.path
+        return [str(folder), *sys.path] if find_beside(name, folder) else sys.path
     module = sys.modules.get(package)
     if module is not None:
         return list(getattr(module, "__path__", ()))
     parent, _, last = package.rpartition(".")
-    return [str(Path(location, last)) for location in _search_locations(parent)]
+    return [str(Path(location, last)) for location in _search_locations(parent, package, folder)]
 
 
 def _files(root: Path) -> list[str]:
