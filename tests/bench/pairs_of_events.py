@@ -26,6 +26,9 @@ DOORS: tuple[tuple[Store, Door], ...] = (
     ("sqlite", "processes"),
     ("memory", "http"),
     ("sqlite", "http"),
+    ("postgres", "process"),
+    ("postgres", "processes"),
+    ("postgres", "http"),
 )
 
 

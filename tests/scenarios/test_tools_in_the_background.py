@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from asyncio.subprocess import PIPE
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -342,6 +344,38 @@ async def test_another_harness_stops_a_call(tmp_path: Path) -> None:
             assert await talk.background.wait(seconds=20) == []
             [result] = results(await talk.blocks())
     assert "was stopped" in result.text
+
+
+LIST_CALLS = """
+import asyncio
+import sys
+
+from loopline import Bundle, Harness
+from loopline.testing import ScriptedModel
+
+
+async def main() -> None:
+    async with Harness.open(Bundle(id="shop"), store=sys.argv[1], model=ScriptedModel([])) as harness:
+        print([call.status for call in await harness.conversation("c").background.calls()])
+
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.service
+async def test_a_container_on_the_same_machine_does_not_take_a_call_for_lost(
+    tmp_path: Path,
+) -> None:
+    gate, store = Gate(), f"sqlite:///{tmp_path}/s.db"
+    model = ScriptedModel([Call("shop.brew", name="sencha"), "It runs."])
+    async with Harness.open(brewing(gate), store=store, model=model) as harness:
+        await harness.conversation("c").say("go")
+        container = ("bwrap", "--dev-bind", "/", "/", "--unshare-pid", "--proc", "/proc")
+        program = (sys.executable, "-c", LIST_CALLS, store)
+        listing = await asyncio.create_subprocess_exec(*container, *program, stdout=PIPE)
+        output, _ = await listing.communicate()
+    assert output == b"['running']\n"
 
 
 async def test_a_fork_does_not_wait_for_a_call_of_its_origin() -> None:

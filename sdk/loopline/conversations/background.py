@@ -464,7 +464,9 @@ def _key(call_id: str) -> str:
 
 
 def _machine() -> str:
-    """Return an id of this machine that changes when it boots."""
+    """Return an id of this machine that changes when it boots, and in a container the container's, whose processes have ids of their own."""
+    with suppress(OSError):
+        return f"{boot_id()}/{Path('/proc/self/ns/pid').stat().st_ino}"
     return boot_id() or os.uname().nodename
 
 

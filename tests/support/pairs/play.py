@@ -17,6 +17,7 @@ from loopline.client import connect
 from loopline.models import Json
 from loopline.server import ServerSettings, app, make_server
 from loopline.store import SqlLog
+from loopline.store.postgres_log import PostgresLog
 from loopline.timeline import (
     ApprovalRule,
     ApprovalRules,
@@ -47,8 +48,9 @@ from tests.support.pairs.expected import (
 )
 from tests.support.pairs.scene import ANSWERED, MARK, POLL_SECONDS, TALK, Gate, GatedModel, Scene
 from tests.support.pairs.senders import KEY, LocalSender, ProcessSender, RemoteSender, Sender
+from tests.support.postgres_server import running_postgres
 
-Store = Literal["memory", "sqlite"]
+Store = Literal["memory", "sqlite", "postgres"]
 Order = Literal["then", "at once"]
 PREPARED: Mapping[State, tuple[str, Gate | None, str]] = {
     "idle": ("", None, ""),
@@ -480,15 +482,20 @@ async def stages(case: Case, place: Path, cut: Path, crew: Crew) -> AsyncGenerat
     if is_cut:
         await asyncio.to_thread(shutil.copytree, cut, place)
     await asyncio.to_thread(place.mkdir, exist_ok=True)
-    scene, url = Scene(place), f"sqlite:///{place}/talk.db"
+    scene, url, cut_url = Scene(place), f"sqlite:///{place}/talk.db", f"sqlite:///{cut}/talk.db"
+    if case.store == "postgres":
+        url = (await asyncio.to_thread(running_postgres)).store_url()
     try:
         async with AsyncExitStack() as stack:
-            if case.store == "sqlite":
-                log: TimelineLog = await stack.enter_async_context(await SqlLog.open(url))
-            else:
-                log = MemoryLog()
-                if is_cut:
-                    await _restore(log, url)
+            match case.store:
+                case "memory":
+                    log: TimelineLog = MemoryLog()
+                case "sqlite":
+                    log = await stack.enter_async_context(await SqlLog.open(url))
+                case "postgres":
+                    log = await stack.enter_async_context(await PostgresLog.open(url))
+            if is_cut and not isinstance(log, SqlLog):
+                await _restore(log, cut_url)
             stage = Stage(case, scene, log, crew)
             stack.push_async_callback(_close, stage)
             await _open_door(stage, stack, url)
@@ -537,7 +544,7 @@ async def _open_door(stage: Stage, stack: AsyncExitStack, url: str) -> None:
             stack.push_async_callback(_close, stage)
 
 
-async def _restore(log: MemoryLog, url: str) -> None:
+async def _restore(log: MemoryLog | PostgresLog, url: str) -> None:
     """Fill a log with the conversation of a store, which was run there."""
     async with await SqlLog.open(url, read_only=True) as stored:
         await log.restore(KEY, await stored.read(KEY))
