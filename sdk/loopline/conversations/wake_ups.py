@@ -16,12 +16,8 @@ class WakeUps(Protocol):
         """Wake a worker for a conversation that has work, as after a turn that was handed over."""
         ...
 
-    def receive(self) -> AsyncGenerator[ConversationKey, None]:
-        """Yield conversations that may have work from now on, until it is closed."""
-        ...
-
-    async def waiting(self) -> int:
-        """Return how many wake-ups no worker has received yet; 0 if the channel does not store them."""
+    def receive(self) -> AsyncGenerator[ConversationKey | None, None]:
+        """Yield conversations that may have work from now on, and None if others may, until it is closed."""
         ...
 
 
@@ -31,13 +27,9 @@ class NoWakeUps:
     async def send(self, conversation: ConversationKey) -> None:
         """Do nothing."""
 
-    async def receive(self) -> AsyncGenerator[ConversationKey, None]:
+    async def receive(self) -> AsyncGenerator[ConversationKey | None, None]:
         """Yield nothing and wait until it is closed."""
         nothing: tuple[ConversationKey, ...] = ()
         for conversation in nothing:
             yield conversation
         await asyncio.Event().wait()
-
-    async def waiting(self) -> int:
-        """Return 0."""
-        return 0

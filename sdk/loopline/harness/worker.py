@@ -20,7 +20,7 @@ from loopline.conversations import NoWakeUps, Recovery, WakeUps, bundle_of
 from loopline.errors import ConflictError, LooplineError, StoreError
 from loopline.harness.harness import Harness, OpenOptions
 from loopline.harness.model_choice import ModelChoice
-from loopline.harness.read_only_store import StorePlace, parse_store_url
+from loopline.harness.read_only_store import StorePlace, import_postgres, parse_store_url
 
 UNBEGUN = timedelta(days=1)
 """How old a first message may be that was stored by a process that died before it had marked its conversation."""
@@ -28,8 +28,9 @@ RETRY_SECONDS = 0.25
 """How long a turn waits for a free slot of its tenant, user or bundle before the worker tries again."""
 SWEEP_SECONDS = 5.0
 """How often a worker looks through all conversations with an unfinished turn."""
-SWEEP_ALONE_SECONDS = 0.5
-"""How often it does so if nothing else wakes it."""
+LEASED_SECONDS = 0.03
+"""How long a worker waits before it looks once more at a conversation that another process has leased: a process that
+submits its first message has it for a moment only."""
 REOPEN_SECONDS = 1.0
 """How long a worker waits before it uses a channel of wake-ups again that has failed."""
 logger: logging.Logger = logging.getLogger("loopline")
@@ -137,7 +138,7 @@ class Worker:
         """`harnesses` are the open harnesses by the id of their bundle. `on_outcome` is called with each outcome."""
         self._harnesses = harnesses
         self._log = next(iter(harnesses.values())).log
-        self._wake_ups = wake_ups
+        self.wake_ups: WakeUps = wake_ups
         self._limits = limits or WorkerLimits()
         self._clock = clock or SystemClock()
         self._sweep_seconds = sweep_seconds
@@ -145,8 +146,10 @@ class Worker:
         self._waiting = WaitingConversations()
         self._running: dict[tl.ConversationKey, asyncio.Task[None]] = {}
         self._again: set[tl.ConversationKey] = set()
+        self._leased: set[tl.ConversationKey] = set()
         self._heads_without_work: dict[tl.ConversationKey, int] = {}
         self._changed = asyncio.Event()
+        self._sweep_now = asyncio.Event()
         self._stopping = False
 
     @property
@@ -205,7 +208,7 @@ class Worker:
             await asyncio.wait(self._running.values())
         for conversation in unfinished:
             with suppress(LooplineError):
-                await self._wake_ups.send(conversation)
+                await self.wake_ups.send(conversation)
 
     def _start_waiting(self) -> None:
         while len(self._running) < self._limits.turns:
@@ -233,7 +236,13 @@ class Worker:
             logger.exception("%r was not run", conversation.name)
         else:
             if outcome is None:
+                self._leased.discard(conversation)
                 return
+            if outcome.status == "running" and conversation not in self._leased:
+                self._leased.add(conversation)
+                asyncio.get_running_loop().call_later(LEASED_SECONDS, self._add, conversation)
+                return
+            self._leased.discard(conversation)
             if outcome.status == "resumed":
                 self._again.add(conversation)  # it may have another turn
             elif outcome.status in ("waiting", "skipped"):
@@ -273,9 +282,12 @@ class Worker:
     async def _receive(self) -> None:
         while True:
             try:
-                async with aclosing(self._wake_ups.receive()) as received:
+                async with aclosing(self.wake_ups.receive()) as received:
                     async for conversation in received:
-                        self.wake(conversation)
+                        if conversation is None:
+                            self._sweep_now.set()
+                        else:
+                            self.wake(conversation)
             except StoreError as error:
                 logger.warning("wake-ups failed, and the sweep finds the turns: %s", error)
             await asyncio.sleep(REOPEN_SECONDS)
@@ -292,7 +304,9 @@ class Worker:
                 since = looked_at - timedelta(seconds=2 * self._sweep_seconds)
             except StoreError as error:
                 logger.warning("waiting turns were not found: %s", error)
-            await asyncio.sleep(self._sweep_seconds)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._sweep_now.wait(), self._sweep_seconds)
+            self._sweep_now.clear()
 
     async def _find_work(self, since: datetime) -> AsyncGenerator[tl.ConversationSummary, None]:
         """Yield the conversations that may have an unfinished turn, oldest first, then those that none has run since then."""
@@ -344,17 +358,15 @@ async def open_worker(
                     f"two bundles have the id {harness.bundle.id!r}: run one of them"
                 )
             harnesses[harness.bundle.id] = harness
-        wake_ups = await asyncio.to_thread(open_wake_ups, place)
-        seconds = SWEEP_SECONDS if place.file else SWEEP_ALONE_SECONDS
-        yield Worker(
-            harnesses, wake_ups, worker_limits, sweep_seconds=seconds, on_outcome=on_outcome
-        )
+        log = next(iter(harnesses.values())).log if harnesses else None
+        wake_ups = await asyncio.to_thread(open_wake_ups, place, log)
+        yield Worker(harnesses, wake_ups, worker_limits, on_outcome=on_outcome)
 
 
-def open_wake_ups(place: StorePlace) -> WakeUps:
-    """Return the wake-ups of a store; this blocks. In PostgreSQL the sweep alone finds the turns."""
+def open_wake_ups(place: StorePlace, log: tl.TimelineLog | None) -> WakeUps:
+    """Return the wake-ups of a store and its open log; this blocks. Without any, the sweep alone finds the turns."""
     if place.file is None:
-        return NoWakeUps()
+        return log.wake_ups if isinstance(log, import_postgres()) else NoWakeUps()
     from loopline.store.input_wake_ups import InputWakeUps
 
     return InputWakeUps(place.file.resolve())

@@ -36,7 +36,7 @@ class InputWakeUps:
     async def send(self, conversation: ConversationKey) -> None:
         """Do nothing: the rows are the wake-ups."""
 
-    async def receive(self) -> AsyncGenerator[ConversationKey, None]:
+    async def receive(self) -> AsyncGenerator[ConversationKey | None, None]:
         """Yield the conversations with new inputs, until it is closed.
 
         Raises:
@@ -58,10 +58,6 @@ class InputWakeUps:
             return await asyncio.to_thread(pool.transact, work)
         except DATABASE_ERRORS as error:
             raise store_error(self._path, error) from error
-
-    async def waiting(self) -> int:
-        """Return 0: no wake-up is stored."""
-        return 0
 
 
 def _last_id(connection: Connection) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
@@ -17,15 +17,26 @@ from loopline.store.leases import LEASE_SECONDS
 from loopline.store.move import Moved, StoreMove
 from loopline.store.postgres import PostgresReaders, PostgresServer
 from loopline.store.postgres_leases import PostgresLeases, PostgresSession
+from loopline.store.postgres_notices import PostgresNotices, PostgresWakeUps
 from loopline.store.postgres_schema import open_schema
 from loopline.store.postgres_writer import PostgresCommit, PostgresThread, PostgresWriter
 from loopline.store.store_file import open_to_read
 from loopline.tasks import finish
-from loopline.timeline import ConversationKey, Sender
+from loopline.timeline import (
+    Block,
+    ConversationKey,
+    Entry,
+    Sender,
+    UserAnswer,
+    UserPrompt,
+    UserRetry,
+)
 from loopline.timeline.log import DEFAULT_LIMITS, ConversationLimits
 
 READERS = 4
 """The number of reader threads of a process."""
+_WAKING = (UserPrompt, UserAnswer, UserRetry)
+"""The inputs after which a conversation has a turn to run."""
 
 
 class PostgresLog(DatabaseLog[PostgresCommit]):
@@ -55,6 +66,8 @@ class PostgresLog(DatabaseLog[PostgresCommit]):
             group = PostgresCommit(server.name, PostgresThread(server, writer), writer)
         super().__init__(server.name, clock, blobs, readers, group)
         self._session = PostgresSession(server, space)
+        self.notices: PostgresNotices = PostgresNotices(server, space)
+        self.wake_ups: PostgresWakeUps = PostgresWakeUps(self.notices)
         self._leases = PostgresLeases(readers, self._group_commit, self._session, lease_seconds)
 
     @classmethod
@@ -96,6 +109,24 @@ class PostgresLog(DatabaseLog[PostgresCommit]):
             if opening.exception() is None:
                 opening.result()._close_threads()
             raise
+
+    async def append(
+        self,
+        conversation: ConversationKey,
+        entries: Sequence[Entry],
+        *,
+        seen: int,
+        term: int | None = None,
+        key: str = "",
+        at_head: bool = False,
+    ) -> Sequence[Block]:
+        """Append the entries, and return every block after `seen`; workers are woken for a message or an answer."""
+        blocks = await super().append(
+            conversation, entries, seen=seen, term=term, key=key, at_head=at_head
+        )
+        if term is None and any(isinstance(entry.body, _WAKING) for entry in entries):
+            self.wake_ups.wake(conversation)
+        return blocks
 
     def lease(
         self, conversation: ConversationKey, *, wait: bool = True
@@ -175,6 +206,7 @@ class PostgresLog(DatabaseLog[PostgresCommit]):
         if self._group is not None:
             self._group.thread.close()
         self._session.close()
+        self.notices.close()
 
 
 def _touch(connection: Connection) -> None:
