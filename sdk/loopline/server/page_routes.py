@@ -19,6 +19,7 @@ from loopline.server import (
     turn_work,
 )
 from loopline.server.access import CallerDep, HostDep, OwnDep, ReadKeyDep, SummaryDep
+from loopline.server.principals import APPROVER
 from loopline.server.problems import not_found
 from loopline.timeline import (
     BodyUnion,
@@ -68,9 +69,13 @@ class StoredConversation(BaseModel):
 
 
 class StoredAnswer(BaseModel):
-    """Conversations that the caller may read, the last active first. `writable` says that messages can be sent."""
+    """Conversations that the caller may read, the last active first. `writable` says that messages can be sent.
+
+    `approver` says that the caller may give the further approvals of calls in conversations of other users.
+    """
 
     writable: bool
+    approver: bool
     bundles: list[str]
     tenant: str
     project: str
@@ -105,6 +110,7 @@ async def list_stored(
     unfinished = {summary.uid for summary in await host.log.unfinished()}
     return StoredAnswer(
         writable=own,
+        approver=own and APPROVER in caller.roles,
         bundles=[harness.bundle.id for harness in host.harnesses],
         tenant=caller.tenant,
         project=caller.project,

@@ -41,7 +41,7 @@ function storedAnswer(): Stored | null {
   const item = fileConversation();
   if (item === null) return null;
   const { tenant, project, user } = item;
-  return { writable: false, bundles: [], tenant, project, user, total: 1, items: [item] };
+  return { writable: false, approver: false, bundles: [], tenant, project, user, total: 1, items: [item] };
 }
 
 function rowsPart(n: number): Row[] {

@@ -57,6 +57,6 @@ export function bytes(size: number): string {
 }
 
 /** Return one or several of something: `1 block`, `3 blocks`. */
-export function quantity(value: number, noun: string): string {
-  return `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
+export function quantity(value: number, noun: string, plural = `${noun}s`): string {
+  return `${count(value)} ${value === 1 ? noun : plural}`;
 }

@@ -16,6 +16,12 @@ export function isWritable(place: Place): boolean {
   return answer !== null && answer.writable && answer.user === place.user && answer.tenant === place.tenant && answer.project === place.project;
 }
 
+/** Return whether the reader may give a further approval in a conversation of another user. */
+export function isApprover(place: Place): boolean {
+  const answer = stored.value;
+  return answer !== null && answer.approver && answer.user !== place.user && answer.tenant === place.tenant && answer.project === place.project;
+}
+
 const MILLISECONDS = 5_000;
 
 /** Fetch the conversations of the store. */

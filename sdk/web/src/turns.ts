@@ -1,5 +1,6 @@
 // The blocks of a conversation as a chat: messages, what the model did, and answers, in order.
 
+import { standingOf, type GivenAnswer } from "./approvals";
 import { field, list, number, object, text } from "./bodies";
 import type { Json, JsonObject, Row } from "./types";
 
@@ -10,6 +11,8 @@ export interface CallItem {
   result: Row | null;
   pending: Row | null;
   question: Row | null;
+  /** The answers since the call asked last, and whether they decide about it. */
+  answers: GivenAnswer[];
   answered: boolean;
   child: string;
   /** Whether the call continues in the background, and the result that it had there. */
@@ -185,7 +188,7 @@ class ChatBuilder {
     const item = this.calls.get(id);
     switch (row.type) {
       case "react.tool.call": {
-        const call: CallItem = { kind: "call", key: key(row), call: row, result: null, pending: null, question: null, answered: false, child: "", background: false, late: null };
+        const call: CallItem = { kind: "call", key: key(row), call: row, result: null, pending: null, question: null, answers: [], answered: false, child: "", background: false, late: null };
         this.calls.set(id, call);
         this.add(call);
         break;
@@ -196,17 +199,19 @@ class ChatBuilder {
       case "react.tool.pending":
         if (item) {
           item.pending = row;
+          item.answers = [];
           item.answered = false;
         }
         break;
       case "react.tool.question":
         if (item) {
           item.question = row;
+          item.answers = [];
           item.answered = false;
         }
         break;
       case "user.answer":
-        this.answer(field(row, "call_id"));
+        this.answer(row);
         break;
       case "react.background.result":
       case "event.custom":
@@ -242,9 +247,11 @@ class ChatBuilder {
     } else if (step) step.end = row;
   }
 
-  private answer(callId: string): void {
+  private answer(row: Row): void {
     for (const item of this.calls.values()) {
-      if (field(item.call, "call_id") === callId && item.result === null) item.answered = true;
+      if (field(item.call, "call_id") !== field(row, "call_id") || item.result !== null) continue;
+      item.answers.push({ value: object(row.body)["value"] ?? null, by: field(row, "by") });
+      item.answered = standingOf(item.answers, peopleOf(item.pending ?? item.question)).isDecided;
     }
   }
 
@@ -290,6 +297,11 @@ class ChatBuilder {
     this.ends.set(row.turn_id, item);
     this.add(item);
   }
+}
+
+/** Return how many people must approve a call that waits. */
+export function peopleOf(waiting: Row | null): number {
+  return waiting ? number(object(waiting.body)["people"]) || 1 : 1;
 }
 
 function key(row: Row): string {

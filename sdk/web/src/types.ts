@@ -25,6 +25,8 @@ export interface StoredConversation extends Place {
 
 export interface Stored {
   writable: boolean;
+  /** Whether the reader may give the further approvals of calls of other users. */
+  approver: boolean;
   bundles: string[];
   tenant: string;
   project: string;

@@ -2,13 +2,13 @@
 
 import { useSignal } from "@preact/signals";
 import { useEffect, useMemo } from "preact/hooks";
-import { get, pathOf, post } from "../api";
+import { get, pathOf, post, readPath } from "../api";
 import { BlockCache } from "../blocks";
 import { draft } from "../drafts";
 import { count } from "../format";
 import { LiveFeed } from "../live";
 import { linkTo, samePlace } from "../route";
-import { isWritable, refreshStored, stored } from "../state";
+import { isApprover, isWritable, refreshStored, stored } from "../state";
 import { chatOf, type Chat } from "../turns";
 import type { Approval, Json, Place, Row } from "../types";
 import { VirtualList } from "../virtual";
@@ -59,11 +59,15 @@ export function ChatView({ place }: { place: Place }) {
   };
   const actions: ChatActions = {
     writable,
+    approves: isApprover(place),
     place,
     sources: chat.sources,
     progress: feed?.progress.value ?? {},
     answer: (callId, value, approval) => {
-      run(() => answerCall(place, callId, value, approval));
+      run(async () => {
+        await answerCall(place, callId, value, approval);
+        if (!writable) await cache.fetchNew();
+      });
     },
     rate: (turn, reaction) => {
       run(async () => {
@@ -153,11 +157,11 @@ function* rowsOf(cache: BlockCache, first: number): Generator<Row> {
 async function answerCall(place: Place, callId: string, value: Json, approval: boolean): Promise<void> {
   const approvals: Record<string, string> = {};
   if (approval) {
-    const waiting = await get<{ approvals: Approval[] }>(pathOf(place, "/approvals"));
+    const waiting = await get<{ approvals: Approval[] }>(readPath(place, "/approvals"));
     const signed = waiting.approvals.find((call) => call.call_id === callId)?.approval;
     if (signed) approvals[callId] = signed;
   }
-  await post(pathOf(place, "/answers"), { values: { [callId]: value }, approvals });
+  await post(readPath(place, "/answers"), { values: { [callId]: value }, approvals });
 }
 
 /** Begin another conversation with the blocks before a message, and put the message into its composer. */

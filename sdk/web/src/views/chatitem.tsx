@@ -18,6 +18,8 @@ import { Waiting } from "./waiting";
 /** What the items of a chat may do, and what they share. */
 export interface ChatActions {
   writable: boolean;
+  /** Whether the reader may give the further approval of a call of another user. */
+  approves: boolean;
   place: Place;
   sources: Map<number, JsonObject>;
   progress: Record<string, string>;
@@ -172,7 +174,7 @@ function Call({ item, actions }: { item: CallItem; actions: ChatActions }) {
         <span class="call-arguments">{argumentsLine(body["arguments"]).slice(0, 200)}</span>
         <span class="call-status">{status === "ok" ? (elapsed ? duration(elapsed) : "") : (actions.progress[callId] ?? status)}</span>
       </button>
-      {waiting ? <Waiting row={waiting} call={item.call} actions={actions} /> : null}
+      {waiting ? <Waiting row={waiting} item={item} actions={actions} /> : null}
       {open.value ? (
         <div class="call-body">
           <JsonView value={body["arguments"] ?? null} />

@@ -1,67 +1,65 @@
-// A call that waits for the reader: an approval, whose arguments can be edited, or a question of a tool.
+// A call that waits for the reader: an approval, whose arguments can be edited, a question of a tool, or the result of a call
+// that the client runs.
 
 import { useSignal, type Signal } from "@preact/signals";
-import { field, number, object } from "../bodies";
+import { standingOf, type Standing } from "../approvals";
+import { field, object } from "../bodies";
+import { quantity } from "../format";
 import { JsonView } from "../json";
+import { stored } from "../state";
+import { peopleOf, type CallItem } from "../turns";
 import type { Json, JsonObject, Row } from "../types";
+import { AnswerForm } from "./answerform";
 import type { ChatActions } from "./chatitem";
 
-export function Waiting({ row, call, actions }: { row: Row; call: Row; actions: ChatActions }) {
+export function Waiting({ row, item, actions }: { row: Row; item: CallItem; actions: ChatActions }) {
   const kind = field(row, "kind") || "question";
   const form = object(row.body)["form"] ?? null;
   const isOfClient = object(row.body)["client"] === true;
-  const people = number(object(row.body)["people"]);
+  const people = peopleOf(row);
+  const standing = standingOf(item.answers, people);
   const question = (
-    <p class="waiting-question">
-      {isOfClient ? "A client runs this tool, and sends the result." : field(row, "question")}
-      {people > 1 ? <span class="tag">{people} people must approve</span> : null}
-    </p>
+    <>
+      <p class="waiting-question">{isOfClient ? "The client runs this tool. Its answer is the result." : field(row, "question")}</p>
+      {people > 1 ? <People people={people} standing={standing} owner={actions.place.user} /> : null}
+    </>
   );
-  if (!actions.writable) return question;
+  const mayAnswer = actions.writable || (actions.approves && people > 1);
+  if (!mayAnswer) return <div class="waiting">{question}</div>;
   const isYesOrNo = kind === "approval" || (row.type === "react.tool.question" && form === null);
   return (
     <div class="waiting">
       {question}
       {isYesOrNo ? (
-        <Approval row={row} call={call} actions={actions} editable={kind === "approval" && row.type === "react.tool.pending"} />
+        <Approval row={row} item={item} standing={standing} actions={actions} />
       ) : (
-        <Question row={row} actions={actions} isJson={isOfClient} />
+        <>
+          {isOfClient ? <JsonView value={object(item.call.body)["arguments"] ?? null} /> : null}
+          <AnswerForm
+            form={form}
+            isResult={isOfClient}
+            onAnswer={(value) => {
+              actions.answer(field(row, "call_id"), value, false);
+            }}
+          />
+        </>
       )}
     </div>
   );
 }
 
-function Question({ row, actions, isJson }: { row: Row; actions: ChatActions; isJson: boolean }) {
-  const text = useSignal("");
+/** Who has approved a call that several people must approve, and how many are missing. */
+function People({ people, standing, owner }: { people: number; standing: Standing; owner: string }) {
+  const names = standing.approvedBy.map((name) => name || owner);
+  const missing = people - names.length;
   return (
-    <form
-      class="waiting-form"
-      onSubmit={(event) => {
-        event.preventDefault();
-        actions.answer(field(row, "call_id"), isJson ? jsonOr(text.value) : text.value, false);
-      }}
-    >
-      <input
-        type="text"
-        aria-label={isJson ? "Result" : "Answer"}
-        placeholder={isJson ? "Its result, as JSON or text" : "Answer"}
-        value={text.value}
-        onInput={(event) => {
-          text.value = event.currentTarget.value;
-        }}
-      />
-      <button type="submit" class="primary">
-        Answer
-      </button>
-    </form>
+    <p class="waiting-people">
+      <span class="tag">{people} people must approve</span>
+      <span>{names.length > 0 ? `approved by ${names.join(", ")}` : "nobody has approved yet"}</span>
+      <span>{missing} missing</span>
+      {standing.edited ? <span>The arguments were edited: these are what all must approve.</span> : null}
+    </p>
   );
-}
-
-interface ApprovalProps {
-  row: Row;
-  call: Row;
-  actions: ChatActions;
-  editable: boolean;
 }
 
 const RULES: [string, string][] = [
@@ -70,12 +68,23 @@ const RULES: [string, string][] = [
   ["any", "do not ask again for this tool in this conversation"],
 ];
 
-function Approval({ row, call, actions, editable }: ApprovalProps) {
-  const given = object(call.body)["arguments"] ?? null;
+interface ApprovalProps {
+  row: Row;
+  item: CallItem;
+  standing: Standing;
+  actions: ChatActions;
+}
+
+function Approval({ row, item, standing, actions }: ApprovalProps) {
+  const given = standing.edited ?? object(item.call.body)["arguments"] ?? null;
+  const isApproval = field(row, "kind") === "approval";
+  const editable = isApproval && row.type === "react.tool.pending";
+  const people = peopleOf(row);
   const reason = useSignal("");
   const edited = useSignal<string | null>(null);
   const rule = useSignal("");
   const problem = useSignal("");
+  const hasApproved = standing.approvedBy.includes(stored.value?.user ?? "");
 
   function approve() {
     const parsed = parseArguments(edited.value);
@@ -89,7 +98,8 @@ function Approval({ row, call, actions, editable }: ApprovalProps) {
 
   function send(value: Json) {
     problem.value = "";
-    actions.answer(field(row, "call_id"), value, field(row, "kind") === "approval");
+    edited.value = null;
+    actions.answer(field(row, "call_id"), value, isApproval);
   }
 
   return (
@@ -106,14 +116,11 @@ function Approval({ row, call, actions, editable }: ApprovalProps) {
           >
             Edit the arguments
           </button>
-          <select aria-label="The next call" value={rule.value} onChange={(event) => (rule.value = event.currentTarget.value)}>
-            {RULES.map(([value, label]) => (
-              <option key={value} value={value}>
-                {label}
-              </option>
-            ))}
-          </select>
+          {people > 1 ? null : <RuleChoice rule={rule} />}
         </div>
+      ) : null}
+      {hasApproved && edited.value === null ? (
+        <p class="hint">You have approved this call. It runs when {quantity(people - standing.approvedBy.length, "other person", "other people")} approve it.</p>
       ) : null}
       <div class="waiting-form">
         <input
@@ -133,21 +140,26 @@ function Approval({ row, call, actions, editable }: ApprovalProps) {
         >
           Deny
         </button>
-        <button type="button" class="primary" onClick={approve}>
-          Approve
-        </button>
+        {hasApproved && edited.value === null ? null : (
+          <button type="button" class="primary" onClick={approve}>
+            Approve
+          </button>
+        )}
       </div>
     </>
   );
 }
 
-/** Return the value of a JSON text, or the text itself if it is not JSON. */
-function jsonOr(text: string): Json {
-  try {
-    return JSON.parse(text) as Json;
-  } catch {
-    return text;
-  }
+function RuleChoice({ rule }: { rule: Signal<string> }) {
+  return (
+    <select aria-label="The next call" value={rule.value} onChange={(event) => (rule.value = event.currentTarget.value)}>
+      {RULES.map(([value, label]) => (
+        <option key={value} value={value}>
+          {label}
+        </option>
+      ))}
+    </select>
+  );
 }
 
 function Editor({ text }: { text: Signal<string | null> }) {
