@@ -180,6 +180,27 @@ async def test_wherever_a_fan_out_is_cut_off_no_agent_that_has_ended_runs_again(
     assert begun == dict.fromkeys(("c~c0.1.1", "c~c0.1.1.2", "c~c0.1.1.3", "c~c0.1.2"), 1)
 
 
+async def test_results_that_are_too_long_for_their_step_are_found_in_the_child_runs() -> None:
+    log = CrashingLog(memory := MemoryLog())
+
+    def cut_off() -> None:
+        log.left = 0
+
+    async def process(self: BaseWorkflow, payload: TurnPayload) -> TurnResult:
+        results = await self.map(READER, ["about sencha", "about assam"])
+        await self.step("pause", cut_off, effect="read")
+        return await self.answer(" ".join(result.answer.split()[-3] for result in results))
+
+    lines = scripts()
+    for tea in ("sencha", "assam"):
+        lines[f"about {tea}"][1] = "long " * 250_000 + f"{tea} is good."
+    with pytest.raises(Crashed):
+        await live(workflow(process), lines, log)
+    result = await live(workflow(process), {}, memory)
+    assert result.answer == "sencha assam"
+    assert sorted(CALLS) == ["assam", "sencha"]
+
+
 @pytest.mark.parametrize(
     ("call", "answer"),
     [(Call("tea.order", tea="nettle"), True), (Call("tea.ask", question="Which?"), "green")],

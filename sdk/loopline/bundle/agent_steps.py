@@ -101,7 +101,7 @@ class AgentSteps:
             raise StepFailed(name, ended.error)
         if ended is not None and ended.value:
             return [stored.result for stored in _RESULTS.decode(ended.value)]
-        started = self._recorder.turn.open_steps.get(name) or await self._start(name)
+        started = self._recorder.turn.steps.get(name) or await self._start(name)
         await self._ask_again(name, started.call_id)
         begun = runtime.clock.elapsed()
         with self._steps.running(name):
