@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator, ValidationError, validate
 
 from loopline.models import Json, JsonObject, SchemaMismatch
 from loopline.models.bounded_schema import UnusableSchema, check_schema
-from loopline.models.json_schema import validator_of_schema
+from loopline.models.json_schema import convert_texts, validator_of_schema
 from tests.support.hostile_schemas import PATTERNS, TEXTS, UNUSABLE, arguments
 from tests.support.slow_patterns import superlinear
 
@@ -119,3 +119,25 @@ def test_a_value_that_takes_too_much_work_does_not_fit(
     with pytest.raises(SchemaMismatch) as refused:
         validator_of_schema(schema)(value)
     assert str(refused.value) == reason
+
+
+@pytest.mark.parametrize(
+    ("value", "schema", "converted"),
+    [
+        ("3", {"type": "integer"}, 3),
+        (" -4 ", {"type": ["integer", "null"]}, -4),
+        ("3.5", {"anyOf": [{"type": "number"}, {"type": "null"}]}, 3.5),
+        ("true", {"type": "boolean"}, True),
+        ("three", {"type": "integer"}, "three"),
+        ("3.5", {"type": "integer"}, "3.5"),
+        ("9" * 5_000, {"type": "integer"}, "9" * 5_000),
+        ("3", {"type": ["string", "integer"]}, "3"),
+        ("3", {}, "3"),
+        ({"a": "3", "b": "3"}, {"properties": {"a": {"type": "integer"}}}, {"a": 3, "b": "3"}),
+        ([{"a": "1"}], {"items": {"properties": {"a": {"type": "integer"}}}}, [{"a": 1}]),
+    ],
+)
+def test_a_text_is_converted_only_where_the_schema_has_no_texts(
+    value: Json, schema: JsonObject, converted: Json
+) -> None:
+    assert convert_texts(value, schema) == converted

@@ -150,6 +150,8 @@ async def test_a_long_result_is_cut_at_the_limit_of_results(store: str) -> None:
         ({"error": "no signal"}, ("error", "no signal")),
         ({"error": ""}, ("error", "The client could not run the call.")),
         ('{"city": "Rome", "floor": 2}', ("ok", '{"city":"Rome","floor":2}')),
+        ({"city": "Rome", "floor": "2"}, ("ok", '{"city":"Rome","floor":2}')),
+        ('{"city": "Rome", "floor": "-2"}', ("ok", '{"city":"Rome","floor":-2}')),
         ('{"error": "no signal"}', ("error", "no signal")),
     ],
 )
@@ -158,7 +160,14 @@ async def test_a_result_fits_the_return_type_or_says_why_there_is_none(
 ) -> None:
     async with at_desk(store, Call("desk.find"), "Found.") as talk:
         await talk.say("Find me.")
-        wrongs: list[Json] = [None, "Rome", {"city": 1}, {"error": "no", "why": "x"}, True]
+        wrongs: list[Json] = [
+            None,
+            "Rome",
+            {"city": 1},
+            {"city": "Rome", "floor": "two"},
+            {"error": "no", "why": "x"},
+            True,
+        ]
         for wrong in wrongs:
             with pytest.raises(LooplineError, match="the result of c1 is not valid"):
                 await talk.resume({"c1": wrong})

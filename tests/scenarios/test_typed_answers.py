@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import pytest
@@ -14,7 +15,7 @@ from typing_extensions import TypedDict
 
 from loopline import Bundle, Harness, LooplineError, Output, Source, ToolContext, tool
 from loopline.events import Delta, Event, PartialOutput
-from loopline.models import Prompt, Reply, TextDelta
+from loopline.models import OutputType, Prompt, Reply, TextDelta
 from loopline.react import ANSWER_TOOL, result
 from loopline.testing import Call, FakeClock, Raw, Say, ScriptedModel
 from loopline.testing.scripted import CapabilityChoices
@@ -124,6 +125,29 @@ async def test_an_answer_that_does_not_fit_is_written_anew(way: str) -> None:
     assert answer == TEXT
     assert "The answer is no Advice: minutes: " in str(model.requests[1])
     assert "three" in str(model.requests[1])
+
+
+@pytest.mark.parametrize("store", ["memory:", "sqlite:///{}/tea.db"])
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_number_that_is_written_as_a_text_is_stored_and_heard_as_a_number(
+    way: str, store: str, tmp_path: Path
+) -> None:
+    reply = '{"kind": "green", "minutes": "3"}'
+    model = ScriptedModel([Say(reply)], **WAYS[way])
+    async with Harness.open(BUNDLE, store=store.format(tmp_path), model=model) as harness:
+        answer, _ = await heard(harness, "Green?", Advice)
+        talk = harness.conversation("c1")
+        assert (answer, bodies(await talk.blocks(), Completion)[-1].text) == (TEXT, TEXT)
+        [stored] = [body for body in bodies(await talk.blocks(), TurnHeader) if body.output]
+    assert stored.output is not None
+    assert OutputType.from_schema(stored.output).read(answer) == {"kind": "green", "minutes": 3}
+
+
+def test_a_value_that_fits_its_schema_is_stored_as_it_was_written() -> None:
+    tin = OutputType(Tin)
+    assert tin.find('{"grams": 100, "colour": "red"}') == ('{"grams":100,"colour":"red"}', True)
+    assert OutputType(list[int]).find("[true, 2]") == ("[1,2]", True)
+    assert OutputType(float).find("3") == ("3", True)
 
 
 @pytest.mark.parametrize("way", WAYS)

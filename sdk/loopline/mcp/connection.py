@@ -32,7 +32,7 @@ from loopline.mcp.tool_lists import SCHEMA_BYTES, ToolLists
 from loopline.mcp.transports import HttpEndpoint, ServerProcess
 from loopline.models import Json, JsonObject, dumps, one_line
 from loopline.models.bounded_schema import UnusableSchema, check_schema
-from loopline.models.json_schema import SchemaMismatch, validator_of_checked
+from loopline.models.json_schema import SchemaMismatch, convert_texts, validator_of_checked
 from loopline.models.safe_text import MIN_SECRET_CHARACTERS
 from loopline.tasks import wait_until_done
 from loopline.tools import AskPerson, McpFile, McpResult
@@ -137,8 +137,9 @@ def _result(answer: Json, params: types.ElicitRequestParams) -> types.ElicitResu
     if isinstance(params, types.ElicitRequestURLParams):
         return types.ElicitResult(action="accept")
     try:
-        filled = _fill_in_defaults(answer, params.requested_schema)
-        validator_of_checked(params.requested_schema)(filled)
+        schema = params.requested_schema
+        filled = convert_texts(_fill_in_defaults(answer, schema), schema)
+        validator_of_checked(schema)(filled)
         return types.ElicitResult(action="accept", content=_CONTENT.validate_python(filled))
     except (SchemaMismatch, ValidationError):
         return types.ElicitResult(action="cancel")

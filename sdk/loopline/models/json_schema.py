@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from graphlib import CycleError, TopologicalSorter
@@ -18,6 +19,8 @@ T = TypeVar("T")
 
 _MAX_COMPLAINTS = 3
 _COMPLAINT_CHARACTERS = 200
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
+_NUMBER = re.compile(r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?")
 _VALIDATOR_PREFIXES = ("Value error, ", "Assertion failed, ")
 """The prefixes that pydantic adds to the error of a validator in a type."""
 
@@ -116,6 +119,44 @@ def validator_of_checked(schema: JsonObject) -> Callable[[Json], Json]:
         return raw
 
     return read
+
+
+def convert_texts(value: Json, schema: Json) -> Json:
+    """Return a value with texts converted where its schema has only numbers or booleans, such as "3" for an integer.
+
+    Only properties and items are followed, not references. A text that does not convert stays, so check the result.
+    """
+    match value, schema:
+        case str(), dict():
+            return _convert_text(value, _types(schema))
+        case dict(), {"properties": dict(properties)}:
+            return {name: convert_texts(item, properties.get(name)) for name, item in value.items()}
+        case list(), {"items": dict(items)}:
+            return [convert_texts(item, items) for item in value]
+        case _:
+            return value
+
+
+def _types(schema: JsonObject) -> set[str]:
+    """Return the types of a schema, also those of its alternatives; "string" if it does not list its types."""
+    alternatives = schema.get("anyOf")
+    if isinstance(alternatives, list):
+        return {name for each in alternatives for name in _types(as_object(each))}
+    listed = schema.get("type", "string")
+    return {str(name) for name in (listed if isinstance(listed, list) else [listed])}
+
+
+def _convert_text(text: str, types: set[str]) -> Json:
+    stripped = text.strip()
+    if "string" in types:
+        return text
+    if "boolean" in types and stripped in {"true", "false"}:
+        return stripped == "true"
+    if "integer" in types and _INTEGER.fullmatch(stripped):
+        return int(stripped)
+    if "number" in types and _NUMBER.fullmatch(stripped):
+        return float(stripped)
+    return text
 
 
 def object_schema(schema: JsonObject) -> JsonObject:

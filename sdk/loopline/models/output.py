@@ -157,7 +157,8 @@ class OutputType(Generic[T_co]):
     def find(self, reply: str) -> tuple[str, bool]:
         """Find the value in a model's reply; return its compact JSON, and whether it is the complete reply.
 
-        A value that is not an object may be wrapped as `{"value": …}`, and a text may lack its quotes.
+        A value that is not an object may be wrapped as `{"value": …}`, and a text may lack its quotes. If the type reads a
+        value that does not fit its schema, such as "3" for an integer, the JSON is that of the converted value.
 
         Raises:
             SchemaMismatch: the reply does not contain a value that fits; the message names the fields.
@@ -171,13 +172,13 @@ class OutputType(Generic[T_co]):
         match value:
             case {"value": inner, **siblings} if self.schema.is_wrapped and not siblings:
                 try:
-                    return self._text(inner), is_all
+                    return self._normal_text(inner), is_all
                 except SchemaMismatch:
                     if not self._fits(value):
                         raise
             case _:
                 pass
-        return self._text(value), is_all
+        return self._normal_text(value), is_all
 
     def dump(self, value: object) -> str:
         """Return the compact JSON of a value of the type.
@@ -191,6 +192,36 @@ class OutputType(Generic[T_co]):
             checked = self._adapter.validate_python(value)
             text = self._adapter.dump_json(checked, by_alias=True).decode()
         return self._text(cast("Json", json.loads(text)))
+
+    def _normal_text(self, value: Json) -> str:
+        """Return the JSON of a value; of the converted one if the value does not fit the schema and the type reads it.
+
+        Raises:
+            SchemaMismatch: the type does not read the value.
+        """
+        text = self._text(value)
+        if self._adapter is None:
+            return text
+        try:
+            converted = self.dump(self._convert(value))
+        except SchemaMismatch:  # the type does not read what it writes
+            return text
+        # Most values need no check of the schema, which takes milliseconds.
+        if _contains(cast("Json", json.loads(converted)), value) or self._is_in_schema(value):
+            return text
+        return converted
+
+    def _is_in_schema(self, value: Json) -> bool:
+        """Return whether a value fits the schema, also if the schema cannot be used to check values."""
+        from loopline.models.bounded_schema import UnusableSchema
+
+        try:
+            validator_of_schema(self.schema.schema)(value)
+        except UnusableSchema:
+            return True
+        except SchemaMismatch:
+            return False
+        return True
 
     def _text(self, value: Json) -> str:
         storable = well_formed_json(value)
@@ -216,6 +247,19 @@ def output_type_of(kind: object) -> OutputType[Any] | None:
         LooplineError: the values of the type cannot be written as JSON.
     """
     return None if kind is None else OutputType(cast("type[Any]", kind))
+
+
+def _contains(whole: Json, part: Json) -> bool:
+    """Return whether a JSON value is another one, apart from fields that the other does not have."""
+    match whole, part:
+        case dict(), dict():
+            return part.keys() <= whole.keys() and all(
+                _contains(whole[name], value) for name, value in part.items()
+            )
+        case list(), list():
+            return len(whole) == len(part) and all(map(_contains, whole, part))
+        case _:
+            return whole == part and isinstance(whole, bool) is isinstance(part, bool)
 
 
 def _name(kind: object) -> str:

@@ -11,6 +11,7 @@ from loopline.errors import LooplineError, ToolError
 from loopline.models import Json, JsonObject, ToolSpec, dumps, well_formed, well_formed_json
 from loopline.models.json_schema import (
     SchemaMismatch,
+    convert_texts,
     is_object_schema,
     validator_of_checked,
     validator_of_schema,
@@ -193,8 +194,9 @@ def join_client_tools(bundle_tools: Sequence[Tool], prompt: Block | None) -> Seq
 def read_client_result(value: Json, form: Json) -> Outcome:
     """Return the outcome of a call from the result that the client sent; `form` is the JSON Schema of the result, or None.
 
-    Some protocols send every result as a text. If the text does not fit the schema, and is JSON, the result is that JSON.
-    `{"error": "why"}` says that the client could not run the call. None is a result without a value.
+    Some protocols and forms send texts. If the result does not fit the schema, a text that is JSON is read as that JSON, and
+    texts are converted where the schema has only numbers or booleans. `{"error": "why"}` says that the client could not run
+    the call. None is a result without a value.
 
     Raises:
         SchemaMismatch: the result does not fit the schema.
@@ -208,6 +210,7 @@ def read_client_result(value: Json, form: Json) -> Outcome:
             value = _parse(value)
             reason = _read_error(value)
             if reason is None:
+                value = convert_texts(value, form)
                 validate(value)
     if reason is not None:
         return Outcome(text=reason or "The client could not run the call.", failed=True)
