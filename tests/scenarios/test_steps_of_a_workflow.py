@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from loopline import BaseWorkflow, Bundle, BundleError, Harness, TurnPayload, TurnResult, tool
 from loopline.errors import LeaseLost, StepFailed, StepInterrupted
 from loopline.testing import FakeClock, ScriptedModel
-from loopline.timeline import MemoryLog, StepEnded, StepStarted, TimelineLog
+from loopline.timeline import Effect, MemoryLog, StepEnded, StepStarted, TimelineLog
 from tests.support.crashing_log import Crashed, CrashingLog
 
 CALLS: list[str] = []
@@ -149,6 +149,59 @@ async def test_the_effect_of_a_tool_function_is_that_of_its_step() -> None:
         await say(workflow(process), log)
     answer, _ = await say(workflow(process), memory)
     assert (answer, CALLS) == ("5", ["assam", "assam"])
+
+
+def found_order(tea: str, cups: int) -> str:
+    """Find an order again."""
+    return f"{cups} cups of {tea}, found again"
+
+
+@tool(effect="write", key="orders", reconcile=found_order)
+def place_order(tea: str, cups: int) -> str:
+    """Order tea."""
+    CALLS.append(tea)
+    return f"{cups} cups of {tea}"
+
+
+@tool(effect="meta")
+def plan_tasting(tea: str, cups: int) -> str:
+    """Plan a tasting."""
+    return f"{cups} cups of {tea}"
+
+
+@pytest.mark.parametrize(
+    ("function", "effect", "recorded"),
+    [
+        (place_order, None, "write"),
+        (partial(place_order, cups=2), None, "write"),
+        (place_order, "read", "read"),
+        (plan_tasting, None, "meta"),
+        (found_order, "write", "write"),
+        (found_order, None, "exclusive"),
+    ],
+)
+async def test_a_step_is_recorded_with_the_effect_of_its_function(
+    function: Callable[..., str], effect: Literal["read", "write"] | None, recorded: Effect
+) -> None:
+    async def process(self: BaseWorkflow, payload: TurnPayload) -> TurnResult:
+        rest = () if isinstance(function, partial) else (2,)
+        return await self.answer(await self.step("order", function, "sencha", *rest, effect=effect))
+
+    answer, steps = await say(workflow(process), MemoryLog())
+    assert answer.startswith("2 cups of sencha")
+    assert [body.effect for body in steps if isinstance(body, StepStarted)] == [recorded]
+
+
+async def test_a_step_of_a_tool_with_bound_arguments_is_found_again_by_its_reconcile() -> None:
+    async def process(self: BaseWorkflow, payload: TurnPayload) -> TurnResult:
+        return await self.answer(await self.step("order", partial(place_order, cups=2), "sencha"))
+
+    log = CrashingLog(memory := MemoryLog())
+    log.left = 2
+    with pytest.raises(Crashed):
+        await say(workflow(process), log)
+    answer, _ = await say(workflow(process), memory)
+    assert (answer, CALLS) == ("2 cups of sencha, found again", ["sencha"])
 
 
 async def test_a_step_that_raises_fails_in_the_same_way_when_the_turn_is_resumed() -> None:

@@ -136,19 +136,21 @@ class StepRunner:
         name = well_formed(name)
         if effect is not None:
             check_choice(effect, get_args(StepEffect), "effect of a step")
+        stored: tl.Effect = effect or "exclusive"
         called = function
+        while isinstance(called, partial):
+            called = called.func
         if isinstance(called, ToolFunction):
-            effect = effect or ("read" if called.effect == "read" else "write")
-            reconcile = reconcile or called.reconcile
+            stored = effect or called.effect
+            reconcile = reconcile or _bind_alike(called.reconcile, function)
         result = _ResultType(name, function)
         turn = self._recorder.turn
         if (ended := turn.ended_steps.get(name)) is not None:
             return result.read(ended)
         if name not in turn.open_steps:
-            stored: tl.Effect = "read" if effect == "read" else "exclusive"
             await self._recorder.record(tl.StepStarted(name=name, effect=stored))
             return await self._run(name, partial(as_async(function), *arguments), result)
-        if effect == "read":
+        if stored == "read":
             return await self._run(name, partial(as_async(function), *arguments), result)
         if reconcile is None:
             return await self._end_interrupted(name)
@@ -284,6 +286,15 @@ def _not_json(value: object) -> str:
         f"it returned {describe(value)}, which is not a JSON value: annotate the return type of its function, such as "
         "-> Order or -> tuple[str, int]"
     )
+
+
+def _bind_alike(
+    reconcile: Callable[..., Any] | None, function: Callable[..., Any]
+) -> Callable[..., Any] | None:
+    """Return a tool's `reconcile` with the arguments that `functools.partial` has bound for the tool."""
+    if reconcile is None or not isinstance(function, partial):
+        return reconcile
+    return partial(reconcile, *function.args, **function.keywords)
 
 
 def _return_type(name: str, function: Callable[..., Any]) -> Any:
