@@ -1,4 +1,4 @@
-"""The tables on the page of the models, made of the data: `python -m tests.models.page` writes them."""
+"""The tables on the pages of the models, made of the data: `python -m tests.models.page` writes them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from loopline.models import (
 )
 from tests.docs.pages import ROOT
 
-PAGE = ROOT / "docs" / "sdk" / "models-README.md"
+PAGES = (
+    ROOT / "docs" / "sdk" / "models-README.md",
+    ROOT / "docs" / "reference" / "model-catalogue.md",
+)
 
 
 def tables() -> dict[str, str]:
@@ -34,7 +37,7 @@ def tables() -> dict[str, str]:
         ),
         "Providers": table("provider|base URL|its variable|the key's variable|wire", providers()),
         "Attachments": table("limit|anthropic|openai", attachments()),
-        "Errors": table("wire|status|name|means|ask again", refusals()),
+        "Documented errors": table("wire|status|name|means|ask again", refusals()),
     }
 
 
@@ -149,4 +152,5 @@ def written(text: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(written(PAGE.read_text("utf-8")), "utf-8")
+    for page in PAGES:
+        page.write_text(written(page.read_text("utf-8")), "utf-8")
