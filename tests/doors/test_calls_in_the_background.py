@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import subprocess
 from pathlib import Path
 
 import httpx2
@@ -10,7 +12,7 @@ import httpx2
 from loopline import Bundle, Harness, tool
 from loopline.server import app
 from loopline.testing import Call, ScriptedModel
-from tests.doors.command import Loopline
+from tests.doors.command import Loopline, finish, write
 
 
 @tool(effect="write", background=True)
@@ -64,3 +66,57 @@ async def test_a_client_lists_and_stops_a_call_of_a_server() -> None:
     assert (call["call_id"], call["status"], call["begins_again"]) == ("c1", "running", False)
     assert (stopped.json(), unknown.json()) == ({"done": True}, {"done": False})
     assert left.json() == {"calls": []}
+
+
+BREWING = '''
+import asyncio
+import signal
+import subprocess
+from pathlib import Path
+from loopline import Bundle, tool
+from loopline.testing import Call, ScriptedModel
+
+@tool(effect="read", background=True)
+async def brew(tea: str) -> str:
+    """Brew a tea."""
+    while not Path("ready").exists():
+        await asyncio.sleep(0.02)
+    return f"{tea} is ready"
+
+script = [Call("kitchen.brew", tea="sencha"), "It brews.", "Here it is."]
+bundle = Bundle(id="kitchen", tools=[brew], model=ScriptedModel(script, strict=False))
+'''
+WAITING = "c1 kitchen.brew runs in the background: waiting for its result"
+
+
+def start_brewing(folder: Path) -> subprocess.Popen[str]:
+    """A run whose turn has ended, and whose call in the background still runs."""
+    write(folder, {"kitchen.py": BREWING})
+    running = Loopline(folder).start("run", "kitchen.py", "Sencha.", "-c", "a", is_forked=False)
+    assert running.stderr is not None
+    assert any(WAITING in line for line in running.stderr)
+    return running
+
+
+def test_a_run_waits_for_its_call_in_the_background_and_prints_its_result(tmp_path: Path) -> None:
+    running = start_brewing(tmp_path)
+    (tmp_path / "ready").touch()
+    ran = finish(running)
+    assert (ran.code, ran.out) == (0, "It brews.\n")
+    assert "sencha is ready" in ran.err
+    assert Loopline(tmp_path)("background", "-c", "a").out == ""
+
+
+def test_a_call_that_ctrl_c_leaves_is_continued_by_the_next_run(tmp_path: Path) -> None:
+    running = start_brewing(tmp_path)
+    running.send_signal(signal.SIGINT)
+    assert finish(running).code == 0
+    loopline = Loopline(tmp_path)
+    [call] = loopline("background", "-c", "a", "--json").value["calls"]
+    assert (call["status"], call["begins_again"]) == ("lost", True)
+    (tmp_path / "ready").touch()
+    loopline("run", "kitchen.py", "And?", "-c", "a")
+    results = [
+        block for block in loopline.blocks("a") if block["type"] == "react.background.result"
+    ]
+    assert len(results) == 1

@@ -9,7 +9,7 @@ import re
 import shlex
 import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -109,6 +109,8 @@ async def remote_conversation(
 STDIN = "-"
 PICTURE = "--svg"
 MINIMUM_TITLE_WIDTH = 12
+RESULT_CHARACTERS = 1_000
+"""The most characters that are printed of a result in the background."""
 MODEL_REMARKS = {"offline": " — a deterministic reader, not a language model"}
 """Notes on models that are printed after their names."""
 
@@ -210,6 +212,7 @@ async def _run_turn(
                 any_bundle=any_bundle,
             )
         show_result(finished, name, screen, as_json=choices.as_json)
+        left = request.stop is None and await _await_background(conversation, screen)
         summary = bundle_access.FinishedRun(
             bundle=bundle,
             text=(text or "").strip(),
@@ -226,9 +229,55 @@ async def _run_turn(
     if svg is not None:
         screen.save_picture(svg, _render_command(sys.argv[1:]))
     code = ANSWERED if finished.result.ok else FAILED
-    if request.stop is not None or finished.result.exit_reason not in ("complete", "paused"):
+    if (
+        left
+        or request.stop is not None
+        or finished.result.exit_reason not in ("complete", "paused")
+    ):
         exit_now(code)  # a tool in a thread cannot be stopped, and the process must not wait for it
     return code
+
+
+async def _await_background(conversation: Conversation[Any], screen: Screen) -> bool:
+    """Wait for the calls that this process runs in the background, and print their results.
+
+    Returns whether Ctrl-C ended the wait: the calls then end with the process, and the next turn continues them.
+    """
+    calls = [call for call in await conversation.background.calls() if call.is_here]
+    if not calls:
+        return False
+    left = asyncio.Event()
+
+    async def leave() -> None:
+        left.set()
+
+    ids = [call.call_id for call in calls]
+    with stop_on_signal(screen, leave):
+        for call in calls:
+            running = f"{escape(call.call_id)} {escape(call.tool)} runs in the background"
+            screen.note(f"{running}: waiting for its result; Ctrl-C leaves it to the next turn")
+        ended = asyncio.ensure_future(_wait_for_all(conversation, ids))
+        leaving = asyncio.ensure_future(left.wait())
+        await asyncio.wait([ended, leaving], return_when=asyncio.FIRST_COMPLETED)
+        ended.cancel()
+        leaving.cancel()
+    for block in await conversation.blocks(types=tl.BackgroundResult.type):
+        if isinstance(block.body, tl.BackgroundResult) and block.body.call_id in ids:
+            _show_background_result(block, block.body, screen)
+    return left.is_set()
+
+
+async def _wait_for_all(conversation: Conversation[Any], call_ids: Sequence[str]) -> None:
+    for call_id in call_ids:
+        with suppress(LooplineError):  # it has ended meanwhile
+            await conversation.background.wait(call_id)
+
+
+def _show_background_result(block: tl.Block, body: tl.BackgroundResult, screen: Screen) -> None:
+    """Print a result in the background, of which the next turn tells the model."""
+    text = escape(body.text)
+    cut = f"{text[:RESULT_CHARACTERS]}… loopline read {block.ref}"
+    screen.note(Text(text if len(text) <= RESULT_CHARACTERS else cut))
 
 
 def _limits(max_iterations: int | None, protocol: Protocol | None) -> Limits:

@@ -73,6 +73,12 @@ class _Owner:
         return cls(machine, int(process), began, harness) if process.isdigit() else None
 
     @property
+    def is_here(self) -> bool:
+        """Return whether this process does the work, in a harness that is open."""
+        is_this = self.machine == _machine() and self.process == os.getpid()
+        return is_this and self.harness in _open
+
+    @property
     def is_gone(self) -> bool:
         """Return whether the process ran on this machine and has ended, or it is this process and has closed the harness."""
         if self.machine != _machine():
@@ -342,7 +348,8 @@ BackgroundStatus = Literal["running", "stopping", "lost"]
 class BackgroundState:
     """A call that runs in the background: since when, and until when at most.
 
-    A call is "lost" if its process has gone; the next turn says so, or begins it again if it `begins_again`.
+    A call is "lost" if its process has gone; the next turn says so, or begins it again if it `begins_again`. It `is_here` if
+    this process does the work.
     """
 
     call_id: str
@@ -352,6 +359,7 @@ class BackgroundState:
     since: datetime
     until: datetime
     begins_again: bool
+    is_here: bool = False
 
 
 class BackgroundList:
@@ -425,6 +433,7 @@ class BackgroundList:
             since=started.since,
             until=started.until,
             begins_again=started.again is not None,
+            is_here=not is_lost and started.owner is not None and started.owner.is_here,
         )
 
 
