@@ -359,7 +359,7 @@ class DatabaseLog(ABC, Generic[CommitsT]):
         return await self._threads.read(work)
 
     async def _read_little(self, work: Callable[[Connection], T]) -> T:
-        """Run a small read."""
+        """Run a read of one statement and one row or few."""
         return await self._read(work)
 
     def _group_commit(self) -> CommitsT:

@@ -14,7 +14,7 @@ from loopline.models import dumps
 from loopline.store import statements
 from loopline.store.blobs import BlobStore
 from loopline.store.database import Connection, execute
-from loopline.store.postgres_writer import insert_blocks
+from loopline.store.postgres_batches import INSERT_BLOCKS
 from loopline.store.rows import (
     HARNESSES,
     VERSIONS,
@@ -170,10 +170,10 @@ class StoreMove:
             rows.append(self._encode(copy, block, data, size))
             count += 1
             if len(rows) == _CHUNK:
-                insert_blocks(target, rows)
+                INSERT_BLOCKS.execute(target, rows)
                 rows.clear()
         if rows:
-            insert_blocks(target, rows)
+            INSERT_BLOCKS.execute(target, rows)
         return count
 
     def _encode(self, copy: int, block: LinkRow, data: bytes, size: int) -> tuple[Any, ...]:

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 from loopline.clock import Clock, SystemClock
 from loopline.store.blobs import BlobStore
@@ -32,6 +32,8 @@ from loopline.timeline import (
     UserRetry,
 )
 from loopline.timeline.log import DEFAULT_LIMITS, ConversationLimits
+
+T = TypeVar("T")
 
 READERS = 4
 """The number of reader threads of a process."""
@@ -158,6 +160,11 @@ class PostgresLog(DatabaseLog[PostgresCommit]):
         self._check_usable()
         absent = partial(self._session.is_absent, number=sender.harness)
         return not await self._readers.read(absent)
+
+    async def _read_little(self, work: Callable[[Connection], T]) -> T:
+        """Run a read of one statement, without a transaction."""
+        self._check_usable()
+        return await self._readers.read_statement(work)
 
     def _remove_traces(self) -> None:
         if self._blobs is not None:

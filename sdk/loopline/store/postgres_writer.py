@@ -31,12 +31,17 @@ from loopline.store.postgres import (
     is_lost,
     store_error,
 )
+from loopline.store.postgres_batches import (
+    INSERT_BLOCKS,
+    INSERT_CONVERSATIONS,
+    SET_LEASES,
+    SET_TERMS,
+)
 from loopline.store.rows import (
     VERSION_KEY,
     AppendRequest,
     BlockRow,
     LeaseOwner,
-    key_parameters,
 )
 from loopline.store.store_file import check_version
 from loopline.store.store_threads import JobOutcome, JobThread
@@ -52,27 +57,6 @@ RETRY_SECONDS = 0.002
 CONFLICT_ATTEMPTS = 100
 """The most attempts of a transaction that loses against others."""
 
-_COLUMNS = {
-    "conversation": "bigint",
-    "seq": "bigint",
-    "turn": "bigint",
-    "round": "bigint",
-    "n": "bigint",
-    "ts": "bigint",
-    "term": "bigint",
-    "type": "text",
-    "version": "bigint",
-    "body": "text",
-    "blob": "text",
-    "digest": "bytea",
-    "bytes": "bigint",
-}
-_VALUES = [f"nullif({name}, '')" if name == "blob" else name for name in _COLUMNS]
-_INSERT_BLOCKS = (
-    f"INSERT INTO blocks ({', '.join(_COLUMNS)}) SELECT {', '.join(_VALUES)} "
-    f"FROM unnest({', '.join(f'%s::{kind}[]' for kind in _COLUMNS.values())}) "
-    f"AS new({', '.join(_COLUMNS)})"
-)
 # Rows that another transaction has locked are left out, so that no transaction waits for another one, and none
 # deadlocks.
 _LOCK_CONVERSATIONS = (
@@ -99,10 +83,6 @@ _TAKE_IDS = (
     "SELECT nextval(pg_get_serial_sequence('conversations', 'id')) "
     "FROM generate_series(1, %(number)s::int)"
 )
-_INSERT_CONVERSATION = (
-    'INSERT INTO conversations (id, tenant, project, "user", name, uid, title, turns, term, started_at) '
-    "VALUES (%(id)s::bigint, %(tenant)s, %(project)s, %(user)s, %(name)s, %(uid)s, '', 0, 0, 0)"
-)
 # Harnesses and processes have numbers from 1; the others are locks of the store.
 _LOCK_META = "SELECT pg_advisory_xact_lock(%(space)s::int4, 0)"
 _LOCK_BLOBS = "SELECT pg_advisory_xact_lock(%(space)s::int4, -1)"
@@ -117,11 +97,6 @@ _RENEW = (
 )
 
 
-def insert_blocks(connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Insert rows of blocks with one statement; each has the values of `INSERT_BLOCK` in order."""
-    connection.execute(_INSERT_BLOCKS, [list(column) for column in zip(*rows, strict=True)])
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresClaim:
     """A claim to a lease by the process with the number `number`.
@@ -132,6 +107,30 @@ class PostgresClaim:
     number: int
     seconds: float
     silent: LeaseOwner | None = None
+
+
+@dataclass(slots=True)
+class _Changes:
+    """Rows of accepted writes that are not written yet, so that a transaction needs few statements."""
+
+    conversations: list[tuple[int, str, str, str, str, str]] = field(
+        default_factory=list[tuple[int, str, str, str, str, str]]
+    )
+    leases: dict[int, LeaseOwner] = field(default_factory=dict[int, LeaseOwner])
+    terms: dict[int, int] = field(default_factory=dict[int, int])
+
+    def write(self, connection: Connection) -> None:
+        """Write the rows."""
+        if self.conversations:
+            INSERT_CONVERSATIONS.execute(connection, self.conversations)
+            self.conversations.clear()
+        if self.leases:
+            leases = [(row, owner.generation, owner.ends) for row, owner in self.leases.items()]
+            SET_LEASES.execute(connection, leases)
+            self.leases.clear()
+        if self.terms:
+            SET_TERMS.execute(connection, [*self.terms.items()])
+            self.terms.clear()
 
 
 class PostgresWriter(StoreWriter):
@@ -156,6 +155,7 @@ class PostgresWriter(StoreWriter):
         self._now = 0
         self._leases = dict[int, LeaseOwner]()
         self._new_ids = dict[ConversationKey, int]()
+        self._changes: _Changes | None = None
 
     def write_unlocked(
         self, connection: Connection, batch: Sequence[PendingWrite[Any]]
@@ -164,21 +164,31 @@ class PostgresWriter(StoreWriter):
         self.newest = None
         locked = self.lock(connection, [write.conversation for write in batch])
         skipped = list[PendingWrite[Any]]()
+        self._changes = changes = _Changes()
         for write in batch:
             if write.conversation in locked:
                 skipped.append(write)
             else:
                 write.attempt(connection)
         self._pending.write(connection)
+        changes.write(connection)
+        self._changes = None
         return skipped
+
+    def clear_cache(self) -> None:
+        """Drop everything that was cached in transactions that were rolled back."""
+        super().clear_cache()
+        self._changes = None
 
     def _insert_blocks(
         self, connection: Connection, statement: str, rows: Sequence[tuple[Any, ...]]
     ) -> None:
         """Insert rows of blocks with one statement; `newest` is then the last of them."""
-        del statement  # its columns are those of `_COLUMNS`
+        del statement  # the batch has the same columns
+        if self._changes is not None:
+            self._changes.write(connection)  # the rows of new conversations
         self.newest = rows[-1]
-        insert_blocks(connection, rows)
+        INSERT_BLOCKS.execute(connection, rows)
 
     def lock(
         self, connection: Connection, conversations: Iterable[ConversationKey]
@@ -201,8 +211,12 @@ class PostgresWriter(StoreWriter):
         locked = execute(connection, _LOCK_CONVERSATIONS, rows)
         version = execute(connection, _SELECT_VERSION, {"key": VERSION_KEY})
         leases = execute(connection, _SELECT_LEASES, rows)
-        states = execute(connection, statements.SELECT_STATES, {"rows": dumps([*named])})
-        numbers = execute(connection, _TAKE_IDS, {"number": len(new)})
+        states: Iterable[Any] = ()
+        if named:
+            states = execute(connection, statements.SELECT_STATES, {"rows": dumps([*named])})
+        numbers: Iterable[Any] = ()
+        if new:
+            numbers = execute(connection, _TAKE_IDS, {"number": len(new)})
         self.states.confirm(connection, ids)
         schema, self._now = version.fetchone()
         check_version(int(schema), self._name)
@@ -223,8 +237,17 @@ class PostgresWriter(StoreWriter):
         row = self._new_ids.get(conversation)
         if state.id is not None or row is None:
             return super()._row(connection, conversation, state)
-        columns = {**key_parameters(conversation), "id": row, "uid": self._clock.new_id()}
-        execute(connection, _INSERT_CONVERSATION, columns)
+        tenant, project, user, name = (
+            conversation.tenant,
+            conversation.project,
+            conversation.user,
+            conversation.name,
+        )
+        created = (row, tenant, project, user, name, self._clock.new_id())
+        if self._changes is None:
+            INSERT_CONVERSATIONS.execute(connection, [created])
+        else:
+            self._changes.conversations.append(created)
         state.id = row
         return row
 
@@ -325,27 +348,30 @@ class PostgresWriter(StoreWriter):
         if owner is not None and owner.ends > self._now and owner != claim.silent:
             return owner
         ends = self._now + round(claim.seconds * 1000)
-        lease = {"generation": claim.number, "boot": "", "ends": ends}
-        if owner is None:
-            execute(connection, statements.INSERT_LEASE, {"conversation": row, **lease})
-        else:
-            execute(connection, statements.UPDATE_LEASE, {"row": row, **lease})
-        self._leases[row] = LeaseOwner(claim.number, "", ends)
+        self._set_lease(row, LeaseOwner(claim.number, "", ends))
         state.term += 1
-        execute(connection, statements.UPDATE_TERM, {"row": row, "term": state.term})
+        self._batch().terms[row] = state.term
         return state.term
 
     def release(
         self, connection: Connection, conversation: ConversationKey, term: int, number: int
     ) -> None:
-        """End the lease of that term, if the process with that number still has it."""
+        """End the lease of that term, if the process with that number still has it; only for a write inside `write_unlocked`."""
         state = self.states.current(connection, conversation)
         if state.id is None or state.term != term or state.forgotten is not None:
             return
         owner = self._leases.get(state.id)
         if owner is not None and owner.generation == number:
-            execute(connection, statements.RENEW_LEASE, {"row": state.id, "ends": 0})
-            self._leases[state.id] = LeaseOwner(number, owner.boot, 0)
+            self._set_lease(state.id, LeaseOwner(number, "", 0))
+
+    def _set_lease(self, row: int, owner: LeaseOwner) -> None:
+        self._batch().leases[row] = owner
+        self._leases[row] = owner
+
+    def _batch(self) -> _Changes:
+        if self._changes is None:
+            raise AssertionError("this write is only for `write_unlocked`")
+        return self._changes
 
     def extend(
         self,

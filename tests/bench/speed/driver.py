@@ -26,14 +26,19 @@ RESULT = "r" * 1_000
 class Task:
     """Turns at once, of so many rounds and an answer: one for each name of a conversation.
 
-    `store` is the path of an SQLite file, or empty for a turn in memory alone. `commits` says what a library that
-    can do both commits at once.
+    `store` is the path of an SQLite file, the URL of a PostgreSQL database, or empty for a turn in memory alone.
+    `commits` says what a library that can do both commits at once.
     """
 
     rounds: int
     conversations: tuple[str, ...] = ("c",)
     store: str = ""
     commits: str = "round"
+
+    @property
+    def is_in_postgres(self) -> bool:
+        """Return whether the store is a PostgreSQL database."""
+        return self.store.startswith("postgresql://")
 
     @property
     def has_even_rounds(self) -> bool:
