@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tests.doors.command import Loopline
+from tests.doors.command import Loopline, write
 
 
 def test_a_paused_turn_says_what_it_waits_for_and_how_to_carry_it_on(asker: Loopline) -> None:
@@ -23,6 +25,73 @@ def test_another_process_carries_it_on_in_any_order(asker: Loopline) -> None:
     assert [call["call_id"] for call in half.value["pending"]] == ["c1"]
     whole = asker("run", "asker", "-c", "a", "--answer", "c1=green")
     assert (whole.code, whole.out.strip()) == (0, "green and bought milk")
+
+
+DESK = """
+from pydantic import BaseModel
+from loopline import Bundle, tool
+from loopline.models import ToolMessage
+from loopline.testing import Call, Say, ScriptedModel
+
+class Place(BaseModel):
+    city: str
+    floor: int
+
+@tool(effect="read", client=True)
+def find(who: str) -> Place:
+    'Find somebody.'
+    ...
+
+@tool(effect="write", key="cups", approve=True)
+def pour(tea: str, cups: int) -> str:
+    'Pour tea.'
+    return f"{cups} cups of {tea}"
+
+def reply(request):
+    results = [message.text for message in request.messages if isinstance(message, ToolMessage)]
+    if not results:
+        return Say("", Call("desk.find", who="ann's"), Call("desk.pour", tea="oolong", cups=9))
+    return Say(" / ".join(text.partition("\\n")[2] for text in results))
+
+bundle = Bundle(id="desk", tools=[find, pour], model=ScriptedModel([reply] * 2, strict=False))
+"""
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Loopline:
+    """The command beside a bundle with a tool that the client runs, and one that needs approval."""
+    write(tmp_path, {"desk.py": DESK})
+    return Loopline(tmp_path)
+
+
+def test_a_run_prints_the_lines_that_answer_a_client_call_and_an_approval(desk: Loopline) -> None:
+    ran = desk("run", "desk.py", "Where?", "-c", "a")
+    answer, edit = ran.pasted[-2:]
+    assert '--answer \'c1={"city":"city","floor":1}\' --answer c2=yes -c a' in answer
+    assert '--answer \'c2=yes {"tea":"oolong","cups":9}\' -c a' in edit
+    edited = desk.paste(edit.replace("9", "2"))
+    assert edited.code == 1  # the client's call still waits
+    done = desk.paste(edited.pasted[-1])
+    assert done.code == 0
+    assert '{"city":"city","floor":1} / The user approved' in done.out
+    assert "\n2 cups of oolong" in done.out
+
+
+@pytest.mark.parametrize(
+    ("answer", "result"),
+    [
+        ("no, too many cups", "The user's reason: no, too many cups"),
+        ("always", "9 cups of oolong"),
+        ('{"approved": true, "arguments": {"tea": "mint", "cups": 1}}', "1 cups of mint"),
+    ],
+)
+def test_an_approval_is_answered_in_full_on_the_command_line(
+    desk: Loopline, answer: str, result: str
+) -> None:
+    desk("run", "desk.py", "Where?", "-c", "a")
+    place = '{"city": "Rome", "floor": "2"}'
+    ran = desk("run", "desk.py", "-c", "a", "--answer", f"c2={answer}", "--answer", f"c1={place}")
+    assert result in ran.out
 
 
 def test_what_is_no_answer_is_refused_and_nothing_runs(asker: Loopline) -> None:

@@ -23,7 +23,9 @@ from loopline.cli.terminal import QUIET, Screen, escape
 from loopline.errors import CassetteError, ModelError, PropertyError, StoreError
 from loopline.harness import Cassette, Harness, ModelChoice, parse_store_url
 from loopline.knowledge import KnowledgeState, Progress
-from loopline.timeline import Block, ToolResult
+from loopline.models import dumps
+from loopline.models.schema_samples import sample_value
+from loopline.timeline import Block, PendingCall, ToolResult
 
 BAR_WIDTH = 32
 
@@ -190,17 +192,24 @@ class FinishedRun:
     choices: Choices
     knowledge: KnowledgeState | None
     stopped: bool = False
-    pending: tuple[str, ...] = ()
+    pending: tuple[PendingCall, ...] = ()
 
 
 def next_commands(run: FinishedRun, blocks: Sequence[Block], invocation: Invocation) -> list[str]:
-    """Return three commands: read a ref of the run, show its timeline, and continue or ask again."""
+    """Return three commands: read a ref of the run, show its timeline, and continue or ask again.
+
+    If approvals are pending, a fourth command approves them with arguments to edit.
+    """
     stored = store_options(run.choices)
     lines = [
         ["read", _example_ref(blocks), "-c", run.conversation, *stored],
         ["timeline", run.conversation, *stored],
         _next_run(run, invocation.folder, stored),
     ]
+    approvals = [call for call in run.pending if call.kind == "approval"]
+    if approvals:
+        values = [f"{call.call_id}=yes {dumps(call.arguments)}" for call in approvals]
+        lines.append(_answer_run(run, stored, values))
     return [shlex.join([*invocation.program, *line]) for line in lines]
 
 
@@ -212,11 +221,11 @@ def store_options(choices: Choices) -> list[str]:
 
 def _next_run(run: FinishedRun, folder: Path, stored: Sequence[str]) -> list[str]:
     """Return the command that answers the pending calls, continues a stopped turn, asks another repository, or chats."""
+    if run.pending:
+        return _answer_run(run, stored, [_example_answer(call) for call in run.pending])
     props = run.choices.props
     model = _option("--model", run.choices.model)
-    conversation_options = ["-c", run.conversation, *stored, *model, *_prop_options(props)]
-    if run.pending:
-        return ["run", run.bundle, *_yes_options(run.pending), *conversation_options]
+    conversation_options = _conversation_options(run, stored)
     if run.stopped:
         return ["run", run.bundle, CONTINUE_TEXT, *conversation_options]
     repository = repository_to_ask(run.knowledge, folder) if run.knowledge else None
@@ -225,6 +234,26 @@ def _next_run(run: FinishedRun, folder: Path, stored: Sequence[str]) -> list[str
     props = [prop for prop in props if prop.partition("=")[0].strip() != REPO]
     options = _prop_options([*props, f"{REPO}={repository}"])
     return ["run", run.bundle, run.text, *options, *stored, *model]
+
+
+def _conversation_options(run: FinishedRun, stored: Sequence[str]) -> list[str]:
+    model = _option("--model", run.choices.model)
+    return ["-c", run.conversation, *stored, *model, *_prop_options(run.choices.props)]
+
+
+def _answer_run(run: FinishedRun, stored: Sequence[str], values: Sequence[str]) -> list[str]:
+    """Return the command that gives these answers, by another person if the first of several people has approved."""
+    answers = [word for value in values for word in ("--answer", value)]
+    by = ["--by", "NAME"] if any(call.approved_by for call in run.pending) else []
+    return ["run", run.bundle, *answers, *by, *_conversation_options(run, stored)]
+
+
+def _example_answer(call: PendingCall) -> str:
+    """Return an answer such as `c1=yes`, or for a call that the client runs a result to fill in."""
+    if call.kind != "client":
+        return f"{call.call_id}=yes"
+    result = sample_value(call.form) if isinstance(call.form, dict) else "RESULT"
+    return f"{call.call_id}={result if isinstance(result, str) else dumps(result)}"
 
 
 def answer_command(bundle: str, choices: Choices, conversation: str, pending: Sequence[str]) -> str:

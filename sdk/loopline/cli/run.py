@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import re
@@ -35,13 +36,13 @@ from loopline.cli.options import (
 )
 from loopline.cli.reader import choose_name, key_document, make_name, new_name
 from loopline.cli.terminal import QUIET, REF, Screen, escape, format_duration, quantity
-from loopline.cli.turn_display import QuestionForm, TurnDisplay
+from loopline.cli.turn_display import YES_AND_NO, QuestionForm, TurnDisplay
 from loopline.conversations import Conversation, Recovery
 from loopline.errors import LooplineError
 from loopline.events import Delta
 from loopline.harness import Harness
 from loopline.models import Json, JsonObject, dumps
-from loopline.react import Limits, result
+from loopline.react import Limits, parse_approval, result
 
 if TYPE_CHECKING:
     from loopline.client import RemoteConversation, RemoteServer
@@ -206,7 +207,7 @@ async def _run_turn(
                 choices,
                 screen,
                 limits=limits or {},
-                answers=answers or {},
+                answers=await _read_answers(conversation, answers or {}),
                 by=by,
                 files=files,
                 any_bundle=any_bundle,
@@ -220,7 +221,7 @@ async def _run_turn(
             choices=choices,
             knowledge=harness.knowledge_state,
             stopped=finished.result.exit_reason == "stopped",
-            pending=tuple(call.call_id for call in finished.result.pending),
+            pending=tuple(finished.result.pending),
         )
         for line in bundle_access.next_commands(
             summary, finished.blocks, bundle_access.Invocation.now()
@@ -236,6 +237,39 @@ async def _run_turn(
     ):
         exit_now(code)  # a tool in a thread cannot be stopped, and the process must not wait for it
     return code
+
+
+async def _read_answers(
+    conversation: Conversation[Any], answers: Mapping[str, str]
+) -> Mapping[str, Json]:
+    """Return the values of answers: those to approvals may have JSON, such as `yes {"cups": 2}`, a reason, or `always`."""
+    if not answers:
+        return {}
+    timeline = tl.Timeline(await conversation.blocks())
+    approvals = {
+        call_id
+        for turn in timeline.resumable
+        for call_id, pending in turn.unanswered.items()
+        if pending.kind == "approval"
+    }
+    return {
+        call_id: _parse_approval(value) if call_id in approvals else value
+        for call_id, value in answers.items()
+    }
+
+
+def _parse_approval(text: str) -> Json:
+    """Return the answer to an approval in full. A text that is not one is returned as it is, and then refused."""
+    if text.strip().startswith("{"):
+        try:
+            value: Json = json.loads(text)
+        except ValueError:
+            return text
+        return value
+    first, *rest = text.split() or [""]
+    word = first.strip(",.:;!").casefold()
+    is_long = word == "always" or (rest and word in YES_AND_NO)
+    return parse_approval(text) if is_long else text
 
 
 async def _await_background(conversation: Conversation[Any], screen: Screen) -> bool:

@@ -1,0 +1,65 @@
+"""Values that fit a JSON Schema, for commands to try and answers to fill in."""
+
+from __future__ import annotations
+
+from loopline.models.json import Json, JsonObject
+
+_SCHEMA_DEPTH = 4
+_SAMPLES: dict[str, Json] = {
+    "integer": 1, "number": 1.5, "boolean": True, "null": None, "array": [], "object": {},
+    "date": "2025-01-31", "date-time": "2025-01-31T12:00:00Z", "time": "12:00:00",
+    "email": "ann@example.org", "uri": "https://example.org",
+    "uuid": "00000000-0000-4000-8000-000000000000",
+}  # fmt: skip
+
+
+def sample_value(schema: JsonObject) -> Json:
+    """Return a value that the schema accepts, as far as examples, enums, defaults, types and formats say."""
+    return _sample(schema, schema, "", 0)
+
+
+def _sample(schema: Json, root: JsonObject, name: str, depth: int) -> Json:
+    """Return the value as `sample_value` does.
+
+    A string is the `name` of its property. Schemas nested deeper than four levels get None.
+    """
+    if depth > _SCHEMA_DEPTH:
+        return None
+    match schema:
+        case {"examples": [value, *_]} | {"enum": [value, *_]}:
+            return value
+        case {"const": value} | {"default": value} if value is not None:
+            return value
+        case {"$ref": str(ref)}:
+            return _sample(_definition(ref, root), root, name, depth + 1)
+        case {"anyOf": [option, *_]} | {"oneOf": [option, *_]} | {"allOf": [option, *_]}:
+            return _sample(option, root, name, depth + 1)
+        case {"properties": dict() as properties}:
+            pairs = [(key, properties[key]) for key in properties if key in _list_required(schema)]
+            pairs = pairs or list(properties.items())[:1]
+            return {key: _sample(value, root, key, depth + 1) for key, value in pairs}
+        case {"type": "array" | ["array", *_], "items": items}:
+            item = _sample(items, root, name, depth + 1)
+            return [] if item is None else [item]
+        case {"minimum": int() | float() as minimum}:
+            return minimum
+        case {"format": str(kind)} | {"type": str(kind) | [str(kind), *_]} if kind in _SAMPLES:
+            return _SAMPLES[kind]
+        case _:
+            return name or "text"
+
+
+def _list_required(schema: Json) -> list[Json]:
+    match schema:
+        case {"required": [*names]}:
+            return names
+        case _:
+            return []
+
+
+def _definition(ref: str, root: JsonObject) -> Json:
+    """Return the schema that a reference such as `#/$defs/Item` names, or None."""
+    value: Json = root
+    for step in ref.removeprefix("#").split("/")[1:]:
+        value = value.get(step) if isinstance(value, dict) else None
+    return value
