@@ -215,6 +215,40 @@ def test_check_shows_types_as_they_are_written(tmp_path: Path) -> None:
     assert "Tea(kind: Literal['green', 'black'])" in out
 
 
+ANNOTATED = """
+from typing import Annotated
+from pydantic import Field
+from loopline import Bundle, tool
+
+@tool
+def steep(
+    cups: Annotated[int, Field(ge=1, description="how many")],
+    kinds: list[Annotated[str, Field(min_length=2)]] | None = None,
+    other: "list[Annotated[int, Field(ge=1)]]" = [],
+) -> str:
+    'Steep tea.'
+    return ""
+
+bundle = Bundle(id="tea", tools=[steep], knowledge={"repo": "", "docs_root": "docs"})
+"""
+
+
+@pytest.mark.parametrize("first", ["", "from __future__ import annotations\n"])
+def test_check_shows_the_types_of_annotated_parameters(tmp_path: Path, first: str) -> None:
+    write(tmp_path, {"tea.py": first + ANNOTATED})
+    out = Loopline(tmp_path)("check", "tea.py").out
+    assert "steep(cups: int, kinds?: list[str] | None, other?: list[int])" in out
+
+
+def test_check_says_what_a_knowledge_space_lacks(tmp_path: Path) -> None:
+    write(tmp_path, {"tea.py": ANNOTATED})
+    lacking = Loopline(tmp_path)("check", "tea.py")
+    assert "knowledge  no repository: set knowledge.repo to a folder or a URL" in lacking.out
+    wrong = Loopline(tmp_path)("check", "tea.py", "--prop", "knowledge.repo=absent")
+    assert "knowledge  not read, because of the problems below" in wrong.out
+    assert "absent" in wrong.err
+
+
 def test_check_reads_the_descriptor_that_the_code_names(slow: Loopline) -> None:
     (slow.folder / "slow" / "tools_descriptor.py").rename(slow.folder / "slow" / "my_tools.py")
     missing = slow("check", "slow")

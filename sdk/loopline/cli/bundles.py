@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import os
@@ -12,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from types import SimpleNamespace
+from typing import Any, TypeVar, cast, get_type_hints
 
 import click
 from msgspec import structs
@@ -266,7 +268,7 @@ def _tool_line(tool: toolbox.Tool) -> Text:
 
 def _knowledge_lines(findings: Findings) -> Iterator[Text]:
     if findings.knowledge is None:
-        yield _section("knowledge", "none")
+        yield _section("knowledge", _missing_knowledge(findings.properties))
         return
     yield _section("knowledge", index_line(findings.knowledge, hint=False).plain)
     if findings.vectors is None:
@@ -286,6 +288,15 @@ def _knowledge_lines(findings: Findings) -> Iterator[Text]:
         yield Text.assemble(f"    ks:{name}/", (f"  {escape(state.location)}", QUIET))
     for skipped in findings.knowledge.skipped:
         yield Text(f"    left out: {escape(skipped.path)}: {skipped.reason}", QUIET)
+
+
+def _missing_knowledge(properties: bundles.Properties) -> str:
+    """Return why the bundle has no knowledge space; "none" if it asks for none."""
+    if "knowledge" not in properties.written:
+        return "none"
+    if properties.at("knowledge.repo") or properties.at("knowledge.repositories"):
+        return "not read, because of the problems below"
+    return "no repository: set knowledge.repo to a folder or a URL, such as --prop knowledge.repo=."
 
 
 def _memory_lines(properties: bundles.Properties) -> Iterator[Text]:
@@ -310,17 +321,42 @@ def _signature(tool: toolbox.Tool) -> str:
     if not isinstance(tool, toolbox.BoundTool):
         return _parameters(tool.spec.parameters)
     shown = tool.spec.parameters.get("properties")
-    written = inspect.signature(tool.function.function).parameters.values()
+    function = tool.function.function
+    written = inspect.signature(function).parameters.values()
     return ", ".join(
-        f"{parameter.name}{'' if parameter.default is parameter.empty else '?'}: {_annotation(parameter)}"
+        f"{parameter.name}{'' if parameter.default is parameter.empty else '?'}: "
+        f"{_annotation(parameter.annotation, function.__module__)}"
         for parameter in written
         if isinstance(shown, dict) and parameter.name in shown
     )
 
 
-def _annotation(parameter: inspect.Parameter) -> str:
-    written = parameter.annotation
-    return written if isinstance(written, str) else inspect.formatannotation(written)
+def _annotation(written: object, module: str) -> str:
+    """Render an annotation of a function in a module, with `Annotated[int, …]` as `int`."""
+    if isinstance(written, str):
+        return ast.unparse(_Bare().visit(ast.parse(written, mode="eval")))
+    holder = SimpleNamespace(__annotations__={"type": written})
+    try:
+        bare = get_type_hints(holder, include_extras=False)["type"]
+    except (NameError, TypeError):  # a text inside the annotation that cannot be resolved here
+        bare = written
+    return inspect.formatannotation(bare, module).replace("typing.", "")
+
+
+class _Bare(ast.NodeTransformer):
+    """Replaces `Annotated[int, …]` by `int` in an annotation."""
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        """Return the type in `Annotated[…]`, and other types with theirs replaced."""
+        self.generic_visit(node)
+        match node:
+            case ast.Subscript(
+                value=ast.Name(id="Annotated") | ast.Attribute(attr="Annotated"),
+                slice=ast.Tuple(elts=[inner, *_]),
+            ):
+                return inner
+            case _:
+                return node
 
 
 def _parameters(schema: JsonObject) -> str:
