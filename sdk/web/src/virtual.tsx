@@ -100,9 +100,7 @@ export function VirtualList(props: Props) {
             role="presentation"
             class="list-item"
             data-index={item.index}
-            ref={(element: HTMLDivElement | null) => {
-              virtual.measureElement(element);
-            }}
+            ref={virtual.measureElement} // the same function each time: another one would measure every row with each render
             style={{ transform: `translateY(${item.start}px)` }}
           >
             {props.children(item.index)}
