@@ -224,7 +224,7 @@ from loopline import Bundle, tool
 def steep(
     cups: Annotated[int, Field(ge=1, description="how many")],
     kinds: list[Annotated[str, Field(min_length=2)]] | None = None,
-    other: "list[Annotated[int, Field(ge=1)]]" = [],
+    other: list[Annotated[int, Field(ge=1)]] = [],
 ) -> str:
     'Steep tea.'
     return ""
