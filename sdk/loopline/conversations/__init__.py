@@ -9,6 +9,9 @@ from loopline.conversations.conversation import InputChecks as InputChecks
 from loopline.conversations.interrupts import InterruptQueue as InterruptQueue
 from loopline.conversations.interrupts import Receipt as Receipt
 from loopline.conversations.interrupts import questions_of as questions_of
+from loopline.conversations.live_events import LiveEvents as LiveEvents
+from loopline.conversations.live_events import MemoryRelay as MemoryRelay
+from loopline.conversations.live_events import Relay as Relay
 from loopline.conversations.recovery import LeftTurns as LeftTurns
 from loopline.conversations.recovery import Recoveries as Recoveries
 from loopline.conversations.recovery import Recovery as Recovery

@@ -39,7 +39,7 @@ from loopline.conversations.subscriptions import EventOrder, order_events
 from loopline.conversations.turn_order import is_cut_off_again, sender_of
 from loopline.conversations.turns import Request, Turns, build_stopped_result
 from loopline.errors import AttachmentError, ConflictError, LooplineError
-from loopline.events import HELD_SIZE, AnswerText, Event, EventSink, Mailbox, NotesMode
+from loopline.events import HELD_SIZE, AnswerText, Delta, Event, EventSink, Mailbox, NotesMode
 from loopline.files import (
     AttachmentCaps,
     AttachmentInput,
@@ -293,7 +293,9 @@ class Conversation(ConversationReader, Generic[T_co]):
                 yield piece
 
     async def listen(self, *, after: int | None = None) -> AsyncGenerator[Event, None]:
-        """Yield the events of every turn of the conversation that runs in this process from now on.
+        """Yield the events of every turn of the conversation from now on.
+
+        Over a store in PostgreSQL they are those of turns in any process, else those of turns that run in this process.
 
         It can have any number of subscribers, each at its own speed. Leave the iteration to end it. With `after`, a
         seq, every later block is yielded once and in order: those that are in the log already, and those that a slow
@@ -304,10 +306,16 @@ class Conversation(ConversationReader, Generic[T_co]):
             order = None if after is None else self.event_order(after)
             events = mailbox if order is None else order_events(mailbox, order, self.blocks)
             async for event in events:
+                if (
+                    isinstance(event, Delta)
+                    and event.type == "missed"
+                    and event.after == event.through
+                ):
+                    continue  # the position of a feed
                 yield event
 
     def subscribed(self, sink: EventSink) -> AbstractContextManager[None]:
-        """Have `sink` receive every event of the conversation's turns in this process while the context is open."""
+        """Have `sink` receive every event of the conversation's turns, as `listen` yields them, while the context is open."""
         return self._turns.subscribed(self.conversation, sink)
 
     def event_order(self, after: int) -> EventOrder:

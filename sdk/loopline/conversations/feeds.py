@@ -1,129 +1,296 @@
-"""Feeds: the stored blocks of conversations whose turns other processes run, read once for everybody here who waits."""
+"""Feeds: the events of conversations whose turns other processes run, read once for everybody here who waits."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator
-from contextlib import contextmanager, suppress
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Generator, Iterable, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 
 from loopline import timeline as tl
+from loopline.conversations.live_events import LiveEvents
+from loopline.conversations.live_messages import LiveDelta, TurnEvents
 from loopline.conversations.subscriptions import Subscriber, Subscriptions, replay
 from loopline.errors import LooplineError
-from loopline.events import EventSink
+from loopline.events import Delta, EventSink
 
 FIRST_LOOK_SECONDS = 0.02
 LAST_LOOK_SECONDS = 0.2
 """How long a feed waits before it reads the log again: after new blocks, and at most."""
+LOOK_SECONDS_WITH_LIVE_EVENTS = 5.0
+"""How long it waits while live events say when there is something to read."""
+HOLD_SECONDS = 0.2
+"""How long blocks of a runner wait for its message, which has the deltas before them."""
 IDLE_SECONDS = 1.0
 """How often `Feed.turn` yields a timeline that has not changed."""
+MOST_EVENTS = 1_000
+"""The most messages that wait until the log was read."""
+_TEXTS = frozenset({"delta", "reset"})
+
+
+@dataclass(eq=False)
+class LiveText:
+    """What a feed knows of the deltas of a runner: which message is next, and which texts have begun.
+
+    `is_torn` is True if a message was lost: the rest of the text comes with the next block.
+    """
+
+    run: tuple[int, int] = (0, -1)
+    number: int = 0
+    is_torn: bool = False
+    begun: dict[tuple[str, int], None] = field(default_factory=dict[tuple[str, int], None])
+
+    def begin(self, events: TurnEvents) -> list[Delta] | None:
+        """Take the next message; return the deltas that discard the text of an earlier runner, None to ignore the message."""
+        if events.run < self.run or (events.run == self.run and events.number < self.number):
+            return None
+        resets = list[Delta]()
+        if events.run > self.run:
+            resets = [
+                Delta(type="reset", channel=channel, attempt=attempt)
+                for channel, attempt in self.begun
+            ]
+            self.settle()
+        elif events.number > self.number:
+            self.is_torn = True
+        self.run = events.run
+        self.number = events.number + 1
+        return resets
+
+    def take(self, delta: Delta) -> bool:
+        """Return whether the delta follows the text that was delivered."""
+        if delta.type not in _TEXTS:
+            return True
+        if delta.type == "delta" and not self.is_torn:
+            self.begun[delta.channel, delta.attempt] = None
+        return not self.is_torn
+
+    def settle(self) -> None:
+        """Note that a block of the runner stands for the text so far."""
+        self.is_torn = False
+        self.begun.clear()
 
 
 @dataclass(eq=False)
 class Feed:
-    """The timeline of a conversation as far as it was read here. It is read again and again while somebody follows it."""
+    """The timeline of a conversation as far as it was read here. It is read again and again while somebody follows it.
+
+    With live events it is read when another process says that there are new blocks, and deltas are delivered in between.
+    """
 
     log: tl.TimelineLog
     conversation: tl.ConversationKey
     subscriptions: Subscriptions
+    live: LiveEvents | None = None
     timeline: tl.Timeline = field(default_factory=tl.Timeline)
     followers: int = 0
+    _senders: list[tuple[int, Subscriber]] = field(default_factory=list[tuple[int, Subscriber]])
+    _events: deque[TurnEvents] = field(default_factory=deque[TurnEvents])
+    _delivered: int = 0
+    _text: LiveText = field(default_factory=LiveText)
+    _newest_of_runner: int = 0
+    _announced: int = 0
+    _hold_until: float = 0.0
     _is_opened: bool = False
     _is_over: bool = False
     _error: LooplineError | None = None
     _order: asyncio.Lock = field(default_factory=asyncio.Lock)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _woken: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def update(self) -> bool:
+    async def update(self, *, holds: bool = False) -> bool:
         """Read the new blocks and deliver them to the subscribers; return whether there were any.
 
-        The first update delivers nothing.
+        The first update delivers no block, only a `missed` without blocks: whoever needs the earlier ones reads them. With
+        `holds`, blocks of a runner wait a moment for its message about them.
         """
         async with self._order:
             if not self._is_opened:
-                self.timeline = await tl.open_timeline(self.log, self.conversation)
+                timeline = await tl.open_timeline(self.log, self.conversation)
+                self._note_blocks(timeline.blocks)
+                self.timeline = timeline
                 self._is_opened = True
+                self.subscriptions.deliver_delta(self.conversation, None, timeline.seq)
                 return True
             blocks = await self.log.read(self.conversation, after=self.timeline.seq)
+            if holds:
+                blocks = self._without_held(blocks)
             if not blocks:
                 return False
             self.timeline.extend(blocks)
             self.timeline = tl.trimmed(self.timeline)
+            self._note_blocks(blocks)
             for block in blocks:
                 self.subscriptions.deliver(self.conversation, block)
-        self._wake()
+                for number, sender in self._senders:
+                    if block.turn == number:
+                        sender.receive(block)
+        self._wake_waiting()
         return True
+
+    def _without_held(self, blocks: Sequence[tl.Block]) -> Sequence[tl.Block]:
+        """Return the blocks before the first of a runner that no message has announced; all after `HOLD_SECONDS`."""
+        if self.live is None or not self.live.is_connected:
+            return blocks
+        for index, block in enumerate(blocks):
+            if block.term and block.seq > self._announced:
+                now = time.monotonic()
+                self._hold_until = self._hold_until or now + HOLD_SECONDS
+                if now < self._hold_until:
+                    return blocks[:index]
+                break
+        self._hold_until = 0.0
+        return blocks
+
+    def _note_blocks(self, blocks: Iterable[tl.Block]) -> None:
+        newest = max([block.seq for block in blocks if block.term], default=0)
+        if newest > self._newest_of_runner:
+            self._newest_of_runner = newest
+            self._text.settle()
 
     async def run(self) -> None:
         """Read the log until the conversation is forgotten or cannot be read."""
         pause = FIRST_LOOK_SECONDS
         try:
             while True:
-                is_new = await self.update()
-                is_idle = not is_new and pause == LAST_LOOK_SECONDS
+                self._woken.clear()
+                waiting = self._events[0] if self._events else None
+                is_new = await self.update(holds=True)
+                self._deliver_events()
+                if self._events and self._events[0] is waiting:
+                    self._drop_events()  # it names blocks that the log does not have
+                last = self._last_pause()
+                is_idle = not is_new and pause >= LAST_LOOK_SECONDS
                 if is_idle and await self.log.forgotten(self.conversation) is not None:
                     return
                 pause = FIRST_LOOK_SECONDS if is_new else min(2 * pause, LAST_LOOK_SECONDS)
                 # Not by the port's clock: the other process lives in the time of this machine.
-                await asyncio.sleep(pause)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(max(pause, last)):
+                        await self._woken.wait()
+                        pause = LAST_LOOK_SECONDS
         except LooplineError as error:
             self._error = error  # raised to all who wait
         finally:
             self._is_over = True
-            self._wake()
+            self._wake_waiting()
+
+    def _last_pause(self) -> float:
+        is_told = self.live is not None and self.live.is_connected
+        return LOOK_SECONDS_WITH_LIVE_EVENTS if is_told and not self._hold_until else 0
+
+    def wake(self) -> None:
+        """Read the log now."""
+        self._woken.set()
+
+    def receive(self, events: TurnEvents) -> None:
+        """Deliver events of a turn that another process runs, at once if the blocks before them were read."""
+        if len(self._events) >= MOST_EVENTS:
+            self._events.clear()  # the log cannot be read now; the text continues with the next block
+            self._delivered = 0
+        self._events.append(events)
+        self._announced = max(self._announced, events.head)
+        self._deliver_events()
+        if self._events:
+            self._woken.set()
+
+    def _deliver_events(self) -> None:
+        """Deliver the received events in order, up to the first that follows a block which was not read yet."""
+        while self._events and self._is_opened:
+            events = self._events[0]
+            if not self._delivered:
+                resets = self._text.begin(events)
+                if resets is None:
+                    self._events.popleft()
+                    continue
+                self._delivered = 1
+                for reset in resets:
+                    self._deliver(events.turn, reset)
+            for delta in events.deltas[self._delivered - 1 :]:
+                if delta.at > self.timeline.seq:
+                    return
+                self._delivered += 1
+                self._deliver_delta(events.turn, delta)
+            if events.head > self.timeline.seq:
+                return
+            self._drop_events()
+
+    def _drop_events(self) -> None:
+        self._events.popleft()
+        self._delivered = 0
+
+    def _deliver_delta(self, turn: int, live_delta: LiveDelta) -> None:
+        """Deliver a delta, unless a block that was delivered stands for it."""
+        delta = live_delta.decode()
+        is_replaced = live_delta.at < self._newest_of_runner
+        if delta is None or (is_replaced and delta.type != "custom"):
+            return
+        if self._text.take(delta):
+            self._deliver(turn, delta)
+
+    def _deliver(self, turn: int, delta: Delta) -> None:
+        self.subscriptions.deliver_delta(self.conversation, delta, self.timeline.seq)
+        for number, sender in self._senders:
+            if number == turn:
+                sender.receive(delta)
 
     async def turn(self, number: int, sink: EventSink | None) -> AsyncGenerator[tl.Timeline, None]:
         """Yield the timeline at first, after each change and once a second, until the conversation is forgotten.
 
-        `sink` receives the blocks of the turn.
+        `sink` receives the events of the turn.
 
         Raises:
             LooplineError: the log cannot be read.
         """
-        sender = None if sink is None else Subscriber(sink, 0)
-        delivered = 0
-        while True:
-            changed = self._changed
-            timeline = self.timeline
+        sender = None if sink is None else (number, Subscriber(sink, 0))
+        if sender is not None:
+            replay(self.timeline, number, sender[1])
+            self._senders.append(sender)
+        try:
+            while True:
+                changed = self._changed
+                yield await tl.reaching(self.log, self.conversation, self.timeline, number)
+                if self._error is not None:
+                    raise self._error
+                if self._is_over:
+                    return
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(IDLE_SECONDS):
+                        await changed.wait()
+        finally:
             if sender is not None:
-                if delivered:
-                    for block in timeline.after(delivered):
-                        if block.turn == number:
-                            sender.receive(block)
-                else:
-                    replay(timeline, number, sender)
-            delivered = timeline.seq
-            yield await tl.reaching(self.log, self.conversation, timeline, number)
-            if self._error is not None:
-                raise self._error
-            if self._is_over:
-                return
-            with suppress(TimeoutError):
-                async with asyncio.timeout(IDLE_SECONDS):
-                    await changed.wait()
+                self._senders.remove(sender)
 
-    def _wake(self) -> None:
+    def _wake_waiting(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
 
 class Feeds:
-    """The feeds of a process that only submits turns."""
+    """The feeds of a process whose conversations other processes may run. With `live` they also deliver deltas."""
 
-    def __init__(self, log: tl.TimelineLog, subscriptions: Subscriptions) -> None:
+    def __init__(
+        self, log: tl.TimelineLog, subscriptions: Subscriptions, live: LiveEvents | None = None
+    ) -> None:
         self._log = log
         self._subscriptions = subscriptions
+        self._live = live
         self._feeds: dict[tl.ConversationKey, Feed] = {}
-        self._tasks: dict[tl.ConversationKey, asyncio.Task[None]] = {}
+        self._open: dict[tl.ConversationKey, ExitStack] = {}
 
     @contextmanager
     def following(self, conversation: tl.ConversationKey) -> Generator[Feed, None, None]:
         """Keep the feed of the conversation up to date inside the context."""
         feed = self._feeds.get(conversation)
         if feed is None:
-            feed = Feed(self._log, conversation, self._subscriptions)
+            feed = Feed(self._log, conversation, self._subscriptions, self._live)
             self._feeds[conversation] = feed
-            self._tasks[conversation] = asyncio.create_task(feed.run())
+            self._open[conversation] = opened = ExitStack()
+            if self._live is not None:
+                opened.enter_context(self._live.following(conversation, feed))
+            opened.callback(asyncio.create_task(feed.run()).cancel)
         feed.followers += 1
         try:
             yield feed
@@ -131,14 +298,17 @@ class Feeds:
             feed.followers -= 1
             if not feed.followers:
                 del self._feeds[conversation]
-                self._tasks.pop(conversation).cancel()
+                self._open.pop(conversation).close()
 
     @contextmanager
     def subscribed(
-        self, conversation: tl.ConversationKey, sink: EventSink
+        self, conversation: tl.ConversationKey, sink: EventSink, last_seq: int | None = None
     ) -> Generator[None, None, None]:
-        """Deliver every new block of the conversation to `sink` inside the context."""
+        """Deliver every new event of the conversation to `sink` inside the context.
+
+        `last_seq` is the last seq of the conversation that this process has read.
+        """
         with self.following(conversation) as feed:
-            subscriber = Subscriber(sink, feed.timeline.seq or None)
+            subscriber = Subscriber(sink, max(feed.timeline.seq, last_seq or 0) or None)
             with self._subscriptions.subscribed(conversation, subscriber):
                 yield

@@ -119,11 +119,12 @@ _ROUNDS = tl.BodyUnion[tl.RoundStart](tl.RoundStart)
 class Subscriber:
     """A receiver of events that drops blocks it has received before. `seq` is that of its last block.
 
-    `seq` is None before the first block.
+    `seq` is None before the first block. `position` is the newest seq of which a feed has told it.
     """
 
     sink: EventSink
     seq: int | None
+    position: int = 0
 
     def receive(self, event: Event) -> None:
         """Deliver the event, unless it is a block that was received before."""
@@ -178,7 +179,22 @@ class Subscriptions:
     def deliver(self, conversation: tl.ConversationKey, block: tl.Block) -> None:
         """Deliver a block that another process has stored to the subscribers of its conversation."""
         for subscriber in tuple(self._subscribers.get(conversation, ())):
+            subscriber.position = block.seq
             subscriber.receive(block)
+
+    def deliver_delta(
+        self, conversation: tl.ConversationKey, delta: Delta | None, seq: int
+    ) -> None:
+        """Deliver a delta of another process that follows the block at `seq`, or with None the position `seq` alone.
+
+        A subscriber that has not received that block is told of it first by a `missed` that names no block.
+        """
+        for subscriber in tuple(self._subscribers.get(conversation, ())):
+            if subscriber.position < seq:
+                subscriber.position = seq
+                subscriber.sink(Delta(type="missed", channel="", after=seq, through=seq))
+            if delta is not None:
+                subscriber.receive(delta)
 
     def audience(
         self, turn: ObservedTurn, timeline: tl.Timeline, sender: Subscriber | None

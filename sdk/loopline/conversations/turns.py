@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Container, Sequence
-from contextlib import AbstractContextManager, aclosing, nullcontext, suppress
+from contextlib import AbstractContextManager, AsyncExitStack, aclosing, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,6 +21,7 @@ from loopline.clock import Clock
 from loopline.conversations.feeds import Feed, Feeds
 from loopline.conversations.interrupts import CHILD_TURN, child_inputs
 from loopline.conversations.leased_conversation import LeasedConversation, finish
+from loopline.conversations.live_events import LiveEvents
 from loopline.conversations.submission import (
     AS_IT_IS,
     HandedOver,
@@ -147,8 +148,12 @@ class Turns:
         redactor: Redactor | None = None,
         *,
         submits_only: bool = False,
+        live: LiveEvents | None = None,
     ) -> None:
-        """Make a runner; with `submits_only` another process runs every turn, and this one waits for its stored blocks."""
+        """Make a runner; with `submits_only` another process runs every turn, and this one waits for its events.
+
+        With `live`, subscribers receive the events of turns that other processes run, and those of this one receive its.
+        """
         _log.addFilter(IN_TURN)  # once, however many there are
         self._log = log
         self._clock = clock
@@ -156,7 +161,11 @@ class Turns:
         self._queues: WeakValueDictionary[tl.ConversationKey, asyncio.Lock] = WeakValueDictionary()
         self._requests: list[_PendingRequest] = []
         self._subscriptions = Subscriptions(log, observer, redactor)
-        self._feeds = Feeds(log, self._subscriptions) if submits_only else None
+        self._submits_only = submits_only
+        self._live = live
+        has_feeds = submits_only or live is not None
+        self._feeds = Feeds(log, self._subscriptions, live) if has_feeds else None
+        self._reading_inputs: set[asyncio.Task[None]] = set()
         self._cached: dict[tl.ConversationKey, _CachedConversation] = {}
         self._closing = False
         self.on_turn_end: Callable[[tl.ConversationKey], None] | None = None
@@ -166,7 +175,7 @@ class Turns:
     @property
     def submits_only(self) -> bool:
         """Whether every turn is run by another process."""
-        return self._feeds is not None
+        return self._submits_only
 
     @property
     def sender(self) -> tl.Sender | None:
@@ -243,7 +252,7 @@ class Turns:
         if self._closing:
             raise HandedOver
         pending = _PendingRequest(request)
-        run = self._run_with_lease if self._feeds is None else self._run_elsewhere
+        run = self._run_elsewhere if self._submits_only else self._run_with_lease
         pending.task = asyncio.create_task(run(pending))
         self._requests.append(pending)
         try:
@@ -306,15 +315,34 @@ class Turns:
     def subscribed(
         self, conversation: tl.ConversationKey, sink: EventSink
     ) -> AbstractContextManager[None]:
-        """Deliver every event of the conversation's turns in this process to `sink` inside the context.
+        """Deliver every event of the conversation's turns to `sink` inside the context; without feeds, of those that run here.
 
         Delivery starts after the last block that this process has read, or with the next turn if it has read none.
         """
         if self._feeds is not None:
-            return self._feeds.subscribed(conversation, sink)
+            return self._feeds.subscribed(conversation, sink, self.last_seq(conversation))
+        return self.listened(conversation, sink)
+
+    def listened(
+        self, conversation: tl.ConversationKey, sink: EventSink
+    ) -> AbstractContextManager[None]:
+        """Deliver every event of the conversation's turns that run in this process to `sink` inside the context."""
         return self._subscriptions.subscribed(
             conversation, Subscriber(sink, self.last_seq(conversation))
         )
+
+    def turn_number(self, conversation: tl.ConversationKey) -> int:
+        """Return the number of the conversation's turn that runs in this process, 0 if none does."""
+        recorder = self._subscriptions.running.get(conversation)
+        return recorder.number if recorder is not None else 0
+
+    def look_for_inputs(self, conversation: tl.ConversationKey) -> None:
+        """Read the steers, stops and answers of other processes for the turn that runs in this process, in the background."""
+        recorder = self._subscriptions.running.get(conversation)
+        if recorder is not None:
+            reading = asyncio.create_task(_read_inputs(recorder))
+            self._reading_inputs.add(reading)
+            reading.add_done_callback(self._reading_inputs.discard)
 
     def notify(self, conversation: tl.ConversationKey, text: str) -> None:
         """Send the subscribers of a conversation a notice why a turn does not continue."""
@@ -499,7 +527,13 @@ class Turns:
         order = TurnOrder(self._log, self.sender or NOBODY)
         try:
             while True:
-                async with queue, self._log.lease(conversation, wait=request.wait) as term:
+                async with (
+                    queue,
+                    self._log.lease(conversation, wait=request.wait) as term,
+                    AsyncExitStack() as published,
+                ):
+                    if self._live is not None:
+                        published.enter_context(self._live.running(conversation, term, self))
                     number, lease = await self._choose_turn(request, term)
                     wait = await self._clear_way(pending, lease, number, order)
                     seen = lease.timeline.seq  # the next request here extends the same timeline
@@ -835,6 +869,15 @@ async def _end_failed(
     if shown is error:
         raise error
     raise shown from error
+
+
+async def _read_inputs(recorder: tl.Recorder) -> None:
+    """Pass the steers, stops and answers that the log has to the running turn."""
+    with suppress(errors.StoreError):  # the turn itself reads the log soon
+        stored = await recorder.newest_steer_after(0)
+        newest = recorder.waiting_steer_after(stored)
+        if newest:
+            recorder.notify_steer(newest)
 
 
 def _is_busy(timeline: tl.Timeline) -> bool:

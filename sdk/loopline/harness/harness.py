@@ -26,6 +26,7 @@ from loopline.files import AttachmentCaps
 from loopline.harness import model_choice, read_only_store, spaces
 from loopline.harness.hosted_folder import HostedFolder
 from loopline.harness.inspections import make_redactor, make_scanner, redact_models
+from loopline.harness.live_store import open_live_events
 from loopline.harness.mcp_servers import McpServers, mcp_servers_of
 from loopline.harness.sandboxes import open_background, open_executions
 from loopline.harness.store import ConversationHost
@@ -289,6 +290,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         self._folder = HostedFolder()
         self._host_file: bundles.HostFile = options.get("hosting") or self._folder.host_file
         self._models = model_choice.ModelsInUse()
+        self._live: conversations.LiveEvents | None = None
         self._opened: _OpenHarness | None = None
         self._closing = AsyncExitStack()
 
@@ -322,7 +324,8 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         models of each run. `blobs` is the URL of a bucket of S3 for the blobs of the store, such as `s3://bucket/prefix`;
         without it they are where `LOOPLINE_BLOBS` says, or in a folder next to the file. `convert_error` converts an error
         that ends a turn to the one that is stored and raised. With `submits_only` this harness stores messages and waits for
-        their results, and the turns are run by `loopline worker` or another harness; events are then blocks without deltas.
+        their results, and the turns are run by `loopline worker` or another harness; without live events, which a store in
+        PostgreSQL has, their events are blocks without deltas.
 
         Raises:
             StoreError: the URL of the store is invalid.
@@ -454,8 +457,10 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         log = self._callers_log
         if log is None:
             place, limits = self._store_place, self._limits
+            self._live = await stack.enter_async_context(open_live_events(place))
+            on_input = None if self._live is None else self._live.announce_input
             log = await read_only_store.open_log(
-                place, self._clock, limits=limits, collects=collects
+                place, self._clock, limits=limits, collects=collects, on_input=on_input
             )
             stack.push_async_callback(log.close)
         return log if redactor is None else RedactedLog(log, redactor)
@@ -474,7 +479,13 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             stack.push_async_callback(observer.close)
         bundle = bundles.OpenBundle(loaded, services)
         turns = conversations.Turns(
-            log, self._clock, observer, bundle, redactor, submits_only=self._submits_only
+            log,
+            self._clock,
+            observer,
+            bundle,
+            redactor,
+            submits_only=self._submits_only,
+            live=self._live,
         )
         stack.push_async_callback(turns.close)
         return turns

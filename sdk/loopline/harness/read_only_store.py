@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -222,8 +222,11 @@ async def open_log(
     limits: tl.ConversationLimits = DEFAULT_LIMITS,
     read_only: bool = False,
     collects: bool = True,
+    on_input: Callable[[tl.ConversationKey], None] | None = None,
 ) -> tl.TimelineLog:
     """Open the log of a store, or make one in memory; with `collects` it removes unused blobs in the background.
+
+    `on_input` is called after each input of a user, if the store is not in memory.
 
     Raises:
         StoreError: the store cannot be opened; the message has the reason.
@@ -238,6 +241,7 @@ async def open_log(
         in_postgres = await postgres.open(
             where.url, clock=clock, read_only=read_only, blobs=bucket, limits=limits
         )
+        in_postgres.on_input = on_input
         if collects and not read_only:
             in_postgres.collect_daily()
         return in_postgres
@@ -248,6 +252,7 @@ async def open_log(
     opened = await log.open(
         where.url, clock=clock, read_only=read_only, blobs=blob_store, limits=limits
     )
+    opened.on_input = on_input
     if collects and not read_only:
         opened.collect_daily()
     return opened

@@ -112,7 +112,8 @@ CommitsT = TypeVar("CommitsT", bound=Commits)
 class DatabaseLog(ABC, Generic[CommitsT]):
     """A timeline log in a database, for one event loop. A subclass opens it, holds its leases and reads it.
 
-    Errors name the store by `name`. `group` is None if the log was opened for reading.
+    Errors name the store by `name`. `group` is None if the log was opened for reading. `on_input` is called after each
+    append without a term, and after a conversation was forgotten.
     """
 
     def __init__(
@@ -131,6 +132,7 @@ class DatabaseLog(ABC, Generic[CommitsT]):
         self._group = group
         self._process = os.getpid()
         self._collection: asyncio.Task[None] | None = None
+        self.on_input: Callable[[ConversationKey], None] | None = None
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -179,7 +181,10 @@ class DatabaseLog(ABC, Generic[CommitsT]):
         if self._blobs is not None and request.large:
             await in_thread(partial(request.put_large, self._blobs))
             group = self._group_commit()  # it may have been closed during the wait
-        return await group.append(request)
+        blocks = await group.append(request)
+        if term is None and self.on_input is not None:
+            self.on_input(conversation)
+        return blocks
 
     async def read(
         self,
@@ -256,6 +261,8 @@ class DatabaseLog(ABC, Generic[CommitsT]):
         group = self._group_commit()
         forget = partial(group.writer.forget, conversation=conversation, cascade=cascade)
         await group.run(forget, then=self._remove_traces)
+        if self.on_input is not None:
+            self.on_input(conversation)
 
     def _purge(self, connection: Connection, blobs: BlobStore) -> None:
         """Remove the blobs of forgotten conversations that no row references, in a transaction."""

@@ -1,0 +1,59 @@
+"""The live events of a store: one connection for all harnesses of a process that use it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+from loopline.conversations import LiveEvents, Relay
+from loopline.harness.read_only_store import StorePlace, import_postgres
+
+
+@dataclass(slots=True, eq=False)
+class _SharedEvents:
+    """Live events with the number of their users."""
+
+    live: LiveEvents
+    opened: AsyncExitStack
+    users: int = 0
+
+
+_shared: dict[tuple[int, str], _SharedEvents] = {}
+"""The open live events by event loop and URL of the store."""
+
+
+@asynccontextmanager
+async def open_live_events(place: StorePlace) -> AsyncGenerator[LiveEvents | None]:
+    """Open the live events of a store, or share those that are open in this event loop; None for a store without them.
+
+    Raises:
+        StoreError: the driver is not installed.
+    """
+    if place.is_in_memory or place.file is not None:
+        yield None
+        return
+    key = (id(asyncio.get_running_loop()), place.url)
+    shared = _shared.get(key)
+    if shared is None:
+        relay = await asyncio.to_thread(_open_relay, place)
+        shared = _shared.get(key)  # another harness may have opened them meanwhile
+        if shared is None:
+            shared = _shared[key] = _SharedEvents(LiveEvents(relay), AsyncExitStack())
+            await shared.opened.enter_async_context(shared.live)
+    shared.users += 1
+    try:
+        yield shared.live
+    finally:
+        shared.users -= 1
+        if not shared.users:
+            del _shared[key]
+            await shared.opened.aclose()
+
+
+def _open_relay(place: StorePlace) -> Relay:
+    import_postgres()
+    from loopline.store.postgres_relay import PostgresRelay
+
+    return PostgresRelay(place.url)
