@@ -43,6 +43,12 @@ def workflow(statement: str) -> str:
     return f"{head}        {statement}\n\n\n{bundle('workflow=Tea, tools=[steep]')}"
 
 
+def crew(call: str) -> str:
+    """The code of a bundle with an agent `reader`, whose `process` makes this call."""
+    agents = 'agents=[Agent(name="reader", description="Reads.", instructions="Read.")]'
+    return workflow(f"await self.{call}").replace("tools=[steep]", agents)
+
+
 def attribute(line: str) -> str:
     """The code of a bundle whose workflow class has this line."""
     return f"class Tea(BaseWorkflow):\n    {line}\n\n\n{bundle('workflow=Tea')}"
@@ -94,6 +100,22 @@ MISTAKES = [
     (workflow("return await self.anwser('x')"), 2, "'anwser': nearest is 'answer'"),
     (workflow("return await self.answer(payload.txt)"), 2, "'txt': nearest is 'text'"),
     (workflow("return await self.answer(None)"), 2, "an answer must be a text, not None"),
+    # Agents of a workflow.
+    (
+        crew("map('reeder', ['a'])"),
+        2,
+        "no agent 'reeder' in Bundle(agents=…) or the folder agents, n",
+    ),
+    (crew("map('reeder', [])"), 2, "nearest is 'reader'"),
+    (crew("run('reeder', 'a')"), 2, "nearest is 'reader'"),
+    (crew("map(None, ['a'])"), 2, "the agent must be its name or an Agent, not None"),
+    (crew("map('reader', 'abc')"), 2, "must be a list of texts, not 'abc': put it in brackets"),
+    (crew("map('reader', [1])"), 2, "a task must be a text, not 1"),
+    (crew("map('reader', ['a'], limit='3')"), 2, "limit of map must be a whole number, not '3'"),
+    (crew("map('reader', ['a'], context=3)"), 2, "context of an agent must be a text, not 3"),
+    (crew("map('reader', ['a'], name=None)"), 2, "the name of a step must be a text, not None"),
+    (crew("map('reader', ['a'], limits=3)"), 2, "argument 'limits': nearest is 'limit'"),
+    (crew("run('reader', tasks='a')"), 2, "argument 'tasks': nearest is 'task'"),
 ]
 
 

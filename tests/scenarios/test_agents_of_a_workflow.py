@@ -268,7 +268,7 @@ async def test_the_agents_of_a_workflow_share_the_budget_of_the_turn() -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (("raeder", ["a"]), "there is no agent 'raeder': there are reader"),
+        (("raeder", ["a"]), "agents, nearest is 'reader'"),
         (("reader", "about sencha"), "the tasks of map"),
         (("reader", [""]), "one of them is empty"),
         (("reader", [3]), "a task must be a text, not 3"),

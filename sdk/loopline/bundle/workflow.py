@@ -46,7 +46,14 @@ from loopline.models import (
     well_formed,
     well_formed_json,
 )
-from loopline.names import author_error, caller_location, check_list, check_range, check_type
+from loopline.names import (
+    author_error,
+    caller_location,
+    check_list,
+    check_range,
+    check_type,
+    nearest_hint,
+)
 from loopline.react import result
 from loopline.reader import Reader
 from loopline.timeline.feedback import MIN_CONFIDENCE
@@ -630,13 +637,28 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         limit: int,
         name: str,
     ) -> list[tl.TurnResult[None]]:
+        check_type(agent, (str, crew.Agent), "the agent", "its name or an Agent")
+        check_type(limit, int, "limit of map", "a whole number")
         check_range(limit, 1, "limit of map")
+        check_type(context, str, "the context of an agent", "a text")
+        check_type(name, str, "the name of a step", "a text")
         if len(tasks) > MOST_TASKS:
             raise author_error(f"map has {len(tasks):,} tasks, and may have {MOST_TASKS:,}")
         for task in tasks:
             check_type(task, str, "a task", "a text")
             if not task.strip():
                 raise author_error("a task says what to do, and one of them is empty")
+        agents = self._run.services.agents or crew.Agents()
+        if isinstance(agent, crew.Agent):
+            agents = crew.Agents([*agents.without(agent.name).values(), agent])
+            agent = agent.name
+        try:
+            found = agents.find(agent)
+        except ToolError:
+            known = nearest_hint(agent, agents)
+            raise author_error(
+                f"there is no agent {agent!r} in Bundle(agents=…) or the folder agents, {known}"
+            ) from None
         if not tasks:
             return []
         if self._loop is None:
@@ -645,14 +667,6 @@ class BaseWorkflow(Generic[toolbox.Deps]):
             hooks = react.Extensions()
             built = await self._react(self._run, self._loop, self.scratchpad, hooks)
         assert self._loop is not None
-        agents = self._run.services.agents or crew.Agents()
-        if isinstance(agent, crew.Agent):
-            agents = crew.Agents([*agents.without(agent.name).values(), agent])
-            agent = agent.name
-        try:
-            found = agents.find(agent)
-        except ToolError as error:
-            raise author_error(str(error)) from None
         calls = [crew.AgentCall(agent=found.name, task=task, context=context) for task in tasks]
         own_crew = replace(
             crew_of(agents, self._loop.preset, self._run.services), recall=self._run.recall_lessons
