@@ -12,9 +12,10 @@ import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, get_args
 
 import click
 from msgspec import structs
@@ -150,6 +151,14 @@ _any_bundle_option = click.option(
     help="Attach a file; may be repeated.",
 )
 @click.option("--svg", type=parameters.PATH, metavar="FILE", help="Save the screen as a picture.")
+@click.option(
+    "--at", metavar="TIME", help="Begin the turn at this time, in UTC if it names no zone."
+)
+@click.option(
+    "--delay", type=click.FloatRange(min=0), metavar="SECONDS", help="Begin the turn later."
+)
+@click.option("--every", default="", metavar="CRON", help="Begin a turn at each time of this line.")
+@click.option("--zone", default="", metavar="ZONE", help="The time zone of --every.")
 @_any_bundle_option
 @parameters.json_option
 async def run(
@@ -163,10 +172,24 @@ async def run(
     by: str,
     attach: tuple[Path, ...],
     svg: Path | None,
+    at: str | None,
+    delay: float | None,
+    every: str,
+    zone: str,
     any_bundle: bool,
 ) -> int:
-    """Ask a bundle; without TEXT continue its cut turn."""
+    """Ask a bundle; without TEXT continue its cut turn.
+
+    With --at, --delay or --every the message is only stored: a worker or server of the bundle begins its turn.
+    """
     text = sys.stdin.read() if text == STDIN else text
+    if at is not None or delay is not None or every or zone:
+        if text is None or answer or attach or svg or any_bundle:
+            raise UsageError("a scheduled message has a TEXT, and no files, answers or picture")
+        time = None if at is None else _parse_time(at)
+        when = ScheduledTimes(at=time, delay=delay, every=every, zone=zone)
+        limits = _limits(max_iterations, protocol)
+        return await _schedule(choices, screen, bundle, text, when, limits)
     return await _run_turn(
         choices,
         screen,
@@ -179,6 +202,39 @@ async def run(
         svg=svg,
         any_bundle=any_bundle,
     )
+
+
+class ScheduledTimes(TypedDict):
+    """The arguments of `Conversation.schedule` that say when."""
+
+    at: datetime | None
+    delay: float | None
+    every: str
+    zone: str
+
+
+def _parse_time(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError as error:
+        raise UsageError(f"--at {text!r} is not a time such as 2026-12-24T18:00+01:00") from error
+
+
+async def _schedule(
+    choices: Choices, screen: Screen, bundle: str, text: str, when: ScheduledTimes, limits: Limits
+) -> int:
+    """Store a message that begins a turn later, and print its id and time."""
+    async with bundle_access.open_bundle(bundle, choices, screen) as harness:
+        name = await _conversation_name(harness, choices, screen, is_new=True)
+        conversation = harness.conversation(name, user=choices.user_name)
+        message = await conversation.schedule(text, **when, **limits)
+    at = tl.iso_time(message.at)
+    if choices.as_json:
+        document: Json = {"conversation": name, "id": message.id, "at": at, "every": message.every}
+        screen.write_json(document)
+    else:
+        screen.print(Text(f"{message.id} of {escape(name)} begins at {at}"))
+    return ANSWERED
 
 
 async def _run_turn(

@@ -232,30 +232,46 @@ async def _keep_running(
 @command
 @click.option("--stop", "stopped", metavar="NAME", help="Stop the turns of this conversation.")
 @click.option("--retry", "retried", metavar="NAME", help="Put back the cut turn of this one.")
+@click.option(
+    "--unschedule",
+    "unscheduled",
+    metavar="NAME",
+    help="Remove the scheduled messages of this one; NAME:ID removes one.",
+)
 @parameters.scope_options
 @parameters.json_option
-async def turns(choices: Choices, screen: Screen, stopped: str | None, retried: str | None) -> int:
+async def turns(
+    choices: Choices,
+    screen: Screen,
+    stopped: str | None,
+    retried: str | None,
+    unscheduled: str | None,
+) -> int:
     """List the turns that run, wait or failed, anywhere.
 
-    The exit code is 1 if the conversation of `--stop` or `--retry` has no such turn.
+    The exit code is 1 if the conversation of `--stop`, `--retry` or `--unschedule` has no such turn.
 
     Raises:
-        UsageError: both `--stop` and `--retry` are given.
+        UsageError: more than one of these options is given.
     """
-    if stopped is not None and retried is not None:
-        raise UsageError("--stop ends a turn and --retry continues it: choose one")
+    given = [name for name in (stopped, retried, unscheduled) if name is not None]
+    if len(given) > 1:
+        raise UsageError("--stop, --retry and --unschedule do different things: choose one")
+    message_id = ""
+    if unscheduled is not None and ":" in unscheduled:
+        given[0], _, message_id = unscheduled.rpartition(":")
     try:
         store = Store.open(choices.store)
     except StoreError as error:
         raise UsageError(str(error)) from error
     async with store:
-        name = stopped if stopped is not None else retried
         listed = await open_turns(
             store.log, user=choices.user, project=choices.project, tenant=choices.tenant
         )
-        if name is None:
+        if not given:
             _show_turns(listed, choices, screen)
             return ANSWERED
+        [name] = given
         key = _find_conversation(listed, name)
         conversation = store.conversation(
             key.name, user=key.user, project=key.project, tenant=key.tenant
@@ -264,6 +280,10 @@ async def turns(choices: Choices, screen: Screen, stopped: str | None, retried: 
             turn_id = await conversation.retry()
             screen.note(f"{turn_id} of {escape(name)} waits for a worker or a server")
             return ANSWERED
+        if unscheduled is not None:
+            is_removed = await conversation.unschedule(message_id)
+            screen.note(f"{escape(name)}: {'removed' if is_removed else 'no such message'}")
+            return ANSWERED if is_removed else FAILED
         is_stopped = await conversation.stop()
         screen.note(f"{escape(name)}: {'stopped' if is_stopped else 'nothing was running'}")
         return ANSWERED if is_stopped else FAILED
@@ -306,5 +326,5 @@ def _show_turns(listed: Sequence[OpenTurn], choices: Choices, screen: Screen) ->
         screen.print(Text("no turn runs, waits or failed"))
     for turn in listed:
         where = f"{turn.conversation.name} ({turn.conversation.user})"
-        line = f"{turn.state:8} {iso_time(turn.since)} {turn.turn_id} of {where}"
+        line = f"{turn.state:9} {iso_time(turn.since)} {turn.turn_id} of {where}"
         screen.print(Text(escape(f"{line}: {turn.reason}" if turn.reason else line)))

@@ -14,7 +14,7 @@ from collections.abc import (
 )
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, Generic, Literal, Unpack, get_args, overload
 
@@ -24,6 +24,7 @@ from typing_extensions import TypeForm, TypeVar
 from loopline import timeline as tl
 from loopline.conversations.background import BackgroundList
 from loopline.conversations.interrupts import InterruptQueue, Receipt, check_message_text, check_own
+from loopline.conversations.schedule import MessageSchedule, first_time
 from loopline.conversations.submission import (
     AS_IT_IS,
     QUEUED,
@@ -153,6 +154,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         self._turns = turns
         self._tasks: set[asyncio.Task[tl.TurnResult[Any]]] = set()
         self._first_mode: tl.ModeChanged | None = None
+        self._schedule = MessageSchedule(log, conversation)
         self.interrupts: InterruptQueue = InterruptQueue(
             log, conversation, turns, self._checks.approvals
         )
@@ -241,6 +243,44 @@ class Conversation(ConversationReader, Generic[T_co]):
         if not stored.done():
             turn.result()  # raises what refused the message
         return Submission(stored.result(), turn)
+
+    async def schedule(
+        self,
+        text: str,
+        *,
+        at: datetime | None = None,
+        delay: timedelta | float | None = None,
+        every: str = "",
+        zone: str = "",
+        output_type: object = None,
+        **limits: Unpack[Limits],
+    ) -> tl.ScheduledMessage:
+        """Store a message that begins a turn at `at`, or `delay` (seconds) from now, and return it with its id.
+
+        With a line of cron in `every`, such as "30 9 * * 1-5", it begins a turn at each of these times, in the time zone
+        `zone` or in UTC. A worker or server of the bundle begins the turn. A time at which none runs counts when the next one
+        starts; of several such times of a repeated message only one turn begins.
+
+        Raises:
+            LooplineError: there is no time, a value is not valid, or the conversation has too many scheduled messages.
+        """
+        message = await self._message(text, (), "queue", limits, output_type, ())
+        seconds = timedelta(seconds=delay) if isinstance(delay, int | float) else delay
+        now = self._turns.clock.now()
+        first = first_time(now, at=at, delay=seconds, every=every, zone=zone)
+        self._turns.check_bundle()
+        return await self._schedule.add(self._prompt(message), first, every=every, zone=zone)
+
+    async def scheduled(self) -> Sequence[tl.ScheduledMessage]:
+        """Return the messages that wait for their time, the first to begin first."""
+        return await self._schedule.messages()
+
+    async def unschedule(self, message_id: str = "") -> bool:
+        """Remove a scheduled message by its id, or all without one; return whether there was one.
+
+        A turn that has begun goes on.
+        """
+        return await self._schedule.remove(message_id)
 
     async def stream(
         self,

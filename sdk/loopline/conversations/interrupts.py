@@ -164,7 +164,7 @@ class InterruptQueue:
 
         if await self._is_left():
             raise LooplineError(f"no running call {call_id!r} asks anything: nobody runs its turn")
-        return await self._append_at_head(entries)
+        return await append_at_head(self._log, self._conversation, entries)
 
     async def _is_left(self) -> bool:
         """Return whether a turn was started and has neither an end nor a running process."""
@@ -225,7 +225,7 @@ class InterruptQueue:
             check_values(values, caps)
             return [*(tl.Entry(body=body, turn=number) for body in bodies), *rules]
 
-        await self._append_at_head(entries)
+        await append_at_head(self._log, self._conversation, entries)
         return number
 
     async def _check_value(
@@ -287,22 +287,6 @@ class InterruptQueue:
                 bundle = header.bundle if header else ""
                 return AskedCall(body.tool, body.arguments, bundle, offered)
         raise LooplineError(f"the call {pending.call_id} is not there")
-
-    async def _append_at_head(
-        self, entries: Callable[[tl.Timeline], Awaitable[Sequence[tl.Entry]]]
-    ) -> bool:
-        """Append the entries that `entries` computes from all blocks before them. Returns whether there were any."""
-        timeline = await tl.open_timeline(self._log, self._conversation)
-        while appended := await entries(timeline):
-            try:
-                await self._log.append(
-                    self._conversation, appended, seen=timeline.seq, at_head=True
-                )
-            except tl.HeadMoved:
-                timeline.extend(await self._log.read(self._conversation, after=timeline.seq))
-            else:
-                return True
-        return False
 
     async def recall(self, receipt: Receipt) -> bool:
         """Take a message back, unless a round has taken it; return whether it was taken back."""
@@ -372,6 +356,23 @@ class InterruptQueue:
             return first, ()
         block = blocks[-len(entries)]
         return Receipt(block.seq, block.turn), blocks
+
+
+async def append_at_head(
+    log: tl.TimelineLog,
+    conversation: tl.ConversationKey,
+    entries: Callable[[tl.Timeline], Awaitable[Sequence[tl.Entry]]],
+) -> bool:
+    """Append the entries that `entries` computes from all blocks before them. Returns whether there were any."""
+    timeline = await tl.open_timeline(log, conversation)
+    while appended := await entries(timeline):
+        try:
+            await log.append(conversation, appended, seen=timeline.seq, at_head=True)
+        except tl.HeadMoved:
+            timeline.extend(await log.read(conversation, after=timeline.seq))
+        else:
+            return True
+    return False
 
 
 def questions_of(timeline: tl.Timeline) -> list[tuple[tl.Block, tl.ToolQuestion]]:

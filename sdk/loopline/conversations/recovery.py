@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
 from loopline import timeline as tl
+from loopline.conversations.schedule import MessageSchedule
 from loopline.conversations.turn_order import CUT_OFF_AGAIN, bundle_of, is_cut_off_again
 from loopline.conversations.turns import Request, Turns
 from loopline.errors import ConflictError, LooplineError
 from loopline.react import result
+
+_log = logging.getLogger("loopline")
 
 RecoveryStatus = Literal["resumed", "waiting", "running", "skipped", "failed"]
 MOST_UNBEGUN = 100
@@ -75,7 +79,10 @@ class Recoveries:
         if at_once < 1:
             raise LooplineError(f"at_once is {at_once}: it must be 1 or more")
         outcomes: list[Recovery] = []
+        due = await self._begin_scheduled()
         summaries = [*await self.log.unfinished(), *await self._unbegun()]
+        listed = {summary.conversation for summary in summaries}
+        summaries += [summary for summary in due if summary.conversation not in listed]
         for conversation in self.left.keys() - {summary.conversation for summary in summaries}:
             del self.left[conversation]
         unfinished = iter(summaries)
@@ -85,6 +92,20 @@ class Recoveries:
             if outcome is not None:
                 raise outcome
         return outcomes
+
+    async def _begin_scheduled(self) -> list[tl.ConversationSummary]:
+        """Append the scheduled messages that are due, and return their conversations."""
+        now, due = self.turns.clock.now(), list[tl.ConversationSummary]()
+        for conversation, at in await self.log.scheduled():
+            if at > now:
+                break
+            try:
+                await MessageSchedule(self.log, conversation).begin_due(now)
+            except LooplineError as error:
+                _log.warning("%r: scheduled messages were not begun: %s", conversation.name, error)
+            summary = await self.log.find(conversation)
+            due += [summary] if summary is not None else []
+        return due
 
     async def _unbegun(self) -> list[tl.ConversationSummary]:
         """Return the conversations with messages of which no turn was ever started, as after a kill right after the first message.

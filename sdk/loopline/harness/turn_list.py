@@ -8,10 +8,10 @@ from datetime import datetime
 from typing import Literal
 
 from loopline import timeline as tl
-from loopline.conversations import CUT_OFF_AGAIN, is_cut_off_again
+from loopline.conversations import CUT_OFF_AGAIN, MessageSchedule, is_cut_off_again
 from loopline.errors import ConflictError
 
-TurnState = Literal["running", "waiting", "queued", "cut off", "dead", "failed"]
+TurnState = Literal["running", "waiting", "queued", "scheduled", "cut off", "dead", "failed"]
 RECENT = 100
 """How many of the conversations that were active last are looked at for a turn that ended with an error."""
 _EXITS = tl.BodyUnion[tl.Exit](tl.Exit)
@@ -21,7 +21,8 @@ _EXITS = tl.BodyUnion[tl.Exit](tl.Exit)
 class OpenTurn:
     """A turn that has not ended, or that ended with an error as the last of its conversation.
 
-    `state` is "running" in some process, "waiting" for its user, "queued", "cut off" by the end of its process and about to
+    `state` is "running" in some process, "waiting" for its user, "queued", "scheduled" (the id is then that of the message,
+    and `since` the time at which its turn begins), "cut off" by the end of its process and about to
     be taken up, "dead" if it was cut off too often, so that a person must put it back, or "failed". `since` is when it
     was sent, begun or ended. `reason` says why it is dead or failed. `calls` are the tools of the calls that run, or of
     those that wait for the user. `title` is that of the conversation.
@@ -66,7 +67,26 @@ async def open_turns(
         if summary.conversation not in listed:
             turns += await _open_turns(log, summary)
             turns += await _failed_turn(log, summary)
+    for key, _ in await log.scheduled():
+        names = zip(filters, (key.tenant, key.project, key.user), strict=True)
+        if all(name in (None, own) for name, own in names):
+            turns += await _scheduled_turns(log, key)
     return turns
+
+
+async def _scheduled_turns(log: tl.TimelineLog, key: tl.ConversationKey) -> list[OpenTurn]:
+    summary = await log.find(key)
+    return [
+        OpenTurn(
+            conversation=key,
+            turn_id=message.id,
+            state="scheduled",
+            since=message.at,
+            reason=" ".join(filter(None, (message.every, message.zone))),
+            title=summary.title if summary else "",
+        )
+        for message in await MessageSchedule(log, key).messages()
+    ]
 
 
 async def _open_turns(log: tl.TimelineLog, summary: tl.ConversationSummary) -> list[OpenTurn]:

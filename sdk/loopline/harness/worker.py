@@ -16,11 +16,12 @@ from typing import Any, Unpack
 from loopline import timeline as tl
 from loopline.bundle import Bundle, Setting
 from loopline.clock import Clock, SystemClock
-from loopline.conversations import NoWakeUps, Recovery, WakeUps, bundle_of
+from loopline.conversations import MessageSchedule, NoWakeUps, Recovery, WakeUps, bundle_of
 from loopline.errors import ConflictError, LooplineError, StoreError
 from loopline.harness.harness import Harness, OpenOptions
 from loopline.harness.model_choice import ModelChoice
 from loopline.harness.read_only_store import StorePlace, import_postgres, parse_store_url
+from loopline.redaction.redacted_log import ForwardingLog
 
 UNBEGUN = timedelta(days=1)
 """How old a first message may be that was stored by a process that died before it had marked its conversation."""
@@ -253,6 +254,9 @@ class Worker:
 
     async def _run_next(self, conversation: tl.ConversationKey) -> Recovery | None:
         timeline = await tl.open_timeline(self._log, conversation)
+        if timeline.schedule.messages:
+            await self._begin_scheduled(conversation)
+            timeline = await tl.open_timeline(self._log, conversation)
         turn = timeline.next_turn
         if turn is None:
             return None
@@ -272,6 +276,16 @@ class Worker:
                         )
                         return None
             return await harness.run_next(conversation, is_only=len(self._harnesses) == 1)
+
+    async def _begin_scheduled(self, conversation: tl.ConversationKey) -> None:
+        """Append the scheduled messages that are due, and look again when the next one is, if no sweep comes before."""
+        schedule = MessageSchedule(self._log, conversation)
+        due = await schedule.begin_due(self._clock.now())
+        if due is not None:
+            seconds = (due - self._clock.now()).total_seconds()
+            if seconds <= self._sweep_seconds:
+                loop = asyncio.get_running_loop()
+                loop.call_later(max(0.0, seconds), self.wake, conversation)
 
     def _harness(self, bundle: str) -> Harness[Any] | None:
         """Return the harness of a bundle; the only one if the turn names no bundle."""
@@ -301,6 +315,10 @@ class Worker:
                     async for summary in summaries:
                         if self._heads_without_work.get(summary.conversation) != summary.head:
                             self._add(summary.conversation)
+                for conversation, due in await self._log.scheduled():
+                    if due > looked_at + timedelta(seconds=self._sweep_seconds):
+                        break
+                    self._add(conversation)
                 since = looked_at - timedelta(seconds=2 * self._sweep_seconds)
             except StoreError as error:
                 logger.warning("waiting turns were not found: %s", error)
@@ -366,6 +384,8 @@ async def open_worker(
 def open_wake_ups(place: StorePlace, log: tl.TimelineLog | None) -> WakeUps:
     """Return the wake-ups of a store and its open log; this blocks. Without any, the sweep alone finds the turns."""
     if place.file is None:
+        while isinstance(log, ForwardingLog):
+            log = log.wrapped
         return log.wake_ups if isinstance(log, import_postgres()) else NoWakeUps()
     from loopline.store.input_wake_ups import InputWakeUps
 

@@ -88,8 +88,11 @@ def _check_turns(blocks: Sequence[timeline.Block]) -> None:
         newest = max(newest, block.turn)
         if isinstance(block.body, timeline.UserPrompt):
             prompted.add(block.turn)
-        elif block.turn not in prompted and not isinstance(block.body, timeline.Unknown):
-            # A block of an unknown type, from a newer version of Loopline, may start a turn.
+        elif block.turn not in prompted and not isinstance(
+            block.body, timeline.Unknown | timeline.Schedule
+        ):
+            # A block of an unknown type, from a newer version of Loopline, may start a turn. A scheduled message may
+            # be the first of its conversation.
             raise DocumentError(f"{_at(block)}: {block.turn_id} begins without a user.prompt")
 
 

@@ -25,6 +25,11 @@ class ForwardingLog:
     def __init__(self, log: timeline.TimelineLog) -> None:
         self._log = log
 
+    @property
+    def wrapped(self) -> timeline.TimelineLog:
+        """The log that does the work."""
+        return self._log
+
     async def append(
         self,
         conversation: timeline.ConversationKey,
@@ -86,6 +91,10 @@ class ForwardingLog:
     async def unfinished(self) -> Sequence[timeline.ConversationSummary]:
         """Return the conversations that may have an unfinished turn."""
         return await self._log.unfinished()
+
+    async def scheduled(self) -> Sequence[tuple[timeline.ConversationKey, datetime]]:
+        """Return the conversations with scheduled messages, each with the time of its first message."""
+        return await self._log.scheduled()
 
     async def holds(self, conversation: timeline.ConversationKey, term: int) -> bool:
         """Return whether the lease with this term is valid."""

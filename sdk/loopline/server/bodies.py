@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import fields
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import AwareDatetime, Base64Bytes, BaseModel, ConfigDict, Field, JsonValue
 from pydantic_core import to_jsonable_python
@@ -23,9 +23,11 @@ from loopline.timeline import (
     ClientTool,
     Reaction,
     RuleScope,
+    ScheduledMessage,
     Timeline,
     TurnResult,
     WaitKind,
+    iso_time,
 )
 from loopline.tools import MAX_CLIENT_TOOLS
 
@@ -153,6 +155,49 @@ class MessageBody(RequestBody):
     bundle_id: Annotated[str, Field(max_length=NAME)] = ""
     background: bool = False
     webhook: Annotated[str, Field(max_length=2_000)] = ""
+
+
+class ScheduleBody(RequestBody):
+    """A message that begins a turn at `at` (in UTC if it names no zone), or `delay` seconds from now.
+
+    With a line of cron in `every`, a turn begins at each of its times, in the time zone `zone`, or in UTC without one.
+    """
+
+    text: Annotated[str, Field(min_length=1, max_length=TEXT)]
+    at: datetime | None = None
+    delay: Annotated[float | None, Field(ge=0, le=2**32, allow_inf_nan=False)] = None
+    every: Annotated[str, Field(max_length=NAME)] = ""
+    zone: Annotated[str, Field(max_length=NAME)] = ""
+    limits: TurnLimits = TurnLimits()
+    settings: TurnSettings = TurnSettings()
+    bundle_id: Annotated[str, Field(max_length=NAME)] = ""
+
+
+class ScheduledAnswer(BaseModel):
+    """A message that waits for its time; `id` is unique in the conversation."""
+
+    id: str
+    at: str
+    text: str
+    every: str
+    zone: str
+
+    @classmethod
+    def of_message(cls, message: ScheduledMessage) -> Self:
+        """Return the answer for a scheduled message."""
+        return cls(
+            id=message.id,
+            at=iso_time(message.at),
+            text=message.prompt.text,
+            every=message.every,
+            zone=message.zone,
+        )
+
+
+class ScheduleAnswer(BaseModel):
+    """The messages of a conversation that wait for their time, the first to begin first."""
+
+    messages: list[ScheduledAnswer]
 
 
 class AnswersBody(RequestBody):

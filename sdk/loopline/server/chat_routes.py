@@ -289,6 +289,42 @@ async def retry(served: OwnDep) -> bodies.DoneAnswer:
     return bodies.DoneAnswer(done=is_done)
 
 
+@router.post("/schedule", status_code=201)
+async def schedule_message(
+    host: HostDep, key: OwnKeyDep, body: bodies.ScheduleBody
+) -> bodies.ScheduledAnswer:
+    """Store a message that begins a turn later, once or repeatedly. A worker or this server begins the turn."""
+    served = await serve(host, key, body.bundle_id)
+    async with host.turn_slot(key):
+        message = await served.conversation.schedule(
+            body.text,
+            at=body.at,
+            delay=body.delay,
+            every=body.every,
+            zone=body.zone,
+            **merge_limits(body.limits.options(), body.settings.options()),
+        )
+    host.audit("schedule", key, message=message.id)
+    return bodies.ScheduledAnswer.of_message(message)
+
+
+@router.get("/schedule")
+async def read_schedule(served: OwnDep) -> bodies.ScheduleAnswer:
+    """Return the messages that wait for their time, the first to begin first."""
+    messages = await served.conversation.scheduled()
+    return bodies.ScheduleAnswer(
+        messages=[bodies.ScheduledAnswer.of_message(message) for message in messages]
+    )
+
+
+@router.delete("/schedule/{message_id}")
+async def unschedule_message(served: OwnDep, message_id: str) -> bodies.DoneAnswer:
+    """Remove a message that waits for its time. `done` is false if there is no such message."""
+    is_done = await served.conversation.unschedule(message_id)
+    served.host.audit("unschedule", served.key, message=message_id)
+    return bodies.DoneAnswer(done=is_done)
+
+
 @router.get("/background")
 async def read_background(
     served: OwnDep,

@@ -32,7 +32,7 @@ from loopline.store.rows import (
     key_parameters,
 )
 from loopline.store.store_file import find_referenced_blobs
-from loopline.store.store_writer import StoreWriter, forgetting, purge
+from loopline.store.store_writer import StoreWriter, forgetting, purge, scheduled
 from loopline.tasks import finish
 from loopline.timeline import (
     Block,
@@ -219,6 +219,10 @@ class DatabaseLog(ABC, Generic[CommitsT]):
         """Return the conversations that match, the most recently active first."""
         selection = ConversationFilter(user, project, tenant, after, before, limit)
         return await self._read(partial(self._reader.summaries, selection=selection))
+
+    async def scheduled(self) -> Sequence[tuple[ConversationKey, datetime]]:
+        """Return the conversations with scheduled messages, each with the time of its first message, earliest first."""
+        return await self._read(scheduled)
 
     async def unfinished(self) -> Sequence[ConversationSummary]:
         """Return the conversations that may have an unfinished turn, the most recently active first."""

@@ -550,6 +550,17 @@ SELECT_FORGETTING: Query = (
     .where(meta.c.key > bindparam("first"), meta.c.key < bindparam("last"))
     .order_by(conversations.c.id)
 )
+SELECT_SCHEDULED: Query = (
+    select(*_KEY, meta.c.value)
+    .select_from(
+        meta.join(
+            conversations,
+            conversations.c.id
+            == cast(func.replace(meta.c.key, bindparam("first"), literal_column("''")), _INTEGER),
+        )
+    )
+    .where(meta.c.key > bindparam("first"), meta.c.key < bindparam("last"))
+)
 # Wake-ups of workers. The ids of rows grow in the order of commits, as there is one writer at a time.
 
 SELECT_LAST_ID = select(func.coalesce(func.max(blocks.c.id), 0))
@@ -562,7 +573,7 @@ SELECT_INPUTS_AFTER: Query = (
             blocks.c.type.in_(
                 [
                     literal_column(f"'{kind}'")
-                    for kind in ("user.prompt", "user.answer", "user.retry")
+                    for kind in ("user.prompt", "user.answer", "user.retry", "user.schedule")
                 ]
             ),
             and_(

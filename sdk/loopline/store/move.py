@@ -26,7 +26,7 @@ from loopline.store.rows import (
     select_inherited,
     select_own_rows,
 )
-from loopline.store.store_writer import create_state, set_meta
+from loopline.store.store_writer import create_state, scheduled_key, set_meta
 from loopline.timeline import ConversationKey
 from loopline.timeline.chain import Audit, milliseconds_of
 
@@ -118,6 +118,9 @@ class StoreMove:
         if lease_owner(self.source, row) is not None and lease_owner(target, copy) is None:
             lease = {"conversation": copy, "generation": 0, "boot": "", "ends": 0}
             execute(target, statements.INSERT_LEASE, lease)
+        due = execute(self.source, statements.SELECT_META, {"key": scheduled_key(row)}).fetchone()
+        if due is not None:
+            set_meta(target, scheduled_key(copy), due[0])
         if state.forgotten is not None:
             at = milliseconds_of(state.forgotten)
             execute(target, statements.INSERT_TOMBSTONE, {"conversation": copy, "at": at})

@@ -26,6 +26,7 @@ from loopline.timeline import (
     Block,
     ConversationKey,
     Entry,
+    Schedule,
     Sender,
     UserAnswer,
     UserPrompt,
@@ -37,7 +38,7 @@ T = TypeVar("T")
 
 READERS = 4
 """The number of reader threads of a process."""
-_WAKING = (UserPrompt, UserAnswer, UserRetry)
+_WAKING = (UserPrompt, UserAnswer, UserRetry, Schedule)
 """The inputs after which a conversation has a turn to run."""
 
 

@@ -242,12 +242,16 @@ purges.blob))""",
 conversations.name FROM meta JOIN conversations ON conversations.id = CAST(meta.value AS
 BIGINT) WHERE meta.key > %(first)s::VARCHAR COLLATE "C" AND meta.key < %(last)s::VARCHAR
 COLLATE "C" ORDER BY conversations.id""",
+    statements.SELECT_SCHEDULED: """SELECT conversations.tenant, conversations.project, conversations."user",
+conversations.name, meta.value FROM meta JOIN conversations ON conversations.id =
+CAST(replace(meta.key, %(first)s, '') AS BIGINT) WHERE meta.key > %(first)s::VARCHAR
+COLLATE "C" AND meta.key < %(last)s::VARCHAR COLLATE "C\"""",
     statements.SELECT_LAST_ID: """SELECT coalesce(max(blocks.id), 0::INTEGER) AS coalesce_1 FROM blocks""",
     statements.SELECT_INPUTS_AFTER: """SELECT DISTINCT conversations.tenant, conversations.project, conversations."user",
 conversations.name FROM blocks JOIN conversations ON blocks.conversation =
 conversations.id WHERE blocks.id > %(last)s::BIGINT AND (blocks.type IN ('user.prompt',
-'user.answer', 'user.retry') OR blocks.type = 'turn.header' AND blocks.body LIKE
-'%%"handed_over"_true%%')""",
+'user.answer', 'user.retry', 'user.schedule') OR blocks.type = 'turn.header' AND
+blocks.body LIKE '%%"handed_over"_true%%')""",
     statements.SELECT_REFERENCED_BLOBS: """SELECT DISTINCT blocks.blob FROM blocks WHERE blocks.blob IS NOT NULL""",
     statements.SELECT_CONVERSATIONS: """SELECT conversations.id, conversations.tenant, conversations.project,
 conversations."user", conversations.name, tombstones.at FROM conversations LEFT OUTER JOIN

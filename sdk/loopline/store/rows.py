@@ -44,6 +44,7 @@ SURVIVE_POWER_LOSS = {
     "user.steer",
     "user.stop",
     "user.retry",
+    "user.schedule",
     "user.answer",
     "user.recalled",
     "user.attachment",

@@ -200,12 +200,16 @@ DELETE_PURGES = """DELETE FROM purges"""
 SELECT_FORGETTING = """SELECT conversations.tenant, conversations.project, conversations.user, conversations.name
 FROM meta JOIN conversations ON conversations.id = CAST(meta.value AS INTEGER) WHERE
 meta."key" > :first AND meta."key" < :last ORDER BY conversations.id"""
+SELECT_SCHEDULED = """SELECT conversations.tenant, conversations.project, conversations.user,
+conversations.name, meta.value FROM meta JOIN conversations ON conversations.id =
+CAST(replace(meta."key", :first, '') AS INTEGER) WHERE meta."key" > :first AND meta."key"
+< :last"""
 SELECT_LAST_ID = """SELECT coalesce(max(blocks.id), 0) AS coalesce_1 FROM blocks"""
 SELECT_INPUTS_AFTER = """SELECT DISTINCT conversations.tenant, conversations.project, conversations.user,
 conversations.name FROM blocks JOIN conversations ON blocks.conversation =
 conversations.id WHERE blocks.id > :last AND (blocks.type IN ('user.prompt',
-'user.answer', 'user.retry') OR blocks.type = 'turn.header' AND blocks.body LIKE
-'%"handed_over"_true%')"""
+'user.answer', 'user.retry', 'user.schedule') OR blocks.type = 'turn.header' AND
+blocks.body LIKE '%"handed_over"_true%')"""
 SELECT_REFERENCED_BLOBS = (
     """SELECT DISTINCT blocks.blob FROM blocks WHERE blocks.blob IS NOT NULL"""
 )

@@ -10,6 +10,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -44,6 +45,7 @@ from loopline.timeline import (
     Block,
     ConversationKey,
     Entry,
+    Schedule,
     as_entry,
     check_append,
     parent_name,
@@ -206,6 +208,8 @@ def create_state(columns: Sequence[Any], version: int | None) -> ConversationSta
 
 _COLLECTED_AT = "collected_at"
 _FORGETTING = "forgetting:"
+_SCHEDULED = "scheduled:"
+"""The keys of the times at which conversations have scheduled messages, each with the row of the conversation."""
 _DAY = timedelta(days=1) // timedelta(milliseconds=1)
 
 _Parameters = dict[str, int | str]
@@ -451,6 +455,7 @@ class StoreWriter:
             for removal in statements.DELETE_CONTENT:
                 execute(connection, removal, {"row": row})
             execute(connection, statements.CLEAR_CONVERSATION, {"row": row})
+            execute(connection, statements.DELETE_META, {"name": scheduled_key(row)})
             mark = {"key": f"{_FORGETTING}{row}", "value": str(row)}
             execute(connection, statements.INSERT_META, mark)
         self.states.clear()
@@ -602,6 +607,10 @@ class StoreWriter:
         check_room(request.conversation, request.entries, size, self._limits)
         appended = self._write(connection, state, request)
         warn_if_nearly_full(request.conversation, size, state.size, self._limits)
+        if request.term is None and state.id is not None:
+            for entry in request.entries:
+                if isinstance(entry.body, Schedule):
+                    set_due(connection, state.id, entry.body)
         if request.seen > size.blocks:
             return [block for block in appended if block.seq > request.seen]
         return unseen + appended
@@ -676,6 +685,34 @@ class StoreWriter:
         state.head = head
         state.tip = tip
         return blocks
+
+
+def scheduled_key(row: int) -> str:
+    """Return the key of the time at which a conversation has its first scheduled message, by the row of the conversation."""
+    return f"{_SCHEDULED}{row}"
+
+
+def set_due(connection: Connection, row: int, schedule: Schedule) -> None:
+    """Store the time of the first scheduled message of a conversation, nothing without messages."""
+    execute(connection, statements.DELETE_META, {"name": scheduled_key(row)})
+    if schedule.due is not None:
+        due = {"key": scheduled_key(row), "value": str(milliseconds_of(schedule.due))}
+        execute(connection, statements.INSERT_META, due)
+
+
+def scheduled(connection: Connection) -> Sequence[tuple[ConversationKey, datetime]]:
+    """Return the conversations with scheduled messages, each with the time of its first message, earliest first."""
+    marked = {"first": _SCHEDULED, "last": f"{_SCHEDULED}~"}
+    found = [
+        (
+            ConversationKey(tenant=tenant, project=project, user=user, name=name),
+            from_milliseconds(int(due)),
+        )
+        for tenant, project, user, name, due in execute(
+            connection, statements.SELECT_SCHEDULED, marked
+        )
+    ]
+    return sorted(found, key=itemgetter(1))
 
 
 def set_meta(connection: Connection, key: str, value: str) -> None:

@@ -64,6 +64,8 @@ from loopline.timeline.bodies import ReflectionDue as ReflectionDue
 from loopline.timeline.bodies import ResultStatus as ResultStatus
 from loopline.timeline.bodies import RuleScope as RuleScope
 from loopline.timeline.bodies import RunChild as RunChild
+from loopline.timeline.bodies import Schedule as Schedule
+from loopline.timeline.bodies import ScheduledMessage as ScheduledMessage
 from loopline.timeline.bodies import SearchExpanded as SearchExpanded
 from loopline.timeline.bodies import Sender as Sender
 from loopline.timeline.bodies import ShownImage as ShownImage

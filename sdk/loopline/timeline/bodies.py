@@ -184,6 +184,31 @@ class ModeChanged(Struct, frozen=True, kw_only=True, omit_defaults=True):
     type: ClassVar[Literal["approval.mode"]] = "approval.mode"
 
 
+class ScheduledMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A message whose turn begins at `at` or soon after; `prompt` is then appended.
+
+    With a line of cron in `every` it waits again for the next of these times, in the time zone `zone`, or UTC without one.
+    """
+
+    id: str
+    at: datetime
+    prompt: UserPrompt
+    every: str = ""
+    zone: str = ""
+
+
+class Schedule(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """All messages of the conversation that wait for their time. A later schedule replaces this one."""
+
+    messages: tuple[ScheduledMessage, ...] = ()
+    type: ClassVar[Literal["user.schedule"]] = "user.schedule"
+
+    @property
+    def due(self) -> datetime | None:
+        """The time of the first message, None without messages."""
+        return min((message.at for message in self.messages), default=None)
+
+
 class ApprovalRule(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The user lets later calls of a tool run without a question; with an empty `tool` the rule is revoked.
 
@@ -729,6 +754,7 @@ ProxiedBody = ProxiedCall | ProxiedResult
 Body = (
     InputBody
     | ModeChanged
+    | Schedule
     | ApprovalRule
     | TurnHeader
     | RoundStart

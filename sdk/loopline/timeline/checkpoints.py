@@ -16,6 +16,7 @@ from loopline.timeline.bodies import (
     Imported,
     InputBody,
     ModeChanged,
+    Schedule,
     TextKept,
     ToolCalled,
     ToolResult,
@@ -50,6 +51,7 @@ CarriedBody = (
     | FileBody
     | CustomEvent
     | ModeChanged
+    | Schedule
     | TakenBody
 )
 """The bodies that decide what a checkpoint carries."""
@@ -149,6 +151,7 @@ class _CarriedBlocks:
         self._feedback: list[int] = []
         self._knowledge: list[int] = []
         self._modes: list[int] = []
+        self._schedules: list[int] = []
         self._background = BackgroundWork()
         self._pending: dict[int, Block] = {}
         self._files = FileTree()
@@ -161,7 +164,7 @@ class _CarriedBlocks:
 
     def seqs(self) -> set[int]:
         """Return the seqs of the blocks that the checkpoint carries."""
-        newest = (self._feedback, self._knowledge, self._modes)
+        newest = (self._feedback, self._knowledge, self._modes, self._schedules)
         latest = [*(seqs[-1:] for seqs in newest), self._always]
         files = [block.seq for block in self._files.files.values()]
         background = [block.seq for block, _ in self._background.calls.values()]
@@ -200,6 +203,7 @@ class _CarriedBlocks:
                 | RoundStart()
                 | CustomEvent()
                 | ModeChanged()
+                | Schedule()
                 | ModelOverflowed()
                 | Decision()
             ):
@@ -208,12 +212,14 @@ class _CarriedBlocks:
     def _take_waiting(
         self,
         block: Block,
-        body: TakenBody | CustomEvent | ModeChanged | ModelOverflowed | Decision,
+        body: TakenBody | CustomEvent | ModeChanged | Schedule | ModelOverflowed | Decision,
     ) -> None:
         """Fold pending input, the mode, background calls without a result, and requests that were too long."""
         match body:
             case ModeChanged():
                 self._modes.append(block.seq)
+            case Schedule():
+                self._schedules.append(block.seq)
             case ModelOverflowed() | Decision():
                 self._overflows.take(block, body)
             case CustomEvent():

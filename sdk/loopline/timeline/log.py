@@ -20,6 +20,7 @@ from loopline.timeline.bodies import (
     InputBody,
     MemoryFact,
     ModeChanged,
+    Schedule,
     Sender,
     UserInput,
     UserPrompt,
@@ -159,6 +160,13 @@ class TimelineLog(Protocol):
 
         Forks and imports that never had a runner in this store are left out, and so are child runs, which their parents
         resume. Turns that run or wait for the user count as unfinished.
+        """
+        ...
+
+    async def scheduled(self) -> Sequence[tuple[ConversationKey, datetime]]:
+        """Return the conversations with scheduled messages, each with the time of its first message, earliest first.
+
+        Messages that a fork inherits, and those of an imported document, are left out: they begin no turn.
         """
         ...
 
@@ -315,7 +323,7 @@ def check_forget(conversation: ConversationKey, forks: Sequence[str]) -> None:
 
 
 _BEGINS = BodyUnion[UserInput | RoundStart](UserInput | RoundStart)
-UserBody = InputBody | Feedback | MemoryFact | ModeChanged | ApprovalRule
+UserBody = InputBody | Feedback | MemoryFact | ModeChanged | ApprovalRule | Schedule
 _BY_USERS = BodyUnion[UserBody](UserBody)
 
 
@@ -444,10 +452,13 @@ TITLE_LENGTH = 80
 
 
 def title_of(entries: Sequence[Entry]) -> str:
-    """Return the title of a conversation whose first append has these entries; empty without a prompt."""
+    """Return the title of a conversation whose first append has these entries; empty without a prompt, also a scheduled one."""
     for entry in entries:
-        if isinstance(entry.body, UserPrompt):
-            words = " ".join(entry.body.text.split())
+        prompts = [entry.body] if isinstance(entry.body, UserPrompt) else []
+        if isinstance(entry.body, Schedule):
+            prompts = [message.prompt for message in entry.body.messages]
+        for prompt in prompts:
+            words = " ".join(prompt.text.split())
             return words if len(words) <= TITLE_LENGTH else f"{words[: TITLE_LENGTH - 1]}…"
     return ""
 

@@ -16,8 +16,8 @@ from msgspec import structs
 from loopline.clock import Clock, SystemClock
 from loopline.errors import ConflictError
 from loopline.timeline import log
-from loopline.timeline.blocks import NEW_TURN, Block, Entry, as_entry
-from loopline.timeline.bodies import Body, Imported, Sender
+from loopline.timeline.blocks import NEW_TURN, Block, BodyUnion, Entry, as_entry
+from loopline.timeline.bodies import Body, Imported, Schedule, Sender
 from loopline.timeline.codec import encode_checked, matches_types
 from loopline.timeline.log import (
     DEFAULT_LIMITS,
@@ -28,6 +28,9 @@ from loopline.timeline.log import (
 )
 
 _TURN = attrgetter("turn")
+
+
+_SCHEDULES = BodyUnion[Schedule | Imported](Schedule | Imported)
 
 
 @dataclass(slots=True)
@@ -209,6 +212,20 @@ class MemoryLog:
             if summary.conversation in self._running
             and _find_last_ended_turn(self._conversations[summary.conversation]) < summary.turns
         ]
+
+    async def scheduled(self) -> Sequence[tuple[ConversationKey, datetime]]:
+        """Return the conversations with scheduled messages, each with the time of its first message, earliest first."""
+        found = list[tuple[ConversationKey, datetime]]()
+        for key, stored in self._conversations.items():
+            inherited = max(stored.shows.values(), default=0)
+            newest = next(_SCHEDULES.among(reversed(stored.blocks)), None)
+            if newest is not None and newest[0].seq > inherited:
+                match newest[1]:
+                    case Schedule(due=due):
+                        found += [(key, due)] if due is not None else []
+                    case Imported():
+                        pass
+        return sorted(found, key=lambda pair: pair[1])
 
     async def holds(self, conversation: ConversationKey, term: int) -> bool:
         """Return whether the lease of that term is valid."""

@@ -31,6 +31,7 @@ from loopline.timeline.bodies import (
     ProxiedBody,
     ProxiedCall,
     ProxiedResult,
+    Schedule,
     TextKept,
     ToolCalled,
     ToolResult,
@@ -62,7 +63,7 @@ CourseBody = TurnHeader | Exit | ToolCalled | Checkpoint | ModelOverflowed | Dec
 _COURSE = BodyUnion[CourseBody](CourseBody)
 TakenBody = InboxBody | UserRecalled | RoundStart
 _TAKEN = BodyUnion[TakenBody](TakenBody)
-_MODES = BodyUnion[ModeChanged](ModeChanged)
+_MODES = BodyUnion[ModeChanged | Schedule](ModeChanged | Schedule)
 HeldBody = ToolResult | Plan | SourceAdded | TextKept | ArtifactKept | Feedback | FileBody | Unknown
 _HELD = BodyUnion[HeldBody](HeldBody)
 _RESTORED = BodyUnion[UserPrompt | Exit](UserPrompt | Exit)
@@ -195,7 +196,7 @@ class Timeline:
 
     With a `base` the blocks are those that the checkpoint carries and all blocks after it. The folds are then the same
     as for the full conversation, but turns that ended before the checkpoint are missing. `seq` is the seq of the last
-    block, 0 without blocks. `mode` is the approval mode. `pending` are the inputs that no round has taken, by seq. `unknown` is the first block of an
+    block, 0 without blocks. `mode` is the approval mode. `schedule` are the messages that wait for their time, stored at `schedule_seq`. `pending` are the inputs that no round has taken, by seq. `unknown` is the first block of an
     unknown type. `kept_texts` are texts by the ref under which they were stored, `shown_texts` digests of texts by the
     refs under which tools showed them. `artifacts` are the newest versions by turn and name. `system_texts` and
     `tool_texts` are the texts of prompts by digest, and `known_texts` all digests whose text the log has.
@@ -214,6 +215,8 @@ class Timeline:
         self.calls: int = self.base.calls
         self.last_round: RoundStart | None = None
         self.mode: ApprovalMode = "ask"
+        self.schedule: Schedule = Schedule()
+        self.schedule_seq: int = 0
         self.unknown: Block | None = None
         self.shown_texts: dict[str, str] = {}
         self.kept_texts: dict[str, TextKept] = {}
@@ -480,9 +483,10 @@ class Timeline:
     def _make_inert(self, confirmed: Sequence[str]) -> None:
         """Make imported turns inert and drop imported repositories, except those that are confirmed by their action's name.
 
-        An imported mode that asks less than the default is dropped too.
+        An imported mode that asks less than the default is dropped too, and so are scheduled messages.
         """
         self.mode = "ask" if self.mode == "accept_reads" else self.mode
+        self.schedule = Schedule()
         for turn in [*self.unfinished, *self.queued]:
             turn.inert = turn.inert or turn_id(turn.number) not in confirmed
             if turn.inert and turn.header is None and turn.prompt is not None:
@@ -524,8 +528,13 @@ class Timeline:
             self.known_texts.add(start.tools_sha256)
             self.tool_texts[start.tools_sha256] = start.tools
 
-    def _fold_mode(self, _: Block, body: ModeChanged) -> None:
-        self.mode = body.mode
+    def _fold_mode(self, block: Block, body: ModeChanged | Schedule) -> None:
+        match body:
+            case ModeChanged(mode=mode):
+                self.mode = mode
+            case Schedule():
+                self.schedule = body
+                self.schedule_seq = block.seq
 
     def _fold_content(self, block: Block, body: HeldBody) -> None:
         match body:

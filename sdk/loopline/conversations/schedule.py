@@ -1,0 +1,170 @@
+"""Scheduled messages: they wait in the log, and begin a turn when their time has come, once for each time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from cronsim import CronSim, CronSimError
+from msgspec import structs
+
+from loopline import timeline as tl
+from loopline.conversations.interrupts import append_at_head, check_own
+from loopline.errors import LooplineError
+
+MOST_MESSAGES = 100
+"""The most scheduled messages of a conversation."""
+FURTHEST = timedelta(days=10 * 366)
+"""How far in the future a message may be scheduled."""
+_SCHEDULES = tl.BodyUnion[tl.Schedule](tl.Schedule)
+
+
+def next_time(every: str, zone: str, after: datetime) -> datetime:
+    """Return the first time after `after` of a line of cron with five fields, such as `30 9 * * 1-5`, in UTC.
+
+    The line is read in the time zone `zone`, such as `Europe/Berlin`, or in UTC without one.
+
+    Raises:
+        LooplineError: the line or the time zone is not valid, or the line has no further time.
+    """
+    try:
+        local = after.astimezone(ZoneInfo(zone) if zone else UTC)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise LooplineError(f"no time zone {zone!r}: write one such as Europe/Berlin") from error
+    if len(every.split()) != 5:
+        raise LooplineError(
+            f"{every!r} is not a line of cron with five fields, such as '30 9 * * 1-5'"
+        )
+    try:
+        return next(CronSim(every, local)).astimezone(UTC)
+    except (CronSimError, StopIteration) as error:
+        raise LooplineError(f"{every!r} is not a line of cron with a further time") from error
+
+
+def first_time(
+    now: datetime, *, at: datetime | None, delay: timedelta | None, every: str, zone: str
+) -> datetime:
+    """Return the time of the first turn of a message: `at`, or `delay` after now, or the next time of `every`.
+
+    A time without a time zone is in UTC. A time in the past is due at once.
+
+    Raises:
+        LooplineError: none or both of `at` and `delay` are given without a line of cron, a value is not valid, or the
+            time is more than ten years from now.
+    """
+    if (at is not None and delay is not None) or (at is None and delay is None and not every):
+        raise LooplineError("a scheduled message needs a time: give at, delay, or every")
+    if zone and not every:
+        raise LooplineError("a time zone belongs to a line of cron: give every, or at with its own")
+    repeated = next_time(every, zone, now) if every else now
+    if delay is not None and not timedelta() <= delay <= FURTHEST:
+        raise LooplineError(f"a delay is 0 seconds to {FURTHEST.days} days")
+    first = now + delay if delay is not None else tl.to_utc(at) if at is not None else repeated
+    if first > now + FURTHEST:
+        raise LooplineError(f"a message is scheduled for the next {FURTHEST.days} days at most")
+    return first
+
+
+class MessageSchedule:
+    """The scheduled messages of one conversation."""
+
+    def __init__(self, log: tl.TimelineLog, conversation: tl.ConversationKey) -> None:
+        self._log = log
+        self._conversation = conversation
+
+    async def messages(self) -> Sequence[tl.ScheduledMessage]:
+        """Return the messages that wait, the first to begin first."""
+        timeline = await tl.open_timeline(self._log, self._conversation)
+        waiting = await self._waiting(timeline)
+        return sorted(waiting, key=lambda message: message.at)
+
+    async def add(
+        self, prompt: tl.UserPrompt, at: datetime, *, every: str = "", zone: str = ""
+    ) -> tl.ScheduledMessage:
+        """Store a message that begins a turn at `at`, and return it with its id.
+
+        Any process of the bundle begins the turn, so the message is sent by none in particular.
+
+        Raises:
+            LooplineError: this is a child run, or the conversation has too many scheduled messages.
+        """
+        check_own(self._conversation)
+        if prompt.sender is not None:
+            prompt = structs.replace(prompt, sender=structs.replace(prompt.sender, harness=0))
+        added = tl.ScheduledMessage(id="", at=at, prompt=prompt, every=every, zone=zone)
+
+        async def entries(timeline: tl.Timeline) -> Sequence[tl.Entry]:
+            nonlocal added
+            waiting = await self._waiting(timeline)
+            if len(waiting) >= MOST_MESSAGES:
+                raise LooplineError(
+                    f"{MOST_MESSAGES} messages are scheduled in {self._conversation.name!r}: remove one first"
+                )
+            added = structs.replace(added, id=f"s{timeline.seq + 1}")
+            return [await self._entry(tl.Schedule(messages=(*waiting, added)))]
+
+        await append_at_head(self._log, self._conversation, entries)
+        return added
+
+    async def remove(self, message_id: str) -> bool:
+        """Remove a message, "" removes all; return whether there was one. A turn that has begun goes on."""
+
+        async def entries(timeline: tl.Timeline) -> Sequence[tl.Entry]:
+            waiting = await self._waiting(timeline)
+            kept = tuple(message for message in waiting if message_id and message.id != message_id)
+            if len(kept) == len(waiting):
+                return []
+            return [await self._entry(tl.Schedule(messages=kept))]
+
+        return await append_at_head(self._log, self._conversation, entries)
+
+    async def begin_due(self, now: datetime) -> datetime | None:
+        """Append the prompt of each message that is due, and return the time of the next one, None without one.
+
+        A prompt and what remains of the schedule are stored together, and only if no process has stored anything meanwhile,
+        so that each time begins one turn. Times of a repeated message that were missed begin one turn together.
+        """
+        following: datetime | None = None
+
+        async def entries(timeline: tl.Timeline) -> Sequence[tl.Entry]:
+            nonlocal following
+            waiting = await self._waiting(timeline)
+            following = tl.Schedule(messages=tuple(waiting)).due
+            if following is None or following > now:
+                return []
+            due = min(waiting, key=lambda message: message.at)
+            remaining = tuple(
+                message if message is not due else _repeat(due, now)
+                for message in waiting
+                if message is not due or due.every
+            )
+            has_begun = timeline.base.covers or not all(map(_SCHEDULES.has, _bodies(timeline)))
+            turn = tl.NEW_TURN if has_begun else 1
+            bodies = (due.prompt, tl.Schedule(messages=remaining))
+            return [tl.Entry(body=body, turn=turn) for body in bodies]
+
+        while await append_at_head(self._log, self._conversation, entries):
+            pass
+        return following
+
+    async def _entry(self, schedule: tl.Schedule) -> tl.Entry:
+        """Return the entry of a schedule in the newest turn; it opens turn 1 of a conversation that has not begun."""
+        summary = await self._log.find(self._conversation)
+        return tl.Entry(body=schedule, turn=summary.turns if summary else tl.NEW_TURN)
+
+    async def _waiting(self, timeline: tl.Timeline) -> Sequence[tl.ScheduledMessage]:
+        """Return the messages of the timeline that this conversation does not inherit as a fork."""
+        if not timeline.schedule.messages:
+            return ()
+        summary = await self._log.find(self._conversation)
+        is_own = summary is not None and timeline.schedule_seq > summary.inherited
+        return timeline.schedule.messages if is_own else ()
+
+
+def _bodies(timeline: tl.Timeline) -> Iterator[tl.Body]:
+    return (block.body for block in timeline)
+
+
+def _repeat(message: tl.ScheduledMessage, now: datetime) -> tl.ScheduledMessage:
+    return structs.replace(message, at=next_time(message.every, message.zone, now))

@@ -1,0 +1,251 @@
+"""Scheduled messages: each time begins one turn, in whatever process, and whatever is killed meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from loopline import Harness, LooplineError
+from loopline.conversations import Conversation, MessageSchedule
+from loopline.harness import open_turns
+from loopline.server import ServerSettings, app
+from loopline.testing import FakeClock
+from loopline.timeline import Block, TurnHeader, UserPrompt
+from tests.doors.command import Loopline
+from tests.support.echo_model import EchoModel
+from tests.support.live_server import SHOP, serving
+from tests.support.postgres_server import running_postgres
+from tests.support.worker_process import work, worker_process
+
+START = datetime(2026, 3, 27, 8, 0, tzinfo=UTC)
+"""A Friday, before the clocks of Berlin go forward on Sunday."""
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "postgres":
+        return running_postgres().store_url()
+    return f"sqlite:///{tmp_path}/talk.db"
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Path:
+    return tmp_path / "ledger"
+
+
+def submitter(store: str, ledger: Path, clock: FakeClock | None = None) -> Harness:
+    return Harness.open(
+        work(ledger), store=store, model=EchoModel(), submits_only=True, clock=clock
+    )
+
+
+def prompts(blocks: Sequence[Block]) -> list[str]:
+    return [block.body.text for block in blocks if isinstance(block.body, UserPrompt)]
+
+
+async def until_ended(talk: Conversation[Any], turns: int) -> Sequence[Block]:
+    """Wait until so many turns of the conversation have ended, and return its blocks."""
+    for _ in range(3_000):
+        if len(await talk.blocks(types=["react.exit"])) >= turns:
+            return await talk.blocks()
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"{turns} turns have not ended")
+
+
+async def test_a_delayed_message_begins_a_turn_after_its_time_and_others_do_not_wait_for_it(
+    store: str, ledger: Path
+) -> None:
+    with worker_process(store, ledger):
+        async with submitter(store, ledger) as harness:
+            talk = harness.conversation("c1")
+            message = await talk.schedule("later", delay=1.5)
+            assert [(m.id, m.at) for m in await talk.scheduled()] == [(message.id, message.at)]
+            assert (await talk.say("now")).answer == "You said: now"
+            blocks = await until_ended(talk, 2)
+            assert prompts(blocks) == ["now", "later"]
+            started = [block.ts for block in blocks if isinstance(block.body, TurnHeader)]
+            assert started[1] >= message.at
+            assert await talk.scheduled() == []
+
+
+async def test_a_turn_that_was_due_while_no_process_ran_begins_when_a_worker_starts(
+    store: str, ledger: Path
+) -> None:
+    async with submitter(store, ledger) as harness:
+        talk = harness.conversation("c1")
+        await talk.schedule("call work.note text=due", at=START)
+        [waiting] = await open_turns(harness.log)
+        assert (waiting.state, waiting.since) == ("scheduled", START)
+        with worker_process(store, ledger):
+            blocks = await until_ended(talk, 1)
+        assert prompts(blocks) == ["call work.note text=due"]
+        assert (await talk.blocks(types=["turn.header"]))[0].turn == 1
+
+
+async def test_a_repeated_message_that_missed_several_times_begins_one_turn_and_waits_for_the_next(
+    store: str, ledger: Path
+) -> None:
+    clock = FakeClock(START)
+    async with submitter(store, ledger, clock) as harness:
+        talk = harness.conversation("c1")
+        added = await talk.schedule("good morning", every="30 9 * * *", zone="Europe/Berlin")
+        assert added.at == datetime(2026, 3, 27, 8, 30, tzinfo=UTC)
+        schedule = MessageSchedule(harness.log, talk.conversation)
+        late = START + timedelta(days=3)
+        assert await schedule.begin_due(late) == datetime(2026, 3, 31, 7, 30, tzinfo=UTC)
+        assert prompts(await talk.blocks()) == ["good morning"]
+        await schedule.begin_due(late)
+        assert prompts(await talk.blocks()) == ["good morning"]
+
+
+async def test_a_due_message_begins_one_turn_however_many_processes_look(
+    store: str, ledger: Path
+) -> None:
+    async with (
+        submitter(store, ledger) as first,
+        submitter(store, ledger) as second,
+    ):
+        talk = first.conversation("c1")
+        for n in range(5):
+            await talk.schedule(f"number {n}", at=START + timedelta(seconds=n))
+        now = START + timedelta(days=1)
+        looks = [
+            MessageSchedule(harness.log, talk.conversation).begin_due(now)
+            for harness in (first, second) * 3
+        ]
+        await asyncio.gather(*looks)
+        blocks = await talk.blocks()
+        assert prompts(blocks) == [f"number {n}" for n in range(5)]
+        assert [b.turn for b in blocks if isinstance(b.body, UserPrompt)] == [1, 2, 3, 4, 5]
+
+
+async def test_a_scheduled_message_is_removed_by_its_id_or_with_all(
+    store: str, ledger: Path
+) -> None:
+    async with submitter(store, ledger) as harness:
+        talk = harness.conversation("c1")
+        ids = [(await talk.schedule(f"number {n}", delay=60)).id for n in range(3)]
+        assert len(set(ids)) == 3
+        assert await talk.unschedule(ids[1])
+        assert not await talk.unschedule(ids[1])
+        assert [message.id for message in await talk.scheduled()] == [ids[0], ids[2]]
+        assert await talk.unschedule()
+        assert await harness.log.scheduled() == []
+        assert await open_turns(harness.log) == []
+
+
+async def test_workers_that_are_killed_lose_no_scheduled_message_and_begin_none_twice(
+    store: str, ledger: Path
+) -> None:
+    async with submitter(store, ledger) as harness:
+        talks = [harness.conversation(f"c{n}") for n in range(4)]
+        for talk in talks:
+            for n in range(3):
+                await talk.schedule(f"call work.note text=m{n}", delay=0.3 * n)
+        for _ in range(2):
+            with worker_process(store, ledger):
+                await asyncio.sleep(0.2)
+        with worker_process(store, ledger):
+            for talk in talks:
+                while await open_turns(harness.log):
+                    for turn in await open_turns(harness.log):
+                        if turn.state == "dead":
+                            await harness.conversation(turn.conversation.name).retry()
+                    await asyncio.sleep(0.2)
+                assert prompts(await talk.blocks()) == [
+                    f"call work.note text=m{n}" for n in range(3)
+                ]
+
+
+async def test_a_fork_and_an_import_begin_no_turn_of_the_original(store: str, ledger: Path) -> None:
+    async with submitter(store, ledger) as harness:
+        talk = harness.conversation("c1")
+        await talk.schedule("later", at=START)
+        fork = await talk.fork(seq=1, name="fork")
+        assert await fork.scheduled() == []
+        document = await talk.export()
+        await harness.load(document, name="copy")
+        scheduled = await harness.log.scheduled()
+        assert [key.name for key, _ in scheduled] == ["c1"]
+        assert await harness.conversation("copy").scheduled() == []
+        await harness.log.forget(fork.conversation)
+        await harness.log.forget(talk.conversation)
+        assert await harness.log.scheduled() == []
+
+
+async def test_a_server_without_workers_begins_what_is_due(store: str, ledger: Path) -> None:
+    async with Harness.open(work(ledger), store=store, model=EchoModel()) as harness:
+        talk = harness.conversation("c1")
+        await talk.schedule("due", at=START)
+        await talk.schedule("not due", delay=3600)
+        outcomes = await harness.carry_on()
+        assert [outcome.status for outcome in outcomes] == ["resumed"]
+        assert prompts(await talk.blocks()) == ["due"]
+
+
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [
+        ({}, "needs a time"),
+        ({"at": START, "delay": 3}, "needs a time"),
+        ({"delay": -1}, "a delay is 0 seconds"),
+        ({"every": "every day"}, "five fields"),
+        ({"every": "61 * * * *"}, "not a line of cron"),
+        ({"every": "0 0 30 2 *"}, "not a line of cron"),
+        ({"every": "0 0 * * *", "zone": "Mars/Base"}, "no time zone 'Mars/Base'"),
+        ({"every": "0 0 * * *", "zone": "../etc/passwd"}, "no time zone"),
+        ({"at": START + timedelta(days=9_999)}, "for the next"),
+    ],
+)
+async def test_a_time_that_is_not_valid_is_refused(
+    times: dict[str, Any], said: str, ledger: Path
+) -> None:
+    async with Harness.open(
+        work(ledger), store="memory:", model=EchoModel(), clock=FakeClock(START)
+    ) as harness:
+        with pytest.raises(LooplineError, match=said):
+            await harness.conversation("c1").schedule("hello", **times)
+        assert await harness.conversation("c1").blocks() == []
+
+
+def test_the_command_schedules_lists_and_removes(tmp_path: Path) -> None:
+    loopline = Loopline(tmp_path)
+    loopline("new", "hello")
+    loopline(
+        *("run", "hello", "wake up", "-c", "c1", "--every", "0 7 * * *", "--zone", "Asia/Tokyo")
+    )
+    second = loopline("run", "hello", "later", "-c", "c1", "--at", "2036-01-01T10:00")
+    assert second.out.startswith("s2 of c1 begins at 2036-01-01T10:00:00"), second
+    listed = loopline("turns").out.splitlines()
+    assert [line.split()[0] for line in listed] == ["scheduled"] * 2
+    assert ["s1 of c1" in listed[0], "s2 of c1" in listed[1]] == [True, True]
+    assert loopline("turns", "--unschedule", "c1:s2").code == 0
+    assert loopline("turns", "--unschedule", "c1:s2").code == 1
+    assert loopline("turns", "--unschedule", "c1").code == 0
+    assert "no turn" in loopline("turns").out
+    assert loopline("run", "hello", "later", "--at", "tomorrow").code == 2
+
+
+def test_a_server_schedules_lists_begins_and_removes(tmp_path: Path) -> None:
+    settings = ServerSettings(recovery_seconds=0.1)
+    served = app(SHOP, store=f"sqlite:///{tmp_path}/talk.db", model=EchoModel(), settings=settings)
+    talk = "/conversations/default/default/c1"
+    with serving(served) as url, httpx2.Client(base_url=url, timeout=30) as client:
+        soon = client.post(f"{talk}/schedule", json={"text": "soon", "delay": 0.2})
+        assert soon.status_code == 201
+        daily = {"text": "daily", "every": "0 7 * * *", "zone": "Asia/Tokyo"}
+        assert client.post(f"{talk}/schedule", json=daily).json()["id"] == "s2"
+        assert client.post(f"{talk}/schedule", json={"text": "never"}).status_code == 422
+        while client.get(f"{talk}/turns/turn_1").json().get("answer") != "You said: soon":
+            time.sleep(0.05)
+        [waiting] = client.get(f"{talk}/schedule").json()["messages"]
+        assert (waiting["text"], waiting["zone"]) == ("daily", "Asia/Tokyo")
+        assert client.delete(f"{talk}/schedule/s2").json() == {"done": True}
+        assert client.delete(f"{talk}/schedule/s2").json() == {"done": False}
