@@ -459,6 +459,46 @@ async def test_no_rule_and_no_mode_takes_the_place_of_a_second_person(tmp_path: 
         assert PAID == [3, 3]
 
 
+@pytest.mark.parametrize("name", ["pay", "*"])
+async def test_an_operator_sets_the_number_of_people_for_a_tool(name: str, store: str) -> None:
+    model = ScriptedModel([PAY, "Paid."], strict=False)
+    people = {f"react.approval_people.desk.{name}": 3}
+    async with Harness.open(desk(), store=store, model=model, properties=people) as harness:
+        [call] = (await harness.conversation("c").say("go")).pending
+    assert call.people == 3
+
+
+@pytest.mark.parametrize(
+    ("people", "problem"),
+    [
+        (
+            {"desk.payy": 2},
+            "react.approval_people: no tool is called 'desk.payy', nearest is 'desk.pay'",
+        ),
+        (
+            {"desk.pay": 0},
+            "react.approval_people.desk.pay must be a number of people of at least 1",
+        ),
+        ({"desk.pay": "two"}, "react.approval_people.desk.pay must be a number of people"),
+    ],
+)
+async def test_a_wrong_number_of_people_is_refused_before_a_turn(
+    people: dict[str, Json], problem: str
+) -> None:
+    settings = {f"react.approval_people.{name}": count for name, count in people.items()}
+    with pytest.raises(LooplineError) as raised:
+        async with Harness.open(desk(), store="memory:", properties=settings):
+            pass
+    assert problem in str(raised.value)
+
+
+async def test_a_tool_that_is_unknown_to_the_author_of_the_limits_is_an_error() -> None:
+    limits = ApprovalLimits(people={"desk.payy": 2})
+    with pytest.raises(LooplineError, match=r"'desk\.payy', nearest is 'desk\.pay'"):
+        async with Harness.open(desk(approvals=limits), store="memory:"):
+            pass
+
+
 async def test_a_child_run_waits_for_a_second_person_too(store: str) -> None:
     payer = Agent(name="payer", description="Pays.")
     delegate = Call("crew.delegate", agent="payer", task="Pay it")

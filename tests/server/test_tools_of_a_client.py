@@ -200,3 +200,43 @@ def test_a_result_has_the_form_of_the_return_type_in_every_protocol(
             {"label": "x"},
             {"enum": ["red", "blue"], "type": "string"},
         )
+
+
+def test_a_bundle_may_refuse_the_tools_of_a_request_in_every_protocol(tmp_path: Path) -> None:
+    refusing = {"react.client_tools": False}
+    served = app(DESK, store=f"sqlite:///{tmp_path}/t.db", model=EchoModel(), properties=refusing)
+    function: Object = {"name": "where", "parameters": PARAMETERS}
+    message: Object = {"id": "m1", "role": "user", "content": "x"}
+    run: Object = {"threadId": "g", "runId": "r", "state": {}, "messages": [message]}
+    chat: Object = {
+        "id": "v",
+        "trigger": "submit-message",
+        "tools": {"where": {"parameters": PARAMETERS}},
+    }
+    requests: list[tuple[str, Object]] = [
+        (f"{HERE}/c/messages", {"text": "x", "tools": [WHERE]}),
+        ("/ag-ui", {**run, "tools": [WHERE], "context": [], "forwardedProps": {}}),
+        ("/api/chat", {**chat, "messages": [{"id": "m", "role": "user", "parts": [TEXT]}]}),
+        (
+            "/v1/chat/completions",
+            {
+                "model": "desk",
+                "messages": [message],
+                "tools": [{"type": "function", "function": function}],
+            },
+        ),
+        (
+            "/v1/responses",
+            {"model": "desk", "input": "x", "tools": [{"type": "function", **function}]},
+        ),
+    ]
+    with serving(served) as url, httpx2.Client(base_url=url, timeout=30) as client:
+        for path, body in requests:
+            refused = client.post(path, json=body)
+            assert refused.status_code == 422, (path, refused.text)
+            assert "accepts no tools with a message" in refused.text, path
+        own = client.post(f"{HERE}/c/messages", json={"text": "call desk.pick label=x"}).json()
+    assert [call["kind"] for call in own["pending"]] == ["client"]
+
+
+TEXT: Object = {"type": "text", "text": "x"}

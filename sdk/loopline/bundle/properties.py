@@ -62,6 +62,9 @@ EXECUTION: JsonObject = {
 }
 """The section `execution`. Programs run only in a bundle that sets a key of it."""
 
+APPROVAL_PEOPLE = "react.approval_people"
+"""The property with the number of people who must approve calls of a tool."""
+
 PROGRAMS_TOOLS = "execution.tools"
 """The property with the names of the tools that programs may call."""
 
@@ -74,6 +77,8 @@ LOOP: Mapping[str, Json] = {
         "memsearch": False,
         "agents_md": False,
         "skills": "bundle",
+        "client_tools": True,
+        "approval_people": {},
         **dict.fromkeys(LoopOptions().values),
         "settings": {},
     },
@@ -351,7 +356,8 @@ class LoopSettings:
     `preset` is empty and `tools` is None if they are not set. `tools` are patterns of the tools that the loop may offer.
     With `memsearch` the loop offers a search in past turns, with `memory` a memory of facts about the user, and with
     `agents_md` the system text contains the nearest AGENTS.md. `skills` are the places where skills are searched: only the
-    bundle, also the project, or also the folders of the user.
+    bundle, also the project, or also the folders of the user. Without `client_tools` a message may bring no tools.
+    `approval_people` has the number of people who must approve a call, by patterns of tools.
     """
 
     preset: str = ""
@@ -361,6 +367,8 @@ class LoopSettings:
     agents_md: bool = False
     memory: bool = False
     skills: SkillSearch = "bundle"
+    client_tools: bool = True
+    approval_people: Mapping[str, int] = field(default_factory=dict[str, int])
     workspace: WorkspaceLimits = field(default_factory=WorkspaceLimits)
 
 
@@ -378,6 +386,8 @@ def loop_settings(properties: Properties) -> LoopSettings:
     agents_md = bool(react.pop("agents_md", False))
     memory = bool(react.pop("memory", False))
     skills = _skill_search(react.pop("skills", "bundle"))
+    client_tools = bool(react.pop("client_tools", True))
+    react.pop("approval_people", None)
     mode = properties.at("agent_mode", "")
     try:
         check_mode(str(mode))
@@ -394,6 +404,8 @@ def loop_settings(properties: Properties) -> LoopSettings:
         agents_md=agents_md,
         memory=memory,
         skills=skills,
+        client_tools=client_tools,
+        approval_people=_approval_people(properties),
         workspace=_workspace_limits(properties.section("workspace")),
     )
 
@@ -411,6 +423,29 @@ def _workspace_limits(values: Mapping[str, Json]) -> WorkspaceLimits:
             raise PropertyError(f"workspace.{name} must be from 1 to {most:,}, not {value!r}")
         numbers[name] = value
     return WorkspaceLimits(**numbers)
+
+
+def _approval_people(properties: Properties) -> dict[str, int]:
+    """Return the numbers of people in the section, such as `shop.refund: 2`, by the patterns of tools."""
+    people: dict[str, int] = {}
+    for path, value in _leaves(properties.section(APPROVAL_PEOPLE)):
+        name = ".".join((APPROVAL_PEOPLE, *path))
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            location = properties.locations.get(name, "")
+            place = f"{location}: " if location else ""
+            raise PropertyError(
+                f"{place}{name} must be a number of people of at least 1, not {value!r}"
+            )
+        people[".".join(path)] = value
+    return people
+
+
+def people_patterns(properties: Properties) -> Iterator[ToolPattern]:
+    """Yield the patterns of tools in the section of the people who must approve."""
+    for path, _ in _leaves(properties.section(APPROVAL_PEOPLE)):
+        name = ".".join((APPROVAL_PEOPLE, *path))
+        location = properties.locations.get(name, "").removesuffix(": ")
+        yield ToolPattern(APPROVAL_PEOPLE, ".".join(path), location)
 
 
 def _skill_search(value: Json) -> SkillSearch:

@@ -10,7 +10,13 @@ from typing import cast
 from loopline.bundle.load import LoadedBundle, build_call_problems, names_every_module, tool_lists
 from loopline.bundle.loop_checks import RESTRICTING, misspelt_attributes
 from loopline.bundle.prepared_run import Services
-from loopline.bundle.properties import PROGRAMS_TOOLS, Properties, loop_settings, tool_properties
+from loopline.bundle.properties import (
+    PROGRAMS_TOOLS,
+    Properties,
+    loop_settings,
+    people_patterns,
+    tool_properties,
+)
 from loopline.crew import Agents
 from loopline.errors import BundleError
 from loopline.names import nearest_hint
@@ -82,6 +88,9 @@ def tool_settings(
     """Yield the names and patterns of tools in the guards, agents, properties and literal `tools` lists of the bundle."""
     for pattern in loaded.bundle.approve:
         yield ToolPattern("Bundle(approve=…)", pattern, loaded.bundle.location)
+    for pattern in loaded.bundle.approvals.people:
+        yield ToolPattern("ApprovalLimits(people=…)", pattern, loaded.bundle.location)
+    yield from people_patterns(properties)
     yield from tool_patterns(loaded.bundle.guards)
     guards: object = loaded.bundle.workflow.guards
     if isinstance(guards, list | tuple):  # a property, for example, has its value only in a turn

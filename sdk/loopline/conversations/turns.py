@@ -213,13 +213,19 @@ class Turns:
         return None if self._bundle is None else self._bundle.services.output
 
     async def check_shadows(self, tools: Sequence[tl.ClientTool]) -> None:
-        """Check that no tool of a message has the name of a tool of the bundle. MCP servers are not started for this.
+        """Check that the bundle accepts the tools of a message, and that none has the name of a tool of the bundle.
+
+        MCP servers are not started for this.
 
         Raises:
-            LooplineError: one has, or the harness has no bundle.
+            LooplineError: one has, the bundle accepts none, or the harness has no bundle.
             BundleError: a descriptor or a tool of the bundle is not valid.
         """
         services = self.check_bundle().services
+        if not services.settings.client_tools:
+            raise errors.LooplineError(
+                f"the bundle accepts no tools with a message (react.client_tools is false): send it without {tools[0].name!r}"
+            )
         known = await services.collect_tool_names(asks_servers=False)
         names = known.names - WEB_TOOLS | {tool.spec.name for tool in services.web.tools}
         check_shadows(tools, sorted(names))

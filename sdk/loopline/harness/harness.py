@@ -366,15 +366,17 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             deps = await bundles.make_deps(loaded, stack) if self._deps is None else self._deps
             servers = mcp_servers_of(loaded, properties, self._store_file, os.environ, self._clock)
             stack.push_async_callback(servers.close)
-            skills = skill_finder(loaded, bundles.loop_settings(properties).skills, os.environ)
+            settings = bundles.loop_settings(properties)
+            skills = skill_finder(loaded, settings.skills, os.environ)
             tool_modules, skill_modules = await asyncio.to_thread(_find_modules, loaded)
+            approvals = loaded.bundle.approvals.with_people(settings.approval_people)
             services = bundles.Services(
                 source=self._source_name,
                 bundle=loaded.bundle,
                 sender=await self._register(log, loaded, stack),
                 output=output_type_of(loaded.bundle.output_type),
                 properties=properties,
-                settings=bundles.loop_settings(properties),
+                settings=settings,
                 environment=os.environ,
                 clock=self._clock,
                 knowledge=space,
@@ -394,7 +396,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 background=open_background(log, self._clock, stack),
                 host_file=self._host_file,
                 tool_modules=tool_modules,
-                rules=RuleBook(timeline.ApprovalRules(log), loaded.bundle.approvals, self._clock),
+                rules=RuleBook(timeline.ApprovalRules(log), approvals, self._clock),
                 convert_error=self._convert_error,
             )
             await asyncio.gather(*map(servers.check_selections, tool_modules))
@@ -407,7 +409,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 turns=turns,
                 servers=servers,
                 lessons=open_lessons(services, turns, log, stack),
-                checks=self._input_checks(loaded.bundle.approvals, redactor),
+                checks=self._input_checks(approvals, redactor),
                 readable_skills=cache(partial(_readable_skills, skill_modules, skills)),
             )
             if tape is not None:

@@ -6,7 +6,7 @@ import inspect
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from functools import partial
@@ -93,6 +93,14 @@ class ApprovalLimits:
         if self.seconds is not None and (seconds is None or seconds > self.seconds):
             return f"a rule may be granted here for {self.seconds:g} seconds at most"
         return ""
+
+    def with_people(self, people: Mapping[str, int]) -> ApprovalLimits:
+        """Return the limits with further numbers of people, by patterns of tools; the greater number counts."""
+        both = {
+            pattern: max(self.people.get(pattern, 1), people.get(pattern, 1))
+            for pattern in (*self.people, *people)
+        }
+        return replace(self, people=both) if people else self
 
     def people_for(self, tool: str) -> int:
         """Return how many people must approve a call of the tool, 1 if no pattern says more."""
