@@ -12,6 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 from loopline.harness import ReadOnlyStore
 from loopline.server import app, reading_app
 from tests.page.axe import axe_script, serious_faults
+from tests.page.hostile import assert_nothing_ran, open_everything
 from tests.support.hostile_conversation import in_thread, write_hostile_store
 from tests.support.hostile_texts import TEXTS
 from tests.support.live_server import serving
@@ -136,16 +137,8 @@ def test_no_text_of_a_conversation_runs_or_requests_anything(page: Page, tmp_pat
         for view in ("chat", "overview", "timeline/1", "timeline/4", "timeline/20", "prompt"):
             page.goto(f"{url}/page/#/c/default/default/local/hostile/{view}")
             page.wait_for_timeout(800)
-            page.eval_on_selector_all("details", "all => all.forEach(one => one.open = true)")
-            page.eval_on_selector_all(".call-head", "all => all.forEach(one => one.click())")
-            page.wait_for_timeout(200)
-            assert page.evaluate("window.wasRun") is None
-            made = "script, iframe, object, embed, form[action], base, link, style, video, math"
-            assert page.locator("#page").locator(made).count() == 0
-            leads = page.eval_on_selector_all(
-                "#page a", "links => links.map(link => link.protocol)"
-            )
-            assert set(leads) <= {"http:", "https:"}
+            open_everything(page)
+            assert_nothing_ran(page)
         assert {
             address.partition("/page/")[0].partition("/stored")[0][: len(url)]
             for address in requested
