@@ -42,9 +42,7 @@ from tests.support.peers.overflow_errors import OPENAI as OPENAI_OVERFLOW
 from tests.support.peers.streams import Stream
 from tests.support.workbench import workbench
 
-PAGE = ROOT / "docs" / "sdk" / "faults-README.md"
-BY_HAND = "## In the code of a workflow"
-"""The heading of the part of the page that is written by hand, behind the tables."""
+PAGE = ROOT / "docs" / "internals" / "model-faults.md"
 
 TEXT, ANSWER = "Half a thought.", "Four minutes."
 LOOK = Call("w__count", '{"number": 1234567}', "call_1")
@@ -59,31 +57,15 @@ PHASES = {
     "at the very end": "",
 }
 """Where a stream breaks, and what it has said last by then."""
-_HEAD = """# Faults
+_HEAD = """# Failures of model servers
 
-How a turn behaves when the model server fails. A reply that breaks off costs one attempt, and a `reset` takes back what was
-shown of it:
+The tables show what a turn does when the model server fails once, for each phase of a request. [Faults](../sdk/faults-README.md) is the summary
+for users.
 
-```python
-from loopline import BaseWorkflow, Bundle, Harness
-from loopline.events import Delta
-from loopline.errors import ModelStreamBroken
-from loopline.testing import Fail, FakeClock, ScriptedModel
-
-guide = Bundle(id="guide", workflow=BaseWorkflow)
-model = ScriptedModel([Fail(ModelStreamBroken("cut"), after="Half a thought"), "Four minutes."])
-async with Harness.open(guide, store="memory:", model=model, clock=FakeClock()) as harness:
-    talk = harness.conversation("c1")
-    heard = [(e.type, e.attempt) async for e in talk.stream("How long?") if isinstance(e, Delta)]
-
-assert heard == [("delta", 1), ("reset", 1), ("progress", 1), ("delta", 2)]
-```
-
-The tables are written by `python -m tests.providers.table` from real turns: a local server fails once as the row says, on
-each of the three provider APIs, and then answers; in the row "nobody listens" there is never a server. All three APIs gave the same
-result. Deltas carry the number of their attempt; the blocks are those after the first `react.round.start`; "the model is asked" is the
-request after the one that failed; the next turn is another question in the same conversation. The errors are described under
-[what goes wrong](wires-README.md#what-goes-wrong).
+`python -m tests.providers.table` writes them from real turns: a local server fails once as the row says, on each of the three provider
+APIs, and then answers; in the row "nobody listens" there is never a server. All three APIs gave the same result. Deltas have the number
+of their attempt. The blocks are those after the first `react.round.start`. "The model is asked" is the request after the one that failed.
+The next turn is another question in the same conversation.
 """
 DOCUMENTED_ERRORS = {
     "400": Status(400),
@@ -345,7 +327,7 @@ def code(text: str) -> str:
 
 
 async def page() -> str:
-    """The whole page, with the part that is written by hand as it is."""
+    """The whole page."""
     of_wires = dict(zip(WIRES, await asyncio.gather(*map(rows, WIRES)), strict=True))
     parts = [_HEAD]
     for phase, faults in groupby(of_wires["chat"], key=lambda one: one[0]):
@@ -354,9 +336,7 @@ async def page() -> str:
             for at in faults
         ]
         parts.append(f"## {phase[0].upper()}{phase[1:]}\n\n{_COLUMNS}{''.join(lines)}")
-    tables = "\n".join(parts)
-    by_hand = PAGE.read_text("utf-8").partition(BY_HAND)
-    return "".join([tables.rstrip("\n"), "\n\n", *by_hand[1:]])
+    return "\n".join(parts)
 
 
 _COLUMNS = """| what happens | error | the subscriber receives | the timeline has | the model is asked | the next turn is shown |

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tests.providers.table import BY_HAND, PAGE, page
+from tests.providers.table import PAGE, page
 
 
 def rows() -> list[list[str]]:
-    lines = PAGE.read_text("utf-8").partition(BY_HAND)[0].splitlines()
+    lines = PAGE.read_text("utf-8").splitlines()
     return [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
 
 

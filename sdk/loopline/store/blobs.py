@@ -14,6 +14,7 @@ from typing import Protocol, Self
 
 from loopline.clock import Clock, SystemClock
 from loopline.errors import StoreError, StoreFailed, StoreFull
+from loopline.store.disk import sync_file
 
 SUFFIX = "-blobs"
 _UNFINISHED = ".unfinished"
@@ -151,7 +152,7 @@ class FileBlobs:
                 file.write(data)
                 file.flush()
                 self._touch(unfinished)
-                os.fsync(file.fileno())
+                sync_file(file.fileno())
             with self._lock(fcntl.LOCK_SH):
                 unfinished.replace(path)
         except BaseException:
@@ -190,7 +191,7 @@ def sync_path(path: Path) -> None:
     """Sync a file, or the names in a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        sync_file(descriptor)
     finally:
         os.close(descriptor)
 

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from loopline.errors import StoreBusy, StoreError, StoreFailed, StoreFull
 from loopline.store import database
+from loopline.store.disk import FULL_SYNC, sync_data
 
 T = TypeVar("T")
 
@@ -256,6 +257,7 @@ def _connect(path: Path, mode: str, pragmas: Iterable[str]) -> Connection:
 
 def _connect_to_write(path: Path) -> Connection:
     pragmas = (
+        *(() if FULL_SYNC is None else ("fullfsync = ON",)),  # SQLite syncs too, at checkpoints
         "synchronous = NORMAL",
         f"journal_size_limit = {WAL_LIMIT_BYTES}",
         "wal_autocheckpoint = 0",  # it would make the committing thread wait for the disk
@@ -339,7 +341,7 @@ class LogFile:
             OSError: the disk failed; the commits stay in the store.
         """
         if self._file is not None:
-            _wait_for_disk(self._file.fileno())
+            sync_data(self._file.fileno())
         for observe in on_sync:
             observe(self._store)
 
@@ -349,9 +351,6 @@ class LogFile:
         self._file = None
         if file is not None:
             file.close()
-
-
-_wait_for_disk: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 
 
 # Errors.
