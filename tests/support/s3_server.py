@@ -7,14 +7,16 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
+from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, quote, unquote
 from urllib.request import urlopen
 
 BUCKET = "blobs"
@@ -106,8 +108,9 @@ Wsgi = Callable[[dict[str, Any], Callable[..., object]], Iterable[bytes]]
 class _Controlled:
     """The application of moto, with the controls."""
 
-    def __init__(self, inner: Wsgi) -> None:
+    def __init__(self, inner: Wsgi, folder: Path | None = None) -> None:
         self.inner = inner
+        self.folder = folder
         self.failures = 0
         self.requests: list[str] = []
 
@@ -124,7 +127,22 @@ class _Controlled:
             self.failures -= 1
             start_response("503 Slow Down", [("Content-Length", "0")])
             return [b""]
-        return self.inner(environ, start_response)
+        answer = self.inner(environ, start_response)
+        if self.folder is not None and environ["REQUEST_METHOD"] in ("PUT", "DELETE"):
+            self.keep(str(environ["PATH_INFO"]).removeprefix(f"/{BUCKET}/"))
+        return answer
+
+    def keep(self, key: str) -> None:
+        """Keep the object in the folder, or remove it, before its request is answered."""
+        assert self.folder is not None
+        stored = _bucket().keys.get(key)
+        path = self.folder / quote(key, safe="")
+        if stored is None:
+            path.unlink(missing_ok=True)
+        else:
+            new = path.with_name(f"-{threading.get_ident()}")
+            new.write_bytes(stored.value)
+            new.replace(path)
 
     def control(self, name: str, values: dict[str, list[str]]) -> str:
         if name == "requests":
@@ -133,20 +151,30 @@ class _Controlled:
         if name == "fail":
             self.failures = int(values["requests"][0])
             return ""
-        models = import_module("moto.s3.models")
-        keys = models.s3_backends["123456789012"]["aws"].buckets[BUCKET].keys.values()
-        for key in keys:
+        for key in _bucket().keys.values():
             key.last_modified -= timedelta(seconds=float(values["seconds"][0]))
         return ""
 
 
+def _bucket() -> Any:
+    return import_module("moto.s3.models").s3_backends["123456789012"]["aws"].buckets[BUCKET]
+
+
 def main() -> None:
+    """Serve at the port; with a folder, keep the objects there, and begin with those of an earlier process."""
     app = import_module("moto.moto_server.werkzeug_app")
     serving = import_module("werkzeug.serving")
     models = import_module("moto.s3.models")
-    models.s3_backends["123456789012"]["aws"].create_bucket(BUCKET, "us-east-1")
+    backend = models.s3_backends["123456789012"]["aws"]
+    backend.create_bucket(BUCKET, "us-east-1")
+    folder = Path(sys.argv[2]) if sys.argv[2:] else None
+    for path in folder.iterdir() if folder else ():
+        if not path.name.startswith("-"):
+            backend.put_object(BUCKET, unquote(path.name), path.read_bytes())
     dispatcher = app.DomainDispatcherApplication(app.create_backend_app)
-    serving.run_simple("127.0.0.1", int(sys.argv[1]), _Controlled(dispatcher), threaded=True)
+    serving.run_simple(
+        "127.0.0.1", int(sys.argv[1]), _Controlled(dispatcher, folder), threaded=True
+    )
 
 
 if __name__ == "__main__":

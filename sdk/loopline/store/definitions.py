@@ -2,7 +2,7 @@
 
 They are compiled for SQLite into the module `statements` and for PostgreSQL into `postgres_statements`, which the stores
 import, because importing SQLAlchemy takes longer than reading a conversation. What the two databases write differently is
-in the constructs `_JsonValues`, `_Number` and `_Bytes`, and in the types `_INTEGER` and `_TEXT`.
+in the constructs `_JsonValues`, `_Number`, `_IsListed` and `_Bytes`, and in the types `_INTEGER` and `_TEXT`.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ from sqlalchemy import (
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.schema import CreateIndex, CreateTable
 from sqlalchemy.sql.compiler import SQLCompiler
-from sqlalchemy.sql.elements import UnaryExpression
+from sqlalchemy.sql.elements import BinaryExpression, UnaryExpression
 from sqlalchemy.sql.functions import GenericFunction
+from sqlalchemy.sql.operators import in_op
 from sqlalchemy.types import TypeEngine
 
 tables: MetaData = MetaData()
@@ -77,6 +78,19 @@ def _compile_number(number: _Number, compiler: SQLCompiler, **options: Any) -> s
 @compiles(_Number, _POSTGRES)
 def _compile_postgres_number(number: _Number, compiler: SQLCompiler, **options: Any) -> str:
     return f"CAST({compiler.process(number.element, **options)} AS BIGINT)"
+
+
+class _IsListed(BinaryExpression[Any]):
+    """The condition that a number is in a JSON array."""
+
+    inherit_cache = True
+
+
+@compiles(_IsListed, _POSTGRES)
+def _compile_postgres_is_listed(condition: _IsListed, compiler: SQLCompiler, **options: Any) -> str:
+    # An array, because PostgreSQL would read the whole table to join it with a function that may return many rows.
+    column = compiler.process(condition.left, **options)
+    return f"{column} = ANY (ARRAY{compiler.process(condition.right, **options)})"
 
 
 class _Bytes(UnaryExpression[bytes]):
@@ -192,9 +206,10 @@ Query = Select[*tuple[Any, ...]]
 # Values about the store itself.
 
 
-def _select_listed(name: str) -> Query:
-    """Return a query for the numbers in the parameter with that name, a JSON array."""
-    return select(_Number(_listed(name)))
+def _is_listed(column: Column[Any], name: str) -> ColumnElement[bool]:
+    """Return the condition that the column is in the parameter with that name, a JSON array of numbers."""
+    condition = column.in_(select(_Number(_listed(name))))
+    return _IsListed(condition.left, condition.right, in_op)
 
 
 def _listed(name: str) -> ColumnElement[Any]:
@@ -270,9 +285,9 @@ _states: Query = (
     .join(_head_row, _head_row.c.id == _NEWEST_BLOCK, isouter=True)
 )
 SELECT_STATE = _states.where(_IS_NAMED)
-SELECT_STATES = _states.where(conversations.c.id.in_(_select_listed("rows")))
+SELECT_STATES = _states.where(_is_listed(conversations.c.id, "rows"))
 SELECT_HEADS = select(conversations.c.id, conversations.c.term, _head).where(
-    conversations.c.id.in_(_select_listed("rows"))
+    _is_listed(conversations.c.id, "rows")
 )
 SELECT_ID: Query = select(conversations.c.id).where(_IS_NAMED)
 SELECT_FORGOTTEN_AT = (
@@ -322,7 +337,7 @@ SELECT_TURNS = (
         appends.c.key.in_(select(_listed("keys"))),
     )
 )
-_in_turns = blocks.c.turn.in_(_select_listed("turns"))
+_in_turns = _is_listed(blocks.c.turn, "turns")
 _counted_types = select(blocks.c.turn, blocks.c.type, func.count()).group_by(
     blocks.c.turn, blocks.c.type
 )
@@ -356,7 +371,7 @@ _IS_AT_POSITION = and_(
     blocks.c.conversation == bindparam("owner"),
     (blocks.c.seq + 0) > bindparam("after"),
     (blocks.c.seq + 0) <= bindparam("until"),
-    blocks.c.seq.in_(_select_listed("positions")),
+    _is_listed(blocks.c.seq, "positions"),
 )
 """The condition that the block is in the segment, and its seq in `positions`, a JSON array."""
 

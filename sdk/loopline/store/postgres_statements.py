@@ -36,12 +36,12 @@ head_row ON head_row.id = coalesce((SELECT newest.id FROM blocks AS newest WHERE
 newest.conversation = conversations.id ORDER BY newest.seq DESC LIMIT 1::INTEGER), (SELECT
 shown.id FROM segments JOIN blocks AS shown ON shown.conversation = segments.owner AND
 shown.seq = segments.last WHERE segments.conversation = conversations.id ORDER BY
-segments.last DESC LIMIT 1::INTEGER)) WHERE conversations.id IN (SELECT CAST(anon_3.value
-AS BIGINT) FROM json_array_elements_text(%(rows)s::json) AS anon_3)""",
+segments.last DESC LIMIT 1::INTEGER)) WHERE conversations.id = ANY (ARRAY(SELECT
+CAST(anon_3.value AS BIGINT) FROM json_array_elements_text(%(rows)s::json) AS anon_3))""",
     statements.SELECT_HEADS: """SELECT conversations.id, conversations.term, (SELECT max(blocks.seq) AS max_1 FROM blocks
 WHERE blocks.conversation = conversations.id) AS anon_1 FROM conversations WHERE
-conversations.id IN (SELECT CAST(anon_2.value AS BIGINT) FROM
-json_array_elements_text(%(rows)s::json) AS anon_2)""",
+conversations.id = ANY (ARRAY(SELECT CAST(anon_2.value AS BIGINT) FROM
+json_array_elements_text(%(rows)s::json) AS anon_2))""",
     statements.SELECT_ID: """SELECT conversations.id FROM conversations WHERE conversations.tenant =
 %(tenant)s::VARCHAR COLLATE "C" AND conversations.project = %(project)s::VARCHAR COLLATE
 "C" AND conversations."user" = %(user)s::VARCHAR COLLATE "C" AND conversations.name =
@@ -72,17 +72,18 @@ appends.conversation AND blocks.seq = appends.last_seq WHERE appends.conversatio
 %(conversation)s::BIGINT AND appends.key IN (SELECT anon_1.value FROM
 json_array_elements_text(%(keys)s::json) AS anon_1)""",
     statements.COUNT_TYPES: """SELECT blocks.turn, blocks.type, count(*) AS count_1 FROM blocks WHERE blocks.conversation
-= %(conversation)s::BIGINT AND blocks.turn IN (SELECT CAST(anon_1.value AS BIGINT) FROM
-json_array_elements_text(%(turns)s::json) AS anon_1) GROUP BY blocks.turn, blocks.type""",
+= %(conversation)s::BIGINT AND blocks.turn = ANY (ARRAY(SELECT CAST(anon_1.value AS
+BIGINT) FROM json_array_elements_text(%(turns)s::json) AS anon_1)) GROUP BY blocks.turn,
+blocks.type""",
     statements.COUNT_TYPES_SINCE: """SELECT blocks.turn, blocks.type, count(*) AS count_1 FROM blocks WHERE blocks.conversation
-= %(conversation)s::BIGINT AND blocks.turn IN (SELECT CAST(anon_1.value AS BIGINT) FROM
-json_array_elements_text(%(turns)s::json) AS anon_1) AND blocks.seq > %(head)s::BIGINT
-GROUP BY blocks.turn, blocks.type""",
+= %(conversation)s::BIGINT AND blocks.turn = ANY (ARRAY(SELECT CAST(anon_1.value AS
+BIGINT) FROM json_array_elements_text(%(turns)s::json) AS anon_1)) AND blocks.seq >
+%(head)s::BIGINT GROUP BY blocks.turn, blocks.type""",
     statements.COUNT_INHERITED_TYPES: """SELECT blocks.turn, blocks.type, count(*) AS count_1 FROM segments JOIN blocks ON
 segments.owner = blocks.conversation WHERE segments.conversation =
-%(conversation)s::BIGINT AND blocks.turn IN (SELECT CAST(anon_1.value AS BIGINT) FROM
-json_array_elements_text(%(turns)s::json) AS anon_1) AND blocks.seq + 0::BIGINT BETWEEN
-segments.first AND segments.last GROUP BY blocks.turn, blocks.type""",
+%(conversation)s::BIGINT AND blocks.turn = ANY (ARRAY(SELECT CAST(anon_1.value AS BIGINT)
+FROM json_array_elements_text(%(turns)s::json) AS anon_1)) AND blocks.seq + 0::BIGINT
+BETWEEN segments.first AND segments.last GROUP BY blocks.turn, blocks.type""",
     statements.SELECT_SEGMENTS: """SELECT conversations.id, segments.owner, segments.first, segments.last FROM conversations
 LEFT OUTER JOIN segments ON segments.conversation = conversations.id WHERE
 conversations.tenant = %(tenant)s::VARCHAR COLLATE "C" AND conversations.project =
@@ -129,8 +130,8 @@ blocks.seq DESC LIMIT %(limit)s::BIGINT""",
 blocks.type, blocks.version, convert_to(blocks.body, 'UTF8') AS body, blocks.blob,
 blocks.digest FROM blocks WHERE blocks.conversation = %(owner)s::BIGINT AND blocks.seq +
 0::BIGINT > %(after)s::BIGINT AND blocks.seq + 0::BIGINT <= %(until)s::BIGINT AND
-blocks.seq IN (SELECT CAST(anon_1.value AS BIGINT) FROM
-json_array_elements_text(%(positions)s::json) AS anon_1) ORDER BY blocks.seq LIMIT
+blocks.seq = ANY (ARRAY(SELECT CAST(anon_1.value AS BIGINT) FROM
+json_array_elements_text(%(positions)s::json) AS anon_1)) ORDER BY blocks.seq LIMIT
 %(limit)s::BIGINT""",
     statements.SELECT_SUMMARY: """SELECT conversations.tenant, conversations.project, conversations."user",
 conversations.name, conversations.uid, blocks.seq, conversations.turns,
@@ -182,8 +183,8 @@ ORDER BY ends.seq DESC LIMIT 1::INTEGER), 0::INTEGER) < conversations.turns ORDE
 blocks.ts DESC, blocks.id DESC""",
     statements.SELECT_DIGESTS: """SELECT blocks.seq, blocks.digest FROM blocks WHERE blocks.conversation = %(owner)s::BIGINT
 AND blocks.seq + 0::BIGINT > %(after)s::BIGINT AND blocks.seq + 0::BIGINT <=
-%(until)s::BIGINT AND blocks.seq IN (SELECT CAST(anon_1.value AS BIGINT) FROM
-json_array_elements_text(%(positions)s::json) AS anon_1)""",
+%(until)s::BIGINT AND blocks.seq = ANY (ARRAY(SELECT CAST(anon_1.value AS BIGINT) FROM
+json_array_elements_text(%(positions)s::json) AS anon_1))""",
     statements.SELECT_LEASE: """SELECT leases.generation, leases.boot, leases.ends FROM leases WHERE leases.conversation =
 %(row)s::BIGINT""",
     statements.INSERT_LEASE: """INSERT INTO leases (conversation, generation, boot, ends) VALUES

@@ -1,0 +1,259 @@
+"""Kills and stops the parts of a deployment under load: `python -m tests.bench.kill_matrix --faults 20`.
+
+Clients talk over HTTP to a server that stores messages in PostgreSQL (fsync on) and blobs in S3; two workers run the
+turns. Each part is killed and started again, and stopped and continued, so many times, in an order that a seed draws.
+Every block that a client has received must be in the store, once and in order, and no effect may happen twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from statistics import median, quantiles
+
+from rich.console import Console
+from rich.table import Table
+
+from loopline.client import RemoteConversation, connect
+from loopline.timeline import Block, Exit, RoundStart, ToolStarted, UserPrompt
+from tests.bench.options import read_options
+from tests.support.kill_parts import BucketPart, DatabasePart, Part, ProgramPart
+from tests.support.postgres_server import DURABLE, PostgresServer
+from tests.support.s3_server import BUCKET
+
+PARTS = ("worker", "server", "postgres", "s3")
+LARGE = "\n" + "x" * 40_000
+"""What makes every fourth message large enough for a blob."""
+LIMIT_SECONDS = 180.0
+"""How long a message may be without an answer."""
+
+
+@dataclass(slots=True)
+class MatrixReport:
+    """What the clients of one run got."""
+
+    recoveries: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
+    """Seconds from each fault until all messages that were open then had their answer, by part and way."""
+    messages: int = 0
+    blocks: int = 0
+    cut_off: int = 0
+    """Turns that ended as cut off too often."""
+    problems: list[str] = field(default_factory=list[str])
+
+
+@dataclass(slots=True)
+class Deployment:
+    """The parts, and which of the workers is killed next."""
+
+    store: str
+    ledger: Path
+    blobs: str
+    database: DatabasePart
+    bucket: BucketPart
+    server: ProgramPart
+    workers: list[ProgramPart]
+    stack: ExitStack
+
+    def part(self, name: str, chance: random.Random) -> Part:
+        """Return the part of that name."""
+        match name:
+            case "worker":
+                return chance.choice(self.workers)
+            case "server":
+                return self.server
+            case "postgres":
+                return self.database
+            case _:
+                return self.bucket
+
+    async def fail(self, name: str, way: str, chance: random.Random) -> Callable[[], object]:
+        """Kill the part and start it again, or stop and continue it; return what is to be done when all have recovered.
+
+        A worker that is stopped is replaced, and goes on when another has taken its turns.
+        """
+        part = self.part(name, chance)
+        if way == "killed":
+            await asyncio.to_thread(part.kill)
+            await asyncio.to_thread(part.start)
+            return bool
+        part.pause()
+        if isinstance(part, ProgramPart) and part.kind == "worker":
+            self.workers.remove(part)
+            self.workers.append(await self.start("worker"))
+            return part.resume
+        await asyncio.sleep(chance.uniform(0.5, 4.0))
+        part.resume()
+        return bool
+
+    async def start(self, kind: str) -> ProgramPart:
+        """Start a server or a worker, which is killed at the end."""
+        part = ProgramPart(kind, self.store, self.ledger, self.blobs)
+        await asyncio.to_thread(part.start)
+        self.stack.callback(part.kill)
+        return part
+
+
+async def deploy(folder: Path, stack: ExitStack) -> Deployment:
+    """Start all parts; they end with the stack."""
+    database = PostgresServer(DURABLE)
+    database.create()
+    database.start()
+    stack.callback(database.remove)
+    objects = folder / "objects"
+    objects.mkdir()
+    bucket = BucketPart(objects)
+    bucket.start()
+    stack.callback(bucket.kill)
+    blobs = f"s3://{BUCKET}/talk?endpoint=http://127.0.0.1:{bucket.port}"
+    store, ledger = database.store_url(), folder / "ledger"
+    server = ProgramPart("server", store, ledger, blobs)
+    deployment = Deployment(store, ledger, blobs, DatabasePart(database), bucket, server, [], stack)
+    await asyncio.to_thread(server.start)
+    stack.callback(server.kill)
+    deployment.workers += [await deployment.start("worker") for _ in range(2)]
+    return deployment
+
+
+@dataclass(slots=True, eq=False)
+class Talker:
+    """A client that sends one message after the other to a conversation; `sent_at` is None between messages."""
+
+    talk: RemoteConversation
+    texts: list[str] = field(default_factory=list[str])
+    received: list[Block] = field(default_factory=list[Block])
+    answered: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def run(self, pause: float, chance: random.Random, ended: asyncio.Event) -> None:
+        """Send messages until `ended`, with pauses of `pause` seconds on average."""
+        self.answered.set()
+        for number in count():
+            await asyncio.sleep(chance.uniform(0, 2 * pause))
+            if ended.is_set():
+                return
+            text = f"call work.note text=m{number}{LARGE if number % 4 == 3 else ''}"
+            self.texts.append(text)
+            self.answered.clear()
+            async with asyncio.timeout(LIMIT_SECONDS):
+                async for event in self.talk.stream(text, key=f"k{number}"):
+                    if isinstance(event, Block):
+                        self.received.append(event)
+            self.answered.set()
+
+
+async def run(
+    conversations: int, faults: int, seed: int, *, parts: Sequence[str] = PARTS, pause: float = 5.0
+) -> MatrixReport:
+    """Kill and stop each part `faults` times while so many conversations are under way."""
+    chance = random.Random(seed)
+    report = MatrixReport()
+    plan = [(part, way) for part in parts for way in ("killed", "stopped")] * faults
+    chance.shuffle(plan)
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        deployment = await deploy(Path(folder), stack)
+        url = f"http://127.0.0.1:{deployment.server.port}"
+        async with connect(url, retry_seconds=LIMIT_SECONDS) as remote:
+            talkers = [Talker(remote.conversation(f"c{n}")) for n in range(conversations)]
+            ended = asyncio.Event()
+            async with asyncio.TaskGroup() as group:
+                for talker in talkers:
+                    group.create_task(talker.run(pause, chance, ended))
+                await asyncio.sleep(2 * pause)
+                for part, way in plan:
+                    await _fail(deployment, part, way, talkers, report, chance)
+                ended.set()
+            for talker in talkers:
+                await _check(talker, report)
+        noted = Counter(deployment.ledger.read_text().splitlines())
+        report.problems += [f"twice: {line}" for line, times in noted.items() if times > 1]
+    return report
+
+
+async def _fail(
+    deployment: Deployment,
+    part: str,
+    way: str,
+    talkers: Sequence[Talker],
+    report: MatrixReport,
+    chance: random.Random,
+) -> None:
+    """Measure how long the open messages take without a fault, then with one."""
+    for name in ("no fault", f"{part} {way}"):
+        await asyncio.sleep(chance.uniform(0.2, 1.0))
+        open_now = [talker for talker in talkers if not talker.answered.is_set()]
+        start = time.monotonic()
+        finish: Callable[[], object] = bool
+        if name != "no fault":
+            finish = await deployment.fail(part, way, chance)
+        await asyncio.gather(*(talker.answered.wait() for talker in open_now))
+        report.recoveries.setdefault(name, []).append(time.monotonic() - start)
+        finish()
+        sys.stderr.write(f"{name}: {len(open_now)} open, {time.monotonic() - start:.1f} s\n")
+
+
+async def _check(talker: Talker, report: MatrixReport) -> None:
+    """Compare what a client has received with the store, and check the order of the turns."""
+    name = talker.talk.conversation.name
+    blocks = list(await talker.talk.blocks())
+    stored = {block.seq: block for block in blocks}
+    bodies = [block.body for block in blocks]
+    prompts = [block.seq for block in blocks if isinstance(block.body, UserPrompt)]
+    taken = [seq for body in bodies if isinstance(body, RoundStart) for seq in body.takes]
+    exits = [block for block in blocks if isinstance(block.body, Exit)]
+    terms = [block.term for block in blocks if block.term]
+    starts = Counter(body.call_id for body in bodies if isinstance(body, ToolStarted))
+    ends = [body for body in bodies if isinstance(body, Exit)]
+    cut_off = [body for body in ends if body.reason == "interrupted"]
+    report.messages += len(talker.texts)
+    report.blocks += len(talker.received)
+    report.cut_off += len(cut_off)
+    lost = [block.seq for block in talker.received if stored.get(block.seq) != block]
+    received = [block.seq for block in talker.received]
+    found = {
+        "a received block is not stored": bool(lost),
+        "blocks were received twice or out of order": received != sorted(set(received)),
+        "the seqs have a gap": [*stored] != list(range(1, len(blocks) + 1)),
+        "the messages are others": [b.text for b in bodies if isinstance(b, UserPrompt)]
+        != talker.texts,
+        "a message was taken twice or out of order": taken != sorted(set(taken)),
+        "a message was not taken": len(set(prompts) - {*taken}) > len(cut_off),
+        "turns did not end once, in order": [b.turn for b in exits]
+        != list(range(1, len(exits) + 1)),
+        "a term fell": terms != sorted(terms),
+        "a call began twice": max(starts.values(), default=0) > 1,
+    }
+    report.problems += [f"{name}: {problem}" for problem, is_so in found.items() if is_so]
+
+
+def main() -> None:
+    """Print what came of it; exit with 1 if a block was lost, repeated or out of order, or an effect happened twice."""
+    options = read_options(
+        __doc__, conversations=100, faults=20, seed=1, pause=5.0, parts=",".join(PARTS)
+    )
+    parts = options.parts.split(",")
+    report = asyncio.run(
+        run(options.conversations, options.faults, options.seed, parts=parts, pause=options.pause)
+    )
+    table = Table("what", "times", "p50 s", "p99 s", "longest s")
+    for name, seconds in sorted(report.recoveries.items()):
+        high = quantiles(seconds, n=100, method="inclusive")[98] if len(seconds) > 1 else seconds[0]
+        figures = (median(seconds), high, max(seconds))
+        table.add_row(name, str(len(seconds)), *(f"{figure:.1f}" for figure in figures))
+    Console().print(table)
+    sys.stdout.write(
+        f"{report.messages:,} messages, {report.blocks:,} blocks received, {report.cut_off} turns cut off too often, "
+        f"{len(report.problems)} problems\n"
+    )
+    sys.exit("\n".join(report.problems) or 0)
+
+
+if __name__ == "__main__":
+    main()
