@@ -10,7 +10,7 @@ import os
 import sys
 import webbrowser
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -314,6 +314,10 @@ async def _serve_with_workers(
     options = [name for name, is_set in flags.items() if is_set]
     if settings.public_url:
         options += ["--public-url", settings.public_url]
+    for quota in fields(settings.quotas):
+        value = getattr(settings.quotas, quota.name)
+        if value != quota.default:
+            options += ["--quota", f"{quota.name}={value}"]
     arguments = worker_arguments(bundles, choices, options)
     key = settings.signing_key.decode()
     async with worker_processes(workers, arguments, key, settings.drain_seconds):

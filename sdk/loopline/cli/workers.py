@@ -8,7 +8,9 @@ import os
 import signal
 import sys
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import click
 from rich.text import Text
@@ -30,9 +32,12 @@ from loopline.harness import (
     open_turns,
     open_worker,
 )
-from loopline.models import Json
+from loopline.models import Json, ModelRegistry
 from loopline.react import hide_details
-from loopline.timeline import ConversationKey, iso_time
+from loopline.timeline import ConversationKey, TimelineLog, iso_time
+
+if TYPE_CHECKING:
+    from loopline.server.quotas import QuotaGate
 
 DRAIN_SECONDS = 20.0
 PARENT_SECONDS = 0.5
@@ -72,6 +77,12 @@ _LIMIT = click.IntRange(min=0)
     metavar="SECONDS",
     help="How long SIGTERM waits for turns before it hands them over.",
 )
+@click.option(
+    "--quota",
+    multiple=True,
+    metavar="NAME=NUMBER",
+    help="The most that a user or tenant uses in a day, as for serve.",
+)
 @click.option("--production", is_flag=True, help="Refuse bundles without isolation.")
 @click.option(
     "--private-errors",
@@ -94,6 +105,7 @@ async def worker(
     user_turns: int,
     bundle_turns: int,
     drain: float,
+    quota: tuple[str, ...],
     production: bool,
     private_errors: bool,
     public_url: str,
@@ -110,6 +122,7 @@ async def worker(
                 escape(f"{outcome.turn_id} of {outcome.conversation.name}: {outcome.reason}")
             )
 
+    metering = WorkerMetering(quota, hides_details=private_errors)
     async with open_worker(
         bundles,
         store=choices.store,
@@ -119,13 +132,57 @@ async def worker(
         isolated_only=production,
         on_outcome=show,
         convert_error=hide_details if private_errors else None,
-        metering=hide_provider_details if private_errors else None,
+        metering=metering,
         hosting=_file_host(public_url),
     ) as opened:
+        metering.log = opened.log
         gc.freeze()  # all modules stay loaded, and a garbage collection over them would delay every turn
         screen.note(f"{escape(', '.join(bundles))}: at most {turns} turns at once")
         await _run_until_signal(opened, drain, os.getppid() if of_server else None)
     return ANSWERED
+
+
+class WorkerMetering:
+    """Meters the models of a worker by the quotas of a day, which are summed from its `log`, and hides details of errors."""
+
+    def __init__(self, quotas: Sequence[str], *, hides_details: bool) -> None:
+        """Parse the quotas.
+
+        Raises:
+            UsageError: they are malformed, or the extra `server` is not installed.
+        """
+        self.log: TimelineLog | None = None
+        self._hides_details = hides_details
+        self._gate: QuotaGate | None = None
+        if quotas:
+            try:
+                from loopline.server.quotas import DailyQuotas, QuotaGate
+            except ModuleNotFoundError as error:
+                raise UsageError(f"--quota: {error}: pip install 'loopline[server]'") from error
+            try:
+                limits = DailyQuotas.parse(quotas)
+            except LooplineError as error:
+                raise UsageError(str(error)) from error
+            self._gate = QuotaGate(limits, SystemClock(), self._open_log)
+
+    def _open_log(self) -> TimelineLog:
+        assert self.log is not None
+        return self.log
+
+    @asynccontextmanager
+    async def __call__(
+        self, conversation: ConversationKey, models: ModelRegistry
+    ) -> AsyncGenerator[ModelRegistry, None]:
+        """Give the models of a run of the conversation, metered."""
+        async with AsyncExitStack() as stack:
+            if self._hides_details:
+                hidden = hide_provider_details(conversation, models)
+                models = await stack.enter_async_context(hidden)
+            if self._gate is not None:
+                wrap = models.wrap
+                metered = self._gate.meter(conversation, models)
+                models = replace(await stack.enter_async_context(metered), wrap=wrap)
+            yield models
 
 
 def _file_host(public_url: str) -> HostFile | None:

@@ -154,6 +154,11 @@ class Worker:
         self._stopping = False
 
     @property
+    def log(self) -> tl.TimelineLog:
+        """The log of the turns."""
+        return self._log
+
+    @property
     def is_stopping(self) -> bool:
         """Whether it starts no further turn."""
         return self._stopping

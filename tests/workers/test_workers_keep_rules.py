@@ -1,0 +1,133 @@
+"""Workers keep the rules of a server: quotas of a day, versions of bundles, a stop from elsewhere, and a graceful end."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from loopline import Bundle, Harness
+from loopline.cli.workers import WorkerMetering
+from loopline.harness import open_turns, open_worker
+from loopline.timeline import Exit, ToolResult, TurnHeader
+from tests.support.echo_model import EchoModel
+from tests.support.postgres_server import running_postgres
+from tests.support.worker_process import work, worker_process
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "postgres":
+        return running_postgres().store_url()
+    return f"sqlite:///{tmp_path}/talk.db"
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Path:
+    return tmp_path / "ledger"
+
+
+def version(ledger: Path, number: str) -> Bundle:
+    return replace(work(ledger), version=number)
+
+
+async def test_a_request_that_exceeds_the_quota_of_its_user_is_refused_in_a_worker(
+    store: str, ledger: Path
+) -> None:
+    metering = WorkerMetering(["user_tokens=2", "turn_tokens=1"], hides_details=True)
+    async with (
+        open_worker([work(ledger)], store=store, model=EchoModel(), metering=metering) as worker,
+        Harness.open(work(ledger), store=store, submits_only=True) as harness,
+    ):
+        metering.log = worker.log
+        run = asyncio.create_task(worker.run())
+        refused = await harness.conversation("c1", user="ann").say("hello")
+        assert (refused.exit_reason, refused.ok) == ("budget", False)
+        await worker.drain(5)
+        await run
+
+
+@pytest.mark.parametrize("first", ["1", "2"], ids=["the earlier first", "the later first"])
+async def test_an_earlier_version_never_takes_a_turn_of_a_later_one(
+    store: str, ledger: Path, first: str
+) -> None:
+    """Versions are ordered by their first registration, whichever worker starts first."""
+    for number in ("1", "2"):
+        async with Harness.open(version(ledger, number), store=store, model=EchoModel()):
+            pass
+    order = [first, "2" if first == "1" else "1"]
+    async with Harness.open(version(ledger, "2"), store=store, submits_only=True) as harness:
+        sent = [await harness.conversation(f"c{n}").submit("hello") for n in range(6)]
+        async with (
+            open_worker([version(ledger, order[0])], store=store, model=EchoModel()) as one,
+            open_worker([version(ledger, order[1])], store=store, model=EchoModel()) as other,
+        ):
+            runs = [asyncio.create_task(worker.run()) for worker in (one, other)]
+            assert all([(await submission.result()).ok for submission in sent])
+            for worker in (one, other):
+                await worker.drain(5)
+            await asyncio.gather(*runs)
+        for n in range(6):
+            blocks = await harness.conversation(f"c{n}").blocks()
+            headers = [block.body for block in blocks if isinstance(block.body, TurnHeader)]
+            assert {header.version for header in headers} == {"2"}
+
+
+async def test_a_later_version_takes_the_turns_of_an_earlier_one(store: str, ledger: Path) -> None:
+    async with Harness.open(version(ledger, "1"), store=store, submits_only=True) as harness:
+        sent = await harness.conversation("c1").submit("hello")
+        async with open_worker([version(ledger, "2")], store=store, model=EchoModel()) as worker:
+            run = asyncio.create_task(worker.run())
+            assert (await sent.result()).ok
+            await worker.drain(5)
+            await run
+
+
+async def test_a_worker_that_is_told_to_end_under_load_loses_nothing_and_does_nothing_twice(
+    store: str, ledger: Path
+) -> None:
+    async with Harness.open(
+        work(ledger), store=store, model=EchoModel(), submits_only=True
+    ) as harness:
+        with worker_process(store, ledger):
+            with worker_process(store, ledger, drain=0.1) as ending:
+                names = [f"c{n}" for n in range(12)]
+                sent = [
+                    await harness.conversation(name).submit("call work.note text=once")
+                    for name in names
+                ]
+                ending.send_signal(signal.SIGTERM)
+                assert await asyncio.to_thread(ending.wait) == 0
+            outcomes = [await submission.result() for submission in sent]
+        assert {outcome.exit_reason for outcome in outcomes} == {"complete"}
+        for name in names:
+            blocks = await harness.conversation(name).blocks()
+            headers = [block.body for block in blocks if isinstance(block.body, TurnHeader)]
+            assert {header.recoveries for header in headers} == {0}
+            assert sum(isinstance(block.body, Exit) for block in blocks) == 1
+            results = [block.body for block in blocks if isinstance(block.body, ToolResult)]
+            assert {result.status for result in results} <= {"ok", "interrupted"}
+    lines = (await asyncio.to_thread(ledger.read_text)).splitlines()
+    assert len(lines) == len(set(lines))
+    assert set(lines) <= {f"{name} once" for name in names}
+
+
+async def test_a_stop_from_another_process_ends_the_turn_of_a_worker(
+    store: str, ledger: Path
+) -> None:
+    with worker_process(store, ledger):
+        async with Harness.open(
+            work(ledger), store=store, model=EchoModel(), submits_only=True
+        ) as harness:
+            talk = harness.conversation("c1")
+            sent = await talk.submit("x" * 20_000)
+            while not await talk.blocks(types=["turn.header"]):
+                assert len(await open_turns(harness.log)) == 1
+                await asyncio.sleep(0.05)
+            async with Harness.open(work(ledger), store=store, submits_only=True) as other:
+                assert await other.conversation("c1").stop()
+            assert (await sent.result()).exit_reason == "stopped"
+            assert await open_turns(harness.log) == []
