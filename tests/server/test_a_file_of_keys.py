@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 
 from loopline.server import ApiKeys, Principal, Unauthenticated, add_key, revoke_key
+from loopline.store.postgres_relay import PostgresRelay
 from tests.doors.command import Loopline
+from tests.support.postgres_server import running_postgres
 
 
 async def test_a_new_and_a_revoked_key_count_at_once(tmp_path: Path) -> None:
@@ -52,3 +56,17 @@ def test_the_command_revokes_a_key(tmp_path: Path) -> None:
     key = loopline("key", "keys.json", "--user", "ann").out.strip()
     assert loopline("key", "keys.json", "--revoke", key.split("_")[1]).code == 0
     assert loopline("key", "keys.json", "--revoke", key).code == 1
+
+
+async def test_the_command_tells_the_servers_of_a_store_that_it_revoked_a_key(
+    tmp_path: Path,
+) -> None:
+    loopline = Loopline(tmp_path)
+    store = running_postgres().store_url()
+    made = await asyncio.to_thread(loopline, "key", "keys.json", "--user", "ann")
+    async with aclosing(PostgresRelay(store).receive()) as texts:
+        assert await anext(texts) is None
+        key_id = made.out.strip().split("_")[1]
+        arguments = ("keys.json", "--revoke", key_id, "--store", store)
+        assert (await asyncio.to_thread(loopline, "key", *arguments)).code == 0
+        assert await anext(texts) == '["keys",""]'

@@ -143,3 +143,21 @@ async def test_a_token_is_checked_once_for_all_that_it_opened(
     auth.answer = answer
     assert all([reason in await asyncio.wait_for(ends.get(), 60) for _ in range(3)])
     assert (auth.asked, ends.qsize()) == (1, 0)
+
+
+async def test_a_token_is_checked_at_once_when_another_process_revokes_a_key() -> None:
+    auth = Changing()
+    tokens = OpenTokens(auth)
+    ended = list[str]()
+    stream = tokens.add("t", ANN, ended.append)
+    await asyncio.sleep(0)
+    tokens.check_now()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert auth.asked == 1
+    auth.answer = Unauthenticated("it was revoked")
+    tokens.check_now()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert ended == ["it was revoked"]
+    tokens.discard("t", stream)

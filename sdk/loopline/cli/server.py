@@ -28,7 +28,13 @@ from loopline.cli.terminal import Screen, escape
 from loopline.cli.workers import worker_arguments, worker_processes
 from loopline.errors import BundleError, LooplineError
 from loopline.files import AttachmentCaps
-from loopline.harness import ServedBundle, http_address, model_or_call, serve_mcp
+from loopline.harness import (
+    ServedBundle,
+    announce_revoked_key,
+    http_address,
+    model_or_call,
+    serve_mcp,
+)
 from loopline.timeline import DEFAULT_PROJECT, DEFAULT_TENANT
 
 if TYPE_CHECKING:
@@ -362,9 +368,7 @@ async def _serve_until_a_change(
 @click.option(
     "--revoke", default="", metavar="ID", help="Remove this key instead: the part after llk_."
 )
-@parameters.user_option
-@parameters.project_option
-@parameters.tenant_option
+@parameters.scope_options
 async def make_key(
     choices: Choices, screen: Screen, file: Path, role: tuple[str, ...], revoke: str
 ) -> int:
@@ -376,6 +380,7 @@ async def make_key(
         if not await asyncio.to_thread(revoke_key, file, revoke):
             raise LooplineError(f"{file} does not have the key {revoke!r}")
         screen.note(f"revoked; servers that read {escape(str(file))} refuse it from now on")
+        await announce_revoked_key(choices.store)
         return ANSWERED
 
     principal = Principal(

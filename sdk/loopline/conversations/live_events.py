@@ -311,10 +311,6 @@ class LiveEvents:
         digest = messages.conversation_digest(conversation)
         self.send(messages.NewInput(self.process, digest))
 
-    def announce_key_change(self) -> None:
-        """Tell all servers of the store to check the keys of their open streams."""
-        self.send(messages.KeysChanged(self.process))
-
     def schedule(self, publication: _Publication) -> None:
         """Transmit the events of a publication soon."""
         self._scheduled[publication] = None

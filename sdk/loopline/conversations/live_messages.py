@@ -197,6 +197,11 @@ def _is_small(number: str) -> bool:
     return number.isascii() and number.isdecimal() and len(number) <= 3
 
 
+def key_change(limit_bytes: int) -> list[str]:
+    """Return the texts that tell all servers of a store to check the keys of their open streams."""
+    return encode_message(KeysChanged(""), limit_bytes, count())
+
+
 def message_ids() -> Iterator[int]:
     """Return numbers for the long messages of a process."""
     return count()

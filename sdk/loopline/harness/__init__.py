@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from loopline.harness.harness import run_sync as run_sync
     from loopline.harness.harness import skill_places as skill_places
     from loopline.harness.inspections import redactor_of as redactor_of
+    from loopline.harness.live_store import announce_revoked_key as announce_revoked_key
     from loopline.harness.model_choice import Cassette as Cassette
     from loopline.harness.model_choice import ModelChoice as ModelChoice
     from loopline.harness.model_choice import hide_provider_details as hide_provider_details
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "document_store": ("DocumentStore",),
+    "live_store": ("announce_revoked_key",),
     "harness": ("Harness", "run_sync", "skill_places"),
     "inspections": ("redactor_of",),
     "model_choice": ("Cassette", "ModelChoice", "hide_provider_details", "model"),

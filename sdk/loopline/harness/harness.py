@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache, cached_property, partial
@@ -647,6 +647,16 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         chain = roles[name] if name in roles else model_choice.resolve_models(name)().default
         registry = ModelRegistry(dict.fromkeys(roles, chain))
         return self._metered(lambda: registry, self._open_parts.checks.redactor)
+
+    @contextmanager
+    def watching_keys(self, check: Callable[[], None]) -> Generator[None]:
+        """Call `check` when another process of the store revokes a key, inside the context; never without live events."""
+        checks = [] if self._live is None else self._live.on_keys_changed
+        checks.append(check)
+        try:
+            yield
+        finally:
+            checks.remove(check)
 
     @property
     def log(self) -> timeline.TimelineLog:

@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
-from loopline.conversations import LiveEvents, Relay
-from loopline.harness.read_only_store import StorePlace, import_postgres
+from loopline.conversations import LiveEvents, Relay, key_change
+from loopline.harness.read_only_store import StorePlace, import_postgres, parse_store_url
 
 
 @dataclass(slots=True, eq=False)
@@ -50,6 +50,23 @@ async def open_live_events(place: StorePlace) -> AsyncGenerator[LiveEvents | Non
         if not shared.users:
             del _shared[key]
             await shared.opened.aclose()
+
+
+async def announce_revoked_key(store: str | None) -> bool:
+    """Have the servers of a store check the keys of their open streams at once; return False if it has no live events.
+
+    Raises:
+        StoreError: the URL is invalid, or the server of the store cannot be reached.
+    """
+    place = parse_store_url(store)
+    if place.is_in_memory or place.file is not None:
+        return False
+    relay = await asyncio.to_thread(_open_relay, place)
+    try:
+        await relay.publish(key_change(relay.limit_bytes))
+    finally:
+        await relay.close()
+    return True
 
 
 def _open_relay(place: StorePlace) -> Relay:

@@ -235,6 +235,7 @@ class BundleHost:
                     if self.settings.isolated_only:
                         harness.check_isolated()
                     harnesses[harness.bundle.id] = harness
+                    stack.enter_context(harness.watching_keys(self.tokens.check_now))
                 self.file_host = await asyncio.to_thread(self._open_file_host)
                 self._harnesses = harnesses
                 self._closing = stack.pop_all()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from loopline.errors import LooplineError
@@ -32,7 +33,7 @@ class _OpenToken:
 
 
 class OpenTokens:
-    """Checks the token of open streams every `CHECK_SECONDS`, once for all streams of a token.
+    """Checks the token of open streams every `CHECK_SECONDS` and after `check_now`, once for all streams of a token.
 
     So the checks do not slow down the delivery of events.
     """
@@ -40,6 +41,12 @@ class OpenTokens:
     def __init__(self, auth: Authenticator) -> None:
         self._auth = auth
         self._open: dict[str, _OpenToken] = {}
+        self._now = asyncio.Event()
+
+    def check_now(self) -> None:
+        """Check all tokens at once, such as after another process revoked a key."""
+        self._now.set()
+        self._now = asyncio.Event()
 
     def add(self, token: str, principal: Principal, end: Callable[[str], None]) -> OpenStream:
         """Register a stream, and call `end` when its token is refused or belongs to another user."""
@@ -65,7 +72,9 @@ class OpenTokens:
     async def _check(self, token: str, opened: _OpenToken) -> None:
         reason = ""
         while not reason:
-            await asyncio.sleep(CHECK_SECONDS)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CHECK_SECONDS):
+                    await self._now.wait()
             reason = await self._problem(token, opened.principal)
         if self._open.get(token) is opened:
             del self._open[token]

@@ -1,0 +1,227 @@
+"""Live events between processes, over a relay in memory: who is told what, and what becomes of lost and malformed messages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Sequence
+from contextlib import AsyncExitStack, contextmanager
+
+import pytest
+
+from loopline.conversations import LiveEvents, MemoryRelay, key_change
+from loopline.conversations.live_messages import TurnEvents
+from loopline.errors import StoreError
+from loopline.events import Delta, EventSink
+from loopline.timeline import ConversationKey
+
+KEY = ConversationKey(name="c1")
+OTHER = ConversationKey(name="c1", user="eve")
+
+
+class Follower:
+    """Notes what it receives."""
+
+    def __init__(self) -> None:
+        self.events: list[TurnEvents] = []
+        self.woken = 0
+
+    def receive(self, events: TurnEvents) -> None:
+        self.events.append(events)
+
+    def wake(self) -> None:
+        self.woken += 1
+
+    @property
+    def texts(self) -> list[str]:
+        return [delta.text for events in self.events for delta in events.deltas]
+
+
+class Runner:
+    """A process that runs a turn of a conversation."""
+
+    def __init__(self) -> None:
+        self.sinks: list[EventSink] = []
+        self.looks: list[ConversationKey] = []
+
+    @contextmanager
+    def listened(self, conversation: ConversationKey, sink: EventSink) -> Generator[None]:
+        del conversation
+        self.sinks.append(sink)
+        yield
+        self.sinks.remove(sink)
+
+    def last_seq(self, conversation: ConversationKey) -> int | None:
+        del conversation
+        return 3
+
+    def turn_number(self, conversation: ConversationKey) -> int:
+        del conversation
+        return 1
+
+    def look_for_inputs(self, conversation: ConversationKey) -> None:
+        self.looks.append(conversation)
+
+    def write(self, text: str) -> None:
+        for sink in self.sinks:
+            sink(Delta(type="delta", channel="answer", text=text))
+
+
+Opening = Callable[[], "asyncio.Future[LiveEvents]"]
+
+
+@pytest.fixture
+def queues() -> list[asyncio.Queue[str]]:
+    return []
+
+
+@pytest.fixture
+async def opening(queues: list[asyncio.Queue[str]]) -> AsyncIterator[Opening]:
+    """Opens the live events of another process."""
+    async with AsyncExitStack() as stack:
+
+        async def opened() -> LiveEvents:
+            return await stack.enter_async_context(LiveEvents(MemoryRelay(queues, 200)))
+
+        yield lambda: asyncio.ensure_future(opened())
+
+
+async def until(is_true: Callable[[], bool]) -> None:
+    for _ in range(2_000):
+        if is_true():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("it never became true")
+
+
+async def test_a_turn_is_published_only_while_another_process_listens(opening: Opening) -> None:
+    here, there = await opening(), await opening()
+    runner, follower = Runner(), Follower()
+    with there.running(KEY, 1, runner):
+        with there.following(KEY, Follower()):  # the process itself hears its turns without this
+            await asyncio.sleep(0.1)
+            assert not runner.sinks
+        with here.following(KEY, follower):
+            await until(lambda: bool(runner.sinks))
+            for text in ("a", "b", "c" * 500):
+                runner.write(text)
+            await until(lambda: "".join(follower.texts) == "ab" + "c" * 500)
+        await until(lambda: not runner.sinks)
+    assert {events.turn for events in follower.events if events.deltas} == {1}
+    numbers = [events.number for events in follower.events]
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+
+
+async def test_a_process_that_starts_later_learns_who_listens(opening: Opening) -> None:
+    here = await opening()
+    follower = Follower()
+    with here.following(KEY, follower):
+        there = await opening()
+        runner = Runner()
+        with there.running(KEY, 1, runner):
+            await until(lambda: bool(runner.sinks))
+            runner.write("late")
+        await until(lambda: follower.texts == ["late"])  # also what was written just before the end
+
+
+async def test_an_input_wakes_the_runner_and_the_listeners_of_its_conversation_alone(
+    opening: Opening,
+) -> None:
+    here, there = await opening(), await opening()
+    runner, other = Runner(), Runner()
+    follower = Follower()
+    with (
+        there.running(KEY, 1, runner),
+        there.running(OTHER, 1, other),
+        there.following(KEY, follower),
+    ):
+        await until(lambda: there.is_connected)
+        looks, woken = len(runner.looks), follower.woken
+        here.announce_input(KEY)
+        await until(lambda: len(runner.looks) > looks)
+        assert follower.woken > woken
+        assert other.looks == [OTHER] * len(other.looks)
+        assert len(other.looks) <= 1  # when it connected
+
+
+async def test_malformed_messages_are_nothing(
+    opening: Opening, queues: list[asyncio.Queue[str]]
+) -> None:
+    here, there = await opening(), await opening()
+    runner, follower = Runner(), Follower()
+    with here.following(KEY, follower), there.running(KEY, 1, runner):
+        await until(lambda: bool(runner.sinks))
+        hostile = [
+            "",
+            "[",
+            "null",
+            '["events"]',
+            '["interest",1,2]',
+            "~",
+            "~a 0 0 1 [",
+            "~a 0 5 999 x",
+        ]
+        for queue in queues:
+            for text in [*hostile, "\0", "[" * 9_000]:
+                queue.put_nowait(text)
+        runner.write("fine")
+        await until(lambda: follower.texts == ["fine"])
+
+
+async def test_servers_check_their_keys_when_one_was_revoked(
+    opening: Opening, queues: list[asyncio.Queue[str]]
+) -> None:
+    there = await opening()
+    checked = asyncio.Event()
+    there.on_keys_changed.append(checked.set)
+    await until(lambda: there.is_connected)
+    [text] = key_change(200)
+    queues[0].put_nowait(text)
+    async with asyncio.timeout(30):
+        await checked.wait()
+
+
+class BreakingRelay(MemoryRelay):
+    """A relay whose connection can be cut."""
+
+    def __init__(self, queues: list[asyncio.Queue[str]]) -> None:
+        super().__init__(queues)
+        self.is_down = False
+
+    async def receive(self) -> AsyncGenerator[str | None]:
+        if self.is_down:
+            raise StoreError("down")
+        async for text in super().receive():
+            if self.is_down:
+                raise StoreError("down")
+            yield text
+
+    async def publish(self, texts: Sequence[str]) -> None:
+        if self.is_down:
+            raise StoreError("down")
+        await super().publish(texts)
+
+
+async def test_after_a_lost_connection_listeners_read_the_log_and_hear_a_gap(
+    queues: list[asyncio.Queue[str]],
+) -> None:
+    relay = BreakingRelay(queues)
+    follower, runner = Follower(), Runner()
+    async with LiveEvents(relay) as there, LiveEvents(MemoryRelay(queues)) as here:
+        with here.following(KEY, follower), there.running(KEY, 1, runner):
+            await until(lambda: bool(runner.sinks))
+            runner.write("first")
+            await until(lambda: follower.texts == ["first"])
+            relay.is_down = True
+            runner.write("lost")
+            here.announce_input(KEY)  # something arrives on the cut connection
+            await until(lambda: not there.is_connected)
+            relay.is_down = False
+            looks = len(runner.looks)
+            await until(lambda: there.is_connected)
+            assert len(runner.looks) > looks
+            await until(lambda: bool(runner.sinks))
+            runner.write("last")
+            await until(lambda: follower.texts[-1:] == ["last"])
+    numbers = [events.number for events in follower.events]
+    assert numbers == sorted(set(numbers))
+    assert "lost" in follower.texts or numbers[-1] - numbers[0] >= len(numbers)
