@@ -190,13 +190,20 @@ async def _fail(
         await asyncio.sleep(chance.uniform(0.2, 1.0))
         open_now = [talker for talker in talkers if not talker.answered.is_set()]
         start = time.monotonic()
+        waiting = asyncio.create_task(_wait_for_answers(open_now))
         finish: Callable[[], object] = bool
         if name != "no fault":
             finish = await deployment.fail(part, way, chance)
-        await asyncio.gather(*(talker.answered.wait() for talker in open_now))
-        report.recoveries.setdefault(name, []).append(time.monotonic() - start)
+        seconds = await waiting - start
+        report.recoveries.setdefault(name, []).append(seconds)
         finish()
-        sys.stderr.write(f"{name}: {len(open_now)} open, {time.monotonic() - start:.1f} s\n")
+        sys.stderr.write(f"{name}: {len(open_now)} open, {seconds:.1f} s\n")
+
+
+async def _wait_for_answers(talkers: Sequence[Talker]) -> float:
+    """Wait until none of the messages that are open now is, and return the time."""
+    await asyncio.gather(*(talker.answered.wait() for talker in talkers))
+    return time.monotonic()
 
 
 async def _check(talker: Talker, report: MatrixReport) -> None:

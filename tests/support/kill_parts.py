@@ -59,12 +59,14 @@ class ProgramPart:
         if self.process is not None:
             self.process.kill()
             self.process.communicate()
+            self.process = None
 
     def end(self) -> None:
         """Ask it to end, which it does when its turns and requests have, and wait for that."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         self.process.communicate()
+        self.process = None
 
     def pause(self) -> None:
         """Stop the process, so that it keeps its connections and its leases."""
