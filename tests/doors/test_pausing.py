@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -125,3 +126,23 @@ def test_in_a_chat_the_next_line_is_the_answer_and_any_text_but_yes_denies(
     assert ran.code == 0
     assert "answer yes or no, not 'yes please'" in ran.err
     assert f"green and The user {result}" in ran.out
+
+
+def test_approvals_are_listed_across_conversations_with_the_lines_that_give_them(
+    desk: Loopline,
+) -> None:
+    assert "no call waits for approval" in desk("approvals").err
+    for name, user in (("a", "ann"), ("b", "bob")):
+        desk("run", "desk.py", "Where?", "-c", name, "--user", user)
+    listed = desk("approvals")
+    assert [line.partition(": ")[0].partition(" ")[2] for line in listed.out.splitlines()] == [
+        "c2 of b (bob)",
+        "c2 of a (ann)",
+    ]
+    assert "May desk.pour run with" in listed.out
+    [row] = json.loads(desk("approvals", "--user", "ann", "--json").out)
+    assert (row["conversation"], row["arguments"]) == ("a", {"tea": "oolong", "cups": 9})
+    assert len(desk("approvals", "--user", "ann").out.splitlines()) == 1
+    given = desk.paste(listed.pasted[1].replace("BUNDLE", "desk.py"))
+    assert "? c1 desk.find" in given.err
+    assert "(ann)" not in desk("approvals").out

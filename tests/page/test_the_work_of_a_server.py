@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx2
 
-from loopline import Bundle
+from loopline import Bundle, tool
 from loopline.errors import ModelRequestError
 from loopline.server import ApiKeys, Principal, add_key, app
 from loopline.testing import Call, Fail, Say, ScriptedModel, Wait
@@ -75,3 +75,56 @@ def test_work_of_others_is_listed_only_for_a_privileged_caller(tmp_path: Path) -
             for key in (ann, bob, boss, far)
         ]
     assert numbers == [1, 0, 1, 0]
+
+
+@tool(effect="write", approve=True)
+def pay(euros: int) -> str:
+    """Pay."""
+    return f"{euros} paid"
+
+
+@tool(effect="write", approve=True, people=2)
+def refund(euros: int) -> str:
+    """Refund."""
+    return f"{euros} refunded"
+
+
+def test_approvals_of_all_conversations_are_listed_for_those_who_may_give_them(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "keys.json"
+    roles = {"ann": "", "bob": "", "boss": "privileged", "cleo": "approver"}
+    keys = {
+        user: add_key(file, Principal(user=user, roles=frozenset({role} if role else ())))
+        for user, role in roles.items()
+    }
+    keys["far"] = add_key(
+        file, Principal(tenant="far", user="boss", roles=frozenset({"privileged"}))
+    )
+    script = [Call("shop.pay", euros=5), Call("shop.refund", euros=9)]
+    shop = Bundle(id="shop", tools=[pay, refund])
+    served = app(
+        shop,
+        store="memory:",
+        auth=ApiKeys.read(file),
+        model=ScriptedModel(script, strict=False),
+    )
+    with serving(served) as url, httpx2.Client(base_url=url, timeout=30) as client:
+        headers = {user: {"Authorization": f"Bearer {key}"} for user, key in keys.items()}
+        for name in ("pays", "refunds"):
+            client.post(f"{HERE}/{name}/messages", json={"text": "go"}, headers=headers["ann"])
+        rows = {
+            user: client.get("/approvals", headers=headers[user]).json()["items"] for user in keys
+        }
+        nobody = client.get("/approvals")
+    assert nobody.status_code == 401
+    assert {user: sorted(row["tool"] for row in items) for user, items in rows.items()} == {
+        "ann": ["shop.pay", "shop.refund"],
+        "bob": [],
+        "boss": ["shop.pay", "shop.refund"],
+        "cleo": ["shop.refund"],
+        "far": [],
+    }
+    [refunding] = rows["cleo"]
+    assert (refunding["conversation"], refunding["arguments"]) == ("refunds", {"euros": 9})
+    assert (refunding["people"], refunding["approved_by"], refunding["user"]) == (2, [], "ann")

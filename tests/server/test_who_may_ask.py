@@ -215,7 +215,17 @@ def test_the_id_of_a_response_of_others_continues_nothing(served: Served) -> Non
     assert served.send("ann", "POST", "/v1/responses", body).json()["id"] == "resp_own-turn_2"
 
 
-OPEN = {"/health", "/ready", "/metrics", "/me", "/files", "/by-rn", "/stored", "/work"}
+OPEN = {
+    "/health",
+    "/ready",
+    "/metrics",
+    "/me",
+    "/files",
+    "/by-rn",
+    "/stored",
+    "/work",
+    "/approvals",
+}
 """Routes that are about no conversation, or have tests of their own."""
 BEGIN = ("messages", "messages/multipart", "events", "events/vercel")
 """Routes that begin a conversation of the sender, if there is none of that name."""

@@ -66,6 +66,7 @@ COMMANDS: Entries = {
     "serve": ("server:serve", "Serve bundles over HTTP: conversations, events, files."),
     "worker": ("workers:worker", "Run the turns of bundles that servers only submit."),
     "turns": ("workers:turns", "List the turns that run, wait or failed, anywhere."),
+    "approvals": ("workers:approvals", "List the calls that wait for approval, anywhere."),
     "web": ("web:web", "Open the web page: chat with a bundle, and look into every conversation."),
     "key": (
         "server:make_key",

@@ -1,10 +1,11 @@
-"""`loopline worker` and `turns`: run the turns that servers submit, and see and stop the turns of a store."""
+"""`loopline worker`, `turns` and `approvals`: run the turns that servers submit, and see the turns of a store and what they wait for."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import os
+import shlex
 import signal
 import sys
 from collections.abc import AsyncGenerator, Sequence
@@ -17,7 +18,7 @@ from rich.text import Text
 
 from loopline.bundle import HostFile
 from loopline.cli import parameters
-from loopline.cli.bundle_access import parse_properties
+from loopline.cli.bundle_access import PROGRAM, parse_properties
 from loopline.cli.options import ANSWERED, FAILED, Choices, UsageError, command
 from loopline.cli.terminal import Screen, escape
 from loopline.clock import SystemClock
@@ -26,13 +27,15 @@ from loopline.errors import LooplineError, StoreError
 from loopline.harness import (
     OpenTurn,
     Store,
+    WaitingApproval,
     Worker,
     WorkerLimits,
     hide_provider_details,
     open_turns,
     open_worker,
+    waiting_approvals,
 )
-from loopline.models import Json, ModelRegistry
+from loopline.models import Json, JsonObject, ModelRegistry
 from loopline.react import hide_details
 from loopline.timeline import ConversationKey, TimelineLog, iso_time
 
@@ -385,3 +388,60 @@ def _show_turns(listed: Sequence[OpenTurn], choices: Choices, screen: Screen) ->
         where = f"{turn.conversation.name} ({turn.conversation.user})"
         line = f"{turn.state:9} {iso_time(turn.since)} {turn.turn_id} of {where}"
         screen.print(Text(escape(f"{line}: {turn.reason}" if turn.reason else line)))
+
+
+@command
+@parameters.scope_options
+@parameters.json_option
+async def approvals(choices: Choices, screen: Screen) -> int:
+    """List the calls that wait for approval, anywhere."""
+    try:
+        store = Store.open(choices.store)
+    except StoreError as error:
+        raise UsageError(str(error)) from error
+    async with store:
+        waiting = await waiting_approvals(
+            store.log, user=choices.user, project=choices.project, tenant=choices.tenant
+        )
+    if choices.as_json:
+        screen.write_json([_approval_document(approval) for approval in waiting])
+        return ANSWERED
+    if not waiting:
+        screen.note("no call waits for approval")
+    for approval in waiting:
+        key, call = approval.conversation, approval.call
+        people = f" ({len(call.approved_by)} of {call.people})" if call.people > 1 else ""
+        where = f"{iso_time(approval.since)} {call.call_id} of {key.name} ({key.user})"
+        screen.print(Text(escape(f"{where}: {call.question}{people}")))
+        screen.note_command(_answer_line(approval, choices))
+    return ANSWERED
+
+
+def _answer_line(approval: WaitingApproval, choices: Choices) -> str:
+    """Return the command that approves the call; for a paused turn the bundle is to be filled in."""
+    key, call = approval.conversation, approval.call
+    stored = ["--store", choices.store] if choices.store else []
+    where = ["-c", key.name, *stored, "--user", key.user]
+    by = ["--by", "NAME"] if call.approved_by else []
+    if approval.stays_open:
+        return shlex.join([PROGRAM, "answer", call.call_id, "yes", *by, *where])
+    return shlex.join([PROGRAM, "run", "BUNDLE", "--answer", f"{call.call_id}=yes", *by, *where])
+
+
+def _approval_document(approval: WaitingApproval) -> JsonObject:
+    key, call = approval.conversation, approval.call
+    return {
+        "tenant": key.tenant,
+        "project": key.project,
+        "user": key.user,
+        "conversation": key.name,
+        "turn_id": approval.turn_id,
+        "since": iso_time(approval.since),
+        "call_id": call.call_id,
+        "tool": call.tool,
+        "arguments": call.arguments,
+        "question": call.question,
+        "people": call.people,
+        "approved_by": list[Json](call.approved_by),
+        "stays_open": approval.stays_open,
+    }

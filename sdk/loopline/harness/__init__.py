@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from loopline.harness.store import move_store as move_store
     from loopline.harness.turn_list import OpenTurn as OpenTurn
     from loopline.harness.turn_list import TurnState as TurnState
+    from loopline.harness.turn_list import WaitingApproval as WaitingApproval
     from loopline.harness.turn_list import open_turns as open_turns
+    from loopline.harness.turn_list import waiting_approvals as waiting_approvals
     from loopline.harness.web_ports import WebhookSender as WebhookSender
     from loopline.harness.web_ports import webhook_sender as webhook_sender
     from loopline.harness.worker import Worker as Worker
@@ -53,7 +55,7 @@ _MODULES = {
     "stale_answers": ("StaleAnswer", "find_stale_answers"),
     "store": ("Store", "forget_inactive", "move_store"),
     "worker": ("Worker", "WorkerLimits", "open_worker"),
-    "turn_list": ("OpenTurn", "TurnState", "open_turns"),
+    "turn_list": ("OpenTurn", "TurnState", "WaitingApproval", "open_turns", "waiting_approvals"),
     "web_ports": ("WebhookSender", "webhook_sender"),
 }
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
 from loopline import timeline as tl
-from loopline.conversations import CUT_OFF_AGAIN, MessageSchedule, is_cut_off_again
+from loopline.conversations import (
+    CUT_OFF_AGAIN,
+    MessageSchedule,
+    is_cut_off_again,
+    questions_of,
+)
 from loopline.errors import ConflictError
+from loopline.react import pending_calls
 
 TurnState = Literal["running", "waiting", "queued", "scheduled", "cut off", "dead", "failed"]
 RECENT = 100
@@ -72,6 +78,82 @@ async def open_turns(
         if all(name in (None, own) for name, own in names):
             turns += await _scheduled_turns(log, key)
     return turns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingApproval:
+    """A call that waits for approval, in its conversation, whose title is `title`.
+
+    If `stays_open` the turn runs and only the call waits; otherwise the turn is paused.
+    """
+
+    conversation: tl.ConversationKey
+    turn_id: str
+    since: datetime
+    call: tl.PendingCall
+    stays_open: bool = False
+    title: str = ""
+
+
+async def waiting_approvals(
+    log: tl.TimelineLog,
+    *,
+    user: str | None = None,
+    project: str | None = None,
+    tenant: str | None = None,
+    limit: int | None = None,
+) -> Sequence[WaitingApproval]:
+    """Return the calls of a user, project and tenant that wait for approval, the last active conversation first.
+
+    None means all users, projects or tenants. `limit` is the most conversations with unfinished turns that are read.
+    """
+    filters = (tenant, project, user)
+    approvals = list[WaitingApproval]()
+    read = 0
+    for summary in await log.unfinished():
+        key = summary.conversation
+        names = zip(filters, (key.tenant, key.project, key.user), strict=True)
+        if any(name not in (None, own) for name, own in names) or tl.parent_name(key.name):
+            continue
+        if limit is not None and read >= limit:
+            break
+        read += 1
+        approvals += _waiting_approvals(await tl.open_timeline(log, key), summary)
+    return approvals
+
+
+def _waiting_approvals(
+    timeline: tl.Timeline, summary: tl.ConversationSummary
+) -> Iterator[WaitingApproval]:
+    for turn in timeline.resumable:
+        for call in pending_calls(turn) if not _is_inherited(turn, summary) else ():
+            if call.kind == "approval":
+                yield WaitingApproval(
+                    conversation=summary.conversation,
+                    turn_id=tl.turn_id(turn.number),
+                    since=summary.last_activity_at,
+                    call=call,
+                    title=summary.title,
+                )
+    for block, question in questions_of(timeline):
+        if question.kind == "approval" and block.seq > summary.inherited:
+            answers = tl.open_calls.answers_to(timeline.after(block.seq), question.call_id)
+            yield WaitingApproval(
+                conversation=summary.conversation,
+                turn_id=block.turn_id,
+                since=block.ts,
+                call=tl.PendingCall(
+                    call_id=question.call_id,
+                    tool="",
+                    arguments={},
+                    question=question.question,
+                    kind="approval",
+                    people=question.people,
+                    approved_by=tuple(answer.by for answer in tl.approvals_of(answers)),
+                ),
+                stays_open=True,
+                title=summary.title,
+            )
 
 
 async def _scheduled_turns(log: tl.TimelineLog, key: tl.ConversationKey) -> list[OpenTurn]:

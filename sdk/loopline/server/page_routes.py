@@ -259,6 +259,24 @@ async def list_work(host: HostDep, caller: CallerDep) -> turn_work.WorkAnswer:
     )
 
 
+@router.get("/approvals")
+async def list_approvals(host: HostDep, caller: CallerDep) -> turn_work.WaitingAnswer:
+    """List the calls that wait for approval: of the caller, or of all users if the caller is privileged.
+
+    A caller with the role approver also gets those of other users that several people must approve. The route
+    `/conversations/{tenant}/{project}/{conversation}/approvals` signs them.
+    """
+    is_reading = host.is_reading
+    sees_all = is_reading or caller.is_privileged
+    return await turn_work.read_waiting(
+        host,
+        tenant=None if is_reading else caller.tenant,
+        project=None if is_reading else caller.project,
+        user=None if sees_all or APPROVER in caller.roles else caller.user,
+        shared_with=None if sees_all else caller.user,
+    )
+
+
 @router.get(f"{_HERE}/models")
 async def read_models(served: OwnDep) -> dict[str, str]:
     """Return the roles of the bundle's models, each with the name of its first model."""

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel
+from pydantic import BaseModel, JsonValue
+from pydantic_core import to_jsonable_python
 
-from loopline.harness import OpenTurn, TurnState, open_turns
+from loopline.harness import (
+    OpenTurn,
+    TurnState,
+    WaitingApproval,
+    open_turns,
+    waiting_approvals,
+)
 from loopline.server.bundle_host import BundleHost
 from loopline.timeline import iso_time
 
@@ -39,6 +46,78 @@ class WorkAnswer(BaseModel):
 
     items: list[WorkRow]
     is_complete: bool
+
+
+class WaitingRow(BaseModel):
+    """A call that waits for approval. If `stays_open` its turn runs, and the call has no tool and arguments here.
+
+    It needs the approval of `people` people; those in `approved_by` have approved it with these arguments.
+    """
+
+    tenant: str
+    project: str
+    user: str
+    conversation: str
+    title: str
+    turn_id: str
+    since: str
+    call_id: str
+    tool: str
+    arguments: dict[str, JsonValue]
+    question: str
+    people: int
+    approved_by: list[str]
+    stays_open: bool
+
+
+class WaitingAnswer(BaseModel):
+    """Calls that wait for approval, those of the last active conversation first. At most 200 conversations are read."""
+
+    items: list[WaitingRow]
+
+
+async def read_waiting(
+    host: BundleHost,
+    *,
+    tenant: str | None,
+    project: str | None,
+    user: str | None,
+    shared_with: str | None = None,
+) -> WaitingAnswer:
+    """Return the calls of a tenant, project and user that wait for approval; None means all.
+
+    With `shared_with`, calls of other users than this one are left out unless several people must approve them.
+    """
+    waiting = await waiting_approvals(
+        host.log, tenant=tenant, project=project, user=user, limit=OPEN
+    )
+    return WaitingAnswer(
+        items=[
+            _waiting_row(approval)
+            for approval in waiting
+            if shared_with in (None, approval.conversation.user) or approval.call.people > 1
+        ]
+    )
+
+
+def _waiting_row(approval: WaitingApproval) -> WaitingRow:
+    key, call = approval.conversation, approval.call
+    return WaitingRow(
+        tenant=key.tenant,
+        project=key.project,
+        user=key.user,
+        conversation=key.name,
+        title=approval.title[:TITLE],
+        turn_id=approval.turn_id,
+        since=iso_time(approval.since),
+        call_id=call.call_id,
+        tool=call.tool,
+        arguments=to_jsonable_python(call.arguments),
+        question=call.question,
+        people=call.people,
+        approved_by=list(call.approved_by),
+        stays_open=approval.stays_open,
+    )
 
 
 async def read_work(
