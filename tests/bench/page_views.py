@@ -12,15 +12,20 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
 
 import httpx2
 from PIL import Image
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
+from pydantic import Field
 
+from loopline import Bundle, tool
 from loopline.errors import ModelRequestError
 from loopline.models import Usage
-from loopline.server import app
+from loopline.server import ApiKeys, Principal, add_key, app
 from loopline.testing import Call, Fail, Say, ScriptedModel
 from tests.support.hostile_conversation import in_thread
 from tests.support.live_server import serving
@@ -51,6 +56,17 @@ OTHERS: list[Say | Fail] = [
     Say("", Call("tea.order", tea="gyokuro", grams=50)),
     Fail(ModelRequestError("the provider refuses the key: set OPENAI_API_KEY")),
 ]
+
+
+@dataclass
+class Climate:
+    """The climate of a room."""
+
+    degrees: Annotated[float, Field(description="In degrees Celsius")]
+    humidity: Literal["dry", "moderate", "damp"]
+    note: str = ""
+
+
 SIZES = ((1280, 820), (390, 780))
 COLOURS = 64
 
@@ -61,21 +77,73 @@ def save(picture: bytes, file: Path) -> None:
     image.quantize(COLOURS, dither=Image.Dither.NONE).save(file, optimize=True)
 
 
-def take_views(browser: Browser, url: str, folder: Path) -> None:
-    """Take each view of a stored conversation in each size and scheme."""
-    for dark in (False, True):
+@tool(effect="write", approve=True, people=2)
+def refund(amount: int, to: str) -> str:
+    """Refund an amount of euros."""
+    return f"{amount} refunded to {to}"
+
+
+@tool(client=True)
+def measure(room: str) -> Climate:
+    """Measure the climate of a room."""
+    raise NotImplementedError
+
+
+SHOP = Bundle(id="shop", instructions="You sell tea.", tools=[refund, measure])
+SOLD = [
+    Say("I refund the last order.", Call("shop.refund", amount=900, to="ann@tea.example")),
+    Say("I ask your thermometer.", Call("shop.measure", room="cellar")),
+]
+
+
+def schemes(browser: Browser) -> Iterator[tuple[Page, str]]:
+    """Return a page of each size and scheme, and the end of the names of its pictures."""
+    for scheme in ("light", "dark"):
         for width, height in SIZES:
             context = browser.new_context(
                 viewport={"width": width, "height": height},
-                color_scheme="dark" if dark else "light",
+                color_scheme="dark" if scheme == "dark" else "light",
             )
-            page = context.new_page()
-            for name, view in VIEWS.items():
-                page.goto(f"{url}/page/{view}")
-                page.wait_for_timeout(900)
-                scheme = "dark" if dark else "light"
-                save(page.screenshot(), folder / f"{name}-{width}-{scheme}.png")
+            yield context.new_page(), f"{width}-{scheme}.png"
             context.close()
+
+
+def take_views(browser: Browser, url: str, folder: Path) -> None:
+    """Take each view of a stored conversation in each size and scheme."""
+    for page, name in schemes(browser):
+        for view, address in VIEWS.items():
+            page.goto(f"{url}/page/{address}")
+            page.wait_for_timeout(900)
+            save(page.screenshot(), folder / f"{view}-{name}")
+        page.goto(f"{url}/page/{TALK}/chat")
+        page.get_by_text("Export", exact=True).click()
+        page.wait_for_timeout(600)
+        save(page.screenshot(), folder / f"export-{name}")
+
+
+def take_signed_in(browser: Browser, url: str, keys: Sequence[str], folder: Path) -> None:
+    """Take the login, a call that waits for a second person, and one that the client runs."""
+    ann, bob = keys
+    with httpx2.Client(
+        base_url=f"{url}{HERE}", headers={"Authorization": f"Bearer {ann}"}, timeout=60
+    ) as client:
+        client.post("/refund/messages", json={"text": "Refund my last order."})
+        [call] = client.get("/refund/approvals").json()["approvals"]
+        body = {"values": {"c1": True}, "approvals": {"c1": call["approval"]}}
+        client.post("/refund/answers", json=body).raise_for_status()
+        client.post("/cellar/messages", json={"text": "Is the cellar cold enough for gyokuro?"})
+    for page, name in schemes(browser):
+        for key, view, talk in ((bob, "people", "refund"), (ann, "client", "cellar")):
+            page.goto("about:blank")
+            page.goto(f"{url}/page/#/c/default/default/ann/{talk}/chat")
+            page.evaluate("sessionStorage.clear()")
+            page.reload()
+            page.get_by_label("Key", exact=True).wait_for()
+            save(page.screenshot(), folder / f"login-{name}")
+            page.get_by_label("Key", exact=True).fill(key)
+            page.get_by_role("button", name="Sign in", exact=True).click()
+            page.wait_for_timeout(1_200)
+            save(page.screenshot(), folder / f"{view}-{name}")
 
 
 def play(url: str) -> None:
@@ -109,6 +177,15 @@ def main() -> None:
         with serving(app(TEA, store=f"sqlite:///{file}", model=models)) as url:
             play(url)
             take_views(browser, url, folder)
+        file = Path(scratch) / "keys.json"
+        roles = frozenset({"approver", "privileged"})
+        keys = [
+            add_key(file, Principal(user="ann")),
+            add_key(file, Principal(user="bob", roles=roles)),
+        ]
+        model = ScriptedModel(SOLD, strict=False, name="scripted:shop")
+        with serving(app(SHOP, store="memory:", model=model, auth=ApiKeys.read(file))) as url:
+            take_signed_in(browser, url, keys, folder)
         browser.close()
 
 

@@ -17,6 +17,7 @@ from pydantic import BaseModel, Field
 from loopline import Attachment, BaseWorkflow, Bundle, Harness, Output, OutputFile, tool
 from loopline.errors import ModelRequestError
 from loopline.harness import DocumentStore
+from loopline.models import Json
 from loopline.react import Allow, Ask, GuardedCall, Verdict
 from loopline.server import (
     ApiKeys,
@@ -92,12 +93,12 @@ def model(*script: Say | Fail | str) -> ScriptedModel:
 async def write_store(url: str) -> None:
     """Write a call that was paid, one that waits for a second person, one of a client, and a turn that failed."""
     paying = Say(JOINED, Call("shop.pay", text=JOINED))
-    script = [paying, JOINED, paying, Say("", Call("shop.pick", text=JOINED))]
+    script: list[Say | str] = [paying, JOINED, paying, Say("", Call("shop.pick", text=JOINED))]
     failing = Fail(ModelRequestError(JOINED))
     async with Harness.open(SHOP, store=url, model=model(*script, failing)) as harness:
         paid = harness.conversation("paid")
         await paid.say(JOINED, attachments=[Attachment("x.svg", EVIL, "image/svg+xml")])
-        edited = {"approved": True, "arguments": {"text": JOINED}}
+        edited: Json = {"approved": True, "arguments": {"text": JOINED}}
         await paid.resume({"c1": edited}, by=TEXTS[2])
         await paid.resume({"c1": True})
         waits = harness.conversation("waits")

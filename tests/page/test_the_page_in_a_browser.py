@@ -53,6 +53,18 @@ def test_a_store_is_read_from_the_list_to_the_prompt_of_a_round(page: Page, read
     expect(feed.locator("article").first).to_have_attribute("aria-setsize", "57")
 
 
+def test_arguments_and_results_of_all_calls_are_shown_at_once(page: Page, reading: str) -> None:
+    page.goto(f"{reading}{TALK}/chat")
+    expect(page.get_by_text("I have ordered 100 g")).to_be_visible()
+    call = page.get_by_role("button", name=re.compile("tea.order"))
+    expect(call).to_have_attribute("aria-expanded", "false")
+    page.get_by_label("Show arguments and results").check()
+    expect(call).to_have_attribute("aria-expanded", "true")
+    expect(page.locator(".call-body").last).to_contain_text("ordered 100 g of sencha")
+    call.click()
+    expect(call).to_have_attribute("aria-expanded", "false")
+
+
 def test_the_keyboard_alone_finds_a_block_and_reads_it(page: Page, reading: str) -> None:
     page.goto(f"{reading}{TALK}/timeline")
     page.locator("[data-row][tabindex='0']").first.focus()

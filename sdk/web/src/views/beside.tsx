@@ -95,7 +95,7 @@ async function fetchRound(place: Place, at: RoundPosition): Promise<Ran> {
 
 function Side({ title, place, ran, at }: { title: string; place: Place; ran: Ran | null; at: RoundPosition }) {
   const actions: ChatActions = useMemo(
-    () => ({ writable: false, approves: false, place, sources: new Map(), progress: {}, answer: nothing, rate: nothing, fork: nothing }),
+    () => ({ writable: false, approves: false, opensCalls: false, place, sources: new Map(), progress: {}, answer: nothing, rate: nothing, fork: nothing }),
     [place],
   );
   const chat = useMemo(() => chatOf(ran?.rows ?? []), [ran]);

@@ -27,6 +27,7 @@ export function ChatView({ place }: { place: Place }) {
   const feed = useMemo(() => (writable ? new LiveFeed(cache) : null), [cache, writable]);
   const first = useSignal(1);
   const problem = useSignal("");
+  const opensCalls = useSignal(false);
 
   useEffect(() => {
     let left = false;
@@ -60,6 +61,7 @@ export function ChatView({ place }: { place: Place }) {
   const actions: ChatActions = {
     writable,
     approves: isApprover(place),
+    opensCalls: opensCalls.value,
     place,
     sources: chat.sources,
     progress: feed?.progress.value ?? {},
@@ -96,6 +98,14 @@ export function ChatView({ place }: { place: Place }) {
         >
           Show earlier blocks ({count(first.value - 1)})
         </button>
+      ) : null}
+      {chat.items.some((item) => item.kind === "call") ? (
+        <div class="chat-tools">
+          <label class="check">
+            <input type="checkbox" checked={opensCalls.value} onChange={() => (opensCalls.value = !opensCalls.value)} />
+            Show arguments and results
+          </label>
+        </div>
       ) : null}
       {chat.items.length === 0 && !hasStream ? (
         <div class="empty">

@@ -20,6 +20,8 @@ export interface ChatActions {
   writable: boolean;
   /** Whether the reader may give the further approval of a call of another user. */
   approves: boolean;
+  /** Whether calls that the reader has neither opened nor closed are open. */
+  opensCalls: boolean;
   place: Place;
   sources: Map<number, JsonObject>;
   progress: Record<string, string>;
@@ -159,7 +161,8 @@ function statusOf(item: CallItem): string {
 }
 
 function Call({ item, actions }: { item: CallItem; actions: ChatActions }) {
-  const open = useSignal(false);
+  const chosen = useSignal<boolean | null>(null);
+  const isOpen = chosen.value ?? actions.opensCalls;
   const body = object(item.call.body);
   const callId = text(body["call_id"]);
   const result = item.result;
@@ -168,14 +171,14 @@ function Call({ item, actions }: { item: CallItem; actions: ChatActions }) {
   const elapsed = result ? number(object(result.body)["elapsed_ms"]) : 0;
   return (
     <div class={`call call-${status.replaceAll(" ", "-")}`}>
-      <button type="button" class="call-head" aria-expanded={open.value} onClick={() => (open.value = !open.value)}>
+      <button type="button" class="call-head" aria-expanded={isOpen} onClick={() => (chosen.value = !isOpen)}>
         <span class="call-mark" aria-hidden="true" />
         <span class="call-tool">{text(body["tool"])}</span>
         <span class="call-arguments">{argumentsLine(body["arguments"]).slice(0, 200)}</span>
         <span class="call-status">{status === "ok" ? (elapsed ? duration(elapsed) : "") : (actions.progress[callId] ?? status)}</span>
       </button>
       {waiting ? <Waiting row={waiting} item={item} actions={actions} /> : null}
-      {open.value ? (
+      {isOpen ? (
         <div class="call-body">
           <JsonView value={body["arguments"] ?? null} />
           {result ? <ResultText row={result} /> : null}

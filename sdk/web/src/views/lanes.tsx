@@ -12,6 +12,8 @@ interface Span {
   end: number;
   tone: "model" | "call" | "child" | "bad" | "waits";
   label: string;
+  /** What is written on the span. */
+  name: string;
   seq: number;
 }
 
@@ -30,9 +32,13 @@ const LEGEND: [Span["tone"], string][] = [
   ["waits", "no result yet"],
 ];
 const MODEL_HEIGHT = 12;
+/** A lane that is this tall has the names of its calls, each if it has room. */
+const MOST_LANE = 15;
+const NAME_FONT = "11px system-ui, sans-serif";
 const GAP = 2;
-const MOST_HEIGHT = 132;
+const MOST_HEIGHT = 170;
 const LEAST_PIXELS = 2;
+const LEAST_NAME = 30;
 
 /** Return the spans of a turn, each call in the first lane that is free when it begins. */
 export function chartOf(turn: OutlineTurn): Chart {
@@ -41,14 +47,14 @@ export function chartOf(turn: OutlineTurn): Chart {
   const end = Math.max(turn.ended, turn.started + 1);
   for (const round of turn.rounds) {
     const replied = round.replied ?? end;
-    spans.push({ lane: 0, start: round.started, end: replied, tone: "model", label: `round ${round.round}: ${round.model}`, seq: round.seq });
+    spans.push({ lane: 0, start: round.started, end: replied, tone: "model", label: `round ${round.round}: ${round.model}`, name: "", seq: round.seq });
     for (const call of round.calls) {
       const until = call.ended ?? end;
       let lane = free.findIndex((time) => time <= call.called);
       if (lane < 0) lane = free.length;
       free[lane] = until;
       const tone = call.ended === null ? "waits" : call.status !== "ok" ? "bad" : call.child ? "child" : "call";
-      spans.push({ lane: lane + 1, start: call.called, end: until, tone, label: `${call.tool}, ${call.status}`, seq: call.seq });
+      spans.push({ lane: lane + 1, start: call.called, end: until, tone, label: `${call.tool}, ${call.status}`, name: call.tool, seq: call.seq });
     }
   }
   return { spans, lanes: free.length, start: turn.started, end };
@@ -58,7 +64,7 @@ export function Lanes({ place, turn }: { place: Place; turn: OutlineTurn }) {
   const canvas = useRef<HTMLCanvasElement>(null);
   const chart = useMemo(() => chartOf(turn), [turn]);
   const hovered = useSignal("");
-  const laneHeight = Math.max(LEAST_PIXELS, Math.min(10, Math.floor(MOST_HEIGHT / Math.max(chart.lanes, 1)) - GAP));
+  const laneHeight = Math.max(LEAST_PIXELS, Math.min(MOST_LANE, Math.floor(MOST_HEIGHT / Math.max(chart.lanes, 1)) - GAP));
   const height = MODEL_HEIGHT + GAP + chart.lanes * (laneHeight + (laneHeight > 3 ? GAP : 0));
 
   useEffect(() => {
@@ -156,6 +162,13 @@ function draw(canvas: HTMLCanvasElement, chart: Chart, laneHeight: number, heigh
     context.fillStyle = colour(span.tone);
     const left = (span.start - chart.start) * scale;
     const wide = Math.max(1.5, (span.end - span.start) * scale - 0.5);
-    context.fillRect(left, laneTop(span.lane, laneHeight), wide, span.lane === 0 ? MODEL_HEIGHT : laneHeight);
+    const top = laneTop(span.lane, laneHeight);
+    context.fillRect(left, top, wide, span.lane === 0 ? MODEL_HEIGHT : laneHeight);
+    if (span.name === "" || laneHeight < MOST_LANE || wide < LEAST_NAME) continue;
+    context.font = NAME_FONT;
+    context.fillStyle = style.getPropertyValue("--lane-ink").trim();
+    const text = `${span.name} ${duration(span.end - span.start)}`;
+    const shown = context.measureText(text).width + 8 <= wide ? text : span.name;
+    if (context.measureText(shown).width + 8 <= wide) context.fillText(shown, left + 4, top + laneHeight - 4);
   }
 }

@@ -90,7 +90,7 @@ function firstOpen(turns: OutlineTurn[]): number {
 function heightOf(line: Line | undefined): number {
   if (line?.round !== null) return 26;
   const most = Math.max(0, ...line.turn.rounds.map((round) => round.calls.length));
-  return 128 + Math.min(11, most) * 12;
+  return 128 + Math.min(10, most) * 17;
 }
 
 function linesOf(outline: Outline | null, closed: ReadonlySet<string>): Line[] {
@@ -164,11 +164,18 @@ function TurnHead({ place, turn, open, onToggle }: { place: Place; turn: Outline
           <span />
           <span class="round-tokens">prompt</span>
           <span class="round-time">model</span>
+          <span class="round-time">calls</span>
           <span class="round-cost">cost</span>
         </p>
       ) : null}
     </section>
   );
+}
+
+/** Return how long the calls of a round took together; nothing if it has none, or one has not ended. */
+function callsTime(round: OutlineRound): string {
+  if (round.calls.length === 0 || round.calls.some((call) => call.ended === null)) return "";
+  return duration(Math.max(...round.calls.map((call) => call.ended ?? 0)) - Math.min(...round.calls.map((call) => call.called)));
 }
 
 function RoundLine({ place, turn, round }: { place: Place; turn: OutlineTurn; round: OutlineRound }) {
@@ -201,6 +208,7 @@ function RoundLine({ place, turn, round }: { place: Place; turn: OutlineTurn; ro
         {round.cache_read_tokens ? <span class="faint"> ({Math.round((100 * round.cache_read_tokens) / Math.max(round.input_tokens, 1))} % cached)</span> : null}
       </span>
       <span class="round-time">{duration((round.replied ?? round.ended) - round.started)}</span>
+      <span class="round-time">{callsTime(round)}</span>
       <span class="round-cost">{dollars(round.cost)}</span>
     </div>
   );
