@@ -420,6 +420,16 @@ async def test_a_cited_source_has_its_number_and_what_is_known_of_it() -> None:
     assert "sid" not in to_builtins(stored[1].body)["source"]
 
 
+def test_a_browser_that_opens_the_address_gets_the_page_and_a_program_the_routes(
+    client: httpx2.Client,
+) -> None:
+    browser = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    page = client.get("/", headers=browser, follow_redirects=True)
+    assert (page.url.path, page.headers["content-type"]) == ("/page/", "text/html; charset=utf-8")
+    assert "routes" in client.get("/", headers={"Accept": "*/*"}).json()
+    assert client.get("/").headers["vary"] == "Accept"
+
+
 def test_the_start_page_and_the_docs_name_every_route_and_need_no_script_and_no_network(
     client: httpx2.Client,
 ) -> None:

@@ -11,7 +11,7 @@ from html import escape
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import HTMLResponse, JSONResponse, Response
+from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from msgspec import Struct, convert, field
 
 from loopline.models import Json, JsonObject
@@ -64,11 +64,19 @@ class _Operation(Struct, frozen=True, rename="camel"):
         return (self.description or self.summary).partition("\n")[0]
 
 
+_BY_ACCEPT = {"Vary": "Accept"}
+
+
 @router.get("/")
 async def show_index(request: Request) -> Response:
-    """Return the name and version of the server, and the first line of the description of each route."""
+    """Return the name and version of the server, and the first line of the description of each route.
+
+    A browser, which accepts HTML, is redirected to the page.
+    """
     document: dict[str, Any] = request.app.openapi()
     prefix = request.url.path.rstrip("/")
+    if "text/html" in request.headers.get("accept", ""):
+        return RedirectResponse(f"{prefix}/page/", headers=_BY_ACCEPT)
     routes: JsonObject = {
         f"{method.upper()} {path}": operation.title
         for path, method, operation in _operations(document)
@@ -81,7 +89,8 @@ async def show_index(request: Request) -> Response:
             "docs": f"{prefix}/docs",
             "openapi": f"{prefix}/openapi.json",
             "routes": routes,
-        }
+        },
+        headers=_BY_ACCEPT,
     )
 
 
