@@ -645,7 +645,9 @@ class Turns:
             return False
         try:
             async with self._log.lease(conversation, wait=False):
-                return True
+                # Its runner may have ended it since the timeline was read.
+                newest = await tl.open_timeline(self._log, conversation)
+                return is_cut_off_again(newest.turn(number))
         except errors.ConflictError:
             return False
 
@@ -809,7 +811,12 @@ class Turns:
         recorder: tl.Recorder,
         sink: EventSink,
     ) -> tl.TurnResult[Any]:
-        """Prepare the turn, let the bundle run it, and record its end."""
+        """Prepare the turn, let the bundle run it, and record its end.
+
+        Raises:
+            LeaseLost: this process has begun to hand over its turns.
+        """
+        _check_not_handed_over(pending)
         payload, limits, schema = _payload(recorder)
         request, bundle, child = pending.request, self.check_bundle(), pending.request.child
         recorder.output = None if recorder.adopted else request.output
@@ -884,6 +891,16 @@ async def _read_inputs(recorder: tl.Recorder) -> None:
         newest = recorder.waiting_steer_after(stored)
         if newest:
             recorder.notify_steer(newest)
+
+
+def _check_not_handed_over(pending: _PendingRequest) -> None:
+    """Check that this process has not begun to hand over the request.
+
+    Raises:
+        LeaseLost: it has, and nothing of the turn may be recorded any more.
+    """
+    if pending.handed_over:
+        raise errors.LeaseLost("the turn is left to the next process")
 
 
 def _is_busy(timeline: tl.Timeline) -> bool:
