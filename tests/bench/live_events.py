@@ -29,7 +29,7 @@ from tests.support.postgres_server import DURABLE, PostgresServer
 PIECES = 20
 PIECE_SECONDS = 0.05
 LIMITS = {"turns": 200}
-SAMPLES = 20
+SAMPLES = 10
 
 
 class Clockwork:

@@ -176,8 +176,8 @@ class MessageReader:
 
     def _join(self, text: str) -> str:
         """Return the long message of which this is the last part, else an empty text. Parts arrive in order."""
-        process, _, rest = text.removeprefix(FRAGMENT).partition(" ")
-        header = rest.split(" ", 3)
+        process, _, numbered = text.removeprefix(FRAGMENT).partition(" ")
+        header = numbered.split(" ", 3)
         if len(header) < 4 or not all(_is_small(number) for number in header[1:3]):
             return ""
         number, index, total, part = header
@@ -207,7 +207,7 @@ def message_ids() -> Iterator[int]:
     return count()
 
 
-def split_digests(digests: Sequence[str], most: int) -> Iterator[list[str]]:
-    """Yield the digests in lists of at most `most`."""
-    for start in range(0, len(digests), most):
-        yield list(digests[start : start + most])
+def split_digests(digests: Sequence[str], size: int) -> Iterator[list[str]]:
+    """Yield the digests in lists of at most `size`."""
+    for start in range(0, len(digests), size):
+        yield list(digests[start : start + size])
