@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from loopline import timeline as tl
 from loopline.cli.bundle_access import FinishedRun, Invocation, next_commands, repository_to_ask
@@ -77,6 +78,12 @@ def test_a_heading_gives_way_to_its_ref() -> None:
     talked = timeline(source(1, "A heading that is rather long"), tl.Completion(text="[[S:1]]"))
     (line,) = source_lines(number_citations(talked, talked.turn(1)).sources, 50)
     assert line.plain == "[1] A heading that i… — ks:docs/1.md@3f2a91c#L1-L2"
+
+
+def test_a_source_that_its_search_doubted_is_marked() -> None:
+    doubted = structs.replace(source(1).source, objective_relevance=0.2)
+    (line,) = source_lines({1: doubted})
+    assert line.plain == "[1] Tea — ks:docs/1.md@3f2a91c#L1-L2 (weak match)"
 
 
 @pytest.mark.parametrize(

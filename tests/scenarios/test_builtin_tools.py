@@ -24,6 +24,7 @@ from loopline.testing import Call
 from loopline.testing.scripted import Entry
 from loopline.timeline import ToolResult
 from loopline.tools import (
+    NO_ANSWER,
     Calculator,
     KnowledgeSearchTool,
     MemoryWeb,
@@ -295,6 +296,14 @@ def test_passages_without_a_score_count_by_their_place() -> None:
 def test_a_passage_that_two_spaces_have_stands_once_with_its_better_score() -> None:
     (found_passage,) = merge_passages({"one": [passage("a", 0.2)], "two": [passage("a", 0.8)]}, 9)
     assert (found_passage.space, found_passage.score) == ("two", 0.8)
+
+
+async def test_several_spaces_without_a_likely_answer_say_so() -> None:
+    spaces = {"weak": Space([passage("a", 0.2)]), "likely": Space([passage("b", 0.7)])}
+    tool = KnowledgeSearchTool(spaces)
+    both = await outcome(tool, query="x")
+    weak = await outcome(tool, query="x", spaces=["weak"])
+    assert [NO_ANSWER in found.text for found in (both, weak)] == [False, True]
 
 
 def test_of_equals_the_earlier_place_and_then_the_earlier_space_comes_first() -> None:

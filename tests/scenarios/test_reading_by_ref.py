@@ -12,6 +12,7 @@ import pytest
 from loopline import BaseWorkflow, Bundle, Harness, Store
 from loopline.models import ToolMessage
 from loopline.models.prompt import estimate
+from loopline.search import ANSWER_SCORE
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.tools import NO_ANSWER
@@ -241,3 +242,11 @@ async def test_a_search_that_finds_no_likely_answer_says_so(repo: Path) -> None:
         await talk.say("How?")
     texts = [part.text for part in model.requests[1].messages if isinstance(part, ToolMessage)]
     assert [NO_ANSWER in text for text in texts] == [False, True]
+
+
+async def test_a_cited_passage_has_the_score_of_its_search(repo: Path) -> None:
+    call = Call("react.search_knowledge", query="kubernetes cluster deployment water")
+    async with talking([call, "No. [[S:1]]"], bundle=guide(repo)) as talk:
+        (source,) = (await talk.say("How?")).sources
+    assert source.objective_relevance is not None
+    assert 0 < source.objective_relevance < ANSWER_SCORE

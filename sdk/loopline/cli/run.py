@@ -44,6 +44,7 @@ from loopline.events import Delta
 from loopline.harness import Harness
 from loopline.models import Json, JsonObject, dumps
 from loopline.react import Limits, parse_approval, result
+from loopline.search import ANSWER_SCORE
 
 if TYPE_CHECKING:
     from loopline.client import RemoteConversation, RemoteServer
@@ -552,6 +553,7 @@ def answer_text(answer: PrintedAnswer, *, dense: bool = False) -> Text:
 def source_lines(sources: Mapping[int, tl.Source], width: int = 0) -> list[Text]:
     """Render each source as a line `[1] heading — ks:docs/…@3f2a91c#L88-L96`.
 
+    A source that its search doubted has the mark `(weak match)`.
     The heading is truncated if the line is longer than `width` columns; 0 means any length.
     """
     return [_source_line(n, source, width) for n, source in sources.items()]
@@ -560,10 +562,12 @@ def source_lines(sources: Mapping[int, tl.Source], width: int = 0) -> list[Text]
 def _source_line(n: int, source: tl.Source, width: int) -> Text:
     title = escape(" ".join(source.title.split()))
     ref = escape(source.url)
-    room = width - len(f"[{n}]  — ") - cell_len(ref)
+    relevance = source.objective_relevance
+    weak = " (weak match)" if relevance is not None and relevance < ANSWER_SCORE else ""
+    room = width - len(f"[{n}]  — {weak}") - cell_len(ref)
     if width and cell_len(title) > room >= MINIMUM_TITLE_WIDTH:
         title = f"{title[: room - 1].rstrip()}…"
-    return Text.assemble((f"[{n}]", REF), f" {title}", (" — ", QUIET), (ref, REF))
+    return Text.assemble((f"[{n}]", REF), f" {title}", (" — ", QUIET), (ref, REF), (weak, QUIET))
 
 
 def show_result(finished: FinishedTurn, name: str, screen: Screen, *, as_json: bool) -> None:

@@ -242,7 +242,8 @@ def _start(text: str, span: refs.Span | None) -> tuple[int, int]:
 
 
 def passage_source(passage: Passage) -> tl.Source:
-    """Return the source for citations of a passage."""
+    """Return the source for citations of a passage. Its relevance is the score of the search, if that is from 0 to 1."""
+    score = passage.score
     return tl.Source(
         url=passage.ref,
         title=passage.title,
@@ -250,6 +251,7 @@ def passage_source(passage: Passage) -> tl.Source:
         path=passage.path,
         commit=passage.commit,
         lines=passage.lines if passage.lines != (0, 0) else None,
+        objective_relevance=round(score, 2) if score is not None and 0 <= score <= 1 else None,
     )
 
 

@@ -218,7 +218,9 @@ class Ranking:
         )
 
     def _reason(self, number: int) -> str:
-        """Say in words what ranks the candidate: names and words, the meaning, or both."""
+        """Say in words what ranks the candidate: a definition, names and words, the meaning, or both."""
+        if self._words[number].defines:
+            return "defines a name of the query"
         if self.weight == 0:
             return "named by the query"
         by_words = self._words[number].bm25 / self._best_words

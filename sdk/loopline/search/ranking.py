@@ -183,11 +183,13 @@ class WordScore:
     """The score of a chunk by words.
 
     `bm25` is comparable only between chunks of the same query. `coverage`, from 0 to 1, is the share of the query's
-    terms that the chunk has, weighted by rarity. A term without chunks counts as the rarest.
+    terms that the chunk has, weighted by rarity. A term without chunks counts as the rarest. `defines` is true for a chunk
+    of source code with the definition of a name in the query.
     """
 
     bm25: float
     coverage: float
+    defines: bool = False
 
 
 def rarity(share: float, size: int) -> float:
@@ -250,14 +252,15 @@ def _score(
     score = total * KIND_WEIGHT[chunk.kind] * (1 - COVERAGE_WEIGHT * (1 - share))
     if is_history(chunk.path):
         score *= HISTORY_WEIGHT
-    if names and chunk.kind == "source" and defines(text, names):
+    is_definition = bool(names) and chunk.kind == "source" and defines(text, names)
+    if is_definition:
         score *= DEFINITION_BONUS
     for phrase in phrases:
         if phrase in title:
             score *= TITLE_PHRASE_BONUS
         elif phrase in text:
             score *= PHRASE_BONUS
-    return WordScore(score, covered / (possible or 1))
+    return WordScore(score, covered / (possible or 1), is_definition)
 
 
 def is_history(path: str) -> bool:

@@ -206,8 +206,9 @@ class KnowledgeSearchTool(RerunnableTool):
         passages_by_space = await self._search(spaces, query, limit)
         ranked = merge_passages(passages_by_space, limit, threshold)
         passages = [passage.passage for passage in ranked]
+        found = f'{count_text(len(ranked), "passage")} for "{query}" in {", ".join(spaces)}'
         return Outcome(
-            text=f'{count_text(len(ranked), "passage")} for "{query}" in {", ".join(spaces)}',
+            text=f"{found}{_doubt(passages)}",
             sections=tuple(map(_section, ranked)),
             match_count=len(ranked),
             shows=list_complete_refs(passages),
