@@ -1,7 +1,7 @@
 """How well passages are found: by words, without set-up, ordered by a model, and by its vectors, for each kind of question.
 
 `python -m tests.bench.retrieval [--embedder NAME] [--all-vectors] [--questions FILE] [--llama-index PYTHON] [--json] [TREE …]` gets
-source packages by pip and npm, asks the 325 questions of `questions.yaml` about nine of them, and prints recall among the first
+source packages by pip and npm, asks the 326 questions of `questions.yaml` about nine of them, and prints recall among the first
 one, five and ten, nDCG and mean reciprocal rank among the first ten, and how well the score tells questions that have an answer
 from those that have none (AUC). Recall among the first five has the interval of Wilson that contains it with 95 %.
 

@@ -1,7 +1,8 @@
 """How fast passages are embedded and a space of many is searched: `python -m tests.bench.retrieval.speed`.
 
-The passages are those of the Django source that `tests/bench/ten_questions.py` asks about. A sample of them is embedded;
-what all would take is computed from it. A query is timed with its embedding, over vectors that are drawn: a search
+The passages are those of the Django source that `tests/bench/ten_questions.py` asks about, again under other names if
+`--passages` is more than it has. They are indexed as in a space without an embedder, and queries are timed. `--embedder ''` ends there.
+A sample of the passages is embedded; what all would take is computed from it. A query is timed with its embedding, over vectors that are drawn: a search
 costs the same whatever they say. Run it alone on the machine; where that cannot be, `--cpu` and OPENBLAS_NUM_THREADS=1
 count the time that the process had on one core.
 """
@@ -9,11 +10,14 @@ count the time that the process had on one core.
 from __future__ import annotations
 
 import json
+import resource
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import yaml
@@ -21,7 +25,8 @@ from pydantic import TypeAdapter
 
 from loopline.harness.spaces import load_embedder
 from loopline.knowledge.fts import FtsIndexes
-from loopline.search import Chunk, Embedder, Index, VectorIndex, passage_text, search
+from loopline.search import STATIC_KEY, Chunk, Embedder, Index, VectorIndex, passage_text, search
+from loopline.search.static_vectors import load_static_embedder
 from loopline.search.vector_files import VectorMatrix
 from tests.bench.options import read_options
 from tests.bench.retrieval.__main__ import DEFAULT_EMBEDDER, QUESTIONS, Tree, passages_of
@@ -42,10 +47,35 @@ class Figure:
     goal: str = ""
 
 
-def source_passages() -> list[Chunk]:
-    """The first passages of the source tree, without those of its repository's own files."""
+def source_passages(count: int) -> list[Chunk]:
+    """The first `count` passages of copies of the source tree, without those of its repository's own files."""
     every = passages_of(source_repository(PACKAGE, VERSION))
-    return [part for part in every if not part.path.startswith(".git/")][:PASSAGES]
+    once = [part for part in every if not part.path.startswith(".git/")]
+    copies = count // len(once)
+    further = [
+        replace(part, path=f"copy_{n}/{part.path}", text=f"{n}. {part.text}")
+        for n in range(1, copies + 1)
+        for part in once
+    ]
+    return [*once, *further][:count]
+
+
+def index_figures(
+    store: FtsIndexes, folder: Path, passages: Sequence[Chunk], clock: Clock
+) -> tuple[Index, list[Figure]]:
+    """The index of the passages without an embedder, and its time, memory and bytes."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began = clock()
+    index = index_of_chunks(store, "speed", passages)
+    seconds = clock() - began
+    index.similar("load the vectors", limit=1)
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return index, [
+        Figure(f"seconds to index {index.size:,} passages", seconds),
+        Figure("MB of memory more, while it was indexed", memory / 1_000),
+        Figure("MB of the index", size / 1_000_000),
+    ]
 
 
 def embedding_figures(
@@ -113,19 +143,32 @@ def drawn_vectors(size: int, dimensions: int) -> VectorMatrix:
 def main() -> int:
     """Measure and print."""
     arguments = read_options(
-        __doc__, embedder=DEFAULT_EMBEDDER, sample=SAMPLE, cpu=False, json=False
+        __doc__,
+        embedder=DEFAULT_EMBEDDER,
+        passages=PASSAGES,
+        sample=SAMPLE,
+        cpu=False,
+        json=False,
     )
     clock = time.process_time if arguments.cpu else time.perf_counter
     trees = TypeAdapter(list[Tree]).validate_python(yaml.safe_load(QUESTIONS.read_text()))
     questions = [question.ask for tree in trees for question in tree.questions]
-    embedder = load_embedder(arguments.embedder, folder=None, environment={})
-    passages = source_passages()
-    began = clock()
-    index = index_of_chunks(FtsIndexes(), "speed", passages)
-    figures = [Figure(f"seconds to index {index.size:,} passages", clock() - began)]
-    vectors = drawn_vectors(index.size, embedder.dimensions)
-    figures += query_figures(embedder, index, vectors, questions, clock)
-    figures += embedding_figures(embedder, passages, arguments.sample, clock)
+    passages = source_passages(arguments.passages)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        store = FtsIndexes(folder, load=load_static_embedder, vectors_key=STATIC_KEY)
+        index, figures = index_figures(store, folder, passages, clock)
+        seconds = list[float]()
+        for question in questions:
+            began = clock()
+            search(question, index, limit=RESULTS)
+            seconds.append(clock() - began)
+        figures += _quantiles("query without an embedder", seconds, ("", ""))
+        if arguments.embedder:
+            embedder = load_embedder(arguments.embedder, folder=None, environment={})
+            vectors = drawn_vectors(index.size, embedder.dimensions)
+            figures += query_figures(embedder, index, vectors, questions, clock)
+            figures += embedding_figures(embedder, passages, arguments.sample, clock)
     if arguments.json:
         sys.stdout.write(json.dumps([asdict(figure) for figure in figures], indent=1) + "\n")
     else:
