@@ -26,7 +26,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -348,7 +348,7 @@ def _chunk_of(folder: Path, chunk: _LlamaChunk) -> Chunk:
 
 def fuse(*rankings: Sequence[int]) -> list[int]:
     """The numbers of several rankings in the order of the sum of their reciprocal ranks."""
-    sums: Counter[int] = Counter()
+    sums: dict[int, float] = defaultdict(float)
     for ranking in rankings:
         for rank, number in enumerate(ranking, start=1):
             sums[number] += 1 / (RANK_OFFSET + rank)
