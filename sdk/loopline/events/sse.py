@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
-from loopline.clock import Clock
+from loopline.clock import Alarm, Clock
 from loopline.errors import LooplineError
 from loopline.events.dialects.encoder import START as START
 from loopline.events.dialects.encoder import Dialect, Record
@@ -78,6 +78,7 @@ async def frames(
     closes `events`.
     """
     pieces = _pieces(events, dialect, after, until)
+    idle = _IdleTimer(clock, keep_alive_seconds)
     waiting: asyncio.Future[bytes | None] | None = None
     try:
         if retry_ms is not None:
@@ -85,7 +86,7 @@ async def frames(
         while True:
             # The wait continues after a keep-alive, because cancelling it would end the generator.
             waiting = waiting or asyncio.ensure_future(anext(pieces, None))
-            if not await _is_done_within(waiting, clock, keep_alive_seconds):
+            if not await idle.is_done_in_time(waiting):
                 yield KEEP_ALIVE
                 continue
             piece = waiting.result()
@@ -94,6 +95,7 @@ async def frames(
                 return
             yield piece
     finally:
+        idle.cancel()
         if waiting is not None:
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
@@ -118,13 +120,50 @@ async def _pieces(
         yield encode(record)
 
 
-async def _is_done_within(
-    waiting: asyncio.Future[bytes | None], clock: Clock, seconds: float
-) -> bool:
-    timeout: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
-    alarm = clock.alarm(seconds, lambda: timeout.set_result(None))
-    try:
-        await asyncio.wait([waiting, timeout], return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        alarm.cancel()
-    return waiting.done()
+class _IdleTimer:
+    """Ends a wait for the next piece after `seconds`.
+
+    One alarm stays set over many waits and is set again only when it rings: an alarm for each piece, with `asyncio.wait`, cost as much
+    as encoding the piece (`tests.bench.served_turns`).
+    """
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        self._clock = clock
+        self._seconds = seconds
+        self._since = clock.elapsed()
+        self._alarm: Alarm | None = None
+        self._wake: asyncio.Future[None] | None = None
+
+    async def is_done_in_time(self, waiting: asyncio.Future[bytes | None]) -> bool:
+        """Wait until `waiting` is done, at most `seconds`; return whether it is."""
+        self._since = self._clock.elapsed()
+        if self._alarm is None:
+            self._alarm = self._clock.alarm(self._seconds, self._ring)
+        self._wake = asyncio.get_running_loop().create_future()
+        waiting.add_done_callback(self._end_wait)
+        try:
+            await self._wake
+        finally:
+            waiting.remove_done_callback(self._end_wait)
+            self._wake = None
+        return waiting.done()
+
+    def cancel(self) -> None:
+        """Cancel the alarm."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+
+    def _end_wait(self, _: object = None) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    def _ring(self) -> None:
+        """End the wait if it has lasted for the whole time, or set the alarm for the rest of it."""
+        self._alarm = None
+        rest = self._since + self._seconds - self._clock.elapsed()
+        if self._wake is None:
+            return
+        if rest > 0:
+            self._alarm = self._clock.alarm(rest, self._ring)
+        else:
+            self._end_wait()

@@ -1,4 +1,7 @@
-"""The dependencies of routes: the host, the authenticated caller, and the conversations that the caller may reach."""
+"""The dependencies of routes: the host, the authenticated caller, and the conversations that the caller may reach.
+
+All of them are async, because FastAPI runs each plain function of a request in another thread.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ OptionalName = Annotated[str, Query(max_length=NAME_CHARACTERS)]
 _bearer = HTTPBearer(auto_error=False, description="An API key or a JWT.")
 
 
-def host_of(request: Request) -> BundleHost:
+async def host_of(request: Request) -> BundleHost:
     """Return the host of the app that serves the request."""
     return bundle_host(request.app)
 
@@ -50,7 +53,7 @@ async def caller_of(
 CallerDep = Annotated[Principal, Depends(caller_of)]
 
 
-def owner_of(host: HostDep, caller: CallerDep, tenant: Name, project: Name) -> Principal:
+async def owner_of(host: HostDep, caller: CallerDep, tenant: Name, project: Name) -> Principal:
     """Return the caller, whose token must be of the tenant and project in the path.
 
     A server that only reads a store shows every tenant and project of it to the user of this machine.
@@ -70,7 +73,7 @@ def owner_of(host: HostDep, caller: CallerDep, tenant: Name, project: Name) -> P
 OwnerDep = Annotated[Principal, Depends(owner_of)]
 
 
-def reader_of(host: HostDep, owner: OwnerDep, user_id: OptionalName = "") -> Principal:
+async def reader_of(host: HostDep, owner: OwnerDep, user_id: OptionalName = "") -> Principal:
     """Return the user whose conversations are read: the caller, or the user `user_id` if the caller is privileged.
 
     On a server that only reads a store, the caller may read the conversations of all users.
@@ -99,12 +102,12 @@ def key_of(owner: Principal, name: str) -> ConversationKey:
     return owner.conversation(name)
 
 
-def own_conversation(owner: OwnerDep, conversation: Name) -> ConversationKey:
+async def own_conversation(owner: OwnerDep, conversation: Name) -> ConversationKey:
     """Return the key of the caller's conversation in the path."""
     return key_of(owner, conversation)
 
 
-def readable_conversation(reader: ReaderDep, conversation: Name) -> ConversationKey:
+async def readable_conversation(reader: ReaderDep, conversation: Name) -> ConversationKey:
     """Return the key of the conversation in the path, for reading."""
     return key_of(reader, conversation)
 

@@ -599,7 +599,7 @@ def block_document(block: Block) -> JsonObject:
     """
     stored = encode_full(block.body)
     body = _parse_json(stored)
-    exact: JsonObject = {} if dumps(body) == stored else {"stored": stored}
+    is_exact = not isinstance(block.body, Unknown) or dumps(body) == stored
     return {
         "seq": block.seq,
         "type": stored_type(block.body),
@@ -611,7 +611,7 @@ def block_document(block: Block) -> JsonObject:
         "term": block.term,
         "ref": block.ref,
         "body": body,
-        **(exact if isinstance(block.body, Unknown) else {}),
+        **({} if is_exact else {"stored": stored}),
     }
 
 
@@ -629,7 +629,7 @@ def to_utc(moment: datetime) -> datetime:
 
 def iso_time(moment: datetime) -> str:
     """Return the time in UTC to the millisecond, such as `2026-03-21T10:00:00.000Z`."""
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
+    return moment.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
 
 
 def matches_types(kind: str, types: Sequence[str]) -> bool:
