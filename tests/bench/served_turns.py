@@ -121,7 +121,7 @@ async def measure(folder: Path, pairs: int, profile: Path | None) -> None:
     assert client.stdin is not None
     assert client.stdout is not None
     own, over_http = list[float](), list[float]()
-    recorded = cProfile.Profile() if profile is not None else None
+    recorded = cProfile.Profile(time.thread_time) if profile is not None else None
     async with Harness.open(TALK, store=f"sqlite:///{folder}/own.db", model=Talker()) as harness:
         for pair in range(-1, pairs):
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
 
-from loopline.clock import Alarm, Clock
+from loopline.clock import Clock
 from loopline.errors import LooplineError
 from loopline.events.dialects.encoder import START as START
 from loopline.events.dialects.encoder import Dialect, Record
 from loopline.events.dialects.encoder import position as position
 from loopline.events.events import Event
-from loopline.models import dumps, well_formed, well_formed_object
+from loopline.models import dump_well_formed, well_formed
 
 KEEP_ALIVE = b":\n\n"
 """A comment, which clients ignore: it keeps proxies from closing an idle connection."""
@@ -34,8 +35,7 @@ def encode(record: Record) -> bytes:
         raise LooplineError(f"the name of an event must be one line, not {record.event!r}")
     id_field = "id: {}.{}\n".format(*position(record.id)) if record.id else ""
     name_field = f"event: {well_formed(record.event)}\n" if record.named else ""
-    data = dumps(well_formed_object(record.data))
-    return f"{id_field}{name_field}data: {data}\n\n".encode()
+    return b"%bdata: %b\n\n" % (f"{id_field}{name_field}".encode(), dump_well_formed(record.data))
 
 
 def comment(text: str) -> bytes:
@@ -65,7 +65,7 @@ async def frames(
     dialect: Dialect,
     *,
     clock: Clock,
-    keep_alive_seconds: float = KEEP_ALIVE_SECONDS,
+    keep_alive_seconds: float | None = KEEP_ALIVE_SECONDS,
     retry_ms: int | None = RETRY_MS,
     after: tuple[int, int] = START,
     until: Callable[[], bool] | None = None,
@@ -74,31 +74,21 @@ async def frames(
 
     The stream ends with the events, or after an event if `until()` returns True. The first piece tells the client to
     reconnect after `retry_ms`; None omits it. Records up to the position `after` are not sent, but the dialect still takes
-    their blocks. A comment is sent after each `keep_alive_seconds` without a record. Closing this generator also
-    closes `events`.
+    their blocks. A comment is sent after each `keep_alive_seconds` without a record; with None none is sent. Closing this
+    generator also closes `events`.
     """
     pieces = _pieces(events, dialect, after, until)
-    idle = _IdleTimer(clock, keep_alive_seconds)
-    waiting: asyncio.Future[bytes | None] | None = None
     try:
         if retry_ms is not None:
             yield retry(retry_ms)
-        while True:
-            # The wait continues after a keep-alive, because cancelling it would end the generator.
-            waiting = waiting or asyncio.ensure_future(anext(pieces, None))
-            if not await idle.is_done_in_time(waiting):
-                yield KEEP_ALIVE
-                continue
-            piece = waiting.result()
-            waiting = None
-            if piece is None:
-                return
-            yield piece
+        if keep_alive_seconds is None:
+            async for piece in pieces:
+                yield piece
+        else:
+            async with aclosing(_with_comments(pieces, clock, keep_alive_seconds)) as kept_alive:
+                async for piece in kept_alive:
+                    yield piece
     finally:
-        idle.cancel()
-        if waiting is not None:
-            waiting.cancel()
-            await asyncio.gather(waiting, return_exceptions=True)
         await pieces.aclose()
         if isinstance(events, AsyncGenerator):
             await events.aclose()
@@ -120,50 +110,36 @@ async def _pieces(
         yield encode(record)
 
 
-class _IdleTimer:
-    """Ends a wait for the next piece after `seconds`.
+async def _with_comments(
+    pieces: AsyncGenerator[bytes, None], clock: Clock, seconds: float
+) -> AsyncGenerator[bytes, None]:
+    """Yield the pieces, and a comment after each `seconds` without one."""
+    waiting: asyncio.Future[bytes | None] | None = None
+    try:
+        while True:
+            # The wait continues after a comment, because cancelling it would end the generator.
+            waiting = waiting or asyncio.ensure_future(anext(pieces, None))
+            if not await _is_done_within(waiting, clock, seconds):
+                yield KEEP_ALIVE
+                continue
+            piece = waiting.result()
+            waiting = None
+            if piece is None:
+                return
+            yield piece
+    finally:
+        if waiting is not None:
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
 
-    One alarm stays set over many waits and is set again only when it rings: an alarm for each piece, with `asyncio.wait`, cost as much
-    as encoding the piece (`tests.bench.served_turns`).
-    """
 
-    def __init__(self, clock: Clock, seconds: float) -> None:
-        self._clock = clock
-        self._seconds = seconds
-        self._since = clock.elapsed()
-        self._alarm: Alarm | None = None
-        self._wake: asyncio.Future[None] | None = None
-
-    async def is_done_in_time(self, waiting: asyncio.Future[bytes | None]) -> bool:
-        """Wait until `waiting` is done, at most `seconds`; return whether it is."""
-        self._since = self._clock.elapsed()
-        if self._alarm is None:
-            self._alarm = self._clock.alarm(self._seconds, self._ring)
-        self._wake = asyncio.get_running_loop().create_future()
-        waiting.add_done_callback(self._end_wait)
-        try:
-            await self._wake
-        finally:
-            waiting.remove_done_callback(self._end_wait)
-            self._wake = None
-        return waiting.done()
-
-    def cancel(self) -> None:
-        """Cancel the alarm."""
-        if self._alarm is not None:
-            self._alarm.cancel()
-
-    def _end_wait(self, _: object = None) -> None:
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
-
-    def _ring(self) -> None:
-        """End the wait if it has lasted for the whole time, or set the alarm for the rest of it."""
-        self._alarm = None
-        rest = self._since + self._seconds - self._clock.elapsed()
-        if self._wake is None:
-            return
-        if rest > 0:
-            self._alarm = self._clock.alarm(rest, self._ring)
-        else:
-            self._end_wait()
+async def _is_done_within(
+    waiting: asyncio.Future[bytes | None], clock: Clock, seconds: float
+) -> bool:
+    timeout: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+    alarm = clock.alarm(seconds, lambda: timeout.set_result(None))
+    try:
+        await asyncio.wait([waiting, timeout], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        alarm.cancel()
+    return waiting.done()

@@ -8,6 +8,7 @@ from loopline.models.json import as_count as as_count
 from loopline.models.json import as_list as as_list
 from loopline.models.json import as_object as as_object
 from loopline.models.json import count_in as count_in
+from loopline.models.json import dump_well_formed as dump_well_formed
 from loopline.models.json import dumps as dumps
 from loopline.models.json import extract_json as extract_json
 from loopline.models.json import has_many_values as has_many_values

@@ -35,6 +35,11 @@ _FENCED = re.compile(r"```[\w-]*\s*\Z")
 _FENCE_CHARACTERS = 40
 
 
+_encode_strictly = json.JSONEncoder(
+    ensure_ascii=False, separators=(",", ":"), allow_nan=False
+).encode
+
+
 @dataclass(frozen=True, slots=True)
 class BrokenJson:
     """Invalid JSON: its text up to the error, and a description of the error with its position."""
@@ -188,6 +193,14 @@ def well_formed_object(value: JsonObject) -> JsonObject:
         return {well_formed(key): well_formed_json(item) for key, item in value.items()}
     except RecursionError:
         return {}
+
+
+def dump_well_formed(value: JsonObject) -> bytes:
+    """Return the compact JSON of `well_formed_object(value)` in UTF-8."""
+    try:  # nearly every object is well formed, so a copy of it is made only if it is not
+        return _encode_strictly(value).encode()
+    except (ValueError, RecursionError):
+        return dumps(well_formed_object(value)).encode()
 
 
 def _decode(text: str, at: int) -> tuple[Json, int]:

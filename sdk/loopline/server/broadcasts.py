@@ -188,7 +188,7 @@ class ConversationBroadcast:
             key = self._conversation.conversation
             encoder = events.dialect(name, key, file_url=self._file_url)
             limit = FIRST_PAGE
-            seq = await self._find_turns_begin(after[0] - 1) if encoder.is_stateless else 0
+            seq = await self._find_begin(after[0] - 1) if encoder.is_stateless else 0
             while seq < self._order.newest:
                 skipped = min(after[0] - seq, CATCH_UP_PAGE)
                 page = await self._conversation.blocks(
@@ -227,20 +227,8 @@ class ConversationBroadcast:
             if len(page) < PAGE:
                 return
 
-    async def _find_turns_begin(self, seq: int) -> int:
-        """Return the seq before all turns that are open at `seq`, and before the last turn that has ended there."""
-        seq = min(seq, self._order.newest)
-        begun = dict[int, int]()
-        last = seq + 1
-        for block, body in _BOUNDS.among(await self._conversation.blocks(types=_BOUND_TYPES)):
-            if block.seq > seq:
-                break
-            match body:
-                case TurnHeader():
-                    begun.setdefault(block.turn, block.seq)
-                case Exit():
-                    last = begun.pop(block.turn, block.seq)
-        return max(min([last, *begun.values()]) - 1, 0)
+    async def _find_begin(self, seq: int) -> int:
+        return await find_turns_begin(self._conversation, min(seq, self._order.newest))
 
     def _channel(self, name: events.DialectName, encoder: events.SharedDialect) -> DialectChannel:
         """Return a channel for a listener. Its encoder has encoded all blocks, but no delta.
@@ -459,3 +447,23 @@ def _pieces(frames: Iterable[Frame], after: Position) -> Iterator[bytes]:
         data = b"".join(taken)
         for start in range(0, len(data), PIECE_BYTES):
             yield data[start : start + PIECE_BYTES]
+
+
+async def find_turns_begin(conversation: Conversation[Any], seq: int) -> int:
+    """Return the seq before all turns that are open at `seq`, and before the last turn that has ended there.
+
+    A stateless dialect needs no earlier block to encode those after `seq`.
+    """
+    if seq <= 0:
+        return 0
+    begun = dict[int, int]()
+    last = seq + 1
+    for block, body in _BOUNDS.among(await conversation.blocks(types=_BOUND_TYPES)):
+        if block.seq > seq:
+            break
+        match body:
+            case TurnHeader():
+                begun.setdefault(block.turn, block.seq)
+            case Exit():
+                last = begun.pop(block.turn, block.seq)
+    return max(min([last, *begun.values()]) - 1, 0)

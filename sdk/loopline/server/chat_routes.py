@@ -22,6 +22,7 @@ from loopline.models import well_formed
 from loopline.react import merge_limits
 from loopline.server import bodies, event_streams
 from loopline.server.access import AnsweringDep, HostDep, OwnDep, OwnKeyDep, ReadKeyDep
+from loopline.server.broadcasts import find_turns_begin
 from loopline.server.bundle_host import BundleHost
 from loopline.server.problems import not_found
 from loopline.server.turn_requests import ServedConversation, TurnRequest, serve
@@ -417,7 +418,7 @@ async def listen(
     served = await serve(host, key, bundle)
     dialect_chosen = dialect_name(dialect_in_path or name)
     frames = host.broadcasts.frames(host.log, bundle, served.conversation, dialect_chosen, position)
-    return event_streams.EventResponse(served, frames)
+    return event_streams.EventResponse(served, frames, has_keep_alive=False)
 
 
 def _accepts_events(request: Request) -> bool:
@@ -462,7 +463,11 @@ async def _respond(
         encoder = dialect(dialect_name(dialect_header), key, file_url=file_url)
         request = TurnRequest.of_message(submission)
         stream_format = event_streams.StreamFormat(headers=headers)
-        return event_streams.run_response(served, encoder, stream_format, request, early)
+        seq = request.after if encoder.is_stateless else 0
+        return event_streams.run_response(
+            *(served, encoder, stream_format, request, early),
+            begin=await find_turns_begin(served.conversation, seq),
+        )
     try:
         result: tl.TurnResult[Any] = await submission.result()
     except BundleError:

@@ -49,8 +49,9 @@ class EarlyEvents:
         if kind is not None:
             self.close()
 
-    def events(self) -> AsyncGenerator[Event, None]:
-        """Yield all stored blocks of the conversation in order, and then the events since the subscription."""
+    def events(self, begin: int = 0) -> AsyncGenerator[Event, None]:
+        """Yield the stored blocks of the conversation after the seq `begin`, and then the events since the subscription."""
+        self._order.newest = begin
         return order_events(self._mailbox, self._order, self._read)
 
     def finish(self) -> None:
@@ -107,10 +108,12 @@ class EventResponse(StreamingResponse):
         *,
         early: EarlyEvents | None = None,
         on_abandoned: Callable[[], Awaitable[object]] | None = None,
+        has_keep_alive: bool = True,
     ) -> None:
         """Take a listener slot, or the slot of `early`. `early` is closed at the end.
 
-        `on_abandoned` is awaited if the client closes the stream before its end.
+        `on_abandoned` is awaited if the client closes the stream before its end. A comment is sent whenever nothing else was sent for
+        `keep_alive_seconds` of the settings, unless `has_keep_alive` is false, because the frames have such comments.
 
         Raises:
             RequestProblem: too many streams are open, 429 or 503.
@@ -122,6 +125,11 @@ class EventResponse(StreamingResponse):
         self._frames = self._until_end(frames)
         super().__init__(self._frames, media_type=MEDIA_TYPE, headers=all_headers)
         self._tokens = served.host.tokens
+        self._clock = served.host.clock
+        self._keep_alive_seconds = served.host.settings.keep_alive_seconds
+        self._has_keep_alive = has_keep_alive
+        self._sent_at: float | None = None
+        """When the last message was sent; None before the first one and after the last one."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the frames."""
@@ -132,6 +140,8 @@ class EventResponse(StreamingResponse):
         async def send_and_yield(message: Message) -> None:
             nonlocal has_begun
             has_begun = True
+            is_last = message["type"] == "http.response.body" and not message.get("more_body")
+            self._sent_at = None if is_last else self._clock.elapsed()
             await send(message)
             await asyncio.sleep(0)  # lets a lost connection be noticed before the next frame
 
@@ -144,6 +154,7 @@ class EventResponse(StreamingResponse):
         access = access_of(scope)
         is_cancelled = False
         stream = self._tokens.add(access.token, await access.principal(), end)
+        comments = asyncio.create_task(self._send_comments(send)) if self._has_keep_alive else None
         try:
             await super().__call__(scope, receive, send_and_yield)
         except asyncio.CancelledError:
@@ -155,11 +166,29 @@ class EventResponse(StreamingResponse):
             else:
                 await response_to(problem_of(Unauthenticated(reason)))(scope, receive, send)
         finally:
+            if comments is not None:
+                comments.cancel()
             self._tokens.discard(access.token, stream)
             self._open.close()
             await self._frames.aclose()  # it may still wait for the lost client
             if self._on_abandoned is not None and not (self._is_complete or is_cancelled):
                 await self._on_abandoned()
+
+    async def _send_comments(self, send: Send) -> None:
+        """Send a comment whenever nothing was sent for `keep_alive_seconds`."""
+        message = {"type": "http.response.body", "body": sse.KEEP_ALIVE, "more_body": True}
+        rest = self._keep_alive_seconds
+        while True:
+            await self._clock.sleep(rest)
+            rest = self._keep_alive_seconds
+            if self._sent_at is None:
+                continue
+            idle = self._clock.elapsed() - self._sent_at
+            if idle < rest:
+                rest -= idle
+            else:
+                self._sent_at = self._clock.elapsed()
+                await send(message)
 
     async def _until_end(self, frames: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
         """Yield the frames, and note that the last one was sent."""
@@ -214,7 +243,7 @@ async def dialect_frames(
         events,
         encoder,
         clock=host.clock,
-        keep_alive_seconds=host.settings.keep_alive_seconds,
+        keep_alive_seconds=None,  # the response sends them, without a task for each frame
         retry_ms=stream_format.retry_ms,
         after=(after, LAST_RECORD),
         until=until,
@@ -237,21 +266,22 @@ async def conversation_events(
     submission: Submission | None = None,
     *,
     head: int = 0,
+    begin: int = 0,
     early: EarlyEvents | None = None,
 ) -> AsyncGenerator[Event, None]:
-    """Yield all events of the conversation, until the turn of the submission has ended.
+    """Yield all events of the conversation after the seq `begin`, until the turn of the submission has ended.
 
     Deltas before the first block after `head` are left out, because the beginning of their text may have been missed.
 
     Raises:
         HandedOver: the server shuts down; the next server resumes the turn.
     """
-    newest = 0
+    newest = begin
     early = early or EarlyEvents(served.conversation)
     end = asyncio.ensure_future(_wait_for_end(served.host, submission))
     end.add_done_callback(lambda _: early.finish())
     try:
-        async with aclosing(early.events()) as events:
+        async with aclosing(early.events(begin)) as events:
             async for event in events:
                 if isinstance(event, Block):
                     newest = event.seq
@@ -265,9 +295,9 @@ async def conversation_events(
         if end.done():
             end.result()
     finally:
+        early.close()  # first, because a client that is gone cancels each wait of this task
         end.cancel()
         await asyncio.gather(end, return_exceptions=True)
-        early.close()
 
 
 async def _wait_for_end(host: BundleHost, submission: Submission | None) -> None:
@@ -293,14 +323,18 @@ def run_response(
     stream_format: StreamFormat,
     request: TurnRequest,
     early: EarlyEvents | None,
+    *,
+    begin: int = 0,
 ) -> Response:
     """Stream one run: the records after the message or the question, until the turn ends.
+
+    The dialect takes the blocks after the seq `begin`: that of `find_turns_begin` for a stateless dialect, else 0.
 
     The stream of a `RunDialect` also ends when the turn asks the user.
     """
     frames = dialect_frames(
         served.host,
-        conversation_events(served, request.submission, early=early),
+        conversation_events(served, request.submission, begin=begin, early=early),
         encoder,
         stream_format,
         after=request.after,
