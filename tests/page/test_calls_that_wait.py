@@ -122,6 +122,33 @@ def test_two_people_approve_the_same_arguments_in_their_own_browsers(
     assert faults == []
 
 
+def test_an_approver_who_may_not_read_the_conversation_approves_in_the_list(
+    page: Page, tmp_path: Path
+) -> None:
+    file = tmp_path / "keys.json"
+    ann = add_key(file, Principal(user="ann"))
+    bob = add_key(file, Principal(user="bob", roles=frozenset({"approver"})))
+    model = ScriptedModel([Call("shop.refund", amount=900), "Refunded."], strict=False)
+    with (
+        serving(app(SHOP, store="memory:", model=model, auth=ApiKeys.read(file))) as url,
+        httpx2.Client(
+            base_url=f"{url}{HERE}/c1", headers={"Authorization": f"Bearer {ann}"}
+        ) as client,
+    ):
+        client.post("/messages", json={"text": "Refund it."})
+        [call] = client.get("/approvals").json()["approvals"]
+        body = {"values": {"c1": True}, "approvals": {"c1": call["approval"]}}
+        client.post("/answers", json=body).raise_for_status()
+        page.goto(f"{url}/page/#/work")
+        page.get_by_label("Key", exact=True).fill(bob)
+        page.get_by_role("button", name="Sign in", exact=True).click()
+        expect(page.get_by_text("approved by ann")).to_be_visible()
+        page.get_by_role("button", name="Approve").click()
+        expect(page.get_by_text("Nothing runs, waits or has failed.")).to_be_visible()
+        rows = client.get("/window").json()["rows"]
+    assert any(row["body"].get("text") == "900 refunded" for row in rows)
+
+
 def test_a_rule_that_is_granted_lets_the_next_call_run(page: Page) -> None:
     calls = [Call("shop.order", tea="sencha"), Call("shop.order", tea="matcha")]
     with shop(*calls, "Both are ordered.") as url:

@@ -232,6 +232,19 @@ export interface WorkRow extends Place {
   reason: string;
 }
 
+/** A call that waits for approval, of any conversation that the reader may see. */
+export interface WaitingRow extends Place {
+  title: string;
+  turn_id: string;
+  since: string;
+  call_id: string;
+  tool: string;
+  arguments: JsonObject;
+  question: string;
+  people: number;
+  approved_by: string[];
+}
+
 export interface Work {
   items: WorkRow[];
   is_complete: boolean;

@@ -164,7 +164,8 @@ function* rowsOf(cache: BlockCache, first: number): Generator<Row> {
   }
 }
 
-async function answerCall(place: Place, callId: string, value: Json, approval: boolean): Promise<void> {
+/** Answer a call that waits; an approval with its signature, which the server gives. */
+export async function answerCall(place: Place, callId: string, value: Json, approval: boolean): Promise<void> {
   const approvals: Record<string, string> = {};
   if (approval) {
     const waiting = await get<{ approvals: Approval[] }>(readPath(place, "/approvals"));

@@ -6,8 +6,10 @@ import { get, pathOf, post } from "../api";
 import { troubleOf, type Trouble } from "../blocks";
 import { day } from "../format";
 import { linkTo } from "../route";
-import { isWritable } from "../state";
-import type { Work, WorkRow } from "../types";
+import { JsonView } from "../json";
+import { isApprover, isWritable, stored } from "../state";
+import type { WaitingRow, Work, WorkRow } from "../types";
+import { answerCall } from "./chat";
 import { TroubleNote } from "./trouble";
 
 const MILLISECONDS = 2_000;
@@ -22,11 +24,14 @@ const GROUPS: [WorkRow["state"], string][] = [
 
 export function WorkView() {
   const work = useSignal<Work | null>(null);
+  const shared = useSignal<WaitingRow[]>([]);
   const trouble = useSignal<Trouble | null>(null);
 
   async function load() {
     try {
       work.value = await get<Work>("work");
+      const waiting = await get<{ items: WaitingRow[] }>("approvals");
+      shared.value = waiting.items.filter((row) => row.people > 1 && isApprover(row));
       trouble.value = null;
     } catch (error) {
       trouble.value = troubleOf(error);
@@ -54,8 +59,22 @@ export function WorkView() {
       </header>
       {trouble.value ? <TroubleNote trouble={trouble.value} /> : null}
       {answer === null && trouble.value === null ? <p class="hint">Loading…</p> : null}
-      {answer !== null && answer.items.length === 0 ? (
+      {answer !== null && answer.items.length === 0 && shared.value.length === 0 ? (
         <p class="empty">Nothing runs, waits or has failed.</p>
+      ) : null}
+      {shared.value.length > 0 ? (
+        <section class="work-group">
+          <h2>
+            Waits for another person <span class="faint">{shared.value.length}</span>
+          </h2>
+          <ul>
+            {shared.value.map((row) => (
+              <li key={JSON.stringify([row.user, row.conversation, row.call_id])}>
+                <SharedCall row={row} onDone={load} />
+              </li>
+            ))}
+          </ul>
+        </section>
       ) : null}
       {GROUPS.map(([state, heading]) => (
         <Group key={state} heading={heading} rows={(answer?.items ?? []).filter((row) => row.state === state)} onDone={load} />
@@ -80,6 +99,43 @@ function Group({ heading, rows, onDone }: { heading: string; rows: WorkRow[]; on
         ))}
       </ul>
     </section>
+  );
+}
+
+/** A call of another user that several people must approve, with the ways to do so. */
+function SharedCall({ row, onDone }: { row: WaitingRow; onDone: () => Promise<void> }) {
+  const problem = useSignal("");
+  const answer = (value: boolean) => {
+    problem.value = "";
+    answerCall(row, row.call_id, value, true)
+      .catch((error: unknown) => {
+        problem.value = error instanceof Error ? error.message : String(error);
+      })
+      .finally(() => void onDone());
+  };
+  const hasApproved = row.approved_by.includes(stored.value?.user ?? "");
+  return (
+    <article class="work-item">
+      <div class="work-text">
+        <p>{row.question}</p>
+        <p class="faint">
+          {row.conversation} · {row.user} · {row.tool} · {row.approved_by.length > 0 ? `approved by ${row.approved_by.join(", ")}` : "nobody has approved yet"} ·{" "}
+          {row.people - row.approved_by.length} missing
+        </p>
+        <JsonView value={row.arguments} />
+        {problem.value ? <p class="trouble">{problem.value}</p> : null}
+      </div>
+      <div class="work-tools">
+        <button type="button" onClick={() => { answer(false); }}>
+          Deny
+        </button>
+        {hasApproved ? null : (
+          <button type="button" class="primary" onClick={() => { answer(true); }}>
+            Approve
+          </button>
+        )}
+      </div>
+    </article>
   );
 }
 
