@@ -609,6 +609,7 @@ SELECT_CONVERSATIONS: Query = (
     .select_from(_WITH_TOMBSTONES)
     .order_by(conversations.c.id)
 )
+SELECT_CONVERSATION = SELECT_CONVERSATIONS.where(_IS_NAMED)
 SELECT_LINKS: Query = (
     select(
         blocks.c.id,

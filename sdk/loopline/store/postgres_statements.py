@@ -257,6 +257,12 @@ blocks.body LIKE '%%"handed_over"_true%%')""",
     statements.SELECT_CONVERSATIONS: """SELECT conversations.id, conversations.tenant, conversations.project,
 conversations."user", conversations.name, tombstones.at FROM conversations LEFT OUTER JOIN
 tombstones ON tombstones.conversation = conversations.id ORDER BY conversations.id""",
+    statements.SELECT_CONVERSATION: """SELECT conversations.id, conversations.tenant, conversations.project,
+conversations."user", conversations.name, tombstones.at FROM conversations LEFT OUTER JOIN
+tombstones ON tombstones.conversation = conversations.id WHERE conversations.tenant =
+%(tenant)s::VARCHAR COLLATE "C" AND conversations.project = %(project)s::VARCHAR COLLATE
+"C" AND conversations."user" = %(user)s::VARCHAR COLLATE "C" AND conversations.name =
+%(name)s::VARCHAR COLLATE "C" ORDER BY conversations.id""",
     statements.SELECT_LINKS: """SELECT blocks.id, blocks.seq, blocks.turn, blocks.round, blocks.n, blocks.ts, blocks.term,
 blocks.version, convert_to(blocks.type, 'UTF8') AS type, convert_to(blocks.body, 'UTF8')
 AS body, blocks.blob, blocks.digest FROM blocks WHERE blocks.conversation =

@@ -348,12 +348,15 @@ class StoreReader:
         """
         audits = list[Audit]()
         stored = set[ConversationKey]()
-        rows = execute(connection, statements.SELECT_CONVERSATIONS).fetchall()
+        if only is None:
+            rows = execute(connection, statements.SELECT_CONVERSATIONS).fetchall()
+        else:
+            rows = execute(
+                connection, statements.SELECT_CONVERSATION, key_parameters(only)
+            ).fetchall()
         for row, tenant, project, user, name, at in rows:
             conversation = ConversationKey(name=name, user=user, tenant=tenant, project=project)
             stored.add(conversation)
-            if only not in (None, conversation):
-                continue
             if at is not None:
                 forgotten = from_milliseconds(at)
                 audits.append(Audit(conversation=conversation, head=Head(), forgotten=forgotten))

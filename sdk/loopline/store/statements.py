@@ -216,6 +216,11 @@ SELECT_REFERENCED_BLOBS = (
 SELECT_CONVERSATIONS = """SELECT conversations.id, conversations.tenant, conversations.project, conversations.user,
 conversations.name, tombstones.at FROM conversations LEFT OUTER JOIN tombstones ON
 tombstones.conversation = conversations.id ORDER BY conversations.id"""
+SELECT_CONVERSATION = """SELECT conversations.id, conversations.tenant, conversations.project, conversations.user,
+conversations.name, tombstones.at FROM conversations LEFT OUTER JOIN tombstones ON
+tombstones.conversation = conversations.id WHERE conversations.tenant = :tenant AND
+conversations.project = :project AND conversations.user = :user AND conversations.name =
+:name ORDER BY conversations.id"""
 SELECT_LINKS = """SELECT blocks.id, blocks.seq, blocks.turn, blocks.round, blocks.n, blocks.ts, blocks.term,
 blocks.version, CAST(blocks.type AS BLOB) AS type, CAST(blocks.body AS BLOB) AS body,
 blocks.blob, blocks.digest FROM blocks WHERE blocks.conversation = :owner AND blocks.seq >
