@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.support.fuzzed_turns.check import check, count, read_world
+from tests.support.fuzzed_turns.tables import ADDRESS
+from tests.support.postgres_server import running_postgres
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKER = "tests.support.fuzzed_turns.worker"
@@ -107,11 +109,14 @@ def main() -> int:
     parser.add_argument(
         "--folder", type=Path, help="an empty folder that keeps the store and the ledgers"
     )
+    parser.add_argument("--postgres", action="store_true", help="the store is in PostgreSQL")
     given = parser.parse_args()
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as name:
         folder = given.folder or Path(name)
         folder.mkdir(parents=True, exist_ok=True)
+        if given.postgres:
+            (folder / ADDRESS).write_text(running_postgres().store_url())
         report = drive(folder, given.seed, given.turns)
     for what, number in sorted(report.counts.items()):
         sys.stdout.write(f"{number:8} {what}\n")

@@ -13,6 +13,8 @@ import pytest
 
 from tests.bench.fuzzed_turns import drive
 from tests.support.fuzzed_turns.check import Talk, World, check, read_world
+from tests.support.fuzzed_turns.tables import ADDRESS
+from tests.support.postgres_server import running_postgres
 
 pytestmark = pytest.mark.campaign
 
@@ -33,6 +35,13 @@ def test_a_sample_of_random_turns_of_two_processes_agrees_with_its_ledgers(lived
     world = read_world(lived)
     assert check(world) == []
     assert sum(len(talk.requests) for talk in world.talks.values()) > TURNS
+
+
+def test_a_sample_over_postgres_agrees_with_its_ledgers(tmp_path: Path) -> None:
+    (tmp_path / ADDRESS).write_text(running_postgres().store_url())
+    report = drive(tmp_path, SEED, TURNS)
+    assert report.wrong == []
+    assert report.counts["react.exit"] > 0
 
 
 def plant_in(world: World, plant: Callable[[Talk], None]) -> None:

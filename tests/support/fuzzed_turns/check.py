@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+from tests.support.fuzzed_turns.tables import Tables
 
 Line = dict[str, Any]
 """A line of a ledger, or the stored body of a block."""
@@ -95,7 +96,7 @@ class World:
 
 def read_world(folder: Path) -> World:
     """Read the store and the ledgers of a folder."""
-    talks = {talk.name: talk for talk in read_talks(folder / "store.db")}
+    talks = {talk.name: talk for talk in read_talks(folder)}
     broken: list[str] = []
     for kind in ("told", "effects", "requests"):
         for path in sorted(folder.glob(f"{kind}-*")):
@@ -113,19 +114,19 @@ def read_world(folder: Path) -> World:
     return World(talks, broken)
 
 
-def read_talks(path: Path) -> Iterator[Talk]:
+def read_talks(folder: Path) -> Iterator[Talk]:
     """Yield every conversation of the store, a fork with the blocks that it inherits."""
-    store = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    store = Tables(folder)
     try:
         columns = "SELECT seq, turn, round, ts, term, type, body FROM blocks WHERE conversation = ?"
-        for number, name in store.execute("SELECT id, name FROM conversations").fetchall():
+        for number, name in store.rows("SELECT id, name FROM conversations"):
             rows: list[Row] = []
             query = "SELECT owner, first, last FROM segments WHERE conversation = ? ORDER BY last"
-            for owner, first, last in store.execute(query, [number]).fetchall():
+            for owner, first, last in store.rows(query, [number]):
                 part = f"{columns} AND seq BETWEEN ? AND ? ORDER BY seq"
-                inherited = store.execute(part, [owner, first, last])
+                inherited = store.rows(part, [owner, first, last])
                 rows += [read_row(found, is_own=False) for found in inherited]
-            own = store.execute(f"{columns} ORDER BY seq", [number])
+            own = store.rows(f"{columns} ORDER BY seq", [number])
             rows += [read_row(found, is_own=True) for found in own]
             if rows:  # a child run that was cut off before it began has none
                 yield Talk(name, rows)

@@ -20,7 +20,7 @@ from loopline.conversations import Conversation, Receipt
 from loopline.models import Json
 from loopline.timeline import ToolPending, ToolResult, UserAnswer
 from loopline.timeline import TurnResult as Result
-from tests.support.fuzzed_turns.world import STORE, Ledger, StoreView, opened
+from tests.support.fuzzed_turns.world import Ledger, StoreView, opened
 from tests.support.scenario_bundle import words
 
 
@@ -53,7 +53,7 @@ class Worker:
         self.harness = harness
         self.draw = random.Random(seed)
         self.told = Ledger(folder / f"told-{name}")
-        self.store = StoreView(folder / STORE)
+        self.store = StoreView(folder)
         self.name = name
         self.sent = sum(
             path.read_text("utf-8").count('"sending"') for path in folder.glob(f"told-{name[:1]}-*")
@@ -277,9 +277,9 @@ class Worker:
     def last_stored(self, name: str) -> float:
         """Return when the last block of a conversation or of one of its children was stored."""
         [(ms,)] = self.store.rows(
-            "SELECT max(ts) FROM blocks WHERE conversation IN (SELECT id FROM conversations WHERE name = ?1 OR "
-            "name LIKE ?1 || '~%')",
-            name,
+            "SELECT max(ts) FROM blocks WHERE conversation IN (SELECT id FROM conversations WHERE name = ? OR "
+            "name LIKE ? || '~%')",
+            [name, name],
         )
         return (ms or 0) / 1000
 
@@ -311,7 +311,7 @@ class Worker:
 
     def names(self) -> list[str]:
         """Return the names of all conversations that are not child runs."""
-        rows = self.store.rows("SELECT name FROM conversations WHERE instr(name, '~') = 0")
+        rows = self.store.rows("SELECT name FROM conversations WHERE name NOT LIKE '%~%'")
         return [name for (name,) in rows]
 
 

@@ -7,13 +7,10 @@ import json
 import os
 import random
 import re
-import sqlite3
-import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
@@ -55,6 +52,7 @@ from loopline.prompt import tools_text
 from loopline.react import PRESETS, Allow, Deny, GuardedCall, Limits, Preset, Verdict
 from loopline.testing import Call
 from loopline.timeline import ConversationKey
+from tests.support.fuzzed_turns.tables import Tables, store_url
 from tests.support.scenario import refs_in, said_by
 from tests.support.scenario_bundle import words
 
@@ -63,7 +61,6 @@ MARK = re.compile(r"zq[0-9a-z]+qz")
 WINDOWS = {"large": 24_000, "middle": 7_000, "small": 4_500}
 """The windows of the models, in tokens, by role."""
 OUTPUT_LIMIT = 1_000
-STORE = "store.db"
 
 
 class Ledger:
@@ -81,34 +78,22 @@ class Ledger:
         os.close(self._file)
 
 
-class StoreView:
-    """The store, read by sqlite3 alone."""
+class StoreView(Tables):
+    """The tables, and what they say of a conversation."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._lock = threading.Lock()
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
         self._by_key: dict[str, str] = {}
-
-    @cached_property
-    def _opened(self) -> sqlite3.Connection:
-        """The connection; the file is there once a harness has opened the store."""
-        address = f"file:{self._path}?mode=ro"
-        return sqlite3.connect(address, uri=True, check_same_thread=False, timeout=30)
-
-    def rows(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        """Return the rows of a query."""
-        with self._lock:
-            return self._opened.execute(statement, values).fetchall()
 
     def head(self, name: str) -> int:
         """Return the last seq of a conversation."""
-        [(head,)] = self.rows(f"SELECT max(seq) FROM blocks WHERE {_NAMED}", name)
+        [(head,)] = self.rows(f"SELECT max(seq) FROM blocks WHERE {_NAMED}", [name])
         return head or 0
 
     def last_round(self, name: str) -> tuple[int, int]:
         """Return the seq and the turn of the newest start of a round of a conversation."""
         query = f"SELECT seq, turn FROM blocks WHERE {_NAMED} AND type = 'react.round.start' ORDER BY seq DESC LIMIT 1"
-        return cast("tuple[int, int]", (self.rows(query, name) or [(0, 0)])[0])
+        return cast("tuple[int, int]", (self.rows(query, [name]) or [(0, 0)])[0])
 
     def name_of(self, cache_key: str) -> str:
         """Return the conversation whose requests have that cache key, empty if none has."""
@@ -117,11 +102,6 @@ class StoreView:
                 digest = sha256(repr(ConversationKey(name=name)).encode()).hexdigest()[:32]
                 self._by_key[digest] = name
         return self._by_key.get(cache_key, "")
-
-    def close(self) -> None:
-        """Close the connection, once no thread of a tool reads by it."""
-        with self._lock:
-            self._opened.close()
 
 
 _NAMED = "conversation = (SELECT id FROM conversations WHERE name = ?)"
@@ -460,7 +440,7 @@ class RandomModel:
 async def opened(folder: Path, name: str, seed: str) -> AsyncGenerator[Harness, None]:
     """Open a harness over the store of the folder, with ledgers of that name."""
     effects, requests = Ledger(folder / f"effects-{name}"), Ledger(folder / f"requests-{name}")
-    store = StoreView(folder / STORE)
+    store = StoreView(folder)
     world = World(store, effects, requests, random.Random(f"{seed}-model"))
     models = {
         role: RandomModel(
@@ -470,11 +450,10 @@ async def opened(folder: Path, name: str, seed: str) -> AsyncGenerator[Harness, 
         )
         for role, window in WINDOWS.items()
     }
-    address = f"sqlite:///{folder / STORE}"
     clock = QuickClock()
     try:
         async with Harness.open(
-            bundle, store=address, model=models, clock=clock, deps=world
+            bundle, store=store_url(folder), model=models, clock=clock, deps=world
         ) as harness:
             yield harness
     finally:

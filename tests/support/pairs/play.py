@@ -487,13 +487,7 @@ async def stages(case: Case, place: Path, cut: Path, crew: Crew) -> AsyncGenerat
         url = (await asyncio.to_thread(running_postgres)).store_url()
     try:
         async with AsyncExitStack() as stack:
-            match case.store:
-                case "memory":
-                    log: TimelineLog = MemoryLog()
-                case "sqlite":
-                    log = await stack.enter_async_context(await SqlLog.open(url))
-                case "postgres":
-                    log = await stack.enter_async_context(await PostgresLog.open(url))
+            log = await _open_log(case.store, url, stack)
             if is_cut and not isinstance(log, SqlLog):
                 await _restore(log, cut_url)
             stage = Stage(case, scene, log, crew)
@@ -504,6 +498,18 @@ async def stages(case: Case, place: Path, cut: Path, crew: Crew) -> AsyncGenerat
             scene.open("tool")
     finally:
         await asyncio.to_thread(shutil.rmtree, place)
+
+
+async def _open_log(
+    store: Store, url: str, stack: AsyncExitStack
+) -> MemoryLog | SqlLog | PostgresLog:
+    match store:
+        case "memory":
+            return MemoryLog()
+        case "sqlite":
+            return await stack.enter_async_context(await SqlLog.open(url))
+        case "postgres":
+            return await stack.enter_async_context(await PostgresLog.open(url))
 
 
 async def _close(stage: Stage) -> None:
