@@ -50,7 +50,15 @@ HEARD_SECONDS = 30
 BUNDLE = '''
 import asyncio
 from loopline import Bundle, tool
-from .echo_model import EchoModel
+from loopline.models import Reply
+from .echo_model import EchoModel, answered
+
+class BriefModel(EchoModel):
+    """Answers at once with the beginning of what it was told."""
+
+    async def stream(self, prompt):
+        reply = answered(prompt)
+        yield reply if reply.calls else Reply(text=reply.text[:60])
 
 @tool(effect="write")
 async def note(text: str) -> str:
@@ -58,7 +66,7 @@ async def note(text: str) -> str:
     await asyncio.sleep(0.5)
     return f"noted {text}" + "." * 100_000
 
-bundle = Bundle(id="work", instructions="You help.", tools=[note], model=EchoModel(pause=0.01), version="VERSION")
+bundle = Bundle(id="work", instructions="You help.", tools=[note], model=BriefModel(), version="VERSION")
 '''
 
 
