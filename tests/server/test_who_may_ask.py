@@ -105,7 +105,11 @@ def routes(tenant: str, project: str) -> list[tuple[str, str, Json]]:
         ("GET", f"{talk}/mode", None),
         ("POST", f"{talk}/mode", {"mode": "plan"}),
         ("DELETE", f"{talk}/rules/rule_1", None),
-        ("POST", f"{talk}/schedule", {"text": "later", "delay": 60}),
+        (
+            "POST",
+            f"{here}/later/schedule",
+            {"text": "later", "delay": 60},
+        ),  # begins one of the sender
         ("GET", f"{talk}/schedule", None),
         ("DELETE", f"{talk}/schedule/s1", None),
         ("GET", f"{talk}/export", None),

@@ -314,12 +314,12 @@ async def turns(
     Raises:
         UsageError: more than one of these options is given.
     """
-    given = [name for name in (stopped, retried, unscheduled) if name is not None]
-    if len(given) > 1:
+    chosen = [name for name in (stopped, retried, unscheduled) if name is not None]
+    if len(chosen) > 1:
         raise UsageError("--stop, --retry and --unschedule do different things: choose one")
     message_id = ""
     if unscheduled is not None and ":" in unscheduled:
-        given[0], _, message_id = unscheduled.rpartition(":")
+        chosen[0], _, message_id = unscheduled.rpartition(":")
     try:
         store = Store.open(choices.store)
     except StoreError as error:
@@ -328,10 +328,10 @@ async def turns(
         listed = await open_turns(
             store.log, user=choices.user, project=choices.project, tenant=choices.tenant
         )
-        if not given:
+        if not chosen:
             _show_turns(listed, choices, screen)
             return ANSWERED
-        [name] = given
+        [name] = chosen
         key = _find_conversation(listed, name)
         conversation = store.conversation(
             key.name, user=key.user, project=key.project, tenant=key.tenant

@@ -40,7 +40,7 @@ class LiveText:
     run: tuple[int, int] = (0, -1)
     number: int = 0
     is_torn: bool = False
-    begun: dict[tuple[str, int], None] = field(default_factory=dict[tuple[str, int], None])
+    begun_channels: dict[tuple[str, int], None] = field(default_factory=dict[tuple[str, int], None])
 
     def begin(self, events: TurnEvents) -> list[Delta] | None:
         """Take the next message; return the deltas that discard the text of an earlier runner, None to ignore the message."""
@@ -50,7 +50,7 @@ class LiveText:
         if events.run > self.run:
             resets = [
                 Delta(type="reset", channel=channel, attempt=attempt)
-                for channel, attempt in self.begun
+                for channel, attempt in self.begun_channels
             ]
             self.settle()
         elif events.number > self.number:
@@ -64,13 +64,13 @@ class LiveText:
         if delta.type not in _TEXTS:
             return True
         if delta.type == "delta" and not self.is_torn:
-            self.begun[delta.channel, delta.attempt] = None
+            self.begun_channels[delta.channel, delta.attempt] = None
         return not self.is_torn
 
     def settle(self) -> None:
         """Note that a block of the runner stands for the text so far."""
         self.is_torn = False
-        self.begun.clear()
+        self.begun_channels.clear()
 
 
 @dataclass(eq=False)

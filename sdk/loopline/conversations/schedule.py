@@ -112,10 +112,12 @@ class MessageSchedule:
 
         async def entries(timeline: tl.Timeline) -> Sequence[tl.Entry]:
             waiting = await self._waiting(timeline)
-            kept = tuple(message for message in waiting if message_id and message.id != message_id)
-            if len(kept) == len(waiting):
+            remaining = tuple(
+                message for message in waiting if message_id and message.id != message_id
+            )
+            if len(remaining) == len(waiting):
                 return []
-            return [await self._entry(tl.Schedule(messages=kept))]
+            return [await self._entry(tl.Schedule(messages=remaining))]
 
         return await append_at_head(self._log, self._conversation, entries)
 

@@ -58,10 +58,10 @@ async def announce_revoked_key(store: str | None) -> bool:
     Raises:
         StoreError: the URL is invalid, or the server of the store cannot be reached.
     """
-    place = parse_store_url(store)
-    if place.is_in_memory or place.file is not None:
+    store_place = parse_store_url(store)
+    if store_place.is_in_memory or store_place.file is not None:
         return False
-    relay = await asyncio.to_thread(_open_relay, place)
+    relay = await asyncio.to_thread(_open_relay, store_place)
     try:
         await relay.publish(key_change(relay.limit_bytes))
     finally:

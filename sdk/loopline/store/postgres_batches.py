@@ -11,7 +11,7 @@ from loopline.store.database import Connection
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class RowsStatement:
     """A statement with `{rows}`, where it reads the rows, and the types of their columns in order."""
 
     statement: str
@@ -71,11 +71,11 @@ _BLOCK = {
     "bytes": "bigint",
 }
 _BLOCK_VALUES = [f"nullif({name}, '')" if name == "blob" else name for name in _BLOCK]
-INSERT_BLOCKS = Batch(
+INSERT_BLOCKS = RowsStatement(
     f"INSERT INTO blocks ({', '.join(_BLOCK)}) SELECT {', '.join(_BLOCK_VALUES)} FROM {{rows}}",
     _BLOCK,
 )
-INSERT_CONVERSATIONS = Batch(
+INSERT_CONVERSATIONS = RowsStatement(
     'INSERT INTO conversations (id, tenant, project, "user", name, uid, title, turns, term, started_at) '
     "SELECT id, tenant, project, person, name, uid, '', 0, 0, 0 FROM {rows}",
     {
@@ -87,28 +87,28 @@ INSERT_CONVERSATIONS = Batch(
         "uid": "text",
     },
 )
-SET_LEASES = Batch(
+SET_LEASES = RowsStatement(
     "INSERT INTO leases (conversation, generation, boot, ends) SELECT row, generation, '', ends FROM {rows} "
     "ON CONFLICT (conversation) DO UPDATE SET generation = excluded.generation, boot = '', ends = excluded.ends",
     {"row": "bigint", "generation": "bigint", "ends": "bigint"},
 )
-SET_TERMS = Batch(
+SET_TERMS = RowsStatement(
     "UPDATE conversations SET term = new.term FROM {rows} WHERE id = new.row",
     {"row": "bigint", "term": "bigint"},
 )
-OF_ROWS: Mapping[str, Batch] = {
-    statements.UPDATE_START: Batch(
+OF_ROWS: Mapping[str, RowsStatement] = {
+    statements.UPDATE_START: RowsStatement(
         "UPDATE conversations SET title = new.title, turns = new.turns, started_at = new.started "
         "FROM {rows} WHERE id = new.row",
         {"row": "bigint", "turns": "bigint", "title": "text", "started": "bigint"},
     ),
-    statements.UPDATE_TURNS: Batch(
+    statements.UPDATE_TURNS: RowsStatement(
         # A conversation that begins several turns in a transaction has several rows.
         "UPDATE conversations SET turns = new.turns "
         "FROM (SELECT row, max(turns) AS turns FROM {rows} GROUP BY row) AS new WHERE id = new.row",
         {"row": "bigint", "turns": "bigint"},
     ),
-    statements.INSERT_APPEND: Batch(
+    statements.INSERT_APPEND: RowsStatement(
         "INSERT INTO appends (conversation, key, last_seq) SELECT conversation, key, last_seq FROM {rows}",
         {"conversation": "bigint", "key": "text", "last_seq": "bigint"},
     ),

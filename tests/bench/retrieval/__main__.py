@@ -100,7 +100,7 @@ class Tree(BaseModel):
     """A source package by name and version, and the questions about it."""
 
     tree: str
-    registry: Literal["pypi", "npm"] = "pypi"
+    registry: Literal["pip", "npm"] = "pip"
     questions: list[Question]
 
 
