@@ -59,6 +59,8 @@ CHANGES: list[tuple[str, str, str, Json]] = [
     ("retry", "POST", f"{ONE}/retry", None),
     ("stop_background", "POST", f"{ONE}/background/call_1/stop", None),
     ("rerun", "POST", f"{ONE}/turns/turn_1/rounds/1/rerun", {}),
+    ("schedule", "POST", f"{ONE}/schedule", {"text": WORD, "delay": 3600}),
+    ("unschedule", "DELETE", f"{ONE}/schedule/message_1", None),
     ("delete", "DELETE", f"{ALL}/c2", None),
 ]
 READS = {
@@ -130,7 +132,12 @@ def test_no_route_that_changes_something_is_left_out(client: httpx2.Client) -> N
     paths: dict[str, JsonObject] = client.get("/openapi.json").json()["paths"]
     changing = {path for path, methods in paths.items() if methods.keys() - {"get"}}
     names = {ALL: "/conversations/{tenant}/{project}", "c1": "{conversation}", "turn_1": "{turn}"}
-    names |= {"rule_1": "{rule_id}", "call_1": "{call_id}", "rounds/1": "rounds/{number}"}
+    names |= {
+        "rule_1": "{rule_id}",
+        "call_1": "{call_id}",
+        "message_1": "{message_id}",
+        "rounds/1": "rounds/{number}",
+    }
     tried = set[str]()
     for _, _, path, _ in CHANGES:
         for value, name in names.items():

@@ -60,6 +60,7 @@ OF_A_CLIENT = {"approve", "approve_for", "background_calls", "forget", "stop_bac
 DIFFERENT = {
     "resume": {"any_bundle", "by"},
     "say": {"key"},
+    "schedule": {"output_type"},
     "stream": {"key", "output_type"},
     "stream_text": {"key", "output_type"},
     "stream_resume": {"any_bundle", "by", "output_type"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from http import HTTPStatus
 from typing import TypeVar
 from urllib.parse import urlsplit
@@ -325,6 +326,22 @@ class ModeDocument(Struct):
 
     mode: ApprovalMode
     rules: list[GrantedRule]
+
+
+class ScheduledDocument(Struct):
+    """A message of a conversation that waits for its time."""
+
+    id: str
+    at: datetime
+    text: str
+    every: str
+    zone: str
+
+
+class ScheduleDocument(Struct):
+    """The messages of a conversation that wait for their time, the first to begin first."""
+
+    messages: list[ScheduledDocument]
 
 
 class ApprovalDocument(Struct):

@@ -7,7 +7,7 @@ from base64 import b64encode
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Self, Unpack
 from urllib.parse import quote
@@ -27,6 +27,8 @@ from loopline.client.connection import (
     ModeDocument,
     PositionDocument,
     PrincipalDocument,
+    ScheduledDocument,
+    ScheduleDocument,
     ServerConnection,
     ServerProblem,
     ServerRequest,
@@ -214,6 +216,50 @@ class RemoteConversation:
     async def retry(self) -> bool:
         """Put back the turn that was cut off too often. Return False if there is no such turn."""
         return await self._done("retry", {})
+
+    async def schedule(
+        self,
+        text: str,
+        *,
+        at: datetime | None = None,
+        delay: timedelta | float | None = None,
+        every: str = "",
+        zone: str = "",
+        **limits: Unpack[Limits],
+    ) -> timeline.ScheduledMessage:
+        """Store a message that begins a turn at `at`, `delay` (seconds) from now, or at the times of the line of cron `every`.
+
+        It works as `Conversation.schedule`. The bundle chooses the type of the answer.
+
+        Raises:
+            ServerProblem: there is no time, a value is not valid, or the conversation has too many scheduled messages.
+        """
+        body: JsonObject = {
+            "text": text,
+            "at": at.isoformat() if at else None,
+            "delay": delay.total_seconds() if isinstance(delay, timedelta) else delay,
+            "every": every,
+            "zone": zone,
+            **_limits(limits),
+            "bundle_id": self._bundle,
+        }
+        request = replace(self._request("schedule", body), repeatable=False)
+        return _scheduled(await self._connection.read(request, ScheduledDocument))
+
+    async def scheduled(self) -> Sequence[timeline.ScheduledMessage]:
+        """Return the messages that wait for their time, the first to begin first, with their texts alone."""
+        found = await self._connection.read(self._get("schedule"), ScheduleDocument)
+        return [_scheduled(message) for message in found.messages]
+
+    async def unschedule(self, message_id: str = "") -> bool:
+        """Remove a scheduled message by its id, or all without one; return whether there was one."""
+        ids = [message_id] if message_id else [message.id for message in await self.scheduled()]
+        removed = False
+        for id in ids:
+            path = f"{self._path}/schedule/{quote(id, safe='')}"
+            request = ServerRequest(method="DELETE", path=path)
+            removed |= await self._connection.read_field(request, "done", bool)
+        return removed
 
     async def feedback(
         self,
@@ -478,6 +524,16 @@ def _block(row: JsonObject) -> timeline.Block:
             return block_at(row, seq)[0]
         case _:
             raise LooplineError("the server sent a block without a seq")
+
+
+def _scheduled(message: ScheduledDocument) -> timeline.ScheduledMessage:
+    return timeline.ScheduledMessage(
+        id=message.id,
+        at=message.at,
+        prompt=timeline.UserPrompt(text=message.text),
+        every=message.every,
+        zone=message.zone,
+    )
 
 
 def _limits(limits: Limits) -> JsonObject:

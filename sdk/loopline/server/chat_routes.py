@@ -296,15 +296,14 @@ async def schedule_message(
 ) -> bodies.ScheduledAnswer:
     """Store a message that begins a turn later, once or repeatedly. A worker or this server begins the turn."""
     served = await serve(host, key, body.bundle_id)
-    async with host.turn_slot(key):
-        message = await served.conversation.schedule(
-            body.text,
-            at=body.at,
-            delay=body.delay,
-            every=body.every,
-            zone=body.zone,
-            **merge_limits(body.limits.options(), body.settings.options()),
-        )
+    message = await served.conversation.schedule(
+        body.text,
+        at=body.at,
+        delay=body.delay,
+        every=body.every,
+        zone=body.zone,
+        **merge_limits(body.limits.options(), body.settings.options()),
+    )
     host.audit("schedule", key, message=message.id)
     return bodies.ScheduledAnswer.of_message(message)
 
