@@ -22,7 +22,7 @@ import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
+from zipfile import ZIP_LZMA, ZipFile, ZipInfo
 
 SITE = Path(__file__).resolve().parent
 DOCS = SITE.parent
@@ -160,10 +160,10 @@ def expand_names(text: str) -> str:
 
 def package(site: Path, archive: Path) -> None:
     """Write the files of the site into a ZIP archive, always the same bytes for the same files."""
-    with ZipFile(archive, "w", ZIP_DEFLATED, compresslevel=9) as target:
+    with ZipFile(archive, "w") as target:
         for path in files_of(site):
             name = path.relative_to(site).as_posix()
-            target.writestr(ZipInfo(name, _EPOCH), path.read_bytes(), ZIP_DEFLATED, 9)
+            target.writestr(ZipInfo(name, _EPOCH), path.read_bytes(), ZIP_LZMA)
 
 
 def files_of(site: Path) -> Iterator[Path]:

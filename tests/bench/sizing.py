@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import LiteralString
 
 import numpy as np
 import psycopg
@@ -79,7 +80,7 @@ class PostgresDatabase:
         self._server = server
         self.store = server.store_url()
 
-    def _value(self, query: str) -> int:
+    def _value(self, query: LiteralString) -> int:
         with psycopg.connect(self._server.url(), autocommit=True) as connection:
             row = connection.execute(query).fetchone()
         assert row is not None

@@ -183,9 +183,11 @@ def plan_tasting(tea: str, cups: int) -> str:
 async def test_a_step_is_recorded_with_the_effect_of_its_function(
     function: Callable[..., str], effect: Literal["read", "write"] | None, recorded: Effect
 ) -> None:
+    is_partial = bool(getattr(function, "keywords", None))
+    arguments = ("sencha",) if is_partial else ("sencha", 2)
+
     async def process(self: BaseWorkflow, payload: TurnPayload) -> TurnResult:
-        rest = () if isinstance(function, partial) else (2,)
-        return await self.answer(await self.step("order", function, "sencha", *rest, effect=effect))
+        return await self.answer(await self.step("order", function, *arguments, effect=effect))
 
     answer, steps = await say(workflow(process), MemoryLog())
     assert answer.startswith("2 cups of sencha")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import ExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,7 +76,7 @@ async def until_text(heard: Heard) -> None:
 @asynccontextmanager
 async def listening(
     store: str, ledger: Path, *, submits_only: bool = True
-) -> AsyncIterator[Harness[Any]]:
+) -> AsyncGenerator[Harness[Any]]:
     async with Harness.open(
         work(ledger), store=store, model=EchoModel(), submits_only=submits_only
     ) as harness:

@@ -8,6 +8,7 @@ from hashlib import blake2b
 from typing import Any
 
 import psycopg
+from psycopg import sql
 
 from loopline.store.postgres import PostgresServer, store_error
 
@@ -40,7 +41,7 @@ class PostgresRelay:
         try:
             connection = await self._server.connect_async()
             try:
-                await connection.execute(f"LISTEN {self._channel}")
+                await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
                 yield None
                 async for notification in connection.notifies():
                     yield notification.payload
