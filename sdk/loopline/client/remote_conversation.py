@@ -248,8 +248,8 @@ class RemoteConversation:
 
     async def scheduled(self) -> Sequence[timeline.ScheduledMessage]:
         """Return the messages that wait for their time, the first to begin first, with their texts alone."""
-        found = await self._connection.read(self._get("schedule"), ScheduleDocument)
-        return [_scheduled(message) for message in found.messages]
+        schedule = await self._connection.read(self._get("schedule"), ScheduleDocument)
+        return [_scheduled(message) for message in schedule.messages]
 
     async def unschedule(self, message_id: str = "") -> bool:
         """Remove a scheduled message by its id, or all without one; return whether there was one."""
