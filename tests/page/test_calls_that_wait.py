@@ -202,7 +202,7 @@ def test_a_call_that_the_client_runs_is_answered_with_a_form(
         page.get_by_label("Grams").fill("200")
         page.get_by_label("Hot").select_option("yes")
         page.get_by_role("button", name="Answer").click()
-        expect(page.get_by_label("Result")).to_be_visible()
+        expect(page.get_by_role("combobox", name="Result")).to_be_visible()
         page.get_by_role("button", name="Decline").click()
         expect(page.get_by_text("Thanks.")).to_be_visible()
         page.get_by_role("button", name="shop.pick").click()

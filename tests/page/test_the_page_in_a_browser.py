@@ -194,7 +194,8 @@ def test_forms_that_change_something_are_accessible(
     for text in ("How do I steep sencha?", "Order 100 g of it."):
         page.get_by_label("Message", exact=True).fill(text)
         page.keyboard.press("Enter")
-        expect(page.get_by_text(text, exact=True)).to_be_visible()
+        messages = page.get_by_role("feed", name="Messages")
+        expect(messages.get_by_text(text, exact=True)).to_be_visible()
         expect(page.get_by_role("button", name="Stop")).to_have_count(0)
     page.get_by_role("button", name="Edit the arguments").click()
     found = serious_faults(page, axe, "an approval")
