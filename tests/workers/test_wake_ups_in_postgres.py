@@ -15,6 +15,7 @@ import pytest
 
 from loopline import Harness
 from loopline.harness import Worker, open_turns, open_worker
+from loopline.store.postgres_relay import PostgresRelay
 from loopline.timeline import Exit, UserPrompt
 from tests.support.echo_model import EchoModel
 from tests.support.postgres_server import running_postgres
@@ -22,7 +23,7 @@ from tests.support.worker_process import ROOT, work, worker_process
 
 KILL_LISTENERS = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-    "WHERE application_name = 'loopline notices'"
+    "WHERE application_name = 'loopline work'"
 )
 
 
@@ -106,7 +107,9 @@ async def test_each_of_a_thousand_racing_messages_runs_once(
     await race(store, ledger, processes=5, each=200, kills=kills)
 
 
-async def test_a_notice_wakes_a_worker_that_never_sweeps(store: str, ledger: Path) -> None:
+async def test_a_notice_wakes_a_worker_that_never_sweeps_also_after_malformed_ones(
+    store: str, ledger: Path
+) -> None:
     async with (
         open_worker([work(ledger)], store=store, model=EchoModel()) as opened,
         Harness.open(work(ledger), store=store, model=EchoModel()) as runner,
@@ -115,6 +118,9 @@ async def test_a_notice_wakes_a_worker_that_never_sweeps(store: str, ledger: Pat
         worker = Worker({"work": runner}, opened.wake_ups, sweep_seconds=1e6)
         run = asyncio.create_task(worker.run())
         await (await harness.conversation("c1").submit("before")).result()
+        relay = PostgresRelay(store, "work")
+        await relay.publish(["not JSON", "[1, 2]", '["only", "three", "names"]'])
+        await relay.close()
         for n in range(5):
             sent = await harness.conversation(f"d{n}").submit("hello")
             assert (await sent.result()).answer == "You said: hello"

@@ -7,7 +7,7 @@ import random
 import signal
 import subprocess
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from loopline import Bundle, Harness, LooplineError
-from loopline.conversations import Conversation, NoWakeUps, Submission
+from loopline.conversations import Conversation, Submission
 from loopline.harness import Worker, WorkerLimits, open_turns, open_worker
 from loopline.harness.worker import WaitingConversations
 from loopline.timeline import (
@@ -322,6 +322,21 @@ async def test_workers_that_are_killed_often_under_load_lose_nothing(
     store: str, ledger: Path, seed: int
 ) -> None:
     await kill_under_load(store, ledger, conversations=100, messages=3, kills=20, seed=seed)
+
+
+class NoWakeUps:
+    """Wake-ups that are all lost."""
+
+    async def send(self, conversation: ConversationKey) -> None:
+        """Lose it."""
+
+    async def receive(self) -> AsyncGenerator[ConversationKey | None]:
+        """Yield nothing and wait until it is closed."""
+        await asyncio.Event().wait()
+        yield None
+
+    async def close(self) -> None:
+        """Do nothing."""
 
 
 async def test_a_lost_wake_up_costs_only_the_time_of_a_sweep(store: str, ledger: Path) -> None:

@@ -32,5 +32,4 @@ from loopline.conversations.turn_order import CUT_OFF_AGAIN as CUT_OFF_AGAIN
 from loopline.conversations.turn_order import bundle_of as bundle_of
 from loopline.conversations.turn_order import is_cut_off_again as is_cut_off_again
 from loopline.conversations.turns import Turns as Turns
-from loopline.conversations.wake_ups import NoWakeUps as NoWakeUps
 from loopline.conversations.wake_ups import WakeUps as WakeUps

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from typing import Protocol
 
@@ -20,16 +19,6 @@ class WakeUps(Protocol):
         """Yield conversations that may have work from now on, and None if others may, until it is closed."""
         ...
 
-
-class NoWakeUps:
-    """No wake-ups: workers find their work by the sweep alone."""
-
-    async def send(self, conversation: ConversationKey) -> None:
-        """Do nothing."""
-
-    async def receive(self) -> AsyncGenerator[ConversationKey | None, None]:
-        """Yield nothing and wait until it is closed."""
-        nothing: tuple[ConversationKey, ...] = ()
-        for conversation in nothing:
-            yield conversation
-        await asyncio.Event().wait()
+    async def close(self) -> None:
+        """Send the wake-ups that wait, and close the channel."""
+        ...

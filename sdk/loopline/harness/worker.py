@@ -16,12 +16,11 @@ from typing import Any, Unpack
 from loopline import timeline as tl
 from loopline.bundle import Bundle, Setting
 from loopline.clock import Clock, SystemClock
-from loopline.conversations import MessageSchedule, NoWakeUps, Recovery, WakeUps, bundle_of
+from loopline.conversations import MessageSchedule, Recovery, WakeUps, bundle_of
 from loopline.errors import ConflictError, LooplineError, StoreError
 from loopline.harness.harness import Harness, OpenOptions
 from loopline.harness.model_choice import ModelChoice
 from loopline.harness.read_only_store import StorePlace, import_postgres, parse_store_url
-from loopline.redaction.redacted_log import ForwardingLog
 
 UNBEGUN = timedelta(days=1)
 """How old a first message may be that was stored by a process that died before it had marked its conversation."""
@@ -381,17 +380,18 @@ async def open_worker(
                     f"two bundles have the id {harness.bundle.id!r}: run one of them"
                 )
             harnesses[harness.bundle.id] = harness
-        log = next(iter(harnesses.values())).log if harnesses else None
-        wake_ups = await asyncio.to_thread(open_wake_ups, place, log)
+        wake_ups = await asyncio.to_thread(open_wake_ups, place)
+        stack.push_async_callback(wake_ups.close)
         yield Worker(harnesses, wake_ups, worker_limits, on_outcome=on_outcome)
 
 
-def open_wake_ups(place: StorePlace, log: tl.TimelineLog | None) -> WakeUps:
-    """Return the wake-ups of a store and its open log; this blocks. Without any, the sweep alone finds the turns."""
+def open_wake_ups(place: StorePlace) -> WakeUps:
+    """Return the wake-ups of a store that other processes can open; this blocks."""
     if place.file is None:
-        while isinstance(log, ForwardingLog):
-            log = log.wrapped
-        return log.wake_ups if isinstance(log, import_postgres()) else NoWakeUps()
+        import_postgres()
+        from loopline.store.postgres_relay import PostgresWakeUps
+
+        return PostgresWakeUps(place.url)
     from loopline.store.input_wake_ups import InputWakeUps
 
     return InputWakeUps(place.file.resolve())

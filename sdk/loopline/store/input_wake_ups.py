@@ -36,6 +36,9 @@ class InputWakeUps:
     async def send(self, conversation: ConversationKey) -> None:
         """Do nothing: the rows are the wake-ups."""
 
+    async def close(self) -> None:
+        """Do nothing: `receive` closes what it opened."""
+
     async def receive(self) -> AsyncGenerator[ConversationKey | None, None]:
         """Yield the conversations with new inputs, until it is closed.
 

@@ -190,13 +190,14 @@ class PostgresServer:
             raise
         return PostgresConnection(raw)
 
-    async def connect_async(self) -> psycopg.AsyncConnection[tuple[Any, ...]]:
-        """Open a connection for an event loop, for statements that use no table.
+    async def connect_async(self, program: str) -> psycopg.AsyncConnection[tuple[Any, ...]]:
+        """Open a connection for an event loop, for statements that use no table; the server lists it as `program`.
 
         Raises:
             psycopg.Error: the server cannot be reached, or refuses the connection.
         """
-        return await psycopg.AsyncConnection.connect(**self._parameters, autocommit=True)
+        parameters = {**self._parameters, "application_name": program}
+        return await psycopg.AsyncConnection.connect(**parameters, autocommit=True)
 
     def _search_path(self, raw: psycopg.Connection[tuple[Any, ...]]) -> str:
         return sql.Identifier(self.schema).as_string(raw)

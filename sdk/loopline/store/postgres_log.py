@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from functools import partial
@@ -17,7 +18,7 @@ from loopline.store.leases import LEASE_SECONDS
 from loopline.store.move import Moved, StoreMove
 from loopline.store.postgres import PostgresReaders, PostgresServer
 from loopline.store.postgres_leases import PostgresLeases, PostgresSession
-from loopline.store.postgres_notices import PostgresNotices, PostgresWakeUps
+from loopline.store.postgres_relay import PostgresWakeUps
 from loopline.store.postgres_schema import open_schema
 from loopline.store.postgres_writer import PostgresCommit, PostgresThread, PostgresWriter
 from loopline.store.store_file import open_to_read
@@ -69,8 +70,7 @@ class PostgresLog(DatabaseLog[PostgresCommit]):
             group = PostgresCommit(server.name, PostgresThread(server, writer), writer)
         super().__init__(server.name, clock, blobs, readers, group)
         self._session = PostgresSession(server, space)
-        self.notices: PostgresNotices = PostgresNotices(server, space)
-        self.wake_ups: PostgresWakeUps = PostgresWakeUps(self.notices)
+        self._wake_ups = PostgresWakeUps(url)
         self._leases = PostgresLeases(readers, self._group_commit, self._session, lease_seconds)
 
     @classmethod
@@ -128,7 +128,7 @@ class PostgresLog(DatabaseLog[PostgresCommit]):
             conversation, entries, seen=seen, term=term, key=key, at_head=at_head
         )
         if term is None and any(isinstance(entry.body, _WAKING) for entry in entries):
-            self.wake_ups.wake(conversation)
+            self._wake_ups.wake(conversation)
         return blocks
 
     def lease(
@@ -206,6 +206,12 @@ class PostgresLog(DatabaseLog[PostgresCommit]):
         group = self._group_commit()
         await group.thread.run(_touch)
 
+    async def close(self) -> None:
+        """Wait for running work, wake the workers that are to be woken, and close all connections."""
+        await super().close()
+        if os.getpid() == self._process:
+            await self._wake_ups.close()
+
     async def _close_leases(self) -> None:
         await self._leases.close()
 
@@ -214,7 +220,6 @@ class PostgresLog(DatabaseLog[PostgresCommit]):
         if self._group is not None:
             self._group.thread.close()
         self._session.close()
-        self.notices.close()
 
 
 def _touch(connection: Connection) -> None:
