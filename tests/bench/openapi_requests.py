@@ -41,6 +41,7 @@ STATEFUL = {
     "/messages": "a webhook needs a server with a secret, and a host that is known",
     "/multipart": "a webhook needs a server with a secret, and a host that is known",
     "/interrupts": "a file needs a type that can be attached",
+    "/schedule": "a schema cannot list time zones, lines of cron, or the days of the next ten years",
     "/rerun": "the model must be one that the server knows",
     "/answers": "a conversation in which no call waits has nothing to answer",
     "/feedback/conversations-in-period": "a cursor comes from the page before",

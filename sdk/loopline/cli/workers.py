@@ -35,7 +35,7 @@ from loopline.harness import (
     open_worker,
     waiting_approvals,
 )
-from loopline.models import Json, JsonObject, ModelRegistry
+from loopline.models import Json, ModelRegistry
 from loopline.react import hide_details
 from loopline.timeline import ConversationKey, TimelineLog, iso_time
 
@@ -317,9 +317,6 @@ async def turns(
     chosen = [name for name in (stopped, retried, unscheduled) if name is not None]
     if len(chosen) > 1:
         raise UsageError("--stop, --retry and --unschedule do different things: choose one")
-    message_id = ""
-    if unscheduled is not None and ":" in unscheduled:
-        chosen[0], _, message_id = unscheduled.rpartition(":")
     try:
         store = Store.open(choices.store)
     except StoreError as error:
@@ -332,6 +329,10 @@ async def turns(
             _show_turns(listed, choices, screen)
             return ANSWERED
         [name] = chosen
+        message_id = ""
+        names = {turn.conversation.name for turn in listed}
+        if unscheduled is not None and ":" in name and name not in names:
+            name, _, message_id = unscheduled.rpartition(":")
         key = _find_conversation(listed, name)
         conversation = store.conversation(
             key.name, user=key.user, project=key.project, tenant=key.tenant
@@ -404,7 +405,7 @@ async def approvals(choices: Choices, screen: Screen) -> int:
             store.log, user=choices.user, project=choices.project, tenant=choices.tenant
         )
     if choices.as_json:
-        screen.write_json([_approval_document(approval) for approval in waiting])
+        screen.write_json([approval.document for approval in waiting])
         return ANSWERED
     if not waiting:
         screen.note("no call waits for approval")
@@ -426,22 +427,3 @@ def _answer_line(approval: WaitingApproval, choices: Choices) -> str:
     if approval.stays_open:
         return shlex.join([PROGRAM, "answer", call.call_id, "yes", *by, *where])
     return shlex.join([PROGRAM, "run", "BUNDLE", "--answer", f"{call.call_id}=yes", *by, *where])
-
-
-def _approval_document(approval: WaitingApproval) -> JsonObject:
-    key, call = approval.conversation, approval.call
-    return {
-        "tenant": key.tenant,
-        "project": key.project,
-        "user": key.user,
-        "conversation": key.name,
-        "turn_id": approval.turn_id,
-        "since": iso_time(approval.since),
-        "call_id": call.call_id,
-        "tool": call.tool,
-        "arguments": call.arguments,
-        "question": call.question,
-        "people": call.people,
-        "approved_by": list[Json](call.approved_by),
-        "stays_open": approval.stays_open,
-    }

@@ -15,6 +15,7 @@ from loopline.conversations import (
     questions_of,
 )
 from loopline.errors import ConflictError
+from loopline.models import JsonObject
 from loopline.react import pending_calls
 
 TurnState = Literal["running", "waiting", "queued", "scheduled", "cut off", "dead", "failed"]
@@ -54,16 +55,13 @@ async def open_turns(
 ) -> Sequence[OpenTurn]:
     """Return the open and failed turns of a user, project and tenant, the last active first; None means all.
 
-    `limit` is the most conversations with unfinished turns that are read.
+    `limit` is the most conversations with unfinished turns that are read, and with scheduled messages.
     To see whether a turn runs, the lease of its conversation is tried, so the store must be open for writing.
     """
     turns = list[OpenTurn]()
-    filters = (tenant, project, user)
     unfinished = list[tl.ConversationSummary]()
     for summary in await log.unfinished():
-        key = summary.conversation
-        names = zip(filters, (key.tenant, key.project, key.user), strict=True)
-        if all(name in (None, own) for name, own in names):
+        if _is_of(summary.conversation, tenant, project, user):
             unfinished.append(summary)
             if limit is None or len(unfinished) <= limit:
                 turns += await _open_turns(log, summary)
@@ -73,11 +71,19 @@ async def open_turns(
         if summary.conversation not in listed:
             turns += await _open_turns(log, summary)
             turns += await _failed_turn(log, summary)
-    for key, _ in await log.scheduled():
-        names = zip(filters, (key.tenant, key.project, key.user), strict=True)
-        if all(name in (None, own) for name, own in names):
-            turns += await _scheduled_turns(log, key)
+    scheduled = [key for key, _ in await log.scheduled() if _is_of(key, tenant, project, user)]
+    for key in scheduled[:limit]:
+        turns += await _scheduled_turns(log, key)
     return turns
+
+
+def _is_of(
+    key: tl.ConversationKey, tenant: str | None, project: str | None, user: str | None
+) -> bool:
+    """Return whether a conversation is of this tenant, project and user; None means any."""
+    return (
+        tenant in (None, key.tenant) and project in (None, key.project) and user in (None, key.user)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +100,27 @@ class WaitingApproval:
     stays_open: bool = False
     title: str = ""
 
+    @property
+    def document(self) -> JsonObject:
+        """The approval as JSON, for `loopline approvals --json` and `GET /approvals`."""
+        key, call = self.conversation, self.call
+        return {
+            "tenant": key.tenant,
+            "project": key.project,
+            "user": key.user,
+            "conversation": key.name,
+            "title": self.title,
+            "turn_id": self.turn_id,
+            "since": tl.iso_time(self.since),
+            "call_id": call.call_id,
+            "tool": call.tool,
+            "arguments": call.arguments,
+            "question": call.question,
+            "people": call.people,
+            "approved_by": [*call.approved_by],
+            "stays_open": self.stays_open,
+        }
+
 
 async def waiting_approvals(
     log: tl.TimelineLog,
@@ -107,18 +134,16 @@ async def waiting_approvals(
 
     None means all users, projects or tenants. `limit` is the most conversations with unfinished turns that are read.
     """
-    filters = (tenant, project, user)
+    summaries = [
+        summary
+        for summary in await log.unfinished()
+        if _is_of(summary.conversation, tenant, project, user)
+        and not tl.parent_name(summary.conversation.name)
+    ]
     approvals = list[WaitingApproval]()
-    read = 0
-    for summary in await log.unfinished():
-        key = summary.conversation
-        names = zip(filters, (key.tenant, key.project, key.user), strict=True)
-        if any(name not in (None, own) for name, own in names) or tl.parent_name(key.name):
-            continue
-        if limit is not None and read >= limit:
-            break
-        read += 1
-        approvals += _waiting_approvals(await tl.open_timeline(log, key), summary)
+    for summary in summaries[:limit]:
+        timeline = await tl.open_timeline(log, summary.conversation)
+        approvals += _waiting_approvals(timeline, summary)
     return approvals
 
 
@@ -126,7 +151,9 @@ def _waiting_approvals(
     timeline: tl.Timeline, summary: tl.ConversationSummary
 ) -> Iterator[WaitingApproval]:
     for turn in timeline.resumable:
-        for call in pending_calls(turn) if not _is_inherited(turn, summary) else ():
+        if _is_inherited(turn, summary):
+            continue
+        for call in pending_calls(turn):
             if call.kind == "approval":
                 yield WaitingApproval(
                     conversation=summary.conversation,

@@ -157,11 +157,20 @@ class MessageBody(RequestBody):
     webhook: Annotated[str, Field(max_length=2_000)] = ""
 
 
+_TIMES: list[JsonValue] = [
+    {"required": ["at"], "properties": {"at": {"type": "string"}}},
+    {"required": ["delay"], "properties": {"delay": {"type": "number"}}},
+    {"required": ["every"], "properties": {"every": {"minLength": 1}}},
+]
+
+
 class ScheduleBody(RequestBody):
     """A message that begins a turn at `at` (in UTC if it names no zone), or `delay` seconds from now.
 
     With a line of cron in `every`, a turn begins at each of its times, in the time zone `zone`, or in UTC without one.
     """
+
+    model_config = ConfigDict(json_schema_extra={"anyOf": _TIMES})
 
     text: Annotated[str, Field(min_length=1, max_length=TEXT)]
     at: datetime | None = None

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from pydantic import BaseModel, JsonValue
-from pydantic_core import to_jsonable_python
 
 from loopline.harness import (
     OpenTurn,
     TurnState,
-    WaitingApproval,
     open_turns,
     waiting_approvals,
 )
@@ -93,30 +91,10 @@ async def read_waiting(
     )
     return WaitingAnswer(
         items=[
-            _waiting_row(approval)
+            WaitingRow.model_validate({**approval.document, "title": approval.title[:TITLE]})
             for approval in waiting
             if shared_with in (None, approval.conversation.user) or approval.call.people > 1
         ]
-    )
-
-
-def _waiting_row(approval: WaitingApproval) -> WaitingRow:
-    key, call = approval.conversation, approval.call
-    return WaitingRow(
-        tenant=key.tenant,
-        project=key.project,
-        user=key.user,
-        conversation=key.name,
-        title=approval.title[:TITLE],
-        turn_id=approval.turn_id,
-        since=iso_time(approval.since),
-        call_id=call.call_id,
-        tool=call.tool,
-        arguments=to_jsonable_python(call.arguments),
-        question=call.question,
-        people=call.people,
-        approved_by=list(call.approved_by),
-        stays_open=approval.stays_open,
     )
 
 

@@ -452,7 +452,7 @@ TITLE_LENGTH = 80
 
 
 def title_of(entries: Sequence[Entry]) -> str:
-    """Return the title of a conversation whose first append has these entries; empty without a prompt, also a scheduled one."""
+    """Return the title of a conversation whose first append has these entries: its prompt, or its scheduled prompt; empty without."""
     for entry in entries:
         prompts = [entry.body] if isinstance(entry.body, UserPrompt) else []
         if isinstance(entry.body, Schedule):

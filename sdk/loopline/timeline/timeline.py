@@ -63,7 +63,7 @@ CourseBody = TurnHeader | Exit | ToolCalled | Checkpoint | ModelOverflowed | Dec
 _COURSE = BodyUnion[CourseBody](CourseBody)
 TakenBody = InboxBody | UserRecalled | RoundStart
 _TAKEN = BodyUnion[TakenBody](TakenBody)
-_MODES = BodyUnion[ModeChanged | Schedule](ModeChanged | Schedule)
+_SETTINGS = BodyUnion[ModeChanged | Schedule](ModeChanged | Schedule)
 HeldBody = ToolResult | Plan | SourceAdded | TextKept | ArtifactKept | Feedback | FileBody | Unknown
 _HELD = BodyUnion[HeldBody](HeldBody)
 _RESTORED = BodyUnion[UserPrompt | Exit](UserPrompt | Exit)
@@ -528,7 +528,7 @@ class Timeline:
             self.known_texts.add(start.tools_sha256)
             self.tool_texts[start.tools_sha256] = start.tools
 
-    def _fold_mode(self, block: Block, body: ModeChanged | Schedule) -> None:
+    def _fold_setting(self, block: Block, body: ModeChanged | Schedule) -> None:
         match body:
             case ModeChanged(mode=mode):
                 self.mode = mode
@@ -560,7 +560,7 @@ class Timeline:
 
     _folds: ClassVar[Mapping[object, Fold[Timeline]]] = {
         **_HELD.table(_fold_content),
-        **_MODES.table(_fold_mode),
+        **_SETTINGS.table(_fold_setting),
         **_COURSE.table(_fold_course),
         **_TAKEN.table(_fold_input),
     }
