@@ -12,15 +12,15 @@ from typing import Any
 import httpx2
 import pytest
 
-from loopline import Harness, LooplineError
+from loopline import Bundle, Harness, LooplineError, tool
 from loopline.conversations import Conversation, MessageSchedule
 from loopline.harness import open_turns
 from loopline.server import ServerSettings, app
 from loopline.testing import FakeClock
-from loopline.timeline import Block, TurnHeader, UserPrompt
+from loopline.timeline import Block, Exit, TurnHeader, UserPrompt
 from tests.doors.command import Loopline
 from tests.support.echo_model import EchoModel
-from tests.support.live_server import SHOP, serving
+from tests.support.live_server import SHOP, book, serving
 from tests.support.postgres_server import running_postgres
 from tests.support.worker_process import work, worker_process
 
@@ -124,6 +124,60 @@ async def test_a_due_message_begins_one_turn_however_many_processes_look(
         blocks = await talk.blocks()
         assert prompts(blocks) == [f"number {n}" for n in range(5)]
         assert [b.turn for b in blocks if isinstance(b.body, UserPrompt)] == [1, 2, 3, 4, 5]
+
+
+def ends(blocks: Sequence[Block]) -> list[tuple[int, str]]:
+    """The turns that have ended, each with the reason."""
+    return [(b.turn, b.body.reason) for b in blocks if isinstance(b.body, Exit)]
+
+
+async def test_a_message_that_is_due_ends_a_turn_that_waits_for_its_user(store: str) -> None:
+    bundle = Bundle(id="shop", instructions="You help.", tools=[book])
+    async with Harness.open(bundle, store=store, model=EchoModel()) as harness:
+        talk = harness.conversation("c1")
+        asked = await talk.say("call shop.book name=tea")
+        assert asked.exit_reason == "paused"
+        await talk.schedule("never mind", delay=0)
+        await harness.carry_on()
+        blocks = await talk.blocks()
+        assert ends(blocks) == [(1, "interrupted"), (2, "complete")]
+        assert prompts(blocks) == ["call shop.book name=tea", "never mind"]
+        with pytest.raises(LooplineError):
+            await talk.resume({asked.pending[0].call_id: "yes"})
+
+
+async def test_a_message_that_is_due_waits_for_the_turn_that_runs_and_for_those_before_it(
+    store: str,
+) -> None:
+    begun, opened = asyncio.Event(), asyncio.Event()
+
+    @tool(effect="read")
+    async def look(name: str) -> str:
+        """Look at a tea."""
+        begun.set()
+        await opened.wait()
+        return name
+
+    bundle = Bundle(id="shop", instructions="You help.", tools=[look])
+    async with Harness.open(bundle, store=store, model=EchoModel()) as harness:
+        talk = harness.conversation("c1")
+        running = asyncio.create_task(talk.say("call shop.look name=tea"))
+        await begun.wait()
+        queued = await talk.submit("queued")
+        await talk.schedule("due", delay=0)
+        looking = asyncio.create_task(harness.carry_on())
+        for _ in range(1_000):
+            if "due" in prompts(await talk.blocks()):
+                break
+            await asyncio.sleep(0.01)
+        opened.set()
+        assert (await running).ok
+        assert (await queued.result()).ok
+        await looking
+        await harness.carry_on()
+        blocks = await until_ended(talk, 3)
+        assert prompts(blocks) == ["call shop.look name=tea", "queued", "due"]
+        assert ends(blocks) == [(1, "complete"), (2, "complete"), (3, "complete")]
 
 
 async def test_a_scheduled_message_is_removed_by_its_id_or_with_all(

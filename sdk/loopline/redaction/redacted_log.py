@@ -25,11 +25,6 @@ class ForwardingLog:
     def __init__(self, log: timeline.TimelineLog) -> None:
         self._log = log
 
-    @property
-    def wrapped(self) -> timeline.TimelineLog:
-        """The log that does the work."""
-        return self._log
-
     async def append(
         self,
         conversation: timeline.ConversationKey,
