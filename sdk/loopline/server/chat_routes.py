@@ -463,9 +463,9 @@ async def _respond(
         request = TurnRequest.of_message(submission)
         stream_format = event_streams.StreamFormat(headers=headers)
         seq = request.after if encoder.is_stateless else 0
+        begin = await find_turns_begin(served.conversation, seq)
         return event_streams.run_response(
-            *(served, encoder, stream_format, request, early),
-            begin=await find_turns_begin(served.conversation, seq),
+            served, encoder, stream_format, request, early, begin=begin
         )
     try:
         result: tl.TurnResult[Any] = await submission.result()
