@@ -6,17 +6,20 @@ import asyncio
 import os
 import random
 import signal
+import sys
 import time
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import psycopg
 import pytest
 
+from loopline.errors import StoreBusy
 from loopline.store.postgres_log import PostgresLog
 from loopline.timeline import NEW_TURN, ConversationKey, Entry, UserPrompt
-from tests.support.postgres_server import DURABLE, PostgresServer
+from tests.support.postgres_server import DURABLE, PostgresServer, running_postgres
+from tests.support.stopped_in_commit import KEY
 
 CONVERSATIONS = [ConversationKey(name=f"c{number}") for number in range(10)]
 
@@ -131,6 +134,28 @@ def stop_for_a_while(pids: list[int]) -> None:
     finally:
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.campaign
+async def test_a_process_that_is_stopped_in_a_transaction_locks_its_conversation_for_seconds() -> (
+    None
+):
+    store = running_postgres().store_url()
+    async with await PostgresLog.open(store) as log:
+        await log.append(KEY, [Entry(body=UserPrompt(text="first"), turn=NEW_TURN)], seen=0)
+        module = (sys.executable, "-m", "tests.support.stopped_in_commit", store)
+        process = await asyncio.create_subprocess_exec(*module, stdout=asyncio.subprocess.PIPE)
+        assert process.stdout is not None
+        assert await process.stdout.readline() == b"stopped\n"
+        for _ in range(10):
+            with suppress(StoreBusy):
+                await log.append(KEY, [Entry(body=UserPrompt(text="next"), turn=NEW_TURN)], seen=1)
+                break
+        process.send_signal(signal.SIGCONT)
+        assert await process.stdout.readline() == b"stored\n"
+        await process.wait()
+        texts = [b.body.text for b in await log.read(KEY) if isinstance(b.body, UserPrompt)]
+        assert texts == ["first", "next", "stopped"]
 
 
 @pytest.mark.campaign

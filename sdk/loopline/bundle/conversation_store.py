@@ -124,6 +124,7 @@ class ConversationStore:
 
 
 def _artifact(block: tl.Block, body: StoredBody) -> StoredArtifact:
+    """Describe a stored body without its content. A file of the workspace is named `area/path`; sizes are in bytes."""
     artifact = StoredArtifact(
         ref=block.ref, turn_id=block.turn_id, name="", mime=body.mime, size=0, ts=block.ts
     )

@@ -199,7 +199,7 @@ class Subscriptions:
     def audience(
         self, turn: ObservedTurn, timeline: tl.Timeline, sender: Subscriber | None
     ) -> Audience:
-        """Return the receivers of a turn's events, with its sender if it has one."""
+        """Return the receivers of a turn's events, with its sender if it has one. An observer knows the blocks in `timeline`."""
         observation = None
         if self._observer is not None:
             observation = _Observation(self._observer, turn, blocks_of(timeline, turn.turn))

@@ -231,7 +231,11 @@ class Refine:
         return _replace_text(result, best, passes) if passes else None
 
     async def _has_converged(self, run: HookedRun, before: str, after: str) -> bool:
-        """Return whether a pass changed so little that further passes are not worth their cost."""
+        """Return whether a pass changed so little that further passes are not worth their cost.
+
+        At most `epsilon` changed characters are always so little. With `convergence` so are texts that are nearly the same by
+        their characters, by their words unless `strict`, or by their meaning with `embeddings`.
+        """
         characters = count_changed(before, after)
         if characters <= self.epsilon:
             return True

@@ -80,7 +80,7 @@ class ProviderModels:
         return any(model is own_model for own_model in self._models)
 
     def model(self, name: str, arguments: ModelArguments | None = None) -> Model:
-        """Make the model of a model string, with the key and base URL of the arguments or the environment.
+        """Make the model of a model string, with the key and base URL of the arguments or the environment; "offline" needs neither.
 
         Raises:
             ModelError: the provider is unknown, or its key is not set.

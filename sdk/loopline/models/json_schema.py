@@ -138,7 +138,7 @@ def convert_texts(value: Json, schema: Json) -> Json:
 
 
 def _types(schema: JsonObject) -> set[str]:
-    """Return the types of a schema, also those of its alternatives; "string" if it does not list its types."""
+    """Return the types of a schema, those of its `anyOf` if it has one; "string" if it lists none."""
     alternatives = schema.get("anyOf")
     if isinstance(alternatives, list):
         return {name for each in alternatives for name in _types(as_object(each))}

@@ -99,9 +99,9 @@ class ProjectionPlanner(Struct, frozen=True, kw_only=True):
     async def make_room(
         self, window: tl.Projection, causes: list[str], budget: prompt.Budget
     ) -> tuple[tl.Projection, list[str]]:
-        """Return a window under which the prompt fits, and its causes; a message about dropped content is recorded.
+        """Return a smaller window if the prompt is near its limit, and the causes; a message about dropped content is recorded.
 
-        This may request a summary from the model.
+        This may request a summary from the model. If no smaller window is found, the given one is returned.
         """
         if budget.over(self.view.find_rendering(window), prompt.TRIGGER):
             smaller = await self._compact(window, budget)

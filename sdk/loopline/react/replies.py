@@ -246,7 +246,10 @@ class ReplyFormat(Struct, frozen=True, kw_only=True):
         return reply, decided, marks
 
     def _decode(self, reply: Reply) -> DecodedReply:
-        """Decode the reply, joined to the text in `before`; alone if it makes calls or the joined text is malformed."""
+        """Decode the reply, joined to the text in `before`; alone if it makes calls or the joined text is malformed.
+
+        In prose the text of the reply alone is the answer. A reply that cannot be read is returned as `Malformed`.
+        """
         if self.in_prose:
             return Answer("", well_formed(reply.text))
         if self.before and not reply.calls:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, LiteralString, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode
 
 import psycopg
@@ -42,15 +42,17 @@ _CONNECTION: Mapping[str, str | int] = {
     "keepalives_count": 2,
     "tcp_user_timeout": 10_000,
 }
+TRANSACTION_SECONDS = 15.0
+"""How long a transaction that writes may take; of a server before PostgreSQL 17, how long it may wait for its process."""
+_TRANSACTION_TIMEOUT_VERSION = 170000
 _SETTINGS: Mapping[str, str] = {
     "lock_timeout": f"{round(BUSY_SECONDS * 1000)}",
-    # A process that is stopped in a transaction does not lock its conversations for longer.
-    "idle_in_transaction_session_timeout": "15000",
+    "idle_in_transaction_session_timeout": f"{round(TRANSACTION_SECONDS * 1000)}",
     "client_encoding": "UTF8",
     "timezone": "UTC",
     "jit": "off",
 }
-_UNREACHABLE = ("08", "57P")
+_UNREACHABLE = ("08", "57P", "25P03", "25P04")
 """The first characters of the states of errors after which a new connection may succeed."""
 _READ_ONLY = "25006"
 _CONFLICTS = {"23505", "40001", "40P01"}
@@ -131,6 +133,22 @@ class PostgresConnection:
                 raise
         if failure is not None:
             raise failure
+
+    def limit_transactions(self) -> None:
+        """Have the server end each transaction after `TRANSACTION_SECONDS`, if it is PostgreSQL 17 or later.
+
+        Else the conversations that a stopped process has locked would wait until it goes on: a transaction in pipeline mode
+        is not idle while it waits for its process.
+        """
+        self._set_timeout("SET transaction_timeout = {}", TRANSACTION_SECONDS)
+
+    def allow_long_transaction(self) -> None:
+        """Have this transaction take as long as it needs."""
+        self._set_timeout("SET LOCAL transaction_timeout = {}", 0)
+
+    def _set_timeout(self, statement: LiteralString, seconds: float) -> None:
+        if self.raw.info.server_version >= _TRANSACTION_TIMEOUT_VERSION:
+            self.raw.execute(sql.SQL(statement).format(sql.Literal(round(seconds * 1000))))
 
     def close(self) -> None:
         """Close the connection; a transaction is rolled back."""

@@ -169,7 +169,9 @@ class PostgresLog(DatabaseLog[PostgresCommit]):
 
     def _remove_traces(self) -> None:
         if self._blobs is not None:
-            self._group_commit().thread.transact(partial(self._purge, blobs=self._blobs))
+            self._group_commit().thread.transact(
+                partial(self._purge, blobs=self._blobs), is_long=True
+            )
 
     def _purge(self, connection: Connection, blobs: BlobStore) -> None:
         self._group_commit().writer.lock_blobs(connection)
@@ -194,10 +196,10 @@ class PostgresLog(DatabaseLog[PostgresCommit]):
             with closing(open_to_read(path)) as pool, closing(pool.take()) as source:
                 source.execute("BEGIN")
                 moving = StoreMove(path, source, blobs, self._blobs)
-                thread.transact(moving.copy_values)
+                thread.transact(moving.copy_values, is_long=True)
                 for row, conversation in moving.conversations():
                     copy = partial(moving.copy, row=row, conversation=conversation)
-                    loop.call_soon_threadsafe(on_moved, thread.transact(copy))
+                    loop.call_soon_threadsafe(on_moved, thread.transact(copy, is_long=True))
 
         await thread.do(move)
 

@@ -409,14 +409,14 @@ class PostgresThread(JobThread):
         self._writer = writer
         self._connection: PostgresConnection | None = None
 
-    async def run(self, work: Callable[[Connection], T]) -> T:
+    async def run(self, work: Callable[[Connection], T], *, is_long: bool = False) -> T:
         """Run `work` in one transaction on the thread and return its result; a cancellation waits for the end."""
-        return await self.do(partial(self.transact, work))
+        return await self.do(partial(self.transact, work, is_long=is_long))
 
-    def transact(self, work: Callable[[Connection], T]) -> T:
+    def transact(self, work: Callable[[Connection], T], *, is_long: bool = False) -> T:
         """Run `work` in one transaction and return its result; only inside a job of the thread.
 
-        It is repeated if a conversation is locked, if the transaction loses against another one, or if the server
+        With `is_long` it may take longer than `TRANSACTION_SECONDS`. It is repeated if a conversation is locked, if the transaction loses against another one, or if the server
         cannot be reached.
 
         Raises:
@@ -426,7 +426,7 @@ class PostgresThread(JobThread):
         attempts = _Attempts(self._server.name)
         while True:
             try:
-                return self._transact(work)
+                return self._transact(work, is_long=is_long)
             except RowsLocked:
                 self._undo()
                 attempts.wait_for_rows()
@@ -479,8 +479,12 @@ class PostgresThread(JobThread):
                 write.refusal = error
         return skipped
 
-    def _transact(self, work: Callable[[Connection], T]) -> T:
-        return self._connect().transact(work)
+    def _transact(self, work: Callable[[Connection], T], *, is_long: bool) -> T:
+        def work_long(connection: PostgresConnection) -> T:
+            connection.allow_long_transaction()
+            return work(connection)
+
+        return self._connect().transact(work_long if is_long else work)
 
     def _commit(
         self, batch: Sequence[PendingWrite[Any]], doubtful: BlockRow | None
@@ -527,6 +531,7 @@ class PostgresThread(JobThread):
     def _connect(self) -> PostgresConnection:
         if self._connection is None:
             self._connection = self._server.connect()
+            self._connection.limit_transactions()
         return self._connection
 
     def _undo(self) -> None:
@@ -649,7 +654,7 @@ class PostgresCommit:
     async def _run(
         self, work: Callable[[Connection], None], then: Callable[[], None] | None
     ) -> None:
-        await self.thread.run(work)
+        await self.thread.run(work, is_long=True)
         if then is not None:
             await self.thread.do(then)
 

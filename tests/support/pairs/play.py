@@ -232,8 +232,8 @@ class Stage:
         if waiting:
             answered = "answer" in waiting and "answered" in (await self.outcomes()).values()
             return not answered and not (steered and waiting == {"model"})
-        first = next(iter(timeline.open_turns), None)
-        return first is None or bool(first.pending and not first.answers)
+        turn = timeline.next_turn
+        return turn is None or turn.is_paused
 
     async def rest(self) -> None:
         """Wait until the conversation waits, or nobody runs it."""

@@ -88,7 +88,11 @@ def hide_mounts(kernel: _Kernel) -> None:
 
 
 def drop_rights(kernel: _Kernel, user: int) -> None:
-    """Change to `user` if this process is root, and drop all capabilities."""
+    """Change to `user` if this process is root, and drop all capabilities.
+
+    Raises:
+        IsolationError: the program would still run as root.
+    """
     if os.getuid() == 0:
         os.setgroups([])
         os.setresgid(user, user, user)
