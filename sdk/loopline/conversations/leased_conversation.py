@@ -93,31 +93,29 @@ class LeasedConversation(Struct, frozen=True, kw_only=True):
     ) -> None:
         """End a turn, and record for each open call and each open step a result that says why it has no other.
 
-        Its unfinished child runs end first. `by_bundle` is True if the bundle's code failed.
+        Its unfinished child runs end first. The rest is one append, because a turn that had the results without its end
+        would be continued after a crash. `by_bundle` is True if the bundle's code failed.
         """
         recorder.round = recorder.turn.rounds
         await self._end_children(recorder, status)
-        results = [
+        results: list[tl.Body] = [
             tl.ToolResult(
                 call_id=call.call_id, tool=call.tool, text=_CUT_OFF[status], status=status
             )
             for call in recorder.turn.open_calls.values()
         ]
         proxied = recorder.turn.ends_of_proxied(_CUT_OFF[status], status)
-        if results:
-            await recorder.record(*proxied, *results)
-        recorder.round = 0
-        if recorder.turn.open_steps:
-            step_status: tl.StepOutcome = "stopped" if status == "stopped" else "interrupted"
-            await recorder.record(*recorder.turn.ends_of_steps(step_status))
-        await recorder.record(
-            tl.Exit(
-                reason=reason,
-                error=well_formed(error),
-                by_bundle=by_bundle,
-                rounds=recorder.turn.rounds,
-                elapsed_ms=recorder.elapsed_ms,
-            )
+        step_status: tl.StepOutcome = "stopped" if status == "stopped" else "interrupted"
+        end = tl.Exit(
+            reason=reason,
+            error=well_formed(error),
+            by_bundle=by_bundle,
+            rounds=recorder.turn.rounds,
+            elapsed_ms=recorder.elapsed_ms,
+        )
+        ended = [*proxied, *results] if results else []
+        await recorder.record_from(
+            lambda _: ended, outside=[*recorder.turn.ends_of_steps(step_status), end]
         )
 
     async def _end_children(self, recorder: tl.Recorder, status: tl.ResultStatus) -> None:

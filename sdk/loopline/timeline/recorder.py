@@ -142,9 +142,15 @@ class Recorder:
         return True
 
     async def record_from(
-        self, make: Callable[[Timeline], Sequence[Body]], *, at_head: bool = False
+        self,
+        make: Callable[[Timeline], Sequence[Body]],
+        *,
+        at_head: bool = False,
+        outside: Sequence[Body] = (),
     ) -> Sequence[Block]:
         """Record the bodies that `make` returns; `make` is called with the timeline directly before the append.
+
+        The bodies of `outside` are appended behind them, as blocks of the turn that belong to no round.
 
         Raises:
             HeadMoved: with `at_head`, the log has blocks that are not folded yet; nothing was recorded.
@@ -152,10 +158,11 @@ class Recorder:
         try:
             await self._order.acquire()
         except asyncio.CancelledError:  # waiting for another append; this append is still made
-            await wait_until_done(asyncio.ensure_future(self.record_from(make, at_head=at_head)))
+            recording = self.record_from(make, at_head=at_head, outside=outside)
+            await wait_until_done(asyncio.ensure_future(recording))
             raise
         try:
-            recorded = await self._append(make, at_head=at_head)
+            recorded = await self._append(make, outside, at_head=at_head)
         finally:
             self._order.release()
         if self._is_heard():
@@ -288,13 +295,18 @@ class Recorder:
             )
 
     async def _append(
-        self, make: Callable[[Timeline], Sequence[Body]], *, at_head: bool
+        self,
+        make: Callable[[Timeline], Sequence[Body]],
+        outside: Sequence[Body],
+        *,
+        at_head: bool,
     ) -> Sequence[Block]:
         if self._is_handed_over:
             raise self._create_handover_error()
         if self.turn.exit is not None:
             raise LooplineError(f"{turn_id(self.number)} has ended: nothing more is recorded in it")
         new = [Entry(body=body, turn=self.number, round=self.round) for body in make(self.timeline)]
+        new += [Entry(body=body, turn=self.number) for body in outside]
         is_headed = self.header is None or self.header is self.turn.header
         entries = new if is_headed else [*self._heading(), *new]
         if not entries:
