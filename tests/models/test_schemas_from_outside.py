@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator, ValidationError, validate
 
 from loopline.models import Json, JsonObject, SchemaMismatch
 from loopline.models.bounded_schema import UnusableSchema, check_schema
-from loopline.models.json_schema import convert_texts, validator_of_schema
+from loopline.models.json_schema import convert_scalars, validator_of_schema
 from tests.support.hostile_schemas import PATTERNS, TEXTS, UNUSABLE, arguments
 from tests.support.slow_patterns import superlinear
 
@@ -140,4 +140,4 @@ def test_a_value_that_takes_too_much_work_does_not_fit(
 def test_a_text_is_converted_only_where_the_schema_has_no_texts(
     value: Json, schema: JsonObject, converted: Json
 ) -> None:
-    assert convert_texts(value, schema) == converted
+    assert convert_scalars(value, schema) == converted

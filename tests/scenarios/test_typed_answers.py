@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 
 import pytest
 from msgspec import structs
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, SecretStr
 from typing_extensions import TypedDict
 
 from loopline import Bundle, Harness, LooplineError, Output, Source, ToolContext, tool
@@ -148,6 +148,20 @@ def test_a_value_that_fits_its_schema_is_stored_as_it_was_written() -> None:
     assert tin.find('{"grams": 100, "colour": "red"}') == ('{"grams":100,"colour":"red"}', True)
     assert OutputType(list[int]).find("[true, 2]") == ("[1,2]", True)
     assert OutputType(float).find("3") == ("3", True)
+
+
+class Account(BaseModel):
+    """A value that pydantic writes in another way than it reads it."""
+
+    number: int
+    password: SecretStr
+    note: str = Field("", exclude=True)
+    parent: Account | None = None
+
+
+def test_only_the_numbers_that_were_texts_are_changed() -> None:
+    reply = '{"number":"3","password":"tea","note":"x","parent":{"number":"4","password":"p"}}'
+    assert OutputType(Account).find(reply)[0] == reply.replace('"3"', "3").replace('"4"', "4")
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -9,10 +9,12 @@ from contextlib import AsyncExitStack, contextmanager
 import pytest
 
 from loopline.conversations import LiveEvents, MemoryRelay, key_change
+from loopline.conversations.feeds import Feeds
 from loopline.conversations.live_messages import TurnEvents
+from loopline.conversations.subscriptions import Subscriptions
 from loopline.errors import StoreError
-from loopline.events import Delta, EventSink
-from loopline.timeline import ConversationKey
+from loopline.events import Delta, Event, EventSink
+from loopline.timeline import NEW_TURN, Block, ConversationKey, Entry, MemoryLog, UserPrompt
 
 KEY = ConversationKey(name="c1")
 OTHER = ConversationKey(name="c1", user="eve")
@@ -141,6 +143,79 @@ async def test_an_input_wakes_the_runner_and_the_listeners_of_its_conversation_a
         assert follower.woken > woken
         assert other.looks == [OTHER] * len(other.looks)
         assert len(other.looks) <= 1  # when it connected
+
+
+async def test_an_input_wakes_the_listeners_of_its_own_process_at_once(opening: Opening) -> None:
+    here, follower = await opening(), Follower()
+    with here.following(KEY, follower):
+        await until(lambda: here.is_connected)
+        woken = follower.woken
+        here.announce_input(KEY)
+        assert follower.woken == woken + 1
+
+
+class FailingFollower(Follower):
+    """A listener whose code fails."""
+
+    def receive(self, events: TurnEvents) -> None:
+        super().receive(events)
+        raise ValueError("the code of a listener")
+
+
+async def test_a_listener_that_fails_does_not_end_the_others(opening: Opening) -> None:
+    here, there = await opening(), await opening()
+    runner, other, follower = Runner(), Runner(), Follower()
+    with (
+        here.following(KEY, FailingFollower()),
+        here.following(OTHER, follower),
+        there.running(KEY, 1, runner),
+        there.running(OTHER, 1, other),
+    ):
+        await until(lambda: bool(runner.sinks and other.sinks))
+        runner.write("a")
+        await asyncio.sleep(0.1)
+        other.write("b")
+        await until(lambda: follower.texts == ["b"])
+    assert here.is_connected
+
+
+class FailingLog(MemoryLog):
+    """A log that cannot be read while `is_away`."""
+
+    is_away = False
+
+    async def read(
+        self,
+        conversation: ConversationKey,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        types: Sequence[str] = (),
+        turn: int | None = None,
+        last: int | None = None,
+        also: Sequence[int] = (),
+    ) -> Sequence[Block]:
+        if self.is_away:
+            raise StoreError("the server is away")
+        return await super().read(
+            conversation, after=after, limit=limit, types=types, turn=turn, last=last, also=also
+        )
+
+
+async def test_listeners_of_a_store_that_was_away_hear_what_is_stored_afterwards() -> None:
+    log = FailingLog()
+    feeds = Feeds(log, Subscriptions(log))
+    await log.append(KEY, [Entry(body=UserPrompt(text="before"), turn=NEW_TURN)], seen=0)
+    old, new = list[Event](), list[Event]()
+    with feeds.subscribed(KEY, old.append):
+        await asyncio.sleep(0.1)
+        log.is_away = True
+        await asyncio.sleep(0.5)
+        log.is_away = False
+        with feeds.subscribed(KEY, new.append):
+            await log.append(KEY, [Entry(body=UserPrompt(text="after"), turn=NEW_TURN)], seen=0)
+            await until(lambda: any(isinstance(event, Block) for event in old))
+            await until(lambda: any(isinstance(event, Block) for event in new))
 
 
 async def test_malformed_messages_are_nothing(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,11 @@ import pytest
 
 from loopline import Bundle, Harness, LooplineError, tool
 from loopline.conversations import Conversation, MessageSchedule
-from loopline.harness import open_turns
+from loopline.conversations.schedule import next_time
+from loopline.harness import forget_inactive, open_turns, open_worker
 from loopline.server import ServerSettings, app
 from loopline.testing import FakeClock
-from loopline.timeline import Block, Exit, TurnHeader, UserPrompt
+from loopline.timeline import NEW_TURN, Block, Entry, Exit, TurnHeader, UserPrompt
 from tests.doors.command import Loopline
 from tests.support.echo_model import EchoModel
 from tests.support.live_server import SHOP, book, serving
@@ -180,6 +181,93 @@ async def test_a_message_that_is_due_waits_for_the_turn_that_runs_and_for_those_
         assert ends(blocks) == [(1, "complete"), (2, "complete"), (3, "complete")]
 
 
+ZONES = ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Africa/Casablanca", ""]
+
+
+@pytest.mark.parametrize("zone", ZONES)
+@pytest.mark.parametrize("every", ["30 2 * * *", "30 1 * * *", "*/30 * * * *", "0 0 * * *"])
+def test_the_next_time_is_later_also_when_clocks_change(every: str, zone: str) -> None:
+    at, end = datetime(2026, 1, 1, tzinfo=UTC), datetime(2027, 1, 1, tzinfo=UTC)
+    while at < end:
+        assert next_time(every, zone, at) > at, at
+        at += timedelta(minutes=470)  # some moment of each day
+    for changes in (datetime(2026, 10, 25, tzinfo=UTC), datetime(2026, 3, 29, tzinfo=UTC)):
+        for minutes in range(0, 240, 5):
+            moment = changes + timedelta(minutes=minutes)
+            assert next_time(every, zone, moment) > moment, moment
+
+
+async def test_a_message_of_the_hour_that_comes_twice_begins_one_turn(
+    store: str, ledger: Path
+) -> None:
+    clock = FakeClock(datetime(2026, 10, 24, 12, tzinfo=UTC))
+    async with submitter(store, ledger, clock) as harness:
+        talk = harness.conversation("c1")
+        await talk.schedule("good night", every="30 2 * * *", zone="Europe/Berlin")
+        schedule = MessageSchedule(harness.log, talk.conversation)
+        after = await schedule.begin_due(datetime(2026, 10, 25, 1, 10, tzinfo=UTC))
+        assert prompts(await talk.blocks()) == ["good night"]
+        assert after is not None
+        assert after > datetime(2026, 10, 25, 1, 10, tzinfo=UTC)
+
+
+async def test_the_mode_of_a_conversation_that_has_not_begun_is_that_of_its_scheduled_turn(
+    store: str,
+) -> None:
+    bundle = Bundle(id="shop", instructions="You help.", tools=[book])
+    async with Harness.open(bundle, store=store, model=EchoModel()) as harness:
+        talk = harness.conversation("c1")
+        await talk.set_mode("plan")
+        await talk.schedule("call shop.book name=tea", delay=0)
+        assert await harness.conversation("c1").mode() == "plan"
+        await harness.carry_on()
+        blocks = await talk.blocks()
+        assert ends(blocks) == [(1, "complete")]
+        assert not await talk.blocks(types=["react.tool.start"])
+
+
+async def test_a_conversation_that_began_with_a_schedule_and_a_mode_can_be_imported(
+    store: str,
+) -> None:
+    bundle = Bundle(id="shop", instructions="You help.")
+    async with Harness.open(bundle, store=store, model=EchoModel()) as harness:
+        talk = harness.conversation("c1")
+        await talk.schedule("later", delay=1_000)
+        await talk.set_mode("plan")
+        await talk.say("now")
+        copy = await harness.load(await talk.export(), name="copy")
+        assert prompts(await copy.blocks()) == ["now"]
+        assert await copy.scheduled() == []
+
+
+async def test_a_schedule_that_cannot_be_read_here_does_not_hold_up_other_messages(
+    store: str,
+) -> None:
+    bundle = Bundle(id="shop", instructions="You help.")
+    async with Harness.open(bundle, store=store, model=EchoModel()) as harness:
+        talk = harness.conversation("c1")
+        schedule = MessageSchedule(harness.log, talk.conversation)
+        await schedule.add(UserPrompt(text="x"), START, every="0 9 * * *", zone="Mars/Base")
+        async with open_worker([bundle], store=store, model=EchoModel()) as worker:
+            run = asyncio.create_task(worker.run())
+            await harness.log.append(
+                talk.conversation, [Entry(body=UserPrompt(text="now"), turn=NEW_TURN)], seen=0
+            )
+            blocks = await until_ended(talk, 1)
+            await worker.drain(5)
+            await run
+        assert prompts(blocks) == ["now"]
+        assert len(await talk.scheduled()) == 1
+
+
+async def test_a_conversation_whose_message_waits_is_not_forgotten_as_inactive(store: str) -> None:
+    async with Harness.open(Bundle(id="shop"), store=store, model=EchoModel()) as harness:
+        await harness.conversation("c1").schedule("yearly", delay=3e7)
+        await harness.conversation("c2").say("hello")
+        await forget_inactive(harness.log, datetime.now(UTC) + timedelta(seconds=5))
+        assert [each.conversation.name for each in await harness.log.conversations()] == ["c1"]
+
+
 async def test_a_scheduled_message_is_removed_by_its_id_or_with_all(
     store: str, ledger: Path
 ) -> None:
@@ -256,6 +344,9 @@ async def test_a_server_without_workers_begins_what_is_due(store: str, ledger: P
         ({"every": "0 0 * * *", "zone": "Mars/Base"}, "no time zone 'Mars/Base'"),
         ({"every": "0 0 * * *", "zone": "../etc/passwd"}, "no time zone"),
         ({"at": START + timedelta(days=9_999)}, "for the next"),
+        ({"at": datetime(9999, 12, 31, 23, tzinfo=timezone(-timedelta(hours=14)))}, "calendar"),
+        ({"delay": float("nan")}, "a delay of nan seconds"),
+        ({"delay": 1e300}, "a delay of 1e[+]300 seconds"),
     ],
 )
 async def test_a_time_that_is_not_valid_is_refused(

@@ -17,6 +17,7 @@ from loopline.conversations.recovery import LeftTurns as LeftTurns
 from loopline.conversations.recovery import Recoveries as Recoveries
 from loopline.conversations.recovery import Recovery as Recovery
 from loopline.conversations.schedule import MessageSchedule as MessageSchedule
+from loopline.conversations.schedule import begin_scheduled as begin_scheduled
 from loopline.conversations.submission import AS_IT_IS as AS_IT_IS
 from loopline.conversations.submission import HandedOver as HandedOver
 from loopline.conversations.submission import Submission as Submission

@@ -265,11 +265,17 @@ class Conversation(ConversationReader, Generic[T_co]):
             LooplineError: there is no time, a value is not valid, or the conversation has too many scheduled messages.
         """
         message = await self._message(text, (), "queue", limits, output_type, ())
-        seconds = timedelta(seconds=delay) if isinstance(delay, int | float) else delay
+        try:
+            seconds = timedelta(seconds=delay) if isinstance(delay, int | float) else delay
+        except (OverflowError, ValueError) as error:
+            raise LooplineError(f"a delay of {delay} seconds is not possible") from error
         now = self._turns.clock.now()
         first = first_time(now, at=at, delay=seconds, every=every, zone=zone)
         self._turns.check_bundle()
-        return await self._schedule.add(self._prompt(message), first, every=every, zone=zone)
+        prompt, mode = self._prompt(message), self._first_mode
+        added = await self._schedule.add(prompt, first, every=every, zone=zone, mode=mode)
+        self._first_mode = None
+        return added
 
     async def scheduled(self) -> Sequence[tl.ScheduledMessage]:
         """Return the messages that wait for their time, the first to begin first."""

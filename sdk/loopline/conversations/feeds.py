@@ -13,7 +13,7 @@ from loopline import timeline as tl
 from loopline.conversations.live_events import LiveEvents
 from loopline.conversations.live_messages import LiveDelta, TurnEvents
 from loopline.conversations.subscriptions import Subscriber, Subscriptions, replay
-from loopline.errors import LooplineError
+from loopline.errors import LooplineError, StoreError
 from loopline.events import Delta, EventSink
 
 FIRST_LOOK_SECONDS = 0.02
@@ -23,6 +23,8 @@ LOOK_SECONDS_WITH_LIVE_EVENTS = 5.0
 """How long it waits while live events say when there is something to read."""
 HOLD_SECONDS = 0.2
 """How long blocks of a runner wait for its message, which has the deltas before them."""
+FAILED_SECONDS = 1.0
+"""How long a feed waits after the log could not be read."""
 IDLE_SECONDS = 1.0
 """How often `Feed.turn` yields a timeline that has not changed."""
 MOST_EVENTS = 1_000
@@ -94,7 +96,7 @@ class Feed:
     _announced: int = 0
     _hold_until: float = 0.0
     _is_opened: bool = False
-    _is_over: bool = False
+    is_over: bool = False
     _error: LooplineError | None = None
     _order: asyncio.Lock = field(default_factory=asyncio.Lock)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -151,13 +153,20 @@ class Feed:
             self._text.settle()
 
     async def run(self) -> None:
-        """Read the log until the conversation is forgotten or cannot be read."""
+        """Read the log until the conversation is forgotten, or its blocks are not valid."""
         pause = FIRST_LOOK_SECONDS
         try:
             while True:
                 self._woken.clear()
                 waiting = self._events[0] if self._events else None
-                is_new = await self.update(holds=True)
+                try:
+                    is_new = await self.update(holds=True)
+                    self._error = None
+                except StoreError as error:
+                    self._error = error  # raised to all who wait; it is read again later
+                    self._wake_waiting()
+                    await asyncio.sleep(FAILED_SECONDS)
+                    continue
                 self._deliver_events()
                 if self._events and self._events[0] is waiting:
                     self._drop_events()  # it names blocks that the log does not have
@@ -174,7 +183,7 @@ class Feed:
         except LooplineError as error:
             self._error = error  # raised to all who wait
         finally:
-            self._is_over = True
+            self.is_over = True
             self._wake_waiting()
 
     def _last_pause(self) -> float:
@@ -254,7 +263,7 @@ class Feed:
                 yield await tl.reaching(self.log, self.conversation, self.timeline, number)
                 if self._error is not None:
                     raise self._error
-                if self._is_over:
+                if self.is_over:
                     return
                 with suppress(TimeoutError):
                     async with asyncio.timeout(IDLE_SECONDS):
@@ -278,16 +287,16 @@ class Feeds:
         self._subscriptions = subscriptions
         self._live = live
         self._feeds: dict[tl.ConversationKey, Feed] = {}
-        self._open: dict[tl.ConversationKey, ExitStack] = {}
+        self._open: dict[Feed, ExitStack] = {}
 
     @contextmanager
     def following(self, conversation: tl.ConversationKey) -> Generator[Feed, None, None]:
         """Keep the feed of the conversation up to date inside the context."""
         feed = self._feeds.get(conversation)
-        if feed is None:
+        if feed is None or feed.is_over:
             feed = Feed(self._log, conversation, self._subscriptions, self._live)
             self._feeds[conversation] = feed
-            self._open[conversation] = opened = ExitStack()
+            self._open[feed] = opened = ExitStack()
             if self._live is not None:
                 opened.enter_context(self._live.following(conversation, feed))
             opened.callback(asyncio.create_task(feed.run()).cancel)
@@ -297,8 +306,9 @@ class Feeds:
         finally:
             feed.followers -= 1
             if not feed.followers:
-                del self._feeds[conversation]
-                self._open.pop(conversation).close()
+                self._open.pop(feed).close()
+                if self._feeds.get(conversation) is feed:
+                    del self._feeds[conversation]
 
     @contextmanager
     def subscribed(

@@ -105,7 +105,10 @@ class LeasedConversation(Struct, frozen=True, kw_only=True):
             for call in recorder.turn.open_calls.values()
         ]
         proxied = recorder.turn.ends_of_proxied(_CUT_OFF[status], status)
-        step_status: tl.StepOutcome = "stopped" if status == "stopped" else "interrupted"
+        outside: list[tl.Body] = []
+        if recorder.turn.open_steps:
+            step_status: tl.StepOutcome = "stopped" if status == "stopped" else "interrupted"
+            outside += recorder.turn.ends_of_steps(step_status)
         end = tl.Exit(
             reason=reason,
             error=well_formed(error),
@@ -114,9 +117,7 @@ class LeasedConversation(Struct, frozen=True, kw_only=True):
             elapsed_ms=recorder.elapsed_ms,
         )
         ended = [*proxied, *results] if results else []
-        await recorder.record_from(
-            lambda _: ended, outside=[*recorder.turn.ends_of_steps(step_status), end]
-        )
+        await recorder.record_from(lambda _: ended, outside=[*outside, end])
 
     async def _end_children(self, recorder: tl.Recorder, status: tl.ResultStatus) -> None:
         """End the unfinished child runs of a turn, and record their usage in the turn."""

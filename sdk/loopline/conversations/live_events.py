@@ -242,7 +242,7 @@ class LiveEvents:
         self.on_keys_changed: list[Callable[[], None]] = []
         self._relay = relay
         self._reader = messages.MessageReader()
-        self._ids = messages.message_ids()
+        self._ids = count()
         self._runs = count()
         self._followers: dict[str, list[Follower]] = {}
         self._publications: dict[str, _Publication] = {}
@@ -310,6 +310,8 @@ class LiveEvents:
         """Tell the other processes that the log of the conversation has a new input, or that it was forgotten."""
         digest = messages.conversation_digest(conversation)
         self.send(messages.NewInput(self.process, digest))
+        for follower in tuple(self._followers.get(digest, ())):
+            follower.wake()
 
     def schedule(self, publication: _Publication) -> None:
         """Transmit the events of a publication soon."""
@@ -334,14 +336,17 @@ class LiveEvents:
         while True:
             await self._has_work.wait()
             self._has_work.clear()
-            texts = self._take_texts()
+            texts = list[str]()
             try:
+                texts = self._take_texts()
                 await self._relay.publish(texts)
             except StoreError as error:
                 logger.warning(
                     "live events were not sent, and other processes read the log: %s", error
                 )
-                await asyncio.sleep(RECONNECT_SECONDS)
+                await asyncio.sleep(LAST_RECONNECT_SECONDS)
+            except Exception:  # one message fails alone; the log has what it was about
+                logger.exception("live events were not encoded, and other processes read the log")
             await asyncio.sleep(max(FLUSH_SECONDS, len(texts) * SECONDS_PER_MESSAGE))
 
     def _take_texts(self) -> list[str]:
@@ -373,7 +378,7 @@ class LiveEvents:
                             pause = RECONNECT_SECONDS
                             self._begin()
                         else:
-                            self._take(text)
+                            self._take_alone(text)
             except StoreError as error:
                 if self.is_connected or pause == RECONNECT_SECONDS:
                     logger.warning("live events pause, and listeners read the log: %s", error)
@@ -413,6 +418,13 @@ class LiveEvents:
             self._announcements.setdefault(digest, True)
         if self._announcements:
             self._has_work.set()
+
+    def _take_alone(self, text: str) -> None:
+        """Take a message; a listener that fails does not end the others."""
+        try:
+            self._take(text)
+        except Exception:
+            logger.exception("a listener failed with a live event")
 
     def _take(self, text: str) -> None:
         message = self._reader.read(text)

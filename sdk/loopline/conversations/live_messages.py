@@ -82,7 +82,7 @@ class LiveDelta(Struct, frozen=True, array_like=True):
         return cls(
             at=at,
             type=delta.type,
-            channel=delta.channel,
+            channel=well_formed(delta.channel),
             text=well_formed(delta.text),
             attempt=delta.attempt,
             total=delta.total,
@@ -200,11 +200,6 @@ def _is_small(number: str) -> bool:
 def key_change(limit_bytes: int) -> list[str]:
     """Return the texts that tell all servers of a store to check the keys of their open streams."""
     return encode_message(KeysChanged(""), limit_bytes, count())
-
-
-def message_ids() -> Iterator[int]:
-    """Return numbers for the long messages of a process."""
-    return count()
 
 
 def split_digests(digests: Sequence[str], size: int) -> Iterator[list[str]]:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
 from loopline import timeline as tl
-from loopline.conversations.schedule import MessageSchedule
+from loopline.conversations.schedule import begin_scheduled
 from loopline.conversations.turn_order import CUT_OFF_AGAIN, bundle_of, is_cut_off_again
 from loopline.conversations.turns import Request, Turns
 from loopline.errors import ConflictError, LooplineError
 from loopline.react import result
-
-_log = logging.getLogger("loopline")
 
 RecoveryStatus = Literal["resumed", "waiting", "running", "skipped", "failed"]
 MOST_UNBEGUN = 100
@@ -99,10 +96,7 @@ class Recoveries:
         for conversation, at in await self.log.scheduled():
             if at > now:
                 break
-            try:
-                await MessageSchedule(self.log, conversation).begin_due(now)
-            except LooplineError as error:
-                _log.warning("%r: scheduled messages were not begun: %s", conversation.name, error)
+            await begin_scheduled(self.log, conversation, now)
             summary = await self.log.find(conversation)
             due += [summary] if summary is not None else []
         return due

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -17,7 +18,7 @@ MOST_MESSAGES = 100
 """The most scheduled messages of a conversation."""
 FURTHEST = timedelta(days=10 * 366)
 """How far in the future a message may be scheduled."""
-_SCHEDULES = tl.BodyUnion[tl.Schedule](tl.Schedule)
+_log = logging.getLogger("loopline")
 
 
 def next_time(every: str, zone: str, after: datetime) -> datetime:
@@ -37,7 +38,9 @@ def next_time(every: str, zone: str, after: datetime) -> datetime:
             f"{every!r} is not a line of cron with five fields, such as '30 9 * * 1-5'"
         )
     try:
-        return next(CronSim(every, local)).astimezone(UTC)
+        # When clocks go back, the library begins anew with the first of two equal hours.
+        times = (time.astimezone(UTC) for time in CronSim(every, local))
+        return next(time for time in times if time > after)
     except (CronSimError, StopIteration) as error:
         raise LooplineError(f"{every!r} is not a line of cron with a further time") from error
 
@@ -60,7 +63,10 @@ def first_time(
     repeated = next_time(every, zone, now) if every else now
     if delay is not None and not timedelta() <= delay <= FURTHEST:
         raise LooplineError(f"a delay is 0 seconds to {FURTHEST.days} days")
-    first = now + delay if delay is not None else tl.to_utc(at) if at is not None else repeated
+    try:
+        first = now + delay if delay is not None else tl.to_utc(at) if at is not None else repeated
+    except OverflowError as error:
+        raise LooplineError(f"{at} is not a time of the calendar in UTC") from error
     if first > now + FURTHEST:
         raise LooplineError(f"a message is scheduled for the next {FURTHEST.days} days at most")
     return first
@@ -80,9 +86,15 @@ class MessageSchedule:
         return sorted(waiting, key=lambda message: message.at)
 
     async def add(
-        self, prompt: tl.UserPrompt, at: datetime, *, every: str = "", zone: str = ""
+        self,
+        prompt: tl.UserPrompt,
+        at: datetime,
+        *,
+        every: str = "",
+        zone: str = "",
+        mode: tl.ModeChanged | None = None,
     ) -> tl.ScheduledMessage:
-        """Store a message that begins a turn at `at`, and return it with its id.
+        """Store a message that begins a turn at `at`, and return it with its id. The `mode` is appended with it.
 
         Any process of the bundle begins the turn, so the message is sent by none in particular.
 
@@ -102,7 +114,8 @@ class MessageSchedule:
                     f"{MOST_MESSAGES} messages are scheduled in {self._conversation.name!r}: remove one first"
                 )
             added = structs.replace(added, id=f"s{timeline.seq + 1}")
-            return [await self._entry(tl.Schedule(messages=(*waiting, added)))]
+            entry = await self._entry(tl.Schedule(messages=(*waiting, added)))
+            return [entry] if mode is None else [entry, tl.Entry(body=mode, turn=entry.turn)]
 
         await append_at_head(self._log, self._conversation, entries)
         return added
@@ -141,7 +154,8 @@ class MessageSchedule:
                 for message in waiting
                 if message is not due or due.every
             )
-            has_begun = timeline.base.covers or not all(map(_SCHEDULES.has, _bodies(timeline)))
+            first = timeline.turns.get(1)
+            has_begun = timeline.base.covers or first is None or first.prompt is not None
             turn = tl.NEW_TURN if has_begun else 1
             bodies = (due.prompt, tl.Schedule(messages=remaining))
             return [tl.Entry(body=body, turn=turn) for body in bodies]
@@ -164,8 +178,15 @@ class MessageSchedule:
         return timeline.schedule.messages if is_own else ()
 
 
-def _bodies(timeline: tl.Timeline) -> Iterator[tl.Body]:
-    return (block.body for block in timeline)
+async def begin_scheduled(
+    log: tl.TimelineLog, conversation: tl.ConversationKey, now: datetime
+) -> datetime | None:
+    """Do the same as `MessageSchedule.begin_due`; an error is logged, so that other turns of the conversation run."""
+    try:
+        return await MessageSchedule(log, conversation).begin_due(now)
+    except LooplineError as error:
+        _log.warning("%r: scheduled messages were not begun: %s", conversation.name, error)
+        return None
 
 
 def _repeat(message: tl.ScheduledMessage, now: datetime) -> tl.ScheduledMessage:

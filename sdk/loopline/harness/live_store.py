@@ -20,7 +20,7 @@ class _SharedEvents:
     users: int = 0
 
 
-_shared: dict[tuple[int, str], _SharedEvents] = {}
+_shared: dict[tuple[asyncio.AbstractEventLoop, str], _SharedEvents] = {}
 """The open live events by event loop and URL of the store."""
 
 
@@ -34,7 +34,7 @@ async def open_live_events(place: StorePlace) -> AsyncGenerator[LiveEvents | Non
     if place.is_in_memory or place.file is not None:
         yield None
         return
-    key = (id(asyncio.get_running_loop()), place.url)
+    key = (asyncio.get_running_loop(), place.url)
     shared = _shared.get(key)
     if shared is None:
         relay = await asyncio.to_thread(_open_relay, place)

@@ -153,12 +153,16 @@ async def forget_inactive(
 ) -> ForgottenConversations:
     """Forget the conversations without activity since `before`, of `tenant`, or of all tenants without `except_tenants`.
 
-    A conversation is kept as long as a fork shows parts of it.
+    A conversation is kept as long as a fork shows parts of it, or a message waits in it for its time.
     """
-    inactive = await log.conversations(tenant=tenant, before=before)
-    return await forget_conversations(
-        log, [each for each in inactive if each.conversation.tenant not in except_tenants]
-    )
+    scheduled = {conversation for conversation, _ in await log.scheduled()}
+    inactive = [
+        summary
+        for summary in await log.conversations(tenant=tenant, before=before)
+        if summary.conversation.tenant not in except_tenants
+        and summary.conversation not in scheduled
+    ]
+    return await forget_conversations(log, inactive)
 
 
 async def export_conversations(

@@ -16,7 +16,7 @@ from typing import Any, Unpack
 from loopline import timeline as tl
 from loopline.bundle import Bundle, Setting
 from loopline.clock import Clock, SystemClock
-from loopline.conversations import MessageSchedule, Recovery, WakeUps, bundle_of
+from loopline.conversations import Recovery, WakeUps, begin_scheduled, bundle_of
 from loopline.errors import ConflictError, LooplineError, StoreError
 from loopline.harness.harness import Harness, OpenOptions
 from loopline.harness.model_choice import ModelChoice
@@ -251,8 +251,9 @@ class Worker:
             if outcome.status == "resumed":
                 self._again.add(conversation)  # it may have another turn
             elif outcome.status in ("waiting", "skipped"):
-                summary = await self._log.find(conversation)
-                self._heads_without_work[conversation] = summary.head if summary else 0
+                with suppress(StoreError):  # it is then only looked at again
+                    summary = await self._log.find(conversation)
+                    self._heads_without_work[conversation] = summary.head if summary else 0
             if self._on_outcome is not None:
                 self._on_outcome(outcome)
 
@@ -283,8 +284,7 @@ class Worker:
 
     async def _begin_scheduled(self, conversation: tl.ConversationKey) -> None:
         """Append the scheduled messages that are due, and look again when the next one is, if no sweep comes before."""
-        schedule = MessageSchedule(self._log, conversation)
-        due = await schedule.begin_due(self._clock.now())
+        due = await begin_scheduled(self._log, conversation, self._clock.now())
         if due is not None:
             seconds = (due - self._clock.now()).total_seconds()
             if seconds <= self._sweep_seconds:

@@ -32,7 +32,7 @@ from loopline.mcp.tool_lists import SCHEMA_BYTES, ToolLists
 from loopline.mcp.transports import HttpEndpoint, ServerProcess
 from loopline.models import Json, JsonObject, dumps, one_line
 from loopline.models.bounded_schema import UnusableSchema, check_schema
-from loopline.models.json_schema import SchemaMismatch, convert_texts, validator_of_checked
+from loopline.models.json_schema import SchemaMismatch, convert_scalars, validator_of_checked
 from loopline.models.safe_text import MIN_SECRET_CHARACTERS
 from loopline.tasks import wait_until_done
 from loopline.tools import AskPerson, McpFile, McpResult
@@ -138,7 +138,7 @@ def _result(answer: Json, params: types.ElicitRequestParams) -> types.ElicitResu
         return types.ElicitResult(action="accept")
     try:
         schema = params.requested_schema
-        filled = convert_texts(_fill_in_defaults(answer, schema), schema)
+        filled = convert_scalars(_fill_in_defaults(answer, schema), schema)
         validator_of_checked(schema)(filled)
         return types.ElicitResult(action="accept", content=_CONTENT.validate_python(filled))
     except (SchemaMismatch, ValidationError):

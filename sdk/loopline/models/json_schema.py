@@ -19,6 +19,9 @@ T = TypeVar("T")
 
 _MAX_COMPLAINTS = 3
 _COMPLAINT_CHARACTERS = 200
+_MAX_REFERENCES = 16
+"""How many references in a row are followed; those of a schema from outside may form a circle."""
+_NUMBERS = frozenset({"integer", "number"})
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 _NUMBER = re.compile(r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?")
 _VALIDATOR_PREFIXES = ("Value error, ", "Assertion failed, ")
@@ -121,20 +124,43 @@ def validator_of_checked(schema: JsonObject) -> Callable[[Json], Json]:
     return read
 
 
-def convert_texts(value: Json, schema: Json) -> Json:
-    """Return a value with texts converted where its schema has only numbers or booleans, such as "3" for an integer.
+def convert_scalars(value: Json, schema: JsonObject) -> Json:
+    """Return a value with texts and booleans converted where its schema has only numbers, such as "3" for an integer.
 
-    Only properties and items are followed, not references. A text that does not convert stays, so check the result.
+    A text is also converted where the schema has only booleans.
+    Properties, items and references within the schema are followed, alternatives only at a text. A text that does not convert
+    stays, so check the result.
     """
+    return _convert_scalars(value, schema, schema)
+
+
+def _convert_scalars(value: Json, schema: Json, root: JsonObject, references: int = 0) -> Json:
     match value, schema:
+        case _, {"$ref": str(ref)} if references < _MAX_REFERENCES:
+            return _convert_scalars(value, definition_at(ref, root), root, references + 1)
+        case ((dict() | list()), {"anyOf": [one, {"type": "null"}] | [{"type": "null"}, one]}):
+            return _convert_scalars(value, one, root, references + 1)
         case str(), dict():
             return _convert_text(value, _types(schema))
+        case bool(), dict() if not _types(schema).isdisjoint(_NUMBERS):
+            return value if "boolean" in _types(schema) else int(value)
         case dict(), {"properties": dict(properties)}:
-            return {name: convert_texts(item, properties.get(name)) for name, item in value.items()}
+            return {
+                name: _convert_scalars(item, properties.get(name), root)
+                for name, item in value.items()
+            }
         case list(), {"items": dict(items)}:
-            return [convert_texts(item, items) for item in value]
+            return [_convert_scalars(item, items, root) for item in value]
         case _:
             return value
+
+
+def definition_at(ref: str, root: JsonObject) -> Json:
+    """Return the schema that a reference such as `#/$defs/Item` names, or None."""
+    value: Json = root
+    for step in ref.removeprefix("#").split("/")[1:]:
+        value = value.get(step) if isinstance(value, dict) else None
+    return value
 
 
 def _types(schema: JsonObject) -> set[str]:

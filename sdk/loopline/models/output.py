@@ -26,6 +26,7 @@ from loopline.models.json import (
 from loopline.models.json_schema import (
     SchemaMismatch,
     adapter_of,
+    convert_scalars,
     is_object_schema,
     json_form,
     raise_mismatches,
@@ -157,8 +158,8 @@ class OutputType(Generic[T_co]):
     def find(self, reply: str) -> tuple[str, bool]:
         """Find the value in a model's reply; return its compact JSON, and whether it is the complete reply.
 
-        A value that is not an object may be wrapped as `{"value": …}`, and a text may lack its quotes. If the type reads a
-        value that does not fit its schema, such as "3" for an integer, the JSON is that of the converted value.
+        A value that is not an object may be wrapped as `{"value": …}`, and a text may lack its quotes. A text
+        such as "3" where the schema has an integer becomes the number.
 
         Raises:
             SchemaMismatch: the reply does not contain a value that fits; the message names the fields.
@@ -194,34 +195,16 @@ class OutputType(Generic[T_co]):
         return self._text(cast("Json", json.loads(text)))
 
     def _normal_text(self, value: Json) -> str:
-        """Return the JSON of a value; of the converted one if the value does not fit the schema and the type reads it.
+        """Return the JSON of a value, whose texts and booleans are numbers where the schema has only those.
 
         Raises:
             SchemaMismatch: the type does not read the value.
         """
         text = self._text(value)
-        if self._adapter is None:
+        converted = convert_scalars(value, self.schema.schema)
+        if self._adapter is None or not self._fits(converted):
             return text
-        try:
-            converted = self.dump(self._convert(value))
-        except SchemaMismatch:  # the type does not read what it writes
-            return text
-        # Most values need no check of the schema, which takes milliseconds.
-        if _contains(cast("Json", json.loads(converted)), value) or self._is_in_schema(value):
-            return text
-        return converted
-
-    def _is_in_schema(self, value: Json) -> bool:
-        """Return whether a value fits the schema, also if the schema cannot be used to check values."""
-        from loopline.models.bounded_schema import UnusableSchema
-
-        try:
-            validator_of_schema(self.schema.schema)(value)
-        except UnusableSchema:
-            return True
-        except SchemaMismatch:
-            return False
-        return True
+        return dumps(well_formed_json(converted))
 
     def _text(self, value: Json) -> str:
         storable = well_formed_json(value)
@@ -247,19 +230,6 @@ def output_type_of(kind: object) -> OutputType[Any] | None:
         LooplineError: the values of the type cannot be written as JSON.
     """
     return None if kind is None else OutputType(cast("type[Any]", kind))
-
-
-def _contains(whole: Json, part: Json) -> bool:
-    """Return whether a JSON value is another one, apart from fields that the other does not have."""
-    match whole, part:
-        case dict(), dict():
-            return part.keys() <= whole.keys() and all(
-                _contains(whole[name], value) for name, value in part.items()
-            )
-        case list(), list():
-            return len(whole) == len(part) and all(map(_contains, whole, part))
-        case _:
-            return whole == part and isinstance(whole, bool) is isinstance(part, bool)
 
 
 def _name(kind: object) -> str:

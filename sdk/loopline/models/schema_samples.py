@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from loopline.models.json import Json, JsonObject
+from loopline.models.json_schema import definition_at
 
 _SCHEMA_DEPTH = 4
 _SAMPLES: dict[str, Json] = {
@@ -31,7 +32,7 @@ def _sample(schema: Json, root: JsonObject, name: str, depth: int) -> Json:
         case {"const": value} | {"default": value} if value is not None:
             return value
         case {"$ref": str(ref)}:
-            return _sample(_definition(ref, root), root, name, depth + 1)
+            return _sample(definition_at(ref, root), root, name, depth + 1)
         case {"anyOf": [option, *_]} | {"oneOf": [option, *_]} | {"allOf": [option, *_]}:
             return _sample(option, root, name, depth + 1)
         case {"properties": dict() as properties}:
@@ -55,11 +56,3 @@ def _list_required(schema: Json) -> list[Json]:
             return names
         case _:
             return []
-
-
-def _definition(ref: str, root: JsonObject) -> Json:
-    """Return the schema that a reference such as `#/$defs/Item` names, or None."""
-    value: Json = root
-    for step in ref.removeprefix("#").split("/")[1:]:
-        value = value.get(step) if isinstance(value, dict) else None
-    return value

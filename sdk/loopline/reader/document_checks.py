@@ -89,10 +89,10 @@ def _check_turns(blocks: Sequence[timeline.Block]) -> None:
         if isinstance(block.body, timeline.UserPrompt):
             prompted.add(block.turn)
         elif block.turn not in prompted and not isinstance(
-            block.body, timeline.Unknown | timeline.Schedule
+            block.body, timeline.Unknown | timeline.Schedule | timeline.ModeChanged
         ):
             # A block of an unknown type, from a newer version of Loopline, may start a turn. A scheduled message may
-            # be the first of its conversation.
+            # be the first of its conversation, and the mode may be changed before its turn begins.
             raise DocumentError(f"{_at(block)}: {block.turn_id} begins without a user.prompt")
 
 

@@ -154,20 +154,20 @@ class EventResponse(StreamingResponse):
         access = access_of(scope)
         is_cancelled = False
         stream = self._tokens.add(access.token, await access.principal(), end)
-        comments = asyncio.create_task(self._send_comments(send)) if self._has_keep_alive else None
+        comments = asyncio.create_task(self._send_comments(send))
         try:
             await super().__call__(scope, receive, send_and_yield)
         except asyncio.CancelledError:
             is_cancelled = True
             if not reason or task is None or task.uncancel():
                 raise
+            comments.cancel()  # nothing may be sent behind the last comment
             if has_begun:
                 await _send_last_comment(send, reason)
             else:
                 await response_to(problem_of(Unauthenticated(reason)))(scope, receive, send)
         finally:
-            if comments is not None:
-                comments.cancel()
+            comments.cancel()
             self._tokens.discard(access.token, stream)
             self._open.close()
             await self._frames.aclose()  # it may still wait for the lost client
@@ -178,7 +178,7 @@ class EventResponse(StreamingResponse):
         """Send a comment whenever nothing was sent for `keep_alive_seconds`."""
         message = {"type": "http.response.body", "body": sse.KEEP_ALIVE, "more_body": True}
         rest = self._keep_alive_seconds
-        while True:
+        while self._has_keep_alive:
             await self._clock.sleep(rest)
             rest = self._keep_alive_seconds
             if self._sent_at is None:

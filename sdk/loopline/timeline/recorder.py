@@ -306,7 +306,8 @@ class Recorder:
         if self.turn.exit is not None:
             raise LooplineError(f"{turn_id(self.number)} has ended: nothing more is recorded in it")
         new = [Entry(body=body, turn=self.number, round=self.round) for body in make(self.timeline)]
-        new += [Entry(body=body, turn=self.number) for body in outside]
+        if outside:
+            new += [Entry(body=body, turn=self.number) for body in outside]
         is_headed = self.header is None or self.header is self.turn.header
         entries = new if is_headed else [*self._heading(), *new]
         if not entries:

@@ -11,7 +11,7 @@ from loopline.errors import LooplineError, ToolError
 from loopline.models import Json, JsonObject, ToolSpec, dumps, well_formed, well_formed_json
 from loopline.models.json_schema import (
     SchemaMismatch,
-    convert_texts,
+    convert_scalars,
     is_object_schema,
     validator_of_checked,
     validator_of_schema,
@@ -210,7 +210,7 @@ def read_client_result(value: Json, form: Json) -> Outcome:
             value = _parse(value)
             reason = _read_error(value)
             if reason is None:
-                value = convert_texts(value, form)
+                value = convert_scalars(value, form)
                 validate(value)
     if reason is not None:
         return Outcome(text=reason or "The client could not run the call.", failed=True)
