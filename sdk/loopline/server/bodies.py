@@ -170,7 +170,7 @@ class ScheduleBody(RequestBody):
     With a line of cron in `every`, a turn begins at each of its times, in the time zone `zone`, or in UTC without one.
     """
 
-    model_config = ConfigDict(json_schema_extra={"anyOf": _TIMES})
+    model_config: ClassVar[ConfigDict] = ConfigDict(json_schema_extra={"anyOf": _TIMES})
 
     text: Annotated[str, Field(min_length=1, max_length=TEXT)]
     at: datetime | None = None

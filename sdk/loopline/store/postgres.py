@@ -214,7 +214,7 @@ class PostgresServer:
         Raises:
             psycopg.Error: the server cannot be reached, or refuses the connection.
         """
-        parameters = {**self._parameters, "application_name": program}
+        parameters: dict[str, Any] = {**self._parameters, "application_name": program}
         return await psycopg.AsyncConnection.connect(**parameters, autocommit=True)
 
     def _search_path(self, raw: psycopg.Connection[tuple[Any, ...]]) -> str:
