@@ -154,6 +154,20 @@ async def test_an_input_wakes_the_listeners_of_its_own_process_at_once(opening: 
         assert follower.woken == woken + 1
 
 
+async def test_a_listener_of_another_harness_of_the_process_reads_the_log_while_a_turn_runs(
+    opening: Opening,
+) -> None:
+    here, follower = await opening(), Follower()
+    with here.following(KEY, follower):
+        await until(lambda: here.is_connected)
+        woken = follower.woken
+        with here.running(KEY, 1, Runner()):
+            assert (here.runs(KEY), here.runs(OTHER)) == (True, False)
+            assert follower.woken == woken + 1
+        assert follower.woken == woken + 2
+        assert not here.runs(KEY)
+
+
 class FailingFollower(Follower):
     """A listener whose code fails."""
 

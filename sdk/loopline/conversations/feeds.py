@@ -188,6 +188,9 @@ class Feed:
 
     def _last_pause(self) -> float:
         is_told = self.live is not None and self.live.is_connected
+        if self.live is not None and self.conversation not in self.subscriptions.running:
+            # Another harness of this process sends its events only to other processes.
+            is_told = is_told and not self.live.runs(self.conversation)
         return LOOK_SECONDS_WITH_LIVE_EVENTS if is_told and not self._hold_until else 0
 
     def wake(self) -> None:

@@ -290,12 +290,16 @@ class LiveEvents:
     def running(
         self, conversation: tl.ConversationKey, term: int, runner: Runner
     ) -> Generator[None, None, None]:
-        """Publish the events of the conversation, whose lease this process holds in that term, inside the context."""
+        """Publish the events of the conversation, whose lease this process holds in that term, inside the context.
+
+        Followers in this process are woken at the begin and at the end; in between they read the log while `runs` is true.
+        """
         digest = messages.conversation_digest(conversation)
         publication = _Publication(self, runner, conversation, digest, (term, next(self._runs)))
         self._publications[digest] = publication
         if digest in self._interests:
             publication.listen()
+        self._wake(digest)
         try:
             yield
         finally:
@@ -305,13 +309,17 @@ class LiveEvents:
                 self.send(publication.take_message())
             if self._publications.get(digest) is publication:
                 del self._publications[digest]
+            self._wake(digest)
+
+    def runs(self, conversation: tl.ConversationKey) -> bool:
+        """Return whether a harness of this process runs a turn of the conversation."""
+        return messages.conversation_digest(conversation) in self._publications
 
     def announce_input(self, conversation: tl.ConversationKey) -> None:
         """Tell the other processes that the log of the conversation has a new input, or that it was forgotten."""
         digest = messages.conversation_digest(conversation)
         self.send(messages.NewInput(self.process, digest))
-        for follower in tuple(self._followers.get(digest, ())):
-            follower.wake()
+        self._wake(digest)
 
     def schedule(self, publication: _Publication) -> None:
         """Transmit the events of a publication soon."""
@@ -399,6 +407,10 @@ class LiveEvents:
         self.is_connected = False
         self._wake_all()  # they read the log more often from now on
 
+    def _wake(self, digest: str) -> None:
+        for follower in tuple(self._followers.get(digest, ())):
+            follower.wake()
+
     def _wake_all(self) -> None:
         for followers in self._followers.values():
             for follower in followers:
@@ -450,8 +462,7 @@ class LiveEvents:
         publication = self._publications.get(digest)
         if publication is not None:
             publication.runner.look_for_inputs(publication.conversation)
-        for follower in tuple(self._followers.get(digest, ())):
-            follower.wake()
+        self._wake(digest)
 
     def _take_interest(self, process: str, digests: Sequence[str]) -> None:
         end = time.monotonic() + INTEREST_SECONDS

@@ -594,9 +594,7 @@ class Turns:
         raise errors.LooplineError(f"conversation {conversation.name!r} was forgotten")
 
     async def _choose_elsewhere(self, request: Request, feed: Feed) -> int:
-        """Store the message for the process that will run it, and return its turn, which `feed` then has.
-
-        A message that may not wait is stored only if no turn runs or is queued.
+        """Store the message for another process; return its turn. One that may not wait is stored only if no turn is open.
 
         Raises:
             ConflictError: a turn runs or is queued, and the request may not wait; or the turn is not one of this request.
@@ -795,12 +793,7 @@ class Turns:
     async def _run_for_another(
         self, pending: _PendingRequest, lease: LeasedConversation, number: int
     ) -> None:
-        """Run a turn of another sender, which reads the result in the log. An error that ends the turn is logged.
-
-        Raises:
-            StoreError: the turn cannot be recorded.
-            WrongBundle: this process may not run the turn.
-        """
+        """Run a turn of another sender, which reads the result in the log; only StoreError and WrongBundle are raised."""
         recorder, sink = lease.recorder(number)
         recorder.adopted = True
         with in_turn(recorder):

@@ -205,7 +205,9 @@ async def _open_turns(log: tl.TimelineLog, summary: tl.ConversationSummary) -> l
     if any(turn.header is not None and not turn.unanswered for turn in turns):
         try:
             async with log.lease(summary.conversation, wait=False):
-                pass
+                # Its runner may have ended a turn since the timeline was read.
+                timeline = await tl.open_timeline(log, summary.conversation)
+                turns = [turn for turn in timeline.open_turns if not _is_inherited(turn, summary)]
         except ConflictError:
             is_run = True
     return [_open_turn(summary, turn, is_run=is_run) for turn in turns]

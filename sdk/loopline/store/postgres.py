@@ -25,7 +25,7 @@ SCHEMES = ("postgresql://", "postgres://")
 DEFAULT_SCHEMA = "loopline"
 OLDEST_VERSION = 140000
 """PostgreSQL 14, as `server_version_num`."""
-BUSY_SECONDS = 5.0
+BUSY_SECONDS = 10.0
 """How long a write waits for a conversation that another process is writing."""
 RECONNECT_SECONDS = 20.0
 """How long reads and writes try to reach a server that was restarted, or its promoted standby."""
@@ -42,7 +42,7 @@ _CONNECTION: Mapping[str, str | int] = {
     "keepalives_count": 2,
     "tcp_user_timeout": 10_000,
 }
-TRANSACTION_SECONDS = 15.0
+TRANSACTION_SECONDS = 5.0
 """How long a transaction that writes may take; of a server before PostgreSQL 17, how long it may wait for its process."""
 _TRANSACTION_TIMEOUT_VERSION = 170000
 _SETTINGS: Mapping[str, str] = {

@@ -442,6 +442,9 @@ def _loosened_outcome(facts: Facts, step: Step, events: Set[Event]) -> str:
             return f"{outcome}|too late"
         case "resume" if "stop" in events and outcome != ANY:  # it may be stopped in the queue
             return f"{outcome}|refused|turn_1 stopped|turn_2 stopped"
+        case "answer" if "stop" in events and outcome == "refused":
+            # The stop may come before the message that was sent has ended the turn.
+            return "refused|turn_1 stopped"
         case "answer" if events == {"answer"} and outcome == "refused":
             return "refused|answered"
         case _:
