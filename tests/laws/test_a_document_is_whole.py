@@ -26,7 +26,7 @@ from tests.support.examples import examples
 from tests.support.sample_document import lived
 
 FREE = {
-    "arguments", "ran_with", "value", "parts", "limits", "changes", "step_status", "learned", "settings",
+    "arguments", "ran_with", "value", "parts", "limits", "changes", "step_status", "learned", "settings", "dropped_settings",
 }  # fmt: skip
 """Fields whose own fields tools, bundles and providers choose, or which are kept by number or name."""
 SECONDS = 20
