@@ -1,8 +1,9 @@
-"""What every test shares: a slow machine makes no test fail, and what stays is looked through once."""
+"""What every test shares: a slow machine makes no test fail, cores do not wait, and what stays is looked through once."""
 
 from __future__ import annotations
 
 import gc
+import os
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -17,6 +18,11 @@ for name, number in (("suite", SUITE), ("campaign", CAMPAIGN)):
         suppress_health_check=[HealthCheck.too_slow],
     )
 settings.load_profile("suite")
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Start one worker more than there are cores, because many tests wait for processes and clocks."""
+    return (os.cpu_count() or 1) + 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -18,7 +18,7 @@ from tests.support.postgres_server import running_postgres
 Opening = Callable[[ConversationLimits], Awaitable[TimelineLog]]
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.service)])
 async def opening(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Opening]:
     """Opens a log with these limits, which is closed in the end."""
     async with AsyncExitStack() as stack:

@@ -15,7 +15,7 @@ from tests.support.postgres_server import running_postgres
 Making = Callable[[], Relay]
 
 
-@pytest.fixture(params=["memory", "postgres"])
+@pytest.fixture(params=["memory", pytest.param("postgres", marks=pytest.mark.service)])
 def making(request: pytest.FixtureRequest) -> Making:
     """Makes the relay of another process of one store."""
     if request.param == "memory":

@@ -18,13 +18,13 @@ def quick_folder(tmp_path: Path) -> Generator[Path, None, None]:
         yield folder
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.service)])
 def shared_store(request: pytest.FixtureRequest, tmp_path: Path) -> Path | str:
     """A new store that several processes use: a file, and one in PostgreSQL."""
     return tmp_path / "talk.db" if request.param == "sqlite" else running_postgres().store_url()
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.service)])
 def shared_folder(request: pytest.FixtureRequest, quick_folder: Path) -> Path | str:
     """Where stores of a name are: in a folder, and beside a store in PostgreSQL."""
     return quick_folder if request.param == "sqlite" else running_postgres().store_url()

@@ -32,7 +32,7 @@ def numbers_by_producer(blocks: Sequence[Block]) -> dict[str, list[int]]:
     [
         ("sqlite", 2),
         ("sqlite", 8),
-        ("postgres", 2),
+        pytest.param("postgres", 2, marks=pytest.mark.service),
         pytest.param("postgres", 8, marks=pytest.mark.campaign),
     ],
     indirect=["shared_store"],

@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -252,5 +253,5 @@ class PostgresLogsSideBySide(LogsSideBySide):
 
 TestLogsSideBySide = LogsSideBySide.TestCase
 TestLogsSideBySide.settings = examples(25, stateful_step_count=25)
-TestPostgresLogsSideBySide = PostgresLogsSideBySide.TestCase
+TestPostgresLogsSideBySide = pytest.mark.service(PostgresLogsSideBySide.TestCase)
 TestPostgresLogsSideBySide.settings = examples(25, stateful_step_count=25)

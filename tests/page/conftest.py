@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.support.hostile_conversation import in_thread
 from tests.support.page_conversations import write_tea_store
@@ -18,6 +18,7 @@ def browser() -> Generator[Browser]:
     """Return Chromium, without a window."""
     program = shutil.which("chromium") or shutil.which("chromium-browser")
     assert program is not None, "Chromium is not installed"
+    expect.set_options(timeout=20_000)  # a machine under load shows a picture late
     options = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
     with sync_playwright() as playwright:
         opened = playwright.chromium.launch(executable_path=program, args=options)

@@ -17,6 +17,8 @@ from tests.doors.command import Loopline, write
 from tests.support.playground import bundle as playground
 from tests.support.postgres_server import running_postgres
 
+pytestmark = pytest.mark.service
+
 BUNDLE = """from loopline import BaseWorkflow, Bundle, TurnPayload, TurnResult
 from loopline.testing import ScriptedModel
 

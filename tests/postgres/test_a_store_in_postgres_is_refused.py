@@ -11,6 +11,8 @@ from loopline.store.postgres_log import PostgresLog
 from loopline.timeline import NEW_TURN, ConversationKey, Entry, UserPrompt
 from tests.support.postgres_server import free_port, running_postgres
 
+pytestmark = pytest.mark.service
+
 HERE = ConversationKey(name="here")
 ENTRY = Entry(body=UserPrompt(text="hello"), turn=NEW_TURN)
 

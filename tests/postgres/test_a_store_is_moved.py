@@ -19,6 +19,8 @@ from loopline.timeline import NEW_TURN, ConversationKey, Entry, Notes, ToolResul
 from tests.doors.command import Loopline
 from tests.support.postgres_server import running_postgres
 
+pytestmark = pytest.mark.service
+
 HERE = ConversationKey(name="here")
 FORK = ConversationKey(name="fork")
 GONE = ConversationKey(name="gone", user="other")

@@ -21,6 +21,8 @@ from loopline.timeline import NEW_TURN, ConversationKey, Entry, UserPrompt
 from tests.support.postgres_server import DURABLE, PostgresServer, running_postgres
 from tests.support.stopped_in_commit import KEY
 
+pytestmark = pytest.mark.service
+
 CONVERSATIONS = [ConversationKey(name=f"c{number}") for number in range(10)]
 
 

@@ -37,6 +37,7 @@ def test_a_sample_of_random_turns_of_two_processes_agrees_with_its_ledgers(lived
     assert sum(len(talk.requests) for talk in world.talks.values()) > TURNS
 
 
+@pytest.mark.service
 def test_a_sample_over_postgres_agrees_with_its_ledgers(tmp_path: Path) -> None:
     (tmp_path / ADDRESS).write_text(running_postgres().store_url())
     report = drive(tmp_path, SEED, TURNS)

@@ -58,6 +58,7 @@ def test_the_command_revokes_a_key(tmp_path: Path) -> None:
     assert loopline("key", "keys.json", "--revoke", key).code == 1
 
 
+@pytest.mark.service
 async def test_the_command_tells_the_servers_of_a_store_that_it_revoked_a_key(
     tmp_path: Path,
 ) -> None:

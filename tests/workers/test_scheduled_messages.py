@@ -29,7 +29,7 @@ START = datetime(2026, 3, 27, 8, 0, tzinfo=UTC)
 """A Friday, before the clocks of Berlin go forward on Sunday."""
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.service)])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "postgres":
         return running_postgres().store_url()

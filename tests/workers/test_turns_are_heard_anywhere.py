@@ -19,6 +19,8 @@ from tests.support.echo_model import EchoModel
 from tests.support.postgres_server import DURABLE, PostgresServer, running_postgres
 from tests.support.worker_process import work, worker_process
 
+pytestmark = pytest.mark.service
+
 LONG = " ".join(["tea"] * 500)
 SECONDS = 60
 

@@ -21,6 +21,8 @@ from tests.support.echo_model import EchoModel
 from tests.support.postgres_server import running_postgres
 from tests.support.worker_process import ROOT, work, worker_process
 
+pytestmark = pytest.mark.service
+
 KILL_LISTENERS = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
     "WHERE application_name = 'loopline work'"

@@ -18,7 +18,7 @@ from tests.support.postgres_server import running_postgres
 from tests.support.worker_process import work, worker_process
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.service)])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "postgres":
         return running_postgres().store_url()

@@ -308,7 +308,7 @@ async def put_back_dead_letters(harness: Harness, sent: Sequence[Submission]) ->
         await submission.result()
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.service)])
 async def test_workers_that_are_killed_under_load_lose_nothing_and_do_nothing_twice(
     store: str, ledger: Path, kind: str
 ) -> None:
