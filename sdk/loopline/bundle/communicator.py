@@ -26,10 +26,10 @@ class EventFields(TypedDict, total=False):
 
 
 class ChatCommunicator:
-    """The methods of the communicator of KDCube, implemented with `emit`. The name of an event is its KDCube type.
+    """Sends events with ready-made fields from a tool or a workflow, through its `emit`.
 
-    Clients with the dialect `kdcube` receive the events as from KDCube. `start`, `complete` and `error` are sent as steps,
-    because only the loop decides when a turn starts and ends. Each method raises the errors of `emit`.
+    The name of each event is its type, such as `chat.step`. `start`, `complete` and `error` are sent as steps, because only
+    the loop decides when a turn starts and ends. Each method raises the errors of `emit`.
     """
 
     def __init__(self, emitter: Emitter, *, durable: bool = False) -> None:
@@ -102,7 +102,7 @@ class ChatCommunicator:
         return self.event(type="chat.error", step="turn", status="error", title=title, data=fields)
 
     def emit(self, event: str, data: Mapping[str, Json]) -> Awaitable[None]:
-        """Send data as an event with this name, without the envelope of KDCube."""
+        """Send data as an event with this name, without other fields."""
         return self._emitter.emit(event, data, durable=self._durable)
 
 
