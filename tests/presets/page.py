@@ -1,4 +1,4 @@
-"""The page that compares the presets field by field: `python -m tests.presets.page` writes it."""
+"""The pages that compare the presets, by option and by one task: `python -m tests.presets.page` writes them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from tests.docs.pages import ROOT
 from tests.presets.task import AT_THE_LIMIT, ENDLESS, SEEDS, TASK, told
 
 PAGE = ROOT / "docs" / "sdk" / "agents" / "react" / "presets-README.md"
+TASK_PAGE = ROOT / "docs" / "internals" / "presets-task.md"
 
 _HEAD = """# Presets
 
-Loopline has one loop, with many options. A *preset* is a named set of values for all of them. There is one preset for
-each of the five systems that Loopline grew from, and `bare`, the default. A bundle chooses a preset with
-`build_react(preset=…)`, and sets single options with keywords.
+Loopline has one loop, with many options. A *preset* is a named set of values for all of them. The default preset is
+`bare`. The five other presets make the loop behave like one of the five systems from which Loopline grew: KDCube, FIM,
+Nadoo, ChatCLI and Beakr. A bundle chooses a preset with `build_react(preset=…)`, and sets single options with keywords.
 
 ```python
 from loopline import BaseWorkflow, Bundle, Harness
@@ -41,8 +42,8 @@ assert (header.preset, header.protocol, header.limits["max_iterations"]) == ("na
 assert presets_diff(PRESETS["bare"], PRESETS["kdcube"])["protocol"] == ("auto", "tagged")
 ```
 
-`turn.header` records the preset of a turn, and every option that differs from `bare`. `loopline presets` prints the
-table of this page. `loopline presets diff fim nadoo` prints the options in which two presets differ.
+`turn.header` records the preset of a turn, and every option that differs from `bare`. `loopline presets` prints every
+option of each preset. `loopline presets diff fim nadoo` prints the options in which two presets differ.
 
 ## Overriding a preset
 
@@ -51,25 +52,46 @@ An option can be set in five places. Where two of them set the same option, the 
 | place | how |
 |---|---|
 | the preset | `build_react(preset="fim")`, or any `Preset` value |
-| the environment | only in the preset `chatcli`: `CHATCLI_AGENT_WORKER_MAX_TURNS` (a number of decisions), `CHATCLI_AGENT_WORKER_TIMEOUT` (a duration such as `10m`: `deadline_seconds` of the turn or, if the bundle has agents, of each run of an agent; the turn then has none), `CHATCLI_AGENT_PARALLEL_MODE` (`false` or `0`: one call after the other, and no child runs) |
+| the environment | only in the preset `chatcli`: see [below](#variables-of-chatcli) |
 | the code | keywords of `build_react` |
-| the configuration | properties below `react_config`, by Nadoo's names: `max_iterations`, `early_stop`, and `tools`, a list of tool ids (an empty list allows all); then properties below `react`, by the names of the options; `react.preset` replaces the preset that the code chose, `react.memsearch` offers [the search in past turns](memory-README.md#in-the-loop), and `react.agents_md` gives the model the nearest [AGENTS.md](../../workspace-README.md#agentsmd) |
+| the configuration | first the properties below `react_config`: `max_iterations`, `early_stop`, and `tools`, a list of tool ids (an empty list allows all). Then the properties below `react`, by the names of the options |
 | the turn | keywords of `say`, `stream` and `resume` |
 
-Nadoo's property `agent_mode` accepts only `react`. A wrong value anywhere is an error that names it: for a property
-before the first turn, for a variable when a turn begins.
+A wrong value anywhere is an error that names it: for a property before the first turn, for a variable when a turn
+begins. `react_config.agent_mode` accepts only `react`.
+
+These properties below `react` are not options of the loop:
+
+| property | what it does |
+|---|---|
+| `react.preset` | replaces the preset that the code chose |
+| `react.memsearch` | offers [the search in past turns](memory-README.md#in-the-loop) |
+| `react.agents_md` | gives the model the nearest [AGENTS.md](../../workspace-README.md#agentsmd) |
+
+### Variables of chatcli
+
+| variable | what it sets |
+|---|---|
+| `CHATCLI_AGENT_WORKER_MAX_TURNS` | the number of decisions |
+| `CHATCLI_AGENT_WORKER_TIMEOUT` | a duration such as `10m`. It is `deadline_seconds` of the turn. If the bundle has agents, it is the deadline of each run of an agent instead, and the turn has none |
+| `CHATCLI_AGENT_PARALLEL_MODE` | with `false` or `0`, one call runs after the other, and there are no child runs |
 
 ## The options of each preset
 
-Values that differ from `bare` are bold. A dash means that there is no limit or no choice.
-[Limits](flow-README.md#limits) says what each option means.
+This table has the options in which a preset differs from `bare`; these values are bold. A dash means that there is no
+limit or no choice. [Limits](flow-README.md#limits) says what each option means. [One task in five
+presets](../../../internals/presets-task.md) shows how they differ in a turn.
 """
 
 
-async def page() -> str:
-    """The page as it should be."""
-    parts = [_HEAD, *_tables(), *[line async for line in _tasks()]]
-    return "\n".join(parts).rstrip() + "\n"
+def page() -> str:
+    """The page of the options as it should be."""
+    return "\n".join([_HEAD, *_tables()]).rstrip() + "\n"
+
+
+async def task_page() -> str:
+    """The page of the task as it should be."""
+    return "\n".join([line async for line in _tasks()]).rstrip() + "\n"
 
 
 def _tables() -> Iterator[str]:
@@ -84,18 +106,19 @@ def _tables() -> Iterator[str]:
                 value = item.options.values[name]
                 same = value == bare.values[name]
                 cells.append(format_limit(value) if same else f"**{format_limit(value)}**")
-            yield _row([title, f"`{name}`", *cells])
-            title = ""
+            if any(cell.startswith("**") for cell in cells):
+                yield _row([title, f"`{name}`", *cells])
+                title = ""
     yield ""
 
 
 async def _tasks() -> AsyncIterator[str]:
-    yield """## One task in five presets
+    yield """# One task in five presets
 
-This table shows one task in the five presets. The bundle has a tool that reads and a tool that writes. The model makes two calls
-at once, then one call, and then answers. The second column lists the records that a subscriber receives in the preset's own
-[dialect](../../events-README.md). The last two columns show how a turn ends whose model calls tools without end: after two
-decisions, in `beakr` after 3,400 tokens.
+This page shows how the [presets](../sdk/agents/react/presets-README.md) differ in a turn. The bundle has a tool that reads and
+a tool that writes. The model makes two calls at once, then one call, and then answers. The second column lists the records that
+a subscriber receives in the preset's own [dialect](../sdk/events-README.md). The last two columns are about another turn, whose
+model calls tools without end until it reaches a limit: two decisions, or 3,400 tokens in `beakr`.
 """
     yield _row(["preset", "records, in order", "requests", "exit reason", "answer at the limit"])
     yield _row(["---"] * 5)
@@ -132,4 +155,5 @@ def _row(cells: Sequence[str]) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(asyncio.run(page()), encoding="utf-8")
+    PAGE.write_text(page(), encoding="utf-8")
+    TASK_PAGE.write_text(asyncio.run(task_page()), encoding="utf-8")

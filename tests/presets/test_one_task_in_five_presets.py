@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from loopline.react import PresetName
-from tests.presets.page import PAGE, page
+from tests.presets.page import PAGE, TASK_PAGE, page, task_page
 from tests.presets.task import AT_THE_LIMIT, ENDLESS, GOLDEN, SEEDS, TASK, told
 
 
@@ -46,5 +46,8 @@ async def test_at_its_limit_each_preset_ends_for_its_reason_and_with_an_answer(
     assert ended.answer.text
 
 
-async def test_the_page_is_what_the_presets_and_their_turns_make() -> None:
-    assert PAGE.read_text("utf-8") == await page(), "write it: python -m tests.presets.page"
+async def test_the_pages_are_what_the_presets_and_their_turns_make() -> None:
+    assert PAGE.read_text("utf-8") == page(), "write it: python -m tests.presets.page"
+    assert TASK_PAGE.read_text("utf-8") == await task_page(), (
+        "write it: python -m tests.presets.page"
+    )

@@ -7,7 +7,7 @@ import pytest
 from tests.bench.quality import QUALITIES, row
 from tests.docs.pages import ROOT
 
-PAGE = ROOT / "docs" / "sdk" / "agents" / "crew" / "quality-README.md"
+PAGE = ROOT / "docs" / "internals" / "quality.md"
 
 
 @pytest.mark.parametrize("name", ["refine", "verify, rewrites", "plan first"])

@@ -156,7 +156,7 @@ class Bundle(LoopParts, Generic[T_co]):
         post_run_hook: a function of the workflow, the payload and the result that is called after each turn that is not
             paused. Hooks may be `async def`; they have the parameters of the methods of `BaseWorkflow` with the same names.
         instructions: the instructions of the loop. They replace those of the workflow class.
-        tools: functions, plain or decorated with `@tool`. Their ids are `<id>.<function>`. They are added to the tools of
+        tools: functions, plain or decorated with `@tool`. A plain function has the effect `exclusive`. Their ids are `<id>.<function>`. They are added to the tools of
             the workflow class and its descriptors.
         skills: folders relative to the folder of the bundle, each with a `SKILL.md` or with skills below it. They are
             added to those of the workflow class and its descriptors.
@@ -173,8 +173,9 @@ class Bundle(LoopParts, Generic[T_co]):
         deps: a function that makes the dependencies if `Harness.open` is called without `deps`. It has no parameters, may
             be async, and returns the dependencies or an async context manager of them.
         output_type: the type of the answers. A turn or its workflow may ask for another type.
-        version: the name of this release, by default a digest of the files. The store orders versions by the time when
-            each first opened the store.
+        version: the name of this release, by default a digest of the files of the bundle: those of its package, or its file
+            and the modules below the folder of that file that it imports. The store orders versions by the time when each
+            first opened the store.
         module: the name of the module that created the bundle.
         location: the file and line that created the bundle, for errors; empty if unknown.
     """

@@ -74,8 +74,12 @@ class Attempt:
 class StructuredCallResult(Generic[T]):
     """The result of a structured call.
 
-    `value` is the value, or the default if no reply fitted; `raw` is the JSON object of the value, or empty. `error` is ""
-    if a reply fitted. `level` is the level of that reply, or the last level.
+    Attributes:
+        value: the requested value; the default value if no reply fitted, or None without one.
+        raw: the JSON object from which the value was made; empty if no reply fitted.
+        level: the level of the reply that fitted, or the last level.
+        attempts: each request with its `level`, `text`, `problem` and `usage`.
+        error: empty if a reply fitted; otherwise what was tried, and how the last text began.
     """
 
     value: T | None
@@ -171,7 +175,7 @@ async def structured_llm_call(
         name: The name of the function that a model with tool calls is forced to call.
         description: The description of that function.
         default_value: The value of the result if no reply fits.
-        regex_fallback: Extracts an object from a plain text without JSON.
+        regex_fallback: Extracts an object from a text without JSON, only on the level `plain_text`. The object must fit too.
         timeout_seconds: The limit for each request.
 
     Raises:

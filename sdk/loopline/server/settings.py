@@ -84,21 +84,33 @@ _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\sA-Z]+")
 class ServerSettings:
     """The limits of a server.
 
-    `body_bytes` limits the body of a request. It is larger than a message, because files may be in base64.
-    `listeners` and `turns` limit the event streams and the running turns, `user_listeners` the streams of one user if there is
-    authentication, and `requests_per_minute` the requests of one user.
-    A server that shuts down ends within `drain_seconds`; for three quarters of that time it waits for its turns.
-    Every `recovery_seconds` it resumes turns that killed processes left unfinished.
-    `signing_key` signs the URLs of files, which expire after `url_seconds`, and approvals, which expire after
-    `approval_seconds`. Without a key a random one is used, so restarts invalidate them.
-    URLs begin with `public_url`; without it they are paths of this server.
-    Web pages of the `origins` may read answers in a browser. `docs` serves the OpenAPI document and a page that shows it.
-    With `stop_abandoned`, a turn is stopped if the client closes the stream of its message.
-    With `isolated_only`, bundles that run programs without isolation are refused.
-    `webhook_secret` signs webhooks; without it none is sent. Webhooks may reach public addresses and `webhook_networks`.
-    With `submits_only` the server runs no turn: it stores messages, and workers of the same store run their turns.
-    Inactive conversations are forgotten by the `retention`. `quotas` limit the usage of users and tenants in a day. `caps`
-    limit attachments. With `login` the web page signs people in at an OpenID provider, whose tokens the server must accept.
+    Attributes:
+        body_bytes: the largest body of a request. It is larger than a message, because files may be in base64.
+        listeners: the event streams at one time.
+        user_listeners: the event streams of one user at one time, if there is authentication. A further stream is refused
+            with 429, before its message is stored.
+        turns: the turns at one time.
+        requests_per_minute: the requests of one user.
+        keep_alive_seconds: after this time without another event, an event stream gets a comment.
+        drain_seconds: how long the server may take to end; for three quarters of that time it waits for its turns.
+        recovery_seconds: how often the server looks for turns whose process has died, and resumes them.
+        signing_key: signs the URLs of files, and approvals. Without a key a random one is used, so restarts invalidate them.
+        url_seconds: how long the URL of a file is valid.
+        public_url: the address of the server from outside (`loopline serve --public-url`). The URLs of files, events and
+            webhooks, and `servers` of the OpenAPI document, begin with it. Without it they are paths of this server.
+        approval_seconds: how long a signed approval is valid.
+        origins: the origins of web pages that may read answers in a browser.
+        isolated_only: bundles that run programs without isolation are refused.
+        webhook_secret: signs webhooks; without it none is sent.
+        webhook_networks: networks that webhooks may reach although they are not public.
+        retention: how long inactive conversations are stored.
+        stop_abandoned: a turn is stopped if the client closes the stream of its message.
+        submits_only: the server runs no turns: it stores messages, and workers of the same store run their turns
+            (`loopline serve --workers N`).
+        docs: the server serves the OpenAPI document, and a page that shows it.
+        login: the OpenID provider at which people sign in on the web page. The server must accept its tokens.
+        quotas: what users and tenants may use in a day.
+        caps: the limits of the files of a message. By default images are decoded before they are stored.
     """
 
     body_bytes: int = 36 * MB

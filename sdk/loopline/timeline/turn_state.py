@@ -493,14 +493,25 @@ class PendingCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnResult(Generic[T_co]):
-    """The result of a turn.
+    """The result of a turn, computed from the blocks of the turn.
 
-    `output` is the answer as a value of the turn's output type; it is None without a type, or if the answer does not
-    match the type. `sources` are the sources that the answer cites, in the order of first mention. `rounds` counts
-    decisions. `usage` and `cost` include the child runs of the turn's calls; `cost` is None if no price is known.
-    `late_input` are messages that arrived too late for this turn and wait for the next turn. `truncated` is True if the
-    model's output limit cut the answer off. `files` are the files that the turn made or changed, without internal outputs
-    and without those that a later turn has changed again; `await file.read()` returns the bytes of one.
+    Attributes:
+        answer: the text of `assistant.completion`, with its citation tokens.
+        turn_id: the turn.
+        exit_reason: why the turn ended.
+        ok: whether there is an answer and `exit_reason` is `complete`.
+        error: the reason if the turn failed.
+        rounds: the number of decisions.
+        usage: the tokens of all requests of the turn and its child runs, as the models reported them.
+        cost: their cost in US dollars; None if a price is unknown.
+        sources: the sources that the answer cites, in the order of first mention.
+        pending: the calls that wait for an answer or an approval. Pass the answers to `resume` by `call_id`.
+        late_input: the refs of messages that arrived too late for this turn; the next turn takes them.
+        output: the answer as a value of the turn's output type; None without a type, or if the answer does not match it.
+        truncated: whether the answer is incomplete because of the model's output limit, even after the requests that
+            continue a reply.
+        files: the files that the turn made or changed, without internal outputs and without those that a later turn has
+            changed again; `await file.read()` returns the bytes of one.
     """
 
     answer: str
