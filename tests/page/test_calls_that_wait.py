@@ -180,6 +180,7 @@ def test_arguments_that_are_not_valid_are_refused_and_the_call_goes_on_waiting(p
         page.get_by_label("Arguments", exact=True).fill('{"coffee": 1}')
         page.get_by_role("button", name="Approve").click()
         expect(page.get_by_role("alert")).to_contain_text("coffee")
+        expect(page.get_by_label("Arguments", exact=True)).to_have_value('{"coffee": 1}')
         expect(page.get_by_role("button", name="Approve")).to_be_visible()
 
 

@@ -2,6 +2,7 @@
 // that the client runs.
 
 import { useSignal, type Signal } from "@preact/signals";
+import { useEffect } from "preact/hooks";
 import { standingOf, type Standing } from "../approvals";
 import { field, object } from "../bodies";
 import { quantity } from "../format";
@@ -84,6 +85,10 @@ function Approval({ row, item, standing, actions }: ApprovalProps) {
   const edited = useSignal<string | null>(null);
   const rule = useSignal("");
   const problem = useSignal("");
+  // The edited arguments stay in the editor until the answer is stored, because the server may refuse them.
+  useEffect(() => {
+    edited.value = null;
+  }, [item.answers.length]);
   const hasApproved = standing.approvedBy.includes(stored.value?.user ?? "");
 
   function approve() {
@@ -98,7 +103,6 @@ function Approval({ row, item, standing, actions }: ApprovalProps) {
 
   function send(value: Json) {
     problem.value = "";
-    edited.value = null;
     actions.answer(field(row, "call_id"), value, isApproval);
   }
 
