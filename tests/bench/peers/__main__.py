@@ -84,8 +84,10 @@ async def make(library: str, folder: Path) -> Path:
         if library == "loopline":
             expected_texts = [str(ROOT)]
         await check_call(uv, "venv", "-q", "-p", sys.executable, str(folder / library))
+        # In the folder of the environments, because in the repository its pins would hold for the other libraries.
+        there = ("--directory", str(folder))
         await check_call(
-            uv, "pip", "install", "-q", "-p", str(commands / "python"), *expected_texts
+            uv, "pip", "install", "-q", *there, "-p", str(commands / "python"), *expected_texts
         )
     return commands
 
