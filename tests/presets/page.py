@@ -17,8 +17,9 @@ TASK_PAGE = ROOT / "docs" / "internals" / "presets-task.md"
 _HEAD = """# Presets
 
 Loopline has one loop, with many options. A *preset* is a named set of values for all of them. The default preset is
-`bare`. The five other presets make the loop behave like one of the five systems from which Loopline grew: KDCube, FIM,
-Nadoo, ChatCLI and Beakr. A bundle chooses a preset with `build_react(preset=…)`, and sets single options with keywords.
+`bare`. The five other presets make the loop behave like one of the five systems from which Loopline grew: KDCube, FIM
+One, Nadoo, ChatCLI and Beakr. A bundle chooses a preset with `build_react(preset=…)`, and sets single options with
+keywords.
 
 ```python
 from loopline import BaseWorkflow, Bundle, Harness
