@@ -12,7 +12,7 @@ from loopline.timeline import body_types
 from tests.docs.pages import ROOT, code_words, pages
 from tests.house.tree import python_files, tree
 
-REACT = ROOT / "docs" / "sdk" / "agents" / "react"
+REFERENCE = ROOT / "docs" / "reference"
 
 
 def undocumented(names: Iterable[str], before: str = "", after: str = "") -> list[str]:
@@ -76,12 +76,12 @@ def test_every_body_type_has_its_line() -> None:
     assert undocumented(body_types(), after=r"|\.\w") == []
 
 
-def test_every_body_type_has_its_row_on_the_page_of_the_timeline() -> None:
-    assert set(body_types()) - set(code_words(REACT / "timeline-README.md")) == set()
+def test_every_body_type_has_its_row_in_the_reference() -> None:
+    assert set(body_types()) - set(code_words(REFERENCE / "block-types.md")) == set()
 
 
-def test_every_limit_has_its_row_on_the_page_of_the_flow() -> None:
-    assert limits() - set(code_words(REACT / "flow-README.md")) == set()
+def test_every_limit_has_its_row_in_the_reference() -> None:
+    assert limits() - set(code_words(REFERENCE / "limits.md")) == set()
 
 
 def test_every_command_has_its_line() -> None:

@@ -80,7 +80,7 @@ These properties below `react` are not options of the loop:
 ## The options of each preset
 
 This table has the options in which a preset differs from `bare`; these values are bold. A dash means that there is no
-limit or no choice. [Limits](flow-README.md#limits) says what each option means. [One task in five
+limit or no choice. [Limits](../../../reference/limits.md) says what each option means. [One task in five
 presets](../../../internals/presets-task.md) shows how they differ in a turn.
 """
 
