@@ -260,6 +260,74 @@ async def test_a_schedule_that_cannot_be_read_here_does_not_hold_up_other_messag
         assert len(await talk.scheduled()) == 1
 
 
+async def test_a_message_waits_for_a_process_of_its_bundle_and_then_begins_one_turn(
+    store: str,
+) -> None:
+    tea, coffee = Bundle(id="tea", version="1"), Bundle(id="coffee")
+    async with Harness.open(tea, store=store, model=EchoModel(), clock=FakeClock(START)) as harness:
+        talk = harness.conversation("c1")
+        await talk.schedule("good morning", every="30 9 * * *")
+    for days in range(1, 4):
+        later = FakeClock(START + timedelta(days=days))
+        async with Harness.open(coffee, store=store, model=EchoModel(), clock=later) as harness:
+            assert await harness.carry_on() == []
+    async with open_worker([coffee], store=store, model=EchoModel()) as worker:
+        run = asyncio.create_task(worker.run())
+        worker.wake(talk.conversation)
+        await asyncio.sleep(0.3)
+        await worker.drain(5)
+        await run
+    later = FakeClock(START + timedelta(days=5))
+    async with Harness.open(tea, store=store, model=EchoModel(), clock=later) as harness:
+        assert prompts(await harness.conversation("c1").blocks()) == []
+        [outcome] = await harness.carry_on()
+        assert (outcome.turn_id, outcome.status) == ("turn_1", "resumed")
+
+
+async def test_an_earlier_version_leaves_the_messages_of_a_later_one(store: str) -> None:
+    async def carry_on(version: str) -> list[str]:
+        bundle = Bundle(id="tea", version=version)
+        async with Harness.open(bundle, store=store, model=EchoModel()) as harness:
+            return [outcome.status for outcome in await harness.carry_on()]
+
+    assert await carry_on("1") == []
+    async with Harness.open(Bundle(id="tea", version="2"), store=store, model=EchoModel()) as newer:
+        await newer.conversation("c1").schedule("later", delay=0)
+    assert await carry_on("1") == []
+    assert await carry_on("2") == ["resumed"]
+
+
+async def test_a_message_that_was_scheduled_first_begins_the_turn_behind_those_before_it(
+    store: str,
+) -> None:
+    async with Harness.open(Bundle(id="shop"), store=store, model=EchoModel()) as harness:
+        talk = harness.conversation("c1")
+        await talk.schedule("due", at=START)
+        await talk.say("now")
+        schedule = MessageSchedule(harness.log, talk.conversation)
+        await schedule.begin_due(START + timedelta(days=1))
+        # A process that dies here leaves a turn that the next one finds.
+        assert [each.conversation.name for each in await harness.log.unfinished()] == ["c1"]
+        [outcome] = await harness.carry_on()
+        assert (outcome.turn_id, outcome.status) == ("turn_3", "resumed")
+        assert prompts(await talk.blocks()) == ["now", "due"]
+
+
+async def test_a_conversation_that_began_with_a_schedule_and_a_followup_can_be_imported(
+    store: str,
+) -> None:
+    async with Harness.open(Bundle(id="shop"), store=store, model=EchoModel()) as harness:
+        talk = harness.conversation("c1")
+        await talk.schedule("later", delay=1_000)
+        await talk.followup("with milk")
+        copy = await harness.load(await talk.export(), name="copy")
+        assert [block.type for block in await copy.blocks()] == [
+            "user.schedule",
+            "user.followup",
+            "conv.imported",
+        ]
+
+
 async def test_a_conversation_whose_message_waits_is_not_forgotten_as_inactive(store: str) -> None:
     async with Harness.open(Bundle(id="shop"), store=store, model=EchoModel()) as harness:
         await harness.conversation("c1").schedule("yearly", delay=3e7)
@@ -394,3 +462,24 @@ def test_a_server_schedules_lists_begins_and_removes(tmp_path: Path) -> None:
         assert (waiting["text"], waiting["zone"]) == ("daily", "Asia/Tokyo")
         assert client.delete(f"{talk}/schedule/s2").json() == {"done": True}
         assert client.delete(f"{talk}/schedule/s2").json() == {"done": False}
+
+
+@pytest.mark.parametrize("sends", ["schedule", "messages"])
+def test_a_conversation_of_which_only_a_message_waits_belongs_to_the_bundle_of_that_message(
+    tmp_path: Path, sends: str
+) -> None:
+    bundles = [Bundle(id="tea"), Bundle(id="coffee")]
+    settings = ServerSettings(submits_only=True, drain_seconds=0.1)
+    store = f"sqlite:///{tmp_path}/talk.db"
+    served = app(bundles, store=store, model=EchoModel(), settings=settings)
+    talk = "/conversations/default/default/c1"
+    waiting: dict[str, Any] = {"text": "x", "bundle_id": "coffee"}
+    waiting |= {"delay": 3_600} if sends == "schedule" else {"background": True}
+    with serving(served) as url, httpx2.Client(base_url=url, timeout=30) as client:
+        assert client.post(f"{talk}/{sends}", json=waiting).is_success
+        other = {"text": "y", "bundle_id": "tea", "background": True}
+        refused = client.post(f"{talk}/messages", json=other)
+        assert (refused.status_code, "belongs to the bundle 'coffee'" in refused.text) == (
+            409,
+            True,
+        )

@@ -14,15 +14,34 @@ from typing import Any
 
 import pytest
 
-from loopline import Bundle, Harness, LooplineError
+from loopline import (
+    Agent,
+    BaseWorkflow,
+    Bundle,
+    Harness,
+    LooplineError,
+    TurnPayload,
+    TurnResult,
+    tool,
+)
 from loopline.conversations import Conversation, Submission
+from loopline.files import AttachmentCaps
 from loopline.harness import Worker, WorkerLimits, open_turns, open_worker
 from loopline.harness.worker import WaitingConversations
+from loopline.react import approval_digest
+from loopline.testing import Call, ScriptedModel
+from loopline.testing.scripted import Entry as ScriptEntry
 from loopline.timeline import (
     Block,
+    Body,
     ConversationKey,
+    Decision,
+    Entry,
     Exit,
     RoundStart,
+    TimelineLog,
+    ToolCalled,
+    ToolPending,
     ToolResult,
     ToolStarted,
     TurnHeader,
@@ -128,6 +147,107 @@ async def test_a_turn_that_asks_is_paused_and_a_worker_takes_the_answer(
         assert [turn.state for turn in await open_turns(harness.log)] == ["waiting"]
         answered = await talk.resume({asked.pending[0].call_id: "yes"})
         assert answered.answer.endswith("yes")
+        await worker.drain(5)
+        await run
+
+
+@tool(effect="write", approve=True)
+def pay(amount: int) -> str:
+    """Pay an amount."""
+    return f"{amount} paid"
+
+
+async def test_a_worker_continues_a_turn_however_often_it_is_paused_and_answered(
+    store: str,
+) -> None:
+    bundle = Bundle(id="shop", instructions="You help.", tools=[pay])
+    script: list[ScriptEntry] = [Call("shop.pay", amount=amount) for amount in range(4)]
+    script.append("Paid.")
+    async with (
+        Harness.open(bundle, store=store, model=EchoModel(), submits_only=True) as harness,
+        open_worker([bundle], store=store, model=ScriptedModel(script, strict=False)) as worker,
+    ):
+        run = await running(worker)
+        talk = harness.conversation("c1")
+        result = await talk.say("Pay.")
+        for _ in range(4):
+            result = await talk.resume({result.pending[0].call_id: True})
+        await worker.drain(5)
+        await run
+    assert (result.answer, result.exit_reason) == ("Paid.", "complete")
+
+
+async def cut_off(
+    talk: Conversation[Any], log: TimelineLog, recoveries: int, *bodies: Body
+) -> None:
+    """Append what a runner of turn 1 records that has resumed it so often, and then dies."""
+    header = TurnHeader(bundle="shop", model="m", protocol="native", recoveries=recoveries)
+    async with log.lease(talk.conversation) as term:
+        entries = [Entry(body=body, turn=1) for body in (header, *bodies)]
+        await log.append(talk.conversation, entries, seen=0, term=term)
+
+
+async def test_a_turn_that_was_paused_and_answered_survives_one_more_worker(store: str) -> None:
+    bundle = Bundle(id="shop", instructions="You help.", tools=[pay])
+    called = ToolCalled(call_id="c1", tool="shop.pay", arguments={"amount": 1})
+    pending = ToolPending(
+        call_id="c1", kind="approval", question="May it?", digest=approval_digest(called)
+    )
+    states = list[str]()
+    async with Harness.open(bundle, store=store, model=EchoModel(), submits_only=True) as harness:
+        talk = harness.conversation("c1")
+        sent = await talk.submit("Pay.")
+        decision = Decision(model="m", stop_reason="tool_use", calls=1)
+        await cut_off(talk, harness.log, 0, decision, called, pending)
+        await talk.interrupts.answer_paused({"c1": True}, AttachmentCaps())
+        for recoveries in (1, 2):  # each time a worker takes it and dies
+            states += [turn.state for turn in await open_turns(harness.log)]
+            await cut_off(talk, harness.log, recoveries)
+        states += [turn.state for turn in await open_turns(harness.log)]
+        assert states == ["cut off", "cut off", "dead"]
+        assert (await sent.result()).exit_reason == "interrupted"
+
+
+async def test_a_message_ends_a_dead_letter_and_a_worker_runs_it(store: str) -> None:
+    bundle = Bundle(id="shop", instructions="You help.")
+    async with (
+        Harness.open(bundle, store=store, model=EchoModel(), submits_only=True) as harness,
+        open_worker([bundle], store=store, model=EchoModel()) as worker,
+    ):
+        talk = harness.conversation("c1")
+        await talk.submit("It ends each worker.")
+        await cut_off(talk, harness.log, 1)
+        assert [turn.state for turn in await open_turns(harness.log)] == ["dead"]
+        run = await running(worker)
+        assert (await talk.say("Go on.")).answer == "You said: Go on."
+        ends = [b.body.reason for b in await talk.blocks() if isinstance(b.body, Exit)]
+        assert ends == ["interrupted", "complete"]
+        await worker.drain(5)
+        await run
+
+
+async def test_the_question_of_an_agent_that_a_workflow_runs_comes_back_from_a_worker(
+    store: str,
+) -> None:
+    class Office(BaseWorkflow):
+        agents = (Agent(name="clerk", description="Pays."),)
+
+        async def process(self, payload: TurnPayload) -> TurnResult:
+            result = await self.run("clerk", payload.text)
+            return await self.answer(result.answer)
+
+    bundle = Bundle(id="shop", tools=[pay], workflow=Office)
+    model = ScriptedModel([Call("shop.pay", amount=1), "Paid."])
+    async with (
+        Harness.open(bundle, store=store, model=EchoModel(), submits_only=True) as harness,
+        open_worker([bundle], store=store, model=model) as worker,
+    ):
+        run = await running(worker)
+        talk = harness.conversation("c1")
+        asked = await talk.say("Pay it.")
+        [listed] = await open_turns(harness.log)
+        assert (listed.state, listed.calls) == ("waiting", ["workflow.run"])
+        assert (await talk.resume({asked.pending[0].call_id: True})).answer == "Paid."
         await worker.drain(5)
         await run
 

@@ -17,7 +17,6 @@ from loopline.conversations.recovery import LeftTurns as LeftTurns
 from loopline.conversations.recovery import Recoveries as Recoveries
 from loopline.conversations.recovery import Recovery as Recovery
 from loopline.conversations.schedule import MessageSchedule as MessageSchedule
-from loopline.conversations.schedule import begin_scheduled as begin_scheduled
 from loopline.conversations.submission import AS_IT_IS as AS_IT_IS
 from loopline.conversations.submission import HandedOver as HandedOver
 from loopline.conversations.submission import Submission as Submission
@@ -32,5 +31,6 @@ from loopline.conversations.subscriptions import missing_blocks as missing_block
 from loopline.conversations.turn_order import CUT_OFF_AGAIN as CUT_OFF_AGAIN
 from loopline.conversations.turn_order import bundle_of as bundle_of
 from loopline.conversations.turn_order import is_cut_off_again as is_cut_off_again
+from loopline.conversations.turn_order import turn_to_take as turn_to_take
 from loopline.conversations.turns import Turns as Turns
 from loopline.conversations.wake_ups import WakeUps as WakeUps

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
 from loopline import timeline as tl
-from loopline.conversations.schedule import begin_scheduled
-from loopline.conversations.turn_order import CUT_OFF_AGAIN, bundle_of, is_cut_off_again
+from loopline.conversations.schedule import MessageSchedule
+from loopline.conversations.turn_order import (
+    CUT_OFF_AGAIN,
+    bundle_of,
+    is_cut_off_again,
+    turn_to_take,
+)
 from loopline.conversations.turns import Request, Turns
 from loopline.errors import ConflictError, LooplineError
 from loopline.react import result
 
+_log = logging.getLogger("loopline")
 RecoveryStatus = Literal["resumed", "waiting", "running", "skipped", "failed"]
 MOST_UNBEGUN = 100
 """How many blocks a conversation may have that no runner has taken: its messages and their files."""
@@ -96,10 +103,22 @@ class Recoveries:
         for conversation, at in await self.log.scheduled():
             if at > now:
                 break
-            await begin_scheduled(self.log, conversation, now)
+            await self.begin_scheduled(conversation)
             summary = await self.log.find(conversation)
             due += [summary] if summary is not None else []
         return due
+
+    async def begin_scheduled(self, conversation: tl.ConversationKey) -> datetime | None:
+        """Append the scheduled messages of this bundle that are due, and return the time of its next one, None without one.
+
+        An error is logged, so that other turns of the conversation run.
+        """
+        schedule, order = MessageSchedule(self.log, conversation), self.turns.order()
+        try:
+            return await schedule.begin_due(self.turns.clock.now(), order.may_begin)
+        except LooplineError as error:
+            _log.warning("%r: scheduled messages were not begun: %s", conversation.name, error)
+            return None
 
     async def _unbegun(self) -> list[tl.ConversationSummary]:
         """Return the conversations with messages of which no turn was ever started, as after a kill right after the first message.
@@ -155,7 +174,7 @@ class Recoveries:
         status: RecoveryStatus
         try:
             timeline = await tl.open_timeline(self.log, conversation)
-            turn = timeline.next_turn
+            turn = turn_to_take(timeline)
             if turn is None:
                 return None
             number = turn.number
@@ -190,7 +209,7 @@ class Recoveries:
     async def _resume(self, conversation: tl.ConversationKey, number: int) -> Recovery:
         async def choose(timeline: tl.Timeline) -> int:
             """Return the number of the turn if it is still unfinished under the lease."""
-            turn = timeline.next_turn
+            turn = turn_to_take(timeline)
             if (
                 turn is None
                 or turn.number != number

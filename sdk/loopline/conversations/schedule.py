@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -18,7 +17,12 @@ MOST_MESSAGES = 100
 """The most scheduled messages of a conversation."""
 FURTHEST = timedelta(days=10 * 366)
 """How far in the future a message may be scheduled."""
-_log = logging.getLogger("loopline")
+
+
+async def any_sender(sender: tl.Sender | None) -> bool:
+    """Return True: the messages of every bundle may begin."""
+    del sender
+    return True
 
 
 def next_time(every: str, zone: str, after: datetime) -> datetime:
@@ -134,8 +138,15 @@ class MessageSchedule:
 
         return await append_at_head(self._log, self._conversation, entries)
 
-    async def begin_due(self, now: datetime) -> datetime | None:
+    async def begin_due(
+        self,
+        now: datetime,
+        may_begin: Callable[[tl.Sender | None], Awaitable[bool]] = any_sender,
+    ) -> datetime | None:
         """Append the prompt of each message that is due, and return the time of the next one, None without one.
+
+        Messages whose sender may not begin here are left for a process of their bundle, which begins those that were
+        missed together.
 
         A prompt and what remains of the schedule are stored together, and only if no process has stored anything meanwhile,
         so that each time begins one turn. Times of a repeated message that were missed begin one turn together.
@@ -145,18 +156,18 @@ class MessageSchedule:
         async def entries(timeline: tl.Timeline) -> Sequence[tl.Entry]:
             nonlocal following
             waiting = await self._waiting(timeline)
-            following = tl.Schedule(messages=tuple(waiting)).due
+            own = [message for message in waiting if await may_begin(message.prompt.sender)]
+            following = tl.Schedule(messages=tuple(own)).due
             if following is None or following > now:
                 return []
-            due = min(waiting, key=lambda message: message.at)
+            due = min(own, key=lambda message: message.at)
             remaining = tuple(
                 message if message is not due else _repeat(due, now)
                 for message in waiting
                 if message is not due or due.every
             )
-            first = timeline.turns.get(1)
-            has_begun = timeline.base.covers or first is None or first.prompt is not None
-            turn = tl.NEW_TURN if has_begun else 1
+            is_first = not timeline.base.covers and timeline.turns.keys() == {1}
+            turn = 1 if is_first and timeline.turn(1).prompt is None else tl.NEW_TURN
             bodies = (due.prompt, tl.Schedule(messages=remaining))
             return [tl.Entry(body=body, turn=turn) for body in bodies]
 
@@ -176,17 +187,6 @@ class MessageSchedule:
         summary = await self._log.find(self._conversation)
         is_own = summary is not None and timeline.schedule_seq > summary.inherited
         return timeline.schedule.messages if is_own else ()
-
-
-async def begin_scheduled(
-    log: tl.TimelineLog, conversation: tl.ConversationKey, now: datetime
-) -> datetime | None:
-    """Do the same as `MessageSchedule.begin_due`; an error is logged, so that other turns of the conversation run."""
-    try:
-        return await MessageSchedule(log, conversation).begin_due(now)
-    except LooplineError as error:
-        _log.warning("%r: scheduled messages were not begun: %s", conversation.name, error)
-        return None
 
 
 def _repeat(message: tl.ScheduledMessage, now: datetime) -> tl.ScheduledMessage:

@@ -6,7 +6,7 @@ turn ends that turn; a message that was sent before waits for the answer, and a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -126,6 +126,22 @@ class TurnOrder:
         bundle = bundle_of(timeline, turn)
         if bundle not in ("", self.own.bundle):
             return f"{name} is a turn of the bundle {bundle!r}, and this is {self.own.bundle!r}"
+        later = await self._later_version(needed)
+        if not later:
+            return ""
+        here = f"this is {self.own.version!r}, an earlier one"
+        if not self.own.version:
+            here = "this bundle has no version: give it one with Bundle(version=…)"
+        return f"{name} needs version {later!r} of the bundle {bundle!r}, and {here}"
+
+    async def may_begin(self, sender: Sender | None) -> bool:
+        """Return whether this harness may begin the turn of a scheduled message that was sent through `sender`."""
+        if sender is None or sender == self.own:
+            return True
+        return sender.bundle == self.own.bundle and not await self._later_version([sender])
+
+    async def _later_version(self, needed: Iterable[Sender]) -> str:
+        """Return the latest version of these senders that is later than that of this harness, "" without one."""
         versions = {sender.version for sender in needed} - {"", self.own.version}
         if not versions:
             return ""
@@ -133,12 +149,7 @@ class TurnOrder:
         is_ordered = self.own.version and self.own.version in known
         own = known.index(self.own.version) if is_ordered else -1
         later = [version for version in known[own + 1 :] if version in versions]
-        if not later:
-            return ""
-        here = f"this is {self.own.version!r}, an earlier one"
-        if not self.own.version:
-            here = "this bundle has no version: give it one with Bundle(version=…)"
-        return f"{name} needs version {later[-1]!r} of the bundle {bundle!r}, and {here}"
+        return later[-1] if later else ""
 
     async def _is_elsewhere(self, turn: Turn, inherited: int) -> bool:
         """Return whether a live harness other than this one sent the prompt of a queued turn."""
@@ -154,16 +165,30 @@ class TurnOrder:
 def is_cut_off_again(turn: Turn) -> bool:
     """Return whether the turn was resumed `MAX_RECOVERIES` times and is unfinished, and nobody has put it back.
 
-    Its last runner may be alive: only the lease of the conversation shows that.
+    A runner that continues the turn after an answer of the user does not resume it in this sense. The last runner may be
+    alive: only the lease of the conversation shows that.
     """
     header = turn.header
     return (
         header is not None
         and turn.exit is None
-        and header.recoveries >= MAX_RECOVERIES
+        and header.recoveries - turn.answered_recoveries >= MAX_RECOVERIES
         and not header.handed_over
         and not turn.put_back
+        and not turn.is_answered
+        and not turn.is_paused
     )
+
+
+def turn_to_take(timeline: Timeline) -> Turn | None:
+    """Return the turn that a process takes up unasked: the next one, or the oldest queued one if that was cut off again.
+
+    A queued message ends the turn that was cut off again.
+    """
+    turn = timeline.next_turn
+    if turn is not None and is_cut_off_again(turn):
+        return next(iter(timeline.queued), turn)
+    return turn
 
 
 def sender_of(turn: Turn) -> Sender | None:

@@ -917,7 +917,7 @@ def _outcome_elsewhere(
         return _build_result(timeline, number, output)
     if _is_recalled(timeline, turn):
         return build_stopped_result(tl.turn_id(number))
-    if turn.is_paused and not turn.stopped and turn.pending.keys() == turn.open_calls.keys():
+    if turn.is_paused and not turn.stopped and turn.pending.keys() == turn.open_ids:
         return result(timeline, number, "paused", output=output)
     return None
 

@@ -707,6 +707,14 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         unbegun_since = self._clock.now() if is_only else None
         return await self._recoveries(None, unbegun_since).run_next(conversation)
 
+    async def begin_scheduled(self, conversation: timeline.ConversationKey) -> datetime | None:
+        """Begin the scheduled messages of this bundle that are due in a conversation; return when its next one is due.
+
+        A message that was sent through a later version of the bundle is left for that version. Return None if no message
+        waits, or if the schedule cannot be read here, which is logged.
+        """
+        return await self._recoveries(None, None).begin_scheduled(conversation)
+
     def _recoveries(
         self,
         on_outcome: Callable[[conversations.Recovery], None] | None,

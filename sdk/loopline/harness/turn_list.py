@@ -226,7 +226,7 @@ def _open_turn(summary: tl.ConversationSummary, turn: tl.Turn, *, is_run: bool) 
         state = "waiting"
     elif not is_run:
         state = "dead" if is_cut_off_again(turn) else "cut off"
-    waiting = [call.tool for call_id, call in turn.open_calls.items() if call_id in turn.pending]
+    waiting = [turn.waiting_call(call_id).tool for call_id in turn.pending]
     since = turn.started_at or (turn.prompt.ts if turn.prompt else summary.last_activity_at)
     return OpenTurn(
         conversation=summary.conversation,

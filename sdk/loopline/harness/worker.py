@@ -16,7 +16,7 @@ from typing import Any, Unpack
 from loopline import timeline as tl
 from loopline.bundle import Bundle, Setting
 from loopline.clock import Clock, SystemClock
-from loopline.conversations import Recovery, WakeUps, begin_scheduled, bundle_of
+from loopline.conversations import Recovery, WakeUps, bundle_of, turn_to_take
 from loopline.errors import ConflictError, LooplineError, StoreError
 from loopline.harness.harness import Harness, OpenOptions
 from loopline.harness.model_choice import ModelChoice
@@ -148,6 +148,7 @@ class Worker:
         self._again: set[tl.ConversationKey] = set()
         self._leased: set[tl.ConversationKey] = set()
         self._heads_without_work: dict[tl.ConversationKey, int] = {}
+        self._due_elsewhere: dict[tl.ConversationKey, datetime] = {}
         self._changed = asyncio.Event()
         self._sweep_now = asyncio.Event()
         self._stopping = False
@@ -262,7 +263,8 @@ class Worker:
         if timeline.schedule.messages:
             await self._begin_scheduled(conversation)
             timeline = await tl.open_timeline(self._log, conversation)
-        turn = timeline.next_turn
+            self._note_due_elsewhere(conversation, timeline.schedule)
+        turn = turn_to_take(timeline)
         if turn is None:
             return None
         bundle = bundle_of(timeline, turn)
@@ -284,12 +286,22 @@ class Worker:
 
     async def _begin_scheduled(self, conversation: tl.ConversationKey) -> None:
         """Append the scheduled messages that are due, and look again when the next one is, if no sweep comes before."""
-        due = await begin_scheduled(self._log, conversation, self._clock.now())
+        dues = [await harness.begin_scheduled(conversation) for harness in self._harnesses.values()]
+        due = min((time for time in dues if time is not None), default=None)
         if due is not None:
             seconds = (due - self._clock.now()).total_seconds()
             if seconds <= self._sweep_seconds:
                 loop = asyncio.get_running_loop()
                 loop.call_later(max(0.0, seconds), self.wake, conversation)
+
+    def _note_due_elsewhere(self, conversation: tl.ConversationKey, schedule: tl.Schedule) -> None:
+        """Note the time of a schedule of which only messages of other bundles are due; the sweep does not look again."""
+        now = self._clock.now()
+        senders = [message.prompt.sender for message in schedule.messages if message.at <= now]
+        bundles = {sender.bundle for sender in senders if sender is not None}
+        is_elsewhere = None not in senders and bundles.isdisjoint(self._harnesses)
+        if senders and is_elsewhere and schedule.due is not None:
+            self._due_elsewhere[conversation] = schedule.due
 
     def _harness(self, bundle: str) -> Harness[Any] | None:
         """Return the harness of a bundle; the only one if the turn names no bundle."""
@@ -319,10 +331,14 @@ class Worker:
                     async for summary in summaries:
                         if self._heads_without_work.get(summary.conversation) != summary.head:
                             self._add(summary.conversation)
-                for conversation, due in await self._log.scheduled():
+                scheduled = await self._log.scheduled()
+                for conversation in self._due_elsewhere.keys() - {key for key, _ in scheduled}:
+                    del self._due_elsewhere[conversation]
+                for conversation, due in scheduled:
                     if due > looked_at + timedelta(seconds=self._sweep_seconds):
                         break
-                    self._add(conversation)
+                    if self._due_elsewhere.get(conversation) != due:
+                        self._add(conversation)
                 since = looked_at - timedelta(seconds=2 * self._sweep_seconds)
             except StoreError as error:
                 logger.warning("waiting turns were not found: %s", error)

@@ -127,6 +127,7 @@ WAITING_SHARE = 0.75
 """The share of `drain_seconds` in which a server waits for its turns. The rest is for closing."""
 _LeftTurns = dict[tl.ConversationKey, dict[str, str]]
 _HEADERS = tl.BodyUnion[tl.TurnHeader](tl.TurnHeader)
+_QUEUED = tl.BodyUnion[tl.UserPrompt | tl.Schedule](tl.UserPrompt | tl.Schedule)
 logger: logging.Logger = logging.getLogger("loopline")
 _audit = logging.getLogger("loopline.audit")
 
@@ -432,9 +433,13 @@ class BundleHost:
         return harness
 
     async def bundle_of(self, key: tl.ConversationKey) -> str:
-        """Return the id of the bundle that ran the conversation last; empty if none has."""
+        """Return the id of the bundle that ran the conversation last, or that its first message waits for; empty without one."""
         blocks = await self.log.read(key, types=["turn.header"], last=1)
-        return next((header.bundle for _, header in _HEADERS.among(blocks)), "")
+        for _, header in _HEADERS.among(blocks):
+            return header.bundle
+        queued = await self.log.read(key, types=["user.prompt", "user.schedule"])
+        senders = [sender for _, body in _QUEUED.among(queued) for sender in _senders_of(body)]
+        return next((sender.bundle for sender in senders if sender is not None), "")
 
     async def conversation(self, key: tl.ConversationKey, bundle_id: str = "") -> Conversation[Any]:
         """Return the conversation with the bundle of `harness_of`.
@@ -563,6 +568,15 @@ class BundleHost:
             "%s tenant=%r project=%r user=%r conversation=%r%s",
             *(action, key.tenant, key.project, key.user, key.name, suffix),
         )
+
+
+def _senders_of(body: tl.UserPrompt | tl.Schedule) -> Sequence[tl.Sender | None]:
+    """Return the senders of a message, or of the messages that wait for their time."""
+    match body:
+        case tl.UserPrompt(sender=sender):
+            return [sender]
+        case tl.Schedule(messages=messages):
+            return [message.prompt.sender for message in messages]
 
 
 def bundle_host(served: FastAPI) -> BundleHost:

@@ -98,7 +98,8 @@ class Turn(Struct):
     `estimated` is usage that no provider reported and that `usage` does not include.
     `elapsed_seconds` is the running time under runners; `latest_block` is the last block that a runner wrote. An `inert`
     turn was imported unfinished and is never resumed. `put_back` is true if a person has put the turn back since a runner
-    last took it.
+    last took it, and `is_answered` if the user has answered a call since then. `answered_recoveries` is the part of the
+    header's `recoveries` that continued an answered pause.
     """
 
     number: int
@@ -146,6 +147,8 @@ class Turn(Struct):
     latest_block: Block | None = None
     inert: bool = False
     put_back: bool = False
+    is_answered: bool = False
+    answered_recoveries: int = 0
 
     def take(self, block: Block) -> None:
         """Fold one more block of the turn.
@@ -176,8 +179,7 @@ class Turn(Struct):
             case UserRetry():
                 self.put_back = True
             case TurnHeader(began=began):
-                self.put_back = False
-                self.header = body
+                self._begin_run(body)
                 self.started_at = self.started_at or began or block.ts
                 self.versions.add(body.version)
             case ModelOverflowed(output=output):
@@ -185,6 +187,13 @@ class Turn(Struct):
             case Notice(code=code):
                 self.notice_codes.append(code)
                 self.notice_counts[code] += 1
+
+    def _begin_run(self, header: TurnHeader) -> None:
+        """Take the header of a runner; if the turn was paused and answered, that runner does not recover it from a crash."""
+        if self.is_answered and self.header is not None:
+            self.answered_recoveries += header.recoveries - self.header.recoveries
+        self.put_back = self.is_answered = False
+        self.header = header
 
     def _use_measured_time(self, block: Block, body: RoundStart | ToolPending) -> None:
         """Replace the time between blocks by the running time that the runner measured, if the body has it."""
@@ -274,6 +283,7 @@ class Turn(Struct):
         if decided is not None:
             self.answers[call_id] = decided
             self.answer_seqs[call_id] = block.seq
+            self.is_answered = True
 
     def _take_proxied(self, _: Block, body: ProxiedBody) -> None:
         match body:
