@@ -11,15 +11,28 @@ from contextlib import closing
 from copy import deepcopy
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import cast
+from typing import Annotated, cast
 
 import pytest
+from pydantic import Field
 
-from loopline import Store
+from loopline import (
+    Agent,
+    BaseWorkflow,
+    Bundle,
+    ClientTool,
+    Harness,
+    ModelSettings,
+    Store,
+    ToolContext,
+    TurnPayload,
+    TurnResult,
+    tool,
+)
 from loopline.models import Json, JsonObject, dumps
 from loopline.reader import DocumentError, read_document
 from loopline.store import SqlLog
-from loopline.testing import Call, Say
+from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry as ScriptEntry
 from loopline.timeline import (
     Block,
@@ -309,3 +322,48 @@ async def test_an_import_that_is_cancelled_anywhere_keeps_all_or_nothing(
         blocks = await store.conversation("c").blocks()
         assert len(blocks) in (0, len(rows(document)) + 1)
         assert len(blocks) > 0 or loading.cancelled()
+
+
+class Office(BaseWorkflow):
+    """Has two agents do a task."""
+
+    agents = (Agent(name="clerk", description="Writes."),)
+
+    async def process(self, payload: TurnPayload) -> TurnResult:
+        answers = await self.map("clerk", [f"{payload.text} {number}" for number in (1, 2)])
+        return await self.answer(", ".join(result.answer for result in answers))
+
+
+async def test_a_conversation_whose_workflow_has_run_agents_is_imported() -> None:
+    office = Bundle(id="office", workflow=Office)
+    model = ScriptedModel(["One.", "Two."])
+    async with Harness.open(office, store="memory:", model=model) as harness:
+        talk = harness.conversation("c")
+        await talk.say("Write")
+        copy = await harness.load(await talk.export(), name="copy")
+        assert (await copy.blocks())[:-1] == await talk.blocks()
+
+
+async def test_numbers_of_schemas_settings_and_events_may_be_below_zero() -> None:
+    @tool(effect="read")
+    async def measure(context: ToolContext) -> str:
+        """Measure."""
+        await context.emit("measured", {"celsius": -3}, durable=True)
+        return "cold"
+
+    latitude: JsonObject = {"type": "number", "minimum": -90}
+    where = ClientTool(
+        name="where",
+        parameters={"type": "object", "properties": {"latitude": latitude}},
+        result={"type": "integer", "minimum": -1},
+    )
+    script: list[ScriptEntry] = [Say("", Call("desk.measure"), Call("where")), "-4"]
+    bundle = Bundle(id="desk", tools=[measure])
+    async with Harness.open(bundle, store="memory:", model=ScriptedModel(script)) as harness:
+        talk = harness.conversation("c")
+        settings = ModelSettings(presence_penalty=-1)
+        kind = Annotated[int, Field(ge=-5)]
+        await talk.say("go", tools=[where], settings=settings, output_type=kind)
+        assert (await talk.resume({"c2": -1}, output_type=kind)).output == -4
+        copy = await harness.load(await talk.export(), name="copy")
+        assert (await copy.blocks())[:-1] == await talk.blocks()

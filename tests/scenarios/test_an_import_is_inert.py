@@ -8,11 +8,12 @@ from typing import cast
 
 import pytest
 
-from loopline import Harness, LooplineError, Store
+from loopline import Bundle, Harness, LooplineError, Store, tool
 from loopline.models import JsonObject, UserMessage
 from loopline.reader import DocumentError, import_actions, read_document
 from loopline.testing import Call, Say, ScriptedModel
-from loopline.timeline import Exit, Notes, ToolResult
+from loopline.testing.scripted import Entry
+from loopline.timeline import BackgroundResult, Exit, Notes, ToolResult
 from tests.support import playground
 from tests.support.forged_documents import (
     approved,
@@ -180,3 +181,57 @@ async def test_what_is_said_after_an_import_is_carried_on_as_ever(tmp_path: Path
     ]
     assert any(isinstance(block.body, Notes) for block in blocks)
     assert (await asyncio.to_thread(ledger.read_text)).count("\n") == 1
+
+
+async def brewing(*script: Entry) -> tuple[Bundle, list[str], ScriptedModel]:
+    """A bundle whose tool brews in the background for longer than a test, the teas that it has begun, and a model."""
+    begun = list[str]()
+
+    @tool(effect="read", background=True)
+    async def brew(name: str) -> str:
+        """Brew a tea."""
+        begun.append(name)
+        await asyncio.sleep(3_600)
+        return f"{name} is brewed"
+
+    return Bundle(id="shop", tools=[brew]), begun, ScriptedModel(script, strict=False)
+
+
+async def test_a_background_call_of_an_imported_conversation_is_not_begun_again() -> None:
+    bundle, begun, model = await brewing(Call("shop.brew", name="sencha"), "It brews.", "And?")
+    async with Harness.open(bundle, store="memory:", model=model) as harness:
+        talk = harness.conversation("c")
+        await talk.say("go")
+        document = await talk.export()
+        copy = await harness.load(document, name="copy")
+        [state] = await copy.background.calls()
+        await copy.say("And?")
+        results = [b.body for b in await copy.blocks() if isinstance(b.body, BackgroundResult)]
+        running = await talk.background.calls()
+    assert (state.status, state.begins_again, state.is_here) == ("lost", False, False)
+    assert begun == ["sencha"]
+    assert ["is not begun again" in result.text for result in results] == [True]
+    assert [call.status for call in running] == ["running"]
+
+
+STARTS: list[JsonObject] = [
+    {"owner": "m:\N{SUPERSCRIPT TWO}:x:y", "until": "2026-01-01T00:00:00+00:00"},
+    {"owner": f"m:{'9' * 5_000}:x:y", "until": "2026-01-01T00:00:00+00:00"},
+    {"owner": "m:1:x:y", "until": "soon"},
+    {"owner": "m:1:x:y", "until": "2026-01-01T00:00:00"},
+]
+
+
+@pytest.mark.parametrize("start", STARTS)
+async def test_the_start_of_a_background_call_that_a_stranger_wrote_ends_no_turn(
+    start: JsonObject,
+) -> None:
+    async with talking(["One."]) as talk:
+        await talk.say("go")
+        document = undigested(await talk.export())
+    event: JsonObject = {"name": "background.started", "call_id": "c9"}
+    forged(document, {**event, "data": {**start, "tool": "shop.brew"}}, "event.custom")
+    model = ScriptedModel(["Yes."])
+    async with Harness.open(playground.bundle, store="memory:", model=model) as harness:
+        copy = await harness.load(document)
+        assert (await copy.say("And?")).answer == "Yes."

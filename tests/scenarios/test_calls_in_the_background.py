@@ -16,6 +16,7 @@ from loopline.timeline import (
     BACKGROUND_STARTED,
     NEW_TURN,
     BackgroundResult,
+    BackgroundStop,
     Block,
     Body,
     ConversationKey,
@@ -30,6 +31,7 @@ from loopline.timeline import (
     ToolResult,
     TurnHeader,
     UserPrompt,
+    UserRecalled,
     checkpoint,
 )
 from tests.support.programs import bundle
@@ -238,3 +240,36 @@ async def test_work_that_was_begun_before_a_checkpoint_is_found_from_there() -> 
         talk = harness.conversation("c")
         await talk.say("And?")
         assert [result.ok for result in results(await talk.blocks())] == [False]
+
+
+async def test_a_call_that_was_told_to_stop_before_a_checkpoint_is_not_begun_again() -> None:
+    log, key = MemoryLog(), ConversationKey(name="c")
+    event: Json = {
+        "owner": "gone:1:1",
+        "until": "2026-01-01T00:00:00+00:00",
+        "tool": "exec.python",
+        "again": {},
+    }
+    bodies: list[Body] = [
+        TurnHeader(bundle="shop", model="scripted", protocol="native"),
+        ToolCalled(call_id="c1", tool="exec.python", arguments={}),
+        ToolResult(call_id="c1", tool="exec.python", text="It goes on."),
+        CustomEvent(name=BACKGROUND_STARTED, data=event, call_id="c1"),
+        BackgroundStop(call_id="c1"),
+        UserRecalled(said=1),
+        *[Notes(text="tea")] * 20,
+        Exit(reason="complete"),
+    ]
+    await log.append(key, [Entry(body=UserPrompt(text="go"), turn=NEW_TURN)], seen=0)
+    async with log.lease(key) as term:
+        entries = [Entry(body=body, turn=1) for body in bodies]
+        await log.append(key, entries, seen=1, term=term)
+        timeline = Timeline(await log.read(key))
+        made = checkpoint(timeline, timeline.seq, {})
+        assert made is not None
+        await log.append(key, [Entry(body=made, turn=1)], seen=timeline.seq, term=term)
+    async with Harness.open(bundle(), store=log, model=ScriptedModel(["It was."])) as harness:
+        talk = harness.conversation("c")
+        await talk.say("And?")
+        [result] = results(await talk.blocks())
+    assert "was stopped" in result.text

@@ -19,6 +19,7 @@ from loopline import (
     Harness,
     LooplineError,
     Output,
+    Store,
     ToolContext,
     tool,
 )
@@ -376,6 +377,30 @@ async def test_a_container_on_the_same_machine_does_not_take_a_call_for_lost(
         listing = await asyncio.create_subprocess_exec(*container, *program, stdout=PIPE)
         output, _ = await listing.communicate()
     assert output == b"['running']\n"
+
+
+async def test_a_call_ends_when_its_conversation_is_forgotten(tmp_path: Path) -> None:
+    cancelled = asyncio.Event()
+
+    @tool(effect="read", background=True)
+    async def brew(name: str) -> str:
+        """Brew a tea."""
+        try:
+            await asyncio.sleep(3_600)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+        return name
+
+    store = f"sqlite:///{tmp_path}/s.db"
+    model = ScriptedModel([Call("shop.brew", name="sencha"), "It runs."])
+    async with (
+        Harness.open(shop(brew), store=store, model=model) as harness,
+        Store.open(store) as other,
+    ):
+        await harness.conversation("c").say("go")
+        await other.forget("c")
+        await asyncio.wait_for(cancelled.wait(), 20)
 
 
 async def test_a_fork_does_not_wait_for_a_call_of_its_origin() -> None:

@@ -18,7 +18,7 @@ from loopline import timeline as tl
 from loopline.clock import Clock, boot_id, done_within
 from loopline.errors import LooplineError, StoreError, ToolError
 from loopline.files import WorkspaceLimits, file_bodies, sort_changes
-from loopline.models import Json, JsonObject, well_formed
+from loopline.models import JsonObject, well_formed
 from loopline.react import render_result
 from loopline.tasks import wait_until_done
 from loopline.tools import BackgroundCall, Outcome, Work
@@ -106,10 +106,17 @@ class _Started:
     is_stopping: bool
 
     @classmethod
-    def of(cls, call_id: str, block: tl.Block, data: Json, *, is_stopping: bool) -> _Started | None:
-        """Parse the event of a started call, None if another author used the same event name."""
-        unset: JsonObject = {"again": None, "conversation": ""}
-        match {**unset, **data} if isinstance(data, dict) else unset:
+    def of(cls, call_id: str, block: tl.Block, work: tl.BackgroundWork) -> _Started | None:
+        """Parse the event of a started call, None if another author used the same event name.
+
+        An imported call has no owner and does not begin again: its data may be of anybody.
+        """
+        _, data = work.calls[call_id]
+        fields: JsonObject = {"again": None, "conversation": ""}
+        fields |= data if isinstance(data, dict) else {}
+        if call_id in work.imported:
+            fields |= {"owner": "", "until": block.ts.isoformat(), "again": None}
+        match fields:
             case {
                 "owner": str(owner),
                 "until": str(until),
@@ -126,7 +133,7 @@ class _Started:
                     until=datetime.fromisoformat(until),
                     again=again,
                     conversation=conversation,
-                    is_stopping=is_stopping,
+                    is_stopping=call_id in work.stops,
                 )
             case _:
                 return None
@@ -136,10 +143,7 @@ def _find_started(timeline: tl.Timeline) -> Sequence[_Started]:
     """Return the calls that have started in the background and have no result."""
     work = timeline.fold(tl.BackgroundWork, "background", tl.BackgroundWork)
     work.extend(timeline.after(work.seq))
-    begun = [
-        _Started.of(call_id, *start, is_stopping=call_id in work.stops)
-        for call_id, start in work.calls.items()
-    ]
+    begun = [_Started.of(call_id, block, work) for call_id, (block, _) in work.calls.items()]
     return [started for started in begun if started is not None]
 
 
@@ -253,13 +257,19 @@ class BackgroundCalls:
         return await done_within(self._clock, seconds, wait_until_done(task))
 
     async def _look_for_stops(self) -> None:
-        """Stop the calls of this process that were told so, in any process, for as long as there are calls."""
+        """Stop the calls of this process that were told so in any process, or whose conversation was forgotten.
+
+        This ends with the last call.
+        """
         seen: dict[tl.ConversationKey, int] = {}
         while self._tasks:
             # Not by the port's clock: other processes live in the time of this machine.
             await asyncio.sleep(LOOK_SECONDS)
             for conversation in {conversation for conversation, _ in self._tasks}:
                 with suppress(StoreError):  # the next look tries again
+                    if await self._log.forgotten(conversation) is not None:
+                        for key in [key for key in self._tasks if key[0] == conversation]:
+                            self._stop(key)
                     blocks = await self._log.read(
                         conversation,
                         types=[tl.BackgroundStop.type],

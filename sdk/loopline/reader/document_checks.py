@@ -24,6 +24,7 @@ CalledBody = (
     | timeline.ToolResult
     | timeline.RunChild
     | timeline.ProxiedBody
+    | timeline.StepStarted
 )
 _CALLED = timeline.BodyUnion[CalledBody](CalledBody)
 _FILES = timeline.BodyUnion[timeline.UserAttachment](timeline.UserAttachment)
@@ -42,8 +43,11 @@ NumberedBody = (
 """The bodies with numbers that refer to blocks, turns, sources or versions."""
 _NUMBERED = timeline.BodyUnion[NumberedBody](NumberedBody)
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
-_FREE_FIELDS = {"arguments", "ran_with", "value", "parts", "limits"}
-"""Fields with values from tools, bundles and providers, whose numbers are not checked."""
+_FREE_FIELDS = {
+    *("arguments", "ran_with", "value", "parts", "limits"),
+    *("data", "settings", "schema", "parameters", "result", "form"),
+}
+"""Fields with values from tools, bundles, clients and providers, whose numbers are not checked."""
 
 _PROJECTED_SEQS = (
     *("summary", "start", "reads_cleared", "results_cleared", "hides", "feedback"),
@@ -88,11 +92,13 @@ def _check_turns(blocks: Sequence[timeline.Block]) -> None:
         newest = max(newest, block.turn)
         if isinstance(block.body, timeline.UserPrompt):
             prompted.add(block.turn)
-        elif block.turn not in prompted and not isinstance(
-            block.body, timeline.Unknown | timeline.Schedule | timeline.ModeChanged
+        elif (
+            block.turn not in prompted
+            and block.term
+            and not isinstance(block.body, timeline.Unknown)
         ):
-            # A block of an unknown type, from a newer version of Loopline, may start a turn. A scheduled message may
-            # be the first of its conversation, and the mode may be changed before its turn begins.
+            # A block of an unknown type, from a newer version of Loopline, may start a turn. A conversation may begin with
+            # a scheduled message, and its user may change the mode or send a followup before the turn begins.
             raise DocumentError(f"{_at(block)}: {block.turn_id} begins without a user.prompt")
 
 
@@ -139,6 +145,9 @@ def _check_calls(blocks: Sequence[timeline.Block]) -> None:
                 finished.add(call_id)
             case timeline.RunChild(conversation=name):
                 is_valid = is_valid and timeline.is_child_of(name, call_id)
+            case timeline.StepStarted():  # only a step that runs agents has a call id
+                is_valid = call_id not in turns or not call_id
+                turns.setdefault(call_id, block.turn)
         if not is_valid:
             raise DocumentError(f"{_at(block)}: {body.type} of {call_id!r} is out of place")
 

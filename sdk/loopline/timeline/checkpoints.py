@@ -9,6 +9,7 @@ from loopline.refs import ArtifactRef, BlockRef, CallRef, FileRef, PlanRef, Ref,
 from loopline.timeline.blocks import Block, BodyUnion, input_seq_of
 from loopline.timeline.bodies import (
     BackgroundResult,
+    BackgroundStop,
     CustomEvent,
     Decision,
     Exit,
@@ -50,6 +51,7 @@ CarriedBody = (
     | TurnHeader
     | FileBody
     | CustomEvent
+    | BackgroundStop
     | ModeChanged
     | Schedule
     | TakenBody
@@ -167,7 +169,9 @@ class _CarriedBlocks:
         newest = (self._feedback, self._knowledge, self._modes, self._schedules)
         latest = [*(seqs[-1:] for seqs in newest), self._always]
         files = [block.seq for block in self._files.files.values()]
-        background = [block.seq for block, _ in self._background.calls.values()]
+        calls = self._background.calls
+        background = [block.seq for block, _ in calls.values()]
+        background += [seq for call_id, seq in self._background.stops.items() if call_id in calls]
         snapshots = map(self._snapshots.__getitem__, self.plans.latest)
         lessons = [lesson.seq for lesson in self._overflows.by_model.values() if lesson.body.named]
         alone = [*snapshots, *lessons, *self._judged.values(), *files, *background]
@@ -202,6 +206,7 @@ class _CarriedBlocks:
                 | UserRecalled()
                 | RoundStart()
                 | CustomEvent()
+                | BackgroundStop()
                 | ModeChanged()
                 | Schedule()
                 | ModelOverflowed()
@@ -212,7 +217,13 @@ class _CarriedBlocks:
     def _take_waiting(
         self,
         block: Block,
-        body: TakenBody | CustomEvent | ModeChanged | Schedule | ModelOverflowed | Decision,
+        body: TakenBody
+        | CustomEvent
+        | BackgroundStop
+        | ModeChanged
+        | Schedule
+        | ModelOverflowed
+        | Decision,
     ) -> None:
         """Fold pending input, the mode, background calls without a result, and requests that were too long."""
         match body:
@@ -222,7 +233,7 @@ class _CarriedBlocks:
                 self._schedules.append(block.seq)
             case ModelOverflowed() | Decision():
                 self._overflows.take(block, body)
-            case CustomEvent():
+            case CustomEvent() | BackgroundStop():
                 self._background.take(block, body)
             case UserPrompt() | UserFollowup() | UserSteer():
                 self._pending[block.seq] = block

@@ -125,7 +125,9 @@ def find_answer(
     return deciding_answer(answers_to(blocks, question.call_id), question.people)
 
 
-BackgroundBody = bodies.CustomEvent | bodies.BackgroundResult | bodies.BackgroundStop
+BackgroundBody = (
+    bodies.CustomEvent | bodies.BackgroundResult | bodies.BackgroundStop | bodies.Imported
+)
 _BACKGROUND = BodyUnion[BackgroundBody](BackgroundBody)
 
 
@@ -133,12 +135,14 @@ _BACKGROUND = BodyUnion[BackgroundBody](BackgroundBody)
 class BackgroundWork:
     """The fold of background calls without a result, up to `seq`: each with the block and the data of its start.
 
-    `stops` are the ids of those that were told to stop.
+    `stops` are the seqs of the blocks that told calls to stop, by call id, and `imported` the ids of calls that began in an
+    imported document, so that no process here does their work.
     """
 
     seq: int = 0
     calls: dict[str, tuple[Block, Json]] = field(default_factory=dict[str, tuple[Block, Json]])
-    stops: set[str] = field(default_factory=set[str])
+    stops: dict[str, int] = field(default_factory=dict[str, int])
+    imported: set[str] = field(default_factory=set[str])
 
     def extend(self, blocks: Iterable[Block]) -> None:
         """Fold further blocks."""
@@ -154,8 +158,11 @@ class BackgroundWork:
             case bodies.CustomEvent(name=name, data=data, call_id=call_id):
                 if name == bodies.BACKGROUND_STARTED:
                     self.calls[call_id] = block, data
+                    self.imported.discard(call_id)
             case bodies.BackgroundResult(call_id=call_id):
                 self.calls.pop(call_id, None)
-                self.stops.discard(call_id)
+                self.stops.pop(call_id, None)
             case bodies.BackgroundStop(call_id=call_id):
-                self.stops.add(call_id)
+                self.stops.setdefault(call_id, block.seq)
+            case bodies.Imported():
+                self.imported |= self.calls.keys()
