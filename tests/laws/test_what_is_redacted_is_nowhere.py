@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -13,10 +15,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from loopline import Attachment, Bundle, Harness, ToolContext, models, tool
+from loopline import (
+    Agent,
+    Attachment,
+    BaseWorkflow,
+    Bundle,
+    Harness,
+    ToolContext,
+    TurnPayload,
+    TurnResult,
+    models,
+    tool,
+)
 from loopline import timeline as tl
 from loopline.errors import AttachmentError, ConflictError, PropertyError
 from loopline.events import Delta, Event
+from loopline.models import JsonObject
 from loopline.redaction.detectors import KINDS, LibraryRedactor
 from loopline.redaction.redacted_log import RedactedLog, redact_body
 from loopline.redaction.redaction import (
@@ -271,6 +285,130 @@ def test_reasoning_that_a_provider_signs_is_dropped_if_it_may_not_be_stored(
     dropped = redact_body(REDACTOR, signed)
     assert isinstance(dropped, tl.Decision)
     assert dropped.echo is None
+
+
+class Digits:
+    """Replaces every digit."""
+
+    def redact(self, text: str) -> str:
+        return re.sub("[0-9]", "#", text)
+
+
+NUMBERED: JsonObject = {"type": "integer", "minimum": 10}
+SCHEMA = models.OutputSchema(name="int", schema=NUMBERED)
+PROMPT = tl.UserPrompt(
+    text="call 10",
+    sender=tl.Sender(bundle="shop2", version="a1"),
+    settings={"seed": 10},
+    output=SCHEMA,
+    tools=(tl.ClientTool(name="pick", parameters=NUMBERED),),
+)
+AT = datetime(2030, 1, 1, tzinfo=UTC)
+WAITING = tl.ScheduledMessage(id="s1", at=AT, prompt=PROMPT, every="0 9 * * *", zone="Etc/GMT+1")
+RULE = tl.ApprovalRule(rule_id="rule_1", tool="pay", bundle="shop2", arguments={"to": "10"})
+PENDING = tl.ToolPending(
+    call_id="c1", kind="question", question="10?", digest="a1", after=("c1",), form=NUMBERED
+)
+BEGUN: JsonObject = {
+    "owner": "m:1:2:3",
+    "until": AT.isoformat(),
+    "tool": "t",
+    "again": {"to": "10"},
+}
+STARTED = tl.CustomEvent(name=tl.BACKGROUND_STARTED, data=BEGUN, call_id="c1")
+
+
+@pytest.mark.parametrize(
+    ("body", "stored"),
+    [
+        (PROMPT, structs.replace(PROMPT, text="call ##")),
+        (
+            tl.Schedule(messages=(WAITING,)),
+            tl.Schedule(
+                messages=(structs.replace(WAITING, prompt=structs.replace(PROMPT, text="call ##")),)
+            ),
+        ),
+        (RULE, structs.replace(RULE, arguments={"to": "##"})),
+        (PENDING, structs.replace(PENDING, question="##?")),
+        (STARTED, structs.replace(STARTED, data={**BEGUN, "again": {"to": "##"}})),
+        (
+            tl.StepEnded(name="price 1", value='{"euros":10,"of":"tea 1"}'),
+            tl.StepEnded(name="price 1", value='{"euros":"##","of":"tea #"}'),
+        ),
+        (tl.StepEnded(name="a", error="10"), tl.StepEnded(name="a", error="##")),
+    ],
+)
+def test_names_and_configuration_stay_and_the_result_of_a_step_stays_json(
+    body: tl.Body, stored: tl.Body
+) -> None:
+    assert redact_body(Digits(), body) == stored
+
+
+@pytest.mark.parametrize(
+    ("text", "stored"),
+    [
+        ('{"n": 4111111111111111, "m": 5}', '{"n": "[redacted card]", "m": 5}'),
+        ('{"n":4111111111111111}', '{"n":"[redacted card]"}'),
+        ('{"s": "{\\"n\\": 4111111111111111}"}', '{"s": "{\\"n\\": [redacted card]}"}'),
+        ("n: 4111111111111111, m", "n: [redacted card], m"),
+    ],
+)
+def test_the_mark_for_a_number_in_the_json_of_a_reply_is_a_text(text: str, stored: str) -> None:
+    assert redact_text(REDACTOR, text) == stored
+    stream = RedactedStream(REDACTOR)
+    assert "".join([*map(stream.feed, text), stream.close()]) == stored
+
+
+@pytest.mark.parametrize(("native", "as_json"), [(True, False), (False, True), (False, False)])
+async def test_a_call_with_a_redacted_number_is_made_in_every_protocol(
+    native: bool, as_json: bool
+) -> None:
+    called = list[str]()
+
+    @tool(effect="read")
+    def find(card: str) -> str:
+        """Find a card."""
+        called.append(card)
+        return "found"
+
+    script = [Say("", Call("shop.find", card=4111111111111111)), Say("Done.")]
+    scripted = ScriptedModel(script, tool_call=native, json_mode=as_json)
+    async with Harness.open(
+        Bundle(id="shop", tools=[find]), store="memory:", model=scripted, properties=KINDS_SET
+    ) as harness:
+        assert (await harness.conversation("c1").say("go")).answer == "Done."
+    assert called == ["[redacted card]"]
+
+
+async def test_a_turn_with_redacted_steps_is_resumed(tmp_path: Path) -> None:
+    def find() -> models.Json:
+        return {"card": 4111111111111111}
+
+    class Shop(BaseWorkflow):
+        agents = (Agent(name="clerk", description="Asks."),)
+
+        async def process(self, payload: TurnPayload) -> TurnResult:
+            found = await self.step("find", find)
+            await self.run("clerk", "first")
+            await self.run("clerk", "second")
+            return await self.answer(f"{found}")
+
+    @tool
+    def ask(context: ToolContext) -> str:
+        """Ask."""
+        context.ask_user("Which?")
+
+    said = "It is 4111 1111 1111 1111."
+    async with Harness.open(
+        Bundle(id="shop", workflow=Shop, tools=[ask]),
+        store=f"sqlite:///{tmp_path}/talk.db",
+        model=ScriptedModel([Say(said), Call("shop.ask"), Say("So.")]),
+        properties=KINDS_SET,
+    ) as harness:
+        talk = harness.conversation("c1")
+        asked = await talk.say("go")
+        done = await talk.resume({asked.pending[0].call_id: "this one"})
+    assert done.answer == "{'card': '[redacted card]'}"
 
 
 def test_a_number_in_json_is_replaced_too() -> None:

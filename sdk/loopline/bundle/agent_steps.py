@@ -70,6 +70,14 @@ class StoredResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
 _RESULTS = msgspec.json.Decoder(list[StoredResult])
 
 
+def _read_results(text: str) -> list[StoredResult] | None:
+    """Return the recorded results, or None if only the child runs have them: they were too long, or a number was redacted."""
+    try:
+        return _RESULTS.decode(text)
+    except msgspec.DecodeError:
+        return None
+
+
 class AgentSteps:
     """Runs the agents of one run of a workflow. All runs share a budget, which is that of the turn."""
 
@@ -99,8 +107,9 @@ class AgentSteps:
         ended = self._recorder.turn.ended_steps.get(name)
         if ended is not None and ended.status != "ok":
             raise StepFailed(name, ended.error)
-        if ended is not None and ended.value:
-            return [stored.result for stored in _RESULTS.decode(ended.value)]
+        recorded = None if ended is None else _read_results(ended.value)
+        if recorded is not None:
+            return [stored.result for stored in recorded]
         started = self._recorder.turn.steps.get(name) or await self._start(name)
         await self._ask_again(name, started.call_id)
         begun = runtime.clock.elapsed()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -15,7 +16,7 @@ from msgspec import Struct, structs
 from typing_extensions import TypeVar
 
 from loopline import timeline
-from loopline.models import Json
+from loopline.models import Json, dumps
 from loopline.redaction import redaction
 
 
@@ -171,12 +172,14 @@ _WithSpans = timeline.ToolResult | timeline.ProxiedResult | timeline.BackgroundR
 _WITH_SPANS = timeline.BodyUnion[_WithSpans](_WithSpans)
 _NAMES = frozenset(
     {
-        *("agent", "agent_digest", "artifact", "call_id", "conversation", "data", "fact_id", "id"),
-        *("lesson_id", "limits", "mime", "model", "name", "owner", "parent", "path", "plan_id"),
-        *("provider_id", "ref", "refs", "schema_sha256", "sha256", "shows", "tool", "type"),
+        *("after", "agent", "agent_digest", "artifact", "bundle", "call_id", "child", "commit"),
+        *("conversation", "data", "dependencies", "digest", "every", "fact_id", "id", "lesson_id"),
+        *("limits", "mime", "model", "name", "output", "owner", "parent", "path", "plan_id"),
+        *("provider_id", "ref", "refs", "rule", "rule_id", "schema_sha256", "settings", "sha256"),
+        *("shows", "tool", "tools", "type", "version", "zone"),
     }
 )
-"""Fields with names, digests or bytes. They are not redacted, because a changed name would not be found."""
+"""Fields with names, digests, bytes or configuration. They are not redacted, because a changed name would not be found."""
 LARGE_CHARACTERS = 5_000
 """The number of characters above which entries are redacted in a thread; 5,000 take 4 to 20 ms (decision 0112)."""
 
@@ -226,7 +229,10 @@ def redact_body(redactor: redaction.Redactor, body: timeline.Body) -> timeline.B
     if isinstance(body, timeline.FileAdded):
         return _redact_file(redactor, body)
     if isinstance(body, timeline.CustomEvent):
-        return structs.replace(body, data=redaction.redact_json(redactor, body.data))
+        return structs.replace(body, data=_redact_event(redactor, body))
+    if isinstance(body, timeline.StepEnded):
+        ended = _redact_struct(redactor, structs.replace(body, value=""))
+        return structs.replace(ended, value=_redact_result(redactor, body.value))
     if isinstance(body, timeline.UserAnswer):
         return structs.replace(body, value=redaction.redact_json(redactor, body.value))
     if isinstance(body, timeline.Decision):
@@ -237,6 +243,25 @@ def redact_body(redactor: redaction.Redactor, body: timeline.Body) -> timeline.B
         spans = _move_spans(redactor, body.text, body.source_spans, result.text)
         return structs.replace(result, source_spans=spans)
     return _redact_struct(redactor, body)
+
+
+def _redact_event(redactor: redaction.Redactor, event: timeline.CustomEvent) -> Json:
+    """Return the data of an event redacted; of the start of a background call only its arguments are."""
+    match event:
+        case timeline.CustomEvent(name=timeline.BACKGROUND_STARTED, data=dict(data)):
+            return {
+                name: redaction.redact_json(redactor, value) if name == "again" else value
+                for name, value in data.items()
+            }
+        case _:
+            return redaction.redact_json(redactor, event.data)
+
+
+def _redact_result(redactor: redaction.Redactor, text: str) -> str:
+    """Return the result of a step redacted, which is JSON or empty, so that it stays JSON."""
+    if not text or redaction.redact_text(redactor, text) == text:
+        return text
+    return dumps(redaction.redact_json(redactor, json.loads(text)))
 
 
 def _move_spans(
@@ -250,7 +275,7 @@ def _move_spans(
     for span in spans:
         number = min(bisect_right(starts, span.start), len(parts)) - 1
         before = parts[number][0][: span.start - starts[number]]
-        start = new_starts[number] + len(redactor.redact(before))
+        start = new_starts[number] + len(redaction.redact_part(redactor, before))
         part = redaction.redact_text(redactor, text[span.start : span.end])
         if redacted.startswith(part, start):
             moved.append(structs.replace(span, start=start, end=start + len(part)))
@@ -271,7 +296,7 @@ def _redact_file(redactor: redaction.Redactor, file: F) -> F:
 
 def _redact_struct(redactor: redaction.Redactor, struct: S) -> S:
     changes = {
-        name: _redact(redactor, value)
+        name: _redact(redactor, value, numbers=name != "form")
         for name in struct.__struct_fields__
         if name not in _NAMES and (value := getattr(struct, name))
     }
@@ -280,7 +305,7 @@ def _redact_struct(redactor: redaction.Redactor, struct: S) -> S:
     return structs.replace(struct, **changes)
 
 
-def _redact(redactor: redaction.Redactor, value: object) -> object:
+def _redact(redactor: redaction.Redactor, value: object, *, numbers: bool = True) -> object:
     match value:
         case str():
             return redaction.redact_text(redactor, value)
@@ -290,7 +315,7 @@ def _redact(redactor: redaction.Redactor, value: object) -> object:
             items = cast("tuple[object, ...]", value)
             return tuple(_redact(redactor, item) for item in items)
         case dict():
-            return redaction.redact_json(redactor, cast("Json", value))
+            return redaction.redact_json(redactor, cast("Json", value), numbers=numbers)
         case _:
             return value
 

@@ -6,6 +6,7 @@ redacted stream equals the redacted text.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Protocol
 
@@ -18,6 +19,8 @@ KEY_CHARACTERS = 16_384
 """The maximum length of a PEM block; a longer one is redacted line by line."""
 PIECE_CHARACTERS = 16_384
 """A longer line is redacted in pieces, which bounds the time for one line."""
+_NUMBER = re.compile(r'((?<!\\)":[ \t]{0,8})(-?[0-9][0-9.eE+-]*+)(?=[ \t]{0,8}(?:[,}\]\r\n]|$))')
+"""A number that is the value of a field in JSON, with the end of the field's name. JSON in a text of JSON is left out."""
 _BEGIN = "-----BEGIN "
 _END = "-----END "
 
@@ -86,11 +89,11 @@ class RedactedStream:
 
     def feed(self, text: str) -> str:
         """Add a piece of the text, and return the redacted parts that are now complete."""
-        return "".join(map(self._redactor.redact, self._parts.feed(text)))
+        return "".join(redact_part(self._redactor, part) for part in self._parts.feed(text))
 
     def close(self) -> str:
         """Return the redacted rest at the end of the text."""
-        return "".join(map(self._redactor.redact, self._parts.close()))
+        return "".join(redact_part(self._redactor, part) for part in self._parts.close())
 
 
 def _pieces(line: str) -> list[str]:
@@ -103,10 +106,20 @@ def _pieces(line: str) -> list[str]:
     return [*pieces, line]
 
 
+def redact_part(redactor: Redactor, part: str) -> str:
+    """Return a line or a PEM block redacted; the mark for a number that is the value of a JSON field is in quotes."""
+
+    def quote(match: re.Match[str]) -> str:
+        redacted = redactor.redact(match[2])
+        return match[0] if redacted == match[2] else f'{match[1]}"{redacted}"'
+
+    return redactor.redact(_NUMBER.sub(quote, part) if '":' in part else part)
+
+
 def redact_parts(redactor: Redactor, text: str) -> list[tuple[str, str]]:
     """Return the parts of the text, each with its redacted form."""
     parts = _Parts()
-    return [(part, redactor.redact(part)) for part in [*parts.feed(text), *parts.close()]]
+    return [(part, redact_part(redactor, part)) for part in [*parts.feed(text), *parts.close()]]
 
 
 def redact_text(redactor: Redactor, text: str) -> str:
@@ -114,26 +127,34 @@ def redact_text(redactor: Redactor, text: str) -> str:
     return "".join(redacted for _, redacted in redact_parts(redactor, text))
 
 
-def redact_json(redactor: Redactor, value: Json) -> Json:
-    """Return the value with all texts and keys redacted; a number that matches is replaced by its mark."""
+def redact_json(redactor: Redactor, value: Json, *, numbers: bool = True) -> Json:
+    """Return the value with all texts and keys redacted; a number that matches is replaced by its mark.
+
+    With `numbers` False the numbers stay, as in a JSON Schema, which their marks would make invalid.
+    """
     match value:
         case str():
             return redact_text(redactor, value)
         case bool() | None:
+            return value
+        case int() | float() if not numbers:
             return value
         case int() | float():
             written = f"{value}"
             redacted = redactor.redact(written)
             return value if redacted == written else redacted
         case list():
-            return [redact_json(redactor, item) for item in value]
+            return [redact_json(redactor, item, numbers=numbers) for item in value]
         case dict():
-            return redact_object(redactor, value)
+            return redact_object(redactor, value, numbers=numbers)
 
 
-def redact_object(redactor: Redactor, value: JsonObject) -> JsonObject:
-    """Return the object with every text in it redacted."""
-    return {redact_text(redactor, key): redact_json(redactor, item) for key, item in value.items()}
+def redact_object(redactor: Redactor, value: JsonObject, *, numbers: bool = True) -> JsonObject:
+    """Return the object with every text in it redacted, and with `numbers` the numbers that match."""
+    return {
+        redact_text(redactor, key): redact_json(redactor, item, numbers=numbers)
+        for key, item in value.items()
+    }
 
 
 def redact_echo(
