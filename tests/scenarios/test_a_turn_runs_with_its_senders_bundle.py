@@ -223,6 +223,31 @@ async def test_an_approval_that_a_later_version_cannot_use_is_used_by_the_versio
     assert len(await log.read(KEY, types=["react.tool.start"])) == 1
 
 
+async def test_the_result_of_a_client_counts_in_a_later_version_whatever_it_says(
+    log: TimelineLog,
+) -> None:
+    def desk() -> Bundle:
+        @tool(client=True, effect="read")
+        def confirm(label: str) -> bool:
+            """Let the user confirm."""
+            raise NotImplementedError
+
+        return Bundle(id="tea", version="1", tools=[confirm])
+
+    def changed_desk() -> Bundle:
+        @tool(client=True, effect="read")
+        def confirm(label: str, place: str) -> bool:
+            """Let the user confirm a place."""
+            raise NotImplementedError
+
+        return Bundle(id="tea", version="2", tools=[confirm])
+
+    async with opened(desk(), log, [Call("tea.confirm", label="So?")]) as first:
+        await first.conversation("c").say("Ask.")
+    async with opened(changed_desk(), log, ["Done."]) as later:
+        assert (await later.conversation("c").resume({"c1": True})).answer == "Done."
+
+
 async def test_a_bundle_without_a_version_does_not_run_a_turn_of_one_that_has_a_version(
     log: TimelineLog,
 ) -> None:

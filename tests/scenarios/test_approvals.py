@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
@@ -236,6 +237,69 @@ async def test_rules_outlive_the_process_and_end_with_the_conversation_or_its_li
         assert (await talk.say("again")).pending
         fork = await talk.fork(seq=12)
         assert len(await fork.rules()) == 1
+
+
+async def test_a_rule_that_was_revoked_does_not_come_back_when_a_fork_is_forgotten(
+    store: str,
+) -> None:
+    bundle = desk(approvals=ApprovalLimits(rules="user"))
+    model = ScriptedModel([PAY, "One.", PAY], strict=False)
+    async with Harness.open(bundle, store=store, model=model) as harness:
+        talk = harness.conversation("c")
+        await talk.say("go")
+        await talk.resume({"c1": granting(scope="user")})
+        fork = await talk.fork(seq=len(await talk.blocks()))
+        other = harness.conversation("d")
+        [rule] = await other.rules()
+        await other.revoke_rule(rule.rule_id)
+        await harness.log.forget(fork.conversation)
+        assert await other.rules() == []
+        assert (await talk.say("again")).pending
+
+
+async def revoke(talk: Conversation[Any]) -> None:
+    [rule] = await talk.rules()
+    await talk.revoke_rule(rule.rule_id)
+
+
+async def plan_only(talk: Conversation[Any]) -> None:
+    await talk.set_mode("plan")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason", "statuses"),
+    [(revoke, "paused", ["ok"]), (plan_only, "complete", ["ok", "denied"])],
+)
+async def test_a_call_that_has_not_begun_asks_when_its_rule_is_revoked_and_is_denied_by_a_plan(
+    change: Callable[[Conversation[Any]], Awaitable[None]], reason: str, statuses: list[str]
+) -> None:
+    begun, opened = asyncio.Event(), asyncio.Event()
+
+    @tool(effect="write", approve=True)
+    async def send(number: int) -> str:
+        """Send a number."""
+        begun.set()
+        await opened.wait()
+        return f"{number} sent"
+
+    calls = Say("", Call("desk.send", number=2), Call("desk.send", number=3))
+    model = ScriptedModel([Call("desk.send", number=1), "One.", calls, "So."], strict=False)
+    bundle = Bundle(id="desk", tools=[send])
+    async with Harness.open(bundle, store="memory:", model=model) as harness:
+        talk = harness.conversation("c")
+        await talk.say("go")
+        opened.set()
+        await talk.resume({"c1": granting()})
+        opened.clear()
+        begun.clear()
+        running = asyncio.create_task(talk.say("again"))
+        await begun.wait()
+        await change(talk)
+        opened.set()
+        result = await running
+        blocks = await talk.blocks(turn="turn_2")
+    assert result.exit_reason == reason
+    assert [b.body.status for b in blocks if isinstance(b.body, ToolResult)] == statuses
 
 
 MODES: list[tuple[ApprovalMode, list[str], int]] = [

@@ -365,14 +365,16 @@ class ToolExecutor:
             return
         running.entered = True
         try:
+            if before and not isinstance(parsed.verdict, Ask):
+                await asyncio.wait(before)
+                parsed = await self._checker.check_again(parsed)
+                before = ()
             if isinstance(parsed.verdict, Ask):  # the user sees all questions of a round at once
                 verdict = parsed.verdict
                 approval = tools.AskUser(verdict.question, kind="approval", people=verdict.people)
                 after = tuple(task.get_name() for task in before)
                 await self._runtime.record_pending(parsed.call, approval, after)
                 return
-            if before:
-                await asyncio.wait(before)
             if not self._recorder.turn.pending or not self._is_blocked(parsed):
                 if len(self._running) == 1:  # then a slot is free
                     await self._run_to_end(parsed, children, start)

@@ -379,9 +379,11 @@ class CallChecker:
         text = recorder.timeline.tool_texts.get(last.tools_sha256, "[]")
         offered = {spec.name: spec for spec in decode_json(text, type=list[OfferedTool])}
         for call in turn.open_calls.values():
-            answer = turn.answers.get(call.call_id)
-            is_approved = answer is not None and is_approval(answer.value)
-            may_start = is_approved or call.call_id not in turn.pending
+            answer, pending = turn.answers.get(call.call_id), turn.pending.get(call.call_id)
+            # The answer to a question, or of the client, is the result of the call, whatever it says.
+            may_start = pending is None or (
+                pending.kind == "approval" and answer is not None and is_approval(answer.value)
+            )
             if not may_start or call.call_id in turn.started:
                 continue
             tool, spec = self.parse(call).tool, offered.get(call.tool)
@@ -455,6 +457,15 @@ class CallChecker:
         except LooplineError as error:
             return structs.replace(parsed, tool=error, claim=Claim("read"))
         return structs.replace(parsed, claim=self._claim(tool, changed), arguments=changed)
+
+    async def check_again(self, parsed: CheckedCall) -> CheckedCall:
+        """Return a call that has waited for others with the verdict on it now: its rule may be revoked, or the mode "plan" set."""
+        if not parsed.rule and self._recorder.timeline.mode != "plan":
+            return parsed
+        now = self.parse(parsed.call)
+        if parsed.rule and now.guarded is not None:
+            return await self.check(now, now.guarded)
+        return now if isinstance(now.verdict, Deny) else parsed
 
     async def _ask_for_tool(self, tool: Tool, call: GuardedCall, allowed: Allow) -> Allow | Ask:
         """Return the question of a tool that needs approval, or `allowed` if it needs none."""

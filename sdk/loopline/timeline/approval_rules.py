@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from msgspec import structs
+
 from loopline.errors import LooplineError
 from loopline.models import JsonObject
 from loopline.timeline.blocks import Block, BodyUnion, Entry
@@ -58,7 +60,11 @@ class ApprovalRules:
             if key == conversation:  # a fork has the rules of its past too
                 here.add(rule_id)
             before = newest.get(rule_id)
-            if before is None or (before[1].ts, before[1].seq) <= (block.ts, block.seq):
+            if (  # within a conversation the order of the log counts, not the clocks of its processes
+                before is None
+                or before[0] == key
+                or (before[1].ts, before[1].seq) < (block.ts, block.seq)
+            ):
                 newest[rule_id] = key, block, block.body
         rules = [
             _granted(key, block, rule)
@@ -78,22 +84,30 @@ class ApprovalRules:
         rules = await self.of(conversation, now)
         for rule in rules:
             if rule.rule_id == rule_id:
-                await self._append_revocation(conversation, rule)
+                await self._append_revocation(await self._find_origin(conversation, rule), rule)
                 return
         rule_ids = ", ".join(rule.rule_id for rule in rules) or "none"
         raise LooplineError(f"no rule {rule_id!r} counts here: there are {rule_ids}")
 
-    async def _append_revocation(self, conversation: ConversationKey, rule: GrantedRule) -> None:
-        home = ConversationKey(
-            name=rule.conversation,
-            user=conversation.user,
-            project=conversation.project,
-            tenant=conversation.tenant,
+    async def _find_origin(
+        self, conversation: ConversationKey, rule: GrantedRule
+    ) -> ConversationKey:
+        """Return the conversation that granted a rule. Its forks have the rule too, and may be forgotten before it."""
+        blocks = await self._blocks.of_user(
+            user=conversation.user, project=conversation.project, tenant=conversation.tenant
         )
-        summary = await self._log.find(home)
+        for key, block in blocks:
+            if _RULES.has(block.body) and block.body.rule_id == rule.rule_id:
+                summary = await self._log.find(key)
+                if summary is not None and block.seq > summary.inherited:
+                    return key
+        return structs.replace(conversation, name=rule.conversation)
+
+    async def _append_revocation(self, origin: ConversationKey, rule: GrantedRule) -> None:
+        summary = await self._log.find(origin)
         head = 0 if summary is None else summary.head
         revoked = ApprovalRule(rule_id=rule.rule_id)
-        await self._log.append(home, [Entry(body=revoked, turn=rule.turn)], seen=head)
+        await self._log.append(origin, [Entry(body=revoked, turn=rule.turn)], seen=head)
 
 
 def _granted(key: ConversationKey, block: Block, rule: ApprovalRule) -> GrantedRule:
