@@ -22,9 +22,18 @@ from loopline import (
     tool,
 )
 from loopline.conversations import Conversation
+from loopline.events import Event
+from loopline.events.projection import TurnEventFold
+from loopline.events.turn_events import (
+    CallFinished,
+    CallStarted,
+    InputRequested,
+    TurnFinished,
+    TurnPaused,
+)
 from loopline.server import app
 from loopline.testing import Call, FakeClock
-from loopline.timeline import MemoryLog, RunChild, StepEnded, TimelineLog
+from loopline.timeline import Block, MemoryLog, RunChild, StepEnded, TimelineLog, ToolPending
 from tests.support.child_runs import Line
 from tests.support.crashing_log import Crashed, CrashingLog
 from tests.support.crews import Scripts
@@ -346,3 +355,37 @@ async def test_a_server_lists_the_approval_of_an_agent_and_takes_the_answer() ->
     )
     assert answered.json()["answer"] == "It is done."
     assert CALLS == ["nettle"]
+
+
+async def test_clients_are_shown_the_step_whose_agent_asks_and_a_pause_once_all_steps_wait() -> (
+    None
+):
+    asked = asyncio.Event()
+
+    async def process(self: BaseWorkflow, payload: TurnPayload) -> TurnResult:
+        result, _ = await asyncio.gather(
+            self.run("reader", "about nettle"), self.step("wait", asked.wait, effect="read")
+        )
+        return await self.answer(result.answer)
+
+    lines: dict[str, list[Line]] = {
+        "about nettle": [Call("tea.order", tea="nettle"), "It is done."]
+    }
+    events = list[Event]()
+    async with Harness.open(workflow(process), store="memory:", model=Scripts(lines)) as harness:
+        talk = harness.conversation("c")
+        async for event in talk.stream("go"):
+            events.append(event)
+            if isinstance(event, Block) and isinstance(event.body, ToolPending):
+                asked.set()
+        async for event in talk.stream_resume({"c0.1.1": True}):
+            events.append(event)
+    fold = TurnEventFold()
+    told = [turn_event for event in events for _, turn_event in fold.take(event)]
+    shown = [type(turn_event) for turn_event in told if isinstance(turn_event, SHOWN)]
+    assert shown == [CallStarted, InputRequested, TurnPaused, CallFinished, TurnFinished]
+    [started] = [turn_event for turn_event in told if isinstance(turn_event, CallStarted)]
+    assert (started.tool, "step" in started.arguments) == ("workflow.run", True)
+
+
+SHOWN = (CallStarted, InputRequested, TurnPaused, CallFinished, TurnFinished)

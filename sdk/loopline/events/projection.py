@@ -23,6 +23,7 @@ CallBody = (
     | timeline.ToolPending
     | timeline.ToolResult
     | timeline.UserAnswer
+    | timeline.StepEnded
 )
 InputBody = timeline.InboxBody | timeline.UserRecalled | timeline.SourceAdded | timeline.ProxiedBody
 """The bodies that later events use."""
@@ -158,6 +159,34 @@ class TurnProjection:
             open_calls=tuple(self.turn.open_calls),
             has_children=any(child.call_id == result.call_id for child in children),
         )
+
+    def start_step(self, call_id: str) -> Iterator[turns.CallStarted]:
+        """Yield a step that runs agents as a call when the first of them asks, so that clients show what waits."""
+        steps = [step.call_id for step in self.turn.open_steps.values()]
+        if call_id in steps and call_id not in self.calls:
+            called = self.turn.waiting_call(call_id)
+            call = self.calls[call_id] = turns.CallStarted(
+                call_id=call_id,
+                tool=called.tool,
+                arguments=called.arguments,
+                iteration=self.turn.rounds,
+            )
+            yield call
+
+    def finish_step(self, ended: timeline.StepEnded) -> Iterator[turns.CallFinished]:
+        """Yield the end of a step that was shown as a call."""
+        step = self.turn.steps.get(ended.name)
+        if step is not None and step.call_id in self.calls:
+            status = "error" if ended.status == "failed" else ended.status
+            yield self.finish_call(
+                timeline.ToolResult(
+                    call_id=step.call_id,
+                    tool=self.calls[step.call_id].tool,
+                    text=ended.error,
+                    status=status,
+                    elapsed_ms=ended.elapsed_ms,
+                )
+            )
 
     def child_event(
         self, child: timeline.RunChild, meta: turns.EventMeta
@@ -353,11 +382,16 @@ class TurnEventFold:
                     yield projection.pause((call_id, *projection.unanswered))
                 return
             case timeline.ToolPending():
+                yield from projection.start_step(body.call_id)
                 yield projection.request(body)
             case timeline.ToolResult():
                 yield projection.finish_call(body)
+            case timeline.StepEnded():
+                yield from projection.finish_step(body)
         # An interrupted call usually means that the turn ends, not that it pauses for the other calls.
-        is_cut_off = isinstance(body, timeline.ToolResult) and body.status in _CUT_OFF
+        is_cut_off = (
+            isinstance(body, timeline.ToolResult | timeline.StepEnded) and body.status in _CUT_OFF
+        )
         if projection.is_paused and not is_cut_off:
             self._is_open = False
             yield projection.pause()
