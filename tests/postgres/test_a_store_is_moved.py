@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,16 @@ from loopline.harness.store import move_store
 from loopline.store import SqlLog
 from loopline.store.blobs import FileBlobs
 from loopline.store.postgres_log import PostgresLog
-from loopline.timeline import NEW_TURN, ConversationKey, Entry, Notes, ToolResult, UserPrompt
+from loopline.timeline import (
+    NEW_TURN,
+    ConversationKey,
+    Entry,
+    Notes,
+    Schedule,
+    ScheduledMessage,
+    ToolResult,
+    UserPrompt,
+)
 from tests.doors.command import Loopline
 from tests.support.postgres_server import running_postgres
 
@@ -89,6 +99,23 @@ async def test_a_move_copies_what_is_missing_when_it_is_made_again(tmp_path: Pat
     assert await move(path, target) == [("here", 2), ("fork", 0), ("gone", 0)]
     async with await PostgresLog.open(target) as log:
         assert await log.appended(HERE, "l") == 1_204
+
+
+async def test_a_move_that_is_made_again_removes_what_is_no_longer_scheduled(
+    tmp_path: Path,
+) -> None:
+    path, target = tmp_path / "talk.db", running_postgres().store_url()
+    due = datetime(2030, 1, 1, tzinfo=UTC)
+    message = ScheduledMessage(id="s1", at=due, prompt=UserPrompt(text="later"))
+    async with await SqlLog.open(f"sqlite:///{path}", blobs=FileBlobs.for_store(path)) as log:
+        waiting = Entry(body=Schedule(messages=(message,)), turn=NEW_TURN)
+        await log.append(HERE, [waiting], seen=0)
+        await move(path, target)
+        await log.append(HERE, [Entry(body=Schedule(), turn=1)], seen=1)
+    async with await PostgresLog.open(target) as log:
+        assert await log.scheduled() == [(HERE, due)]
+        await move(path, target)
+        assert await log.scheduled() == []
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,7 @@ class StoreMove:
             lease = {"conversation": copy, "generation": 0, "boot": "", "ends": 0}
             execute(target, statements.INSERT_LEASE, lease)
         due = execute(self.source, statements.SELECT_META, {"key": scheduled_key(row)}).fetchone()
+        execute(target, statements.DELETE_META, {"name": scheduled_key(copy)})
         if due is not None:
             set_meta(target, scheduled_key(copy), due[0])
         if state.forgotten is not None:
