@@ -247,14 +247,12 @@ def redact_body(redactor: redaction.Redactor, body: timeline.Body) -> timeline.B
 
 def _redact_event(redactor: redaction.Redactor, event: timeline.CustomEvent) -> Json:
     """Return the data of an event redacted; of the start of a background call only its arguments are."""
-    match event:
-        case timeline.CustomEvent(name=timeline.BACKGROUND_STARTED, data=dict(data)):
-            return {
-                name: redaction.redact_json(redactor, value) if name == "again" else value
-                for name, value in data.items()
-            }
-        case _:
-            return redaction.redact_json(redactor, event.data)
+    if event.name != timeline.BACKGROUND_STARTED or not isinstance(event.data, dict):
+        return redaction.redact_json(redactor, event.data)
+    return {
+        name: redaction.redact_json(redactor, value) if name == "again" else value
+        for name, value in event.data.items()
+    }
 
 
 def _redact_result(redactor: redaction.Redactor, text: str) -> str:

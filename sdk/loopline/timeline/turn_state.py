@@ -178,8 +178,11 @@ class Turn(Struct):
                 self.prompt = block
             case UserRetry():
                 self.put_back = True
-            case TurnHeader(began=began):
-                self._begin_run(body)
+            case TurnHeader(began=began, recoveries=recoveries):
+                if self.is_answered and self.header is not None:
+                    self.answered_recoveries += recoveries - self.header.recoveries
+                self.put_back = self.is_answered = False
+                self.header = body
                 self.started_at = self.started_at or began or block.ts
                 self.versions.add(body.version)
             case ModelOverflowed(output=output):
@@ -187,13 +190,6 @@ class Turn(Struct):
             case Notice(code=code):
                 self.notice_codes.append(code)
                 self.notice_counts[code] += 1
-
-    def _begin_run(self, header: TurnHeader) -> None:
-        """Take the header of a runner; if the turn was paused and answered, that runner does not recover it from a crash."""
-        if self.is_answered and self.header is not None:
-            self.answered_recoveries += header.recoveries - self.header.recoveries
-        self.put_back = self.is_answered = False
-        self.header = header
 
     def _use_measured_time(self, block: Block, body: RoundStart | ToolPending) -> None:
         """Replace the time between blocks by the running time that the runner measured, if the body has it."""
