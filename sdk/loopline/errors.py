@@ -120,7 +120,7 @@ class StepFailed(LooplineError):
 
 
 class StepInterrupted(StepFailed):
-    """The process of a step has gone before the step ended, and the step may have an effect, so it does not begin again."""
+    """The process of a step died before the step ended; the step may have had an effect, so it is not started again."""
 
 
 class WrongBundle(LooplineError):

@@ -147,8 +147,8 @@ class Bundle(LoopParts, Generic[T_co]):
         limits: limits of each turn, such as `{"max_iterations": 8}`. They override those of the preset, and are overridden
             by the properties and by the caller.
         guards: checks of every tool call, in order. They are added to those of the workflow class.
-        round_hooks: functions that run between rounds, likewise.
-        middleware: functions that wrap the run of the loop, likewise.
+        round_hooks: functions that run between rounds. They are added to those of the workflow class.
+        middleware: functions that wrap the run of the loop. They are added to those of the workflow class.
         knowledge_space_fn: a search that replaces the search of the bundle's knowledge space.
         knowledge_read_fn: a function that replaces reading from the bundle's knowledge space.
         on_bundle_load: a function without parameters that is called once in each process, before the first turn.
@@ -156,8 +156,8 @@ class Bundle(LoopParts, Generic[T_co]):
         post_run_hook: a function of the workflow, the payload and the result that is called after each turn that is not
             paused. Hooks may be `async def`; they have the parameters of the methods of `BaseWorkflow` with the same names.
         instructions: the instructions of the loop. They replace those of the workflow class.
-        tools: functions, plain or decorated with `@tool`. A plain function has the effect `exclusive`. Their ids are `<id>.<function>`. They are added to the tools of
-            the workflow class and its descriptors.
+        tools: functions, plain or decorated with `@tool`. A plain function has the effect `exclusive`. Their ids are
+            `<id>.<function>`. They are added to the tools of the workflow class and its descriptors.
         skills: folders relative to the folder of the bundle, each with a `SKILL.md` or with skills below it. They are
             added to those of the workflow class and its descriptors.
         knowledge: the section `knowledge` of the configuration. With it the bundle has a knowledge space.

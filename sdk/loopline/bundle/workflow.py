@@ -577,7 +577,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
             function: an async function, or a plain one, which runs in a thread. Its result is of its annotated return type,
                 which must have a JSON form, or a JSON value without an annotation; at most 2 MB.
             arguments: its arguments. For keywords write `functools.partial` or a `lambda`.
-            effect: "read" if the function may run again when its process has gone in the middle of it. By default it is
+            effect: "read" if the function may run again after its process died in the middle of it. By default it is
                 "write", or the effect of a tool function: then such a step raises `StepInterrupted`.
             reconcile: a function with the same arguments that then finds the result, or returns None if it is unknown. An
                 idempotent function may be its own `reconcile`.
@@ -585,7 +585,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         Raises:
             StepFailed: the function raised an exception, which is recorded, or its result is not allowed, or the step was
                 cancelled in the process before.
-            StepInterrupted: the process of the step has gone, and nobody knows whether it took effect.
+            StepInterrupted: the process of the step died, and it is unknown whether the step took effect.
             BundleError: the turn has a step of that name, or the result's type cannot be recorded.
         """
         return await self._steps.run(name, function, arguments, effect, reconcile)
@@ -623,7 +623,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
     ) -> list[tl.TurnResult[None]]:
         """Have an agent do several tasks, at most `limit` at once, and return the results in the order of the tasks.
 
-        As `run` does, with the same arguments and errors. The others go on when one fails. A resumed turn runs no task again
+        As `run` does, with the same arguments and errors. If one task fails, the others continue. A resumed turn runs no task again
         that has ended. There may be 1,000 tasks.
         """
         check_list(tasks, "the tasks of map", "texts")

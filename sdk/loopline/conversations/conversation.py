@@ -284,7 +284,7 @@ class Conversation(ConversationReader, Generic[T_co]):
     async def unschedule(self, message_id: str = "") -> bool:
         """Remove a scheduled message by its id, or all without one; return whether there was one.
 
-        A turn that has begun goes on.
+        A turn that has begun continues.
         """
         return await self._schedule.remove(message_id)
 
@@ -570,7 +570,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         """Change what happens to calls that need approval, from now on, also in the turn that runs.
 
         "ask" asks the user, "accept_reads" does not ask about reads, and "deny" denies these calls. "plan" denies every call
-        that is not a read, except those of the loop itself. Calls that have started go on, as do child runs that have. In
+        that is not a read, except those of the loop itself. Calls and child runs that have started continue. In
         a conversation that has not begun, the mode is stored with the first message that this object sends.
 
         Raises:
@@ -598,7 +598,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         return await tl.ApprovalRules(self._log).of(self.conversation, self._turns.clock.now())
 
     async def revoke_rule(self, rule_id: str) -> None:
-        """Revoke a rule, also one of the user's other conversations. Calls that have started go on.
+        """Revoke a rule, also one of the user's other conversations. Calls that have started continue.
 
         Raises:
             LooplineError: no such rule counts here.

@@ -52,8 +52,8 @@ class ModelSettings:
             another: it counts all requests of the turn.
         presence_penalty: from -2 to 2; above 0, words that were used are less likely.
         frequency_penalty: from -2 to 2; above 0, words are less likely the more often they were used.
-        reasoning_effort: how much the model thinks. It replaces the limit `reasoning_effort`, which is only a wish: an effort
-            that the model does not support is an error here.
+        reasoning_effort: how much the model thinks. It replaces the limit `reasoning_effort`. An effort that the model does
+            not support is an error here; for the limit the nearest supported effort is sent.
         parallel_tool_calls: with False the model may make only one call in a reply.
         service_tier: the provider's own name of a tier of price and speed, such as `flex`.
         timeout: the seconds in which the whole reply must arrive. It replaces the model's `Timeouts`, but for a shorter

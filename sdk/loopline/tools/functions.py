@@ -256,7 +256,7 @@ def tool(
     With `client=True` the client runs the calls: the turn pauses with each call, and the client's answer is its result, which
     must fit the return type of the function. The function has a docstring and no code, or only raises NotImplementedError.
 
-    With `background=True` each call ends at once, and the function goes on while the turn goes on or ends. What it returns is
+    With `background=True` each call ends at once, and the function continues while the turn continues or ends. Its return value is
     the input of a later round, or of the next turn. After a crash a function that reads is called again, and otherwise
     `reconcile` is asked for the result. In a child run, the call waits for the function.
 
