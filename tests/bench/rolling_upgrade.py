@@ -91,7 +91,7 @@ async def _converse(
         texts.append(f"call work.note text=m{number}")
         async with asyncio.timeout(120):
             result = await talk.say(texts[-1], key=f"k{number}")
-        if not result.ok or result.answer != f"The tool said: noted m{number}":
+        if not result.ok or not result.answer.endswith(f"noted m{number}"):
             report.problems.append(
                 f"{talk.conversation.name}: {result.exit_reason} {result.answer}"
             )
