@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from array import array
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,10 +25,13 @@ from loopline.memory import (
     TurnText,
     TurnUpdate,
 )
+from loopline.memory.postgres_turn_index import PostgresTurnIndex
 from loopline.memory.turn_file import MemoryFile
-from loopline.search import CosineFunction, Vector, VectorState, loaded_vectors
+from loopline.search import CosineFunction, Vector, VectorLoader, VectorState, loaded_vectors
 from loopline.search.vector_files import vector_rows
+from loopline.store.postgres_log import PostgresLog
 from loopline.timeline import ConversationKey
+from tests.support.postgres_server import running_postgres
 
 ANN = Owner(user="ann", tenant="t", project="p")
 STRANGERS = [
@@ -37,16 +42,47 @@ STRANGERS = [
 START = datetime(2026, 3, 1, tzinfo=UTC)
 
 
-@pytest.fixture(params=["memory", "file", "numpy"])
+IN_POSTGRES = ["postgres", "pgvector"]
+"""Databases without the extension pgvector and with it."""
+FILES = ["file", *(pytest.param(name, marks=pytest.mark.service) for name in IN_POSTGRES)]
+OpenIndex = Callable[[VectorLoader], TurnIndex]
+
+
+@asynccontextmanager
+async def opening(kind: str, folder: Path) -> AsyncIterator[OpenIndex]:
+    """A function that opens the same index each time; the indexes and their store are closed in the end."""
+    async with AsyncExitStack() as stack:
+
+        def close(index: TurnIndex) -> TurnIndex:
+            stack.push_async_callback(index.close)
+            return index
+
+        if kind in IN_POSTGRES:
+            server = running_postgres()
+            database = server.create_vectors() if kind == "pgvector" else "postgres"
+            log = await PostgresLog.open(server.store_url(database))
+            await stack.enter_async_context(log)
+            yield lambda load: close(PostgresTurnIndex(log.database, load))
+        else:
+            yield lambda load: close(MemoryFile(folder / "talk.db-memory", load))
+
+
+@pytest.fixture(params=["memory", "numpy", *FILES])
 async def index(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[TurnIndex]:
-    file = tmp_path / "talk.db-memory"
-    memory_turn_index: TurnIndex = MemoryTurnIndex()
-    if request.param != "memory":
-        memory_turn_index = MemoryFile(
-            file, vector_rows if request.param == "numpy" else loaded_vectors
-        )
-    yield memory_turn_index
-    await memory_turn_index.close()
+    if request.param == "memory":
+        yield MemoryTurnIndex()
+        return
+    async with opening(request.param, tmp_path) as open_index:
+        yield open_index(vector_rows if request.param == "numpy" else loaded_vectors)
+
+
+@pytest.fixture(params=FILES)
+async def open_index(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> AsyncIterator[Callable[[], TurnIndex]]:
+    """Opens the same stored index each time."""
+    async with opening(request.param, tmp_path) as open_with:
+        yield lambda: open_with(loaded_vectors)
 
 
 def said(
@@ -389,29 +425,21 @@ async def test_a_vector_that_comes_after_its_text_was_removed_is_not_kept(
     assert list((await index.list_unembedded(ANN, MODEL, 5)).values()) == ["oolong"]
 
 
-# The file.
+# What is stored.
 
 
-def readable_by_others(folder: Path) -> list[int]:
-    return [file.stat().st_mode & 0o077 for file in folder.iterdir()]
-
-
-def contents(folder: Path) -> bytes:
-    return b"".join(file.read_bytes() for file in folder.iterdir())
-
-
-async def test_a_file_has_what_another_opening_of_it_wrote(tmp_path: Path) -> None:
-    first, second = MemoryFile(tmp_path / "m"), MemoryFile(tmp_path / "m")
+async def test_an_index_has_what_another_opening_of_it_wrote(
+    open_index: Callable[[], TurnIndex],
+) -> None:
+    first, second = open_index(), open_index()
     await fill(first, said("tea"))
     assert len(await found(second, TurnQuery(owner=ANN, text="tea"))) == 1
-    await first.close()
-    await second.close()
 
 
-async def test_vectors_in_memory_follow_what_another_opening_of_the_file_adds_and_removes(
-    tmp_path: Path,
+async def test_vectors_in_memory_follow_what_another_opening_adds_and_removes(
+    open_index: Callable[[], TurnIndex],
 ) -> None:
-    first, second = MemoryFile(tmp_path / "m"), MemoryFile(tmp_path / "m")
+    first, second = open_index(), open_index()
     query = TurnQuery(owner=ANN, text="beverage")
     await fill_with_vectors(first, {"oolong": EAST})
     assert await near(second, query) == {"oolong": 1.0}
@@ -422,8 +450,37 @@ async def test_vectors_in_memory_follow_what_another_opening_of_the_file_adds_an
     assert await near(second, query, NORTH) == {"oolong": 0.0, "assam": 0.6}
     await first.remove(ANN.key("tea"))
     assert await near(second, query) == {"assam": 0.8}
-    await first.close()
-    await second.close()
+
+
+async def test_two_openings_that_add_the_same_conversation_at_once_add_it_once(
+    open_index: Callable[[], TurnIndex],
+) -> None:
+    openings = [open_index() for _ in range(4)]
+    key, texts = ANN.key("tea"), [said("tea", turn=turn) for turn in range(1, 100)]
+    added = [extend(index, key, None, at(99), texts) for index in openings]
+    assert sorted(await asyncio.gather(*added)) == [False, False, False, True]
+    assert len(await found(openings[0], TurnQuery(owner=ANN, ordinal=1))) == 1
+
+
+async def test_a_text_comes_back_with_every_character(
+    open_index: Callable[[], TurnIndex],
+) -> None:
+    text = 'tea \0 \u2028 \U0001f375 "quoted" {braces} \\ back\nline % :name'
+    await fill(open_index(), said(text))
+    assert [each.text for each in await found(open_index(), TurnQuery(owner=ANN, text="tea"))] == [
+        text
+    ]
+
+
+# The file.
+
+
+def readable_by_others(folder: Path) -> list[int]:
+    return [file.stat().st_mode & 0o077 for file in folder.iterdir()]
+
+
+def contents(folder: Path) -> bytes:
+    return b"".join(file.read_bytes() for file in folder.iterdir())
 
 
 class CountedLoads:

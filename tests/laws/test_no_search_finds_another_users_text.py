@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from loopline.memory import ConversationMemory, MemoryTurnIndex, Owner, Scope, TurnHit, TurnIndex
+from loopline.memory.postgres_turn_index import PostgresTurnIndex
 from loopline.memory.turn_file import MemoryFile
 from loopline.search import SharedEmbedder, WordEmbedder
+from loopline.store.postgres_log import PostgresLog
 from loopline.testing import FakeClock
 from loopline.timeline import MemoryLog
 from tests.support.past_turns import NOW, OWNERS, Planted, conversations
+from tests.support.postgres_server import running_postgres
 
 
 async def filled_log(count: int) -> tuple[MemoryLog, list[Planted]]:
@@ -24,9 +27,15 @@ async def filled_log(count: int) -> tuple[MemoryLog, list[Planted]]:
     return log, planted
 
 
-@pytest.fixture(params=["memory", "file"])
-def open_index(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], TurnIndex]:
-    return MemoryTurnIndex if request.param == "memory" else partial(MemoryFile, tmp_path / "m")
+@pytest.fixture(params=["memory", "file", pytest.param("postgres", marks=pytest.mark.service)])
+async def open_index(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> AsyncIterator[Callable[[], TurnIndex]]:
+    if request.param == "postgres":
+        async with await PostgresLog.open(running_postgres().store_url()) as log:
+            yield partial(PostgresTurnIndex, log.database)
+    else:
+        yield MemoryTurnIndex if request.param == "memory" else partial(MemoryFile, tmp_path / "m")
 
 
 def shown(hits: list[TurnHit]) -> str:

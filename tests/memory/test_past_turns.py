@@ -228,7 +228,7 @@ async def test_a_damaged_index_is_filled_again_by_the_search_that_meets_it(tmp_p
 async def test_the_index_of_a_store_is_a_file_beside_it(tmp_path: Path) -> None:
     talk = Talk()
     await talk.tell("green tea")
-    memory = open_memory(talk.log, tmp_path / "talk.db", talk.clock)
+    memory = open_memory(talk.log, talk.log, tmp_path / "talk.db", talk.clock)
     assert not list_names(tmp_path)
     await memory.search("tea", user="ann")
     await memory.close()

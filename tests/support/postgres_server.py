@@ -136,9 +136,20 @@ class PostgresServer:
         """The URL of a database."""
         return f"postgresql://{user}@127.0.0.1:{self.port}/{database}"
 
-    def store_url(self) -> str:
+    def store_url(self, database: str = "postgres") -> str:
         """The URL of a new store."""
-        return f"{self.url()}?schema=s{uuid.uuid4().hex[:12]}"
+        return f"{self.url(database)}?schema=s{uuid.uuid4().hex[:12]}"
+
+    def create_vectors(self) -> str:
+        """Create a database with the extension pgvector if it does not exist, and return its name."""
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            if not connection.execute(
+                "SELECT 1 FROM pg_database WHERE datname = 'vectors'"
+            ).fetchall():
+                connection.execute("CREATE DATABASE vectors")
+        with psycopg.connect(self.url("vectors")) as connection:
+            connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+        return "vectors"
 
 
 @cache

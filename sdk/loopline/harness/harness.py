@@ -354,14 +354,15 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             stack.push_async_callback(asyncio.to_thread, self._folder.close)
             properties = await asyncio.to_thread(self._properties, loaded)
             redactor = self._redactor or await asyncio.to_thread(make_redactor, properties)
-            log = await self._open_log(stack, redactor, collects=tape is None)
+            store = await self._open_log(stack, collects=tape is None)
+            log = store if redactor is None else RedactedLog(store, redactor)
             embedders = spaces.Embedders(loaded.folder, os.environ)
             stack.push_async_callback(embedders.close)
             embedder = embedders.of_memory(properties)
-            memory = spaces.open_memory(log, self._store_file, self._clock, embedder)
+            memory = spaces.open_memory(log, store, self._store_file, self._clock, embedder)
             stack.push_async_callback(memory.close)
             await spaces.finish_cut_off_forgetting(log, memory, self._store_place)
-            space = await self._space(loaded, properties, embedders, stack)
+            space = await self._space(loaded, properties, embedders, store, stack)
             await bundles.call_load_hook(loaded)
             deps = await bundles.make_deps(loaded, stack) if self._deps is None else self._deps
             servers = mcp_servers_of(loaded, properties, self._store_file, os.environ, self._clock)
@@ -448,10 +449,8 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         # Without its number nobody waits for this harness to begin the turns that it sends.
         return structs.replace(sender, harness=0) if self._submits_only else sender
 
-    async def _open_log(
-        self, stack: AsyncExitStack, redactor: Redactor | None, *, collects: bool
-    ) -> timeline.TimelineLog:
-        """Return the log with redaction; open it if the caller passed a URL, and let the stack close it.
+    async def _open_log(self, stack: AsyncExitStack, *, collects: bool) -> timeline.TimelineLog:
+        """Return the log; open it if the caller passed a URL, and let the stack close it.
 
         With a cassette `collects` is false: the removal of unused blobs would read the recorded clock at other times.
         """
@@ -465,7 +464,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 place, self._clock, limits=limits, collects=collects, on_input=on_input
             )
             stack.push_async_callback(log.close)
-        return log if redactor is None else RedactedLog(log, redactor)
+        return log
 
     async def _open_turns(
         self,
@@ -741,6 +740,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         loaded: bundles.LoadedBundle,
         properties: bundles.Properties,
         embedders: spaces.Embedders,
+        store: timeline.TimelineLog,
         stack: AsyncExitStack,
     ) -> KnowledgeSpace | None:
         """Open and build the knowledge space of the bundle; None without one. The stack closes it."""
@@ -751,6 +751,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             lambda: spaces.open_space(
                 config,
                 folder=loaded.folder,
+                store=store,
                 store_file=self._store_file,
                 clock=self._clock,
                 embedders=embedders,

@@ -16,8 +16,15 @@ from loopline.bundle import Properties, commits_of
 from loopline.clock import Clock
 from loopline.errors import KnowledgeError, StoreError
 from loopline.harness import read_only_store
-from loopline.knowledge import KnowledgeConfig, KnowledgeSpace, Passage, Repository
+from loopline.knowledge import (
+    HasIndexFiles,
+    KnowledgeConfig,
+    KnowledgeSpace,
+    Passage,
+    Repository,
+)
 from loopline.memory import ConversationMemory, MemoryTurnIndex, TurnIndex
+from loopline.memory.postgres_turn_index import HasTurnDatabase, PostgresTurnIndex
 from loopline.models import Json
 from loopline.reader import KnowledgeRead
 from loopline.search import (
@@ -208,6 +215,7 @@ def open_space(
     config: KnowledgeConfig,
     *,
     folder: Path | None,
+    store: TimelineLog,
     store_file: Path | None,
     clock: Clock,
     embedders: Embedders,
@@ -226,10 +234,13 @@ def open_space(
         name: _open_repository(each, f".repositories.{name}" if name else "", folder, mirrors)
         for name, each in (config.repositories or {"": config}).items()
     }
+    shared = store.index_files if isinstance(store, HasIndexFiles) else None
+    is_on_disk = store_file is not None or shared is not None
     indexes = FtsIndexes(
-        None if store_file is None else store_file.with_name(f"{store_file.name}-indexes"),
+        read_only_store.cache_folder(store_file, "indexes") if is_on_disk else None,
         load=_load_static,
         vectors_key=STATIC_KEY,
+        shared=shared,
     )
     if not config.embedder:
         return KnowledgeSpace(repositories, indexes, config, clock=clock)
@@ -330,22 +341,29 @@ async def finish_cut_off_forgetting(
 
 def open_memory(
     log: TimelineLog,
+    store: TimelineLog,
     store_file: Path | None,
     clock: Clock,
     embedder: SharedEmbedder | None = None,
 ) -> ConversationMemory:
-    """Return the memory of past turns; the first search opens the index and loads the embedder."""
+    """Return the memory of past turns; the first search opens the index and loads the embedder.
+
+    The index is in a file next to the store file, in the database of a `store` that has one, or else in memory. `log` is the
+    store, with redaction if there is any.
+    """
 
     def open_index() -> TurnIndex:
-        if store_file is None:
-            return MemoryTurnIndex()
-        from loopline.memory.turn_file import MemoryFile
-
         load = loaded_vectors
         if embedder is not None:
             from loopline.search.vector_files import vector_rows
 
             load = vector_rows
-        return MemoryFile(memory_file(store_file.resolve()), load)
+        if store_file is not None:
+            from loopline.memory.turn_file import MemoryFile
+
+            return MemoryFile(memory_file(store_file.resolve()), load)
+        if isinstance(store, HasTurnDatabase):
+            return PostgresTurnIndex(store.database, load)
+        return MemoryTurnIndex()
 
     return ConversationMemory(log, open_index, clock, embedder)

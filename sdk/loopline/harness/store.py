@@ -372,7 +372,7 @@ class Store(OpenedStore, ConversationHost):
 
     @asynccontextmanager
     async def _memory(self) -> AsyncGenerator[ConversationMemory]:
-        memory = open_memory(self.log, self._store_place.file, self._clock)
+        memory = open_memory(self.log, self.log, self._store_place.file, self._clock)
         try:
             yield memory
         finally:

@@ -1,7 +1,9 @@
 """Knowledge: a git repository at a commit, searched and read by `ks:` refs."""
 
 from loopline.knowledge.index_build import FileReader as FileReader
+from loopline.knowledge.index_build import HasIndexFiles as HasIndexFiles
 from loopline.knowledge.index_build import IndexedFile as IndexedFile
+from loopline.knowledge.index_build import IndexFiles as IndexFiles
 from loopline.knowledge.index_build import IndexKey as IndexKey
 from loopline.knowledge.index_build import IndexStore as IndexStore
 from loopline.knowledge.index_build import MemoryIndexes as MemoryIndexes

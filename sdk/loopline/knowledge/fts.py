@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import re
 import shutil
@@ -25,10 +26,11 @@ from typing import cast
 from urllib.parse import quote
 from weakref import finalize
 
-from loopline.errors import KnowledgeError
+from loopline.errors import KnowledgeError, StoreError
 from loopline.knowledge.index_build import (
     FileReader,
     IndexedFile,
+    IndexFiles,
     IndexKey,
     NotesFunction,
     StoredIndex,
@@ -47,6 +49,8 @@ from loopline.search import (
     rarity,
 )
 from loopline.search.file_lock import lock_file
+
+logger: logging.Logger = logging.getLogger("loopline")
 
 APPLICATION_ID = 0x4C4F4F50  # "LOOP"
 FORMAT = 3
@@ -335,6 +339,7 @@ _READ = """
 SELECT chunk.id, path, title, body, first, last, kind FROM chunk JOIN file ON file.id = chunk.file
 WHERE chunk.id IN (SELECT value FROM json_each(?))
 """
+_TABLES = "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY type, name"
 _PIECES = "SELECT chunk, vectors FROM pieces ORDER BY chunk"
 _FILES = "SELECT id, path FROM file"
 _NUMBERS = "SELECT id FROM chunk WHERE file IN (SELECT value FROM json_each(?)) ORDER BY id"
@@ -595,9 +600,14 @@ class FtsIndexes:
         *,
         load: Callable[[], PieceEmbedder] | None = None,
         vectors_key: str = "",
+        shared: IndexFiles | None = None,
     ) -> None:
-        """Set up the store. With `load`, indexes have static vectors; it returns the embedder with the key `vectors_key`."""
+        """Set up the store. With `load`, indexes have static vectors; it returns the embedder with the key `vectors_key`.
+
+        An index in a folder is fetched from the `shared` files, if one is there, and else built and added to them.
+        """
         self._directory = directory
+        self._shared = shared
         self._load = load
         self._vectors_key = vectors_key
         self._in_memory: dict[IndexKey, FtsIndex] = {}
@@ -649,6 +659,11 @@ class FtsIndexes:
         if self._directory is not None:
             for path in self._directory.glob(f"{_family_name(key)}-*"):
                 path.unlink(missing_ok=True)
+        if self._shared is not None:
+            try:
+                self._shared.discard(f"{_family_name(key)}-")
+            except StoreError as error:
+                logger.warning("a damaged search index is not removed from the store: %s", error)
         for stored in [stored for stored in self._in_memory if stored.family == key.family]:
             del self._in_memory[stored]
 
@@ -663,7 +678,7 @@ class FtsIndexes:
             for leftover in directory.glob("*.new"):
                 leftover.unlink(missing_ok=True)
             try:
-                _write_file(directory, temporary, key, contents)
+                self._fetch_or_write(directory, temporary, key, contents)
                 temporary.replace(path)
             finally:
                 temporary.unlink(missing_ok=True)
@@ -672,6 +687,28 @@ class FtsIndexes:
         if opened is None:
             raise KnowledgeError(f"the search index in {path} was damaged while it was written")
         return opened
+
+    def _fetch_or_write(
+        self, directory: Path, path: Path, key: IndexKey, contents: Contents
+    ) -> None:
+        """Write the index to a new file, from the shared files if they have it; if they cannot be used, log why."""
+        if self._shared is None:
+            _write_file(directory, path, key, contents)
+            return
+        name = _file_name(key)
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(self._shared.building(name))
+                if self._shared.fetch(name, path) and _is_index(path, key):
+                    return
+            except StoreError as error:
+                logger.warning("the search index %s is not fetched from the store: %s", name, error)
+            path.unlink(missing_ok=True)
+            _write_file(directory, path, key, contents)
+            try:
+                self._shared.share(name, path)
+            except StoreError as error:
+                logger.warning("the search index %s is not shared by the store: %s", name, error)
 
     def _build_in_memory(self, key: IndexKey, contents: Contents) -> StoredIndex:
         if (ready := self._open(key)) is not None:
@@ -696,6 +733,24 @@ class FtsIndexes:
         index = _SharedIndex(database, about, self._load)
         self._in_memory[key] = index
         return StoredIndex(index, about.notes)
+
+
+def _is_index(path: Path, key: IndexKey) -> bool:
+    """Return True if a file from elsewhere is a whole index with this key, and has no table, view or trigger of its own."""
+    try:
+        with closing(_connect(path)) as database, closing(sqlite3.connect(":memory:")) as empty:
+            empty.executescript(f"{_SCHEMA}; {_FILE_INDEX}")
+            if database.execute(_TABLES).fetchall() != empty.execute(_TABLES).fetchall():
+                return False
+            if database.execute("PRAGMA quick_check(1)").fetchall() != [("ok",)]:
+                return False
+    except sqlite3.Error:
+        return False
+    index = _open_file(path)
+    if index is None:
+        return False
+    index.close()
+    return index.about.signature == key.signature
 
 
 def _write_file(directory: Path, path: Path, key: IndexKey, contents: Contents) -> None:
@@ -756,8 +811,7 @@ def _open_file(path: Path, load: _Loader | None = None) -> FtsIndex | None:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             stack.callback(os.close, descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_SH)
-            uri = f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1"
-            database = sqlite3.connect(uri, uri=True, check_same_thread=False)
+            database = _connect(path)
             stack.callback(database.close)
             about = read_about(database)
         except (sqlite3.Error, OSError, ValueError):
@@ -766,6 +820,12 @@ def _open_file(path: Path, load: _Loader | None = None) -> FtsIndex | None:
             return None
         stack.pop_all()
         return FtsIndex(database, about, load, descriptor)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """Open a finished file for reading, in any thread."""
+    uri = f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1"
+    return sqlite3.connect(uri, uri=True, check_same_thread=False)
 
 
 def _prune(directory: Path, *, keep: Path) -> None:

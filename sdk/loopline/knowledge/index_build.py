@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from pathlib import Path
+from typing import Literal, Protocol, runtime_checkable
 
 from msgspec import MsgspecError, Struct
 from msgspec.json import Decoder, Encoder
@@ -77,6 +79,40 @@ class IndexStore(Protocol):
 
     def discard(self, key: IndexKey) -> None:
         """Remove the index, if it exists, and all indexes of its family, because it may have been made from one of them."""
+        ...
+
+
+class IndexFiles(Protocol):
+    """Files of finished indexes that all processes of a store share, by name. The methods block.
+
+    Raises:
+        StoreError: the store cannot be used.
+    """
+
+    def building(self, name: str) -> AbstractContextManager[None]:
+        """Wait until no other process builds this file, but not for ever, and let none begin until the context is left."""
+        ...
+
+    def fetch(self, name: str, path: Path) -> bool:
+        """Write the file with this name to a new path; return False if there is none, or if it is damaged or too large."""
+        ...
+
+    def share(self, name: str, path: Path) -> None:
+        """Store the file at the path under this name, in place of another one."""
+        ...
+
+    def discard(self, beginning: str) -> None:
+        """Remove the files whose names begin so."""
+        ...
+
+
+@runtime_checkable
+class HasIndexFiles(Protocol):
+    """A log whose store shares files of indexes."""
+
+    @property
+    def index_files(self) -> IndexFiles:
+        """The files."""
         ...
 
 

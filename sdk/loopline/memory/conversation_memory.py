@@ -363,14 +363,16 @@ class ConversationMemory:
                 or before.uid != summary.uid
                 or before.head < summary.head
             ]
+            if not behind:
+                return
             while behind:
                 behind = [
                     *await self._extend(index, owner, behind[:CONVERSATIONS_AT_ONCE]),
                     *behind[CONVERSATIONS_AT_ONCE:],
                 ]
-            for summary in summaries:
-                if await self._log.forgotten(summary.conversation) is not None:
-                    await index.remove(summary.conversation)  # forgotten during this call
+            await self._remove_forgotten(
+                index, owner
+            )  # a conversation was forgotten during this call
 
     async def remove(self, forgotten: Sequence[ConversationKey]) -> None:
         """Remove forgotten conversations from the index. Child runs are ignored, because they are not indexed."""

@@ -8,9 +8,6 @@ import os
 import sqlite3
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from hashlib import blake2b
 from heapq import nlargest
 from importlib import import_module
 from pathlib import Path
@@ -32,9 +29,17 @@ from loopline.memory.turn_index import (
     TurnIndexDamaged,
     TurnUpdate,
 )
+from loopline.memory.turn_rows import (
+    OwnerVectors,
+    accepted_updates,
+    embedder_digest,
+    limits_of,
+    milliseconds_of,
+    turn_text,
+    turns_statement,
+)
 from loopline.memory.turn_texts import Owner, TurnQuery, TurnText
 from loopline.search import (
-    CosineFunction,
     QueryTerm,
     Vector,
     VectorLoader,
@@ -47,12 +52,8 @@ from loopline.timeline import ConversationKey
 APPLICATION_ID = 0x4C4F4F4D  # "LOOM"
 FORMAT = 2
 BUSY_SECONDS = 5.0
-CACHED_OWNERS = 8
-"""The owners whose vectors stay in memory: 15 MB for 10,000 texts of 384 dimensions."""
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _SUFFIXES = ("", "-wal", "-shm", "-journal")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND = timedelta(milliseconds=1)
 
 # The digest of a text depends on its owner, so a vector never serves two owners. The text itself is in the table of
 # words, and `owner` is one word per owner there: a search reads the rows of one owner, however many owners there are.
@@ -136,15 +137,6 @@ _MATCHING = f"{_FULL_TEXTS} WHERE words MATCH :match AND {_ALLOWED} ORDER BY ran
 _NUMBERED = (
     f"{_FULL_TEXTS} WHERE {_ALLOWED} AND turn_text.id IN (SELECT value FROM json_each(:ids))"
 )
-_NTH_TURN = "AND turn_text.turn = :ordinal"
-_NTH_LAST_TURN = f"""
-AND turn_text.turn = 1 + :ordinal + (
-    SELECT last.turn FROM (
-        SELECT turn_text.conversation, max(turn_text.turn) AS turn {_TEXTS}
-        WHERE {_ALLOWED} GROUP BY turn_text.conversation
-    ) AS last WHERE last.conversation = turn_text.conversation
-)
-"""
 _COUNT_TEXTS = f"SELECT count(*) {_TEXTS} WHERE {_OWNED}"
 _COUNT_MATCHES = "SELECT count(*) FROM words WHERE words MATCH :match"
 
@@ -176,53 +168,17 @@ SELECT count(DISTINCT vector.digest), count(DISTINCT turn_text.digest) {_WITH_VE
 """
 
 
-def _turns_statement(ordinal: int | None) -> str:
-    """Return the query for the texts of the newest turns; with an ordinal, of the newest turns at that position."""
-    position = ""
-    if ordinal is not None:
-        position = _NTH_TURN if ordinal > 0 else _NTH_LAST_TURN
-    return f"""
-    {_FULL_TEXTS} JOIN (
-        SELECT turn_text.conversation, turn_text.turn {_TEXTS}
-        WHERE {_ALLOWED} AND start = 0 {position}
-        GROUP BY turn_text.conversation, turn_text.turn ORDER BY max(ts) DESC LIMIT :limit
-    ) AS newest ON newest.conversation = turn_text.conversation AND newest.turn = turn_text.turn
-    WHERE {_ALLOWED} AND start = 0
-    """
-
-
 _Parameters = Mapping[str, Any]
 _Row = Row[*tuple[Any, ...]]
 
 
 def _owner_parameters(owner: Owner, embedder: str = "") -> dict[str, Any]:
-    digest = blake2b(embedder.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return {
         "tenant": owner.tenant,
         "project": owner.project,
         "user": owner.user,
-        "embedder": digest,
+        "embedder": embedder_digest(embedder),
     }
-
-
-def _query_parameters(query: TurnQuery) -> dict[str, Any]:
-    return {
-        **_owner_parameters(query.owner),
-        "targets": json.dumps(query.targets),
-        "current": query.current,
-        "before_turn": query.before_turn,
-        "conversation": query.conversation,
-        # A text is stored with its time rounded down, so the lower bound is rounded up.
-        "since": None if query.since is None else -((_EPOCH - query.since) // _MILLISECOND),
-        "until": None if query.until is None else _milliseconds(query.until),
-        "ordinal": query.ordinal,
-        "limit": query.limit,
-    }
-
-
-def _milliseconds(moment: datetime) -> int:
-    """Return the whole milliseconds since 1970, rounded down."""
-    return (moment - _EPOCH) // _MILLISECOND
 
 
 def _owner_word(owner: Owner) -> str:
@@ -235,24 +191,8 @@ def _match_expression(owner: Owner, terms: Sequence[str]) -> str:
     return f"owner : {_owner_word(owner)} AND {{body names}} : ({any_term})"
 
 
-def _progress(rows: Mapping[str, _Row], update: TurnUpdate) -> IndexedConversation | None:
-    """Return the stored progress of the update's conversation, None if it is not in these rows."""
-    row = rows.get(update.conversation)
-    return None if row is None else IndexedConversation(uid=row.uid, head=row.head)
-
-
-def _turn_text(row: _Row) -> TurnText:
-    return TurnText(
-        conversation=row.name,
-        turn=row.turn,
-        seq=row.seq,
-        start=row.start,
-        input_seq=row.input_seq,
-        target=row.target,
-        ts=_EPOCH + row.ts * _MILLISECOND,
-        ref=row.ref,
-        text=row.body,
-    )
+def _texts(rows: Sequence[_Row]) -> tuple[TurnText, ...]:
+    return tuple(turn_text(*columns) for _, *columns in rows)
 
 
 async def _rows(
@@ -261,23 +201,13 @@ async def _rows(
     return (await connection.exec_driver_sql(statement, dict(parameters))).all()
 
 
-@dataclass(frozen=True, slots=True)
-class _LoadedVectors:
-    """The vectors of an owner, concatenated, and the digests of their texts in the same order."""
-
-    digests: Sequence[bytes]
-    data: bytes
-    compare: CosineFunction
-
-
 class MemoryFile:
     """An index of turns in a file. The first use opens the file. An instance belongs to one event loop."""
 
     def __init__(self, path: Path, load: VectorLoader = loaded_vectors) -> None:
         """`load` prepares vectors for comparisons; `vector_rows` does it with NumPy."""
         self._path = path
-        self._load = load
-        self._vectors: dict[tuple[Owner, str], _LoadedVectors] = {}
+        self._vectors = OwnerVectors(load)
         self._engine: AsyncEngine | None = None
         self._opening = asyncio.Lock()
 
@@ -297,7 +227,10 @@ class MemoryFile:
             ids: dict[str, int] = {}
             added: list[dict[str, Any]] = []
             moved: list[dict[str, Any]] = []
-            accepted = [update for update in updates if _progress(rows, update) == update.before]
+            stored = {
+                name: IndexedConversation(uid=row.uid, head=row.head) for name, row in rows.items()
+            }
+            accepted = accepted_updates(updates, stored)
             for update in accepted:
                 row = rows.get(update.conversation)
                 if row is not None and row.uid != update.after.uid:
@@ -321,7 +254,7 @@ class MemoryFile:
                 if update.recalled:
                     await self._remove_texts(connection, ids[update.conversation], update.recalled)
         if any(update.recalled for update in accepted):
-            self._forget_vectors(owner)
+            self._vectors.forget(owner)
         return ids.keys()
 
     async def _add_texts(
@@ -348,7 +281,7 @@ class MemoryFile:
                 "start": text.start,
                 "input_seq": text.input_seq,
                 "target": text.target,
-                "ts": _milliseconds(text.ts),
+                "ts": milliseconds_of(text.ts),
                 "ref": text.ref,
                 "digest": owner.text_digest(text.text),
                 "owner": owner_word,
@@ -365,8 +298,11 @@ class MemoryFile:
         self, query: TurnQuery, vector: QueryVector | None = None
     ) -> TurnCandidates:
         """Return the texts to rank."""
-        parameters = _query_parameters(query)
-        statement = _turns_statement(query.ordinal)
+        parameters = _owner_parameters(query.owner) | limits_of(query)
+        parameters["targets"] = json.dumps(query.targets)
+        statement = turns_statement(
+            query.ordinal, columns=_FULL_TEXTS, texts=_TEXTS, allowed=_ALLOWED
+        )
         if query.terms and query.ordinal is None:
             statement = _MATCHING
             parameters["match"] = _match_expression(query.owner, query.terms)
@@ -375,8 +311,8 @@ class MemoryFile:
             terms = await self._count_terms(connection, query)
             rows = [*await _rows(connection, statement, parameters)]
             if vector is None or not terms:
-                return TurnCandidates(terms=terms, texts=tuple(map(_turn_text, rows)))
-            cosines = await self._cosines(connection, query, vector)
+                return TurnCandidates(terms=terms, texts=_texts(rows))
+            cosines = await self._cosines(connection, query.owner, vector, parameters)
             if query.ordinal is None:
                 matching = {row.id for row in rows}
                 near = nlargest(NEAREST_TEXTS, cosines, key=lambda number: cosines[number])
@@ -384,7 +320,7 @@ class MemoryFile:
                 rows += await _rows(connection, _NUMBERED, parameters)
         return TurnCandidates(
             terms=terms,
-            texts=tuple(map(_turn_text, rows)),
+            texts=_texts(rows),
             cosines=tuple(cosines.get(row.id) for row in rows),
         )
 
@@ -403,36 +339,24 @@ class MemoryFile:
         return tuple(terms)
 
     async def _cosines(
-        self, connection: AsyncConnection, query: TurnQuery, vector: QueryVector
+        self,
+        connection: AsyncConnection,
+        owner: Owner,
+        vector: QueryVector,
+        parameters: _Parameters,
     ) -> dict[int, float]:
         """Return the cosine of each allowed text that has a vector, by the number of the text."""
-        texts = await _rows(connection, _DIGESTS, _query_parameters(query))
-        digests = {row.digest for row in texts}
-        vectors = await self._load_vectors(connection, query.owner, vector.embedder, digests)
-        similarities = await asyncio.to_thread(vectors.compare, vector.vector)
-        by_digest = dict(zip(vectors.digests, similarities, strict=True))
-        return {row.id: by_digest[row.digest] for row in texts if row.digest in by_digest}
+        texts = await _rows(connection, _DIGESTS, parameters)
+        named = _owner_parameters(owner, vector.embedder)
 
-    async def _load_vectors(
-        self, connection: AsyncConnection, owner: Owner, embedder: str, digests: set[bytes]
-    ) -> _LoadedVectors:
-        """Return the vectors of an owner; only those whose digest is not in memory are read from the file."""
-        cached = self._vectors.pop((owner, embedder), None)
-        vectors = cached or _LoadedVectors([], b"", self._load(b"", 0))
-        # A vector of a digest never changes, so those in memory are valid.
-        missing = digests.difference(vectors.digests)
-        if cached is None or missing:
-            names = json.dumps([digest.hex().upper() for digest in missing])
-            wanted = {"digests": None if cached is None else names}
-            parameters = _owner_parameters(owner, embedder) | wanted
-            rows = await _rows(connection, _VECTORS, parameters)
-            data = b"".join([vectors.data, *(row.data for row in rows)])
-            known = [*vectors.digests, *(row.digest for row in rows)]
-            vectors = _LoadedVectors(known, data, self._load(data, len(known)))
-        self._vectors[owner, embedder] = vectors
-        while len(self._vectors) > CACHED_OWNERS:
-            del self._vectors[next(iter(self._vectors))]
-        return vectors
+        async def read(digests: Collection[bytes] | None) -> Sequence[Any]:
+            names = None if digests is None else [digest.hex().upper() for digest in digests]
+            wanted = {"digests": None if names is None else json.dumps(names)}
+            return await _rows(connection, _VECTORS, named | wanted)
+
+        digests = {row.digest for row in texts}
+        cosines = await self._vectors.cosines(owner, vector, digests, read)
+        return {row.id: cosines[row.digest] for row in texts if row.digest in cosines}
 
     async def list_unembedded(self, owner: Owner, embedder: str, limit: int) -> Mapping[bytes, str]:
         """Return up to `limit` texts without a vector, newest first, by digest."""
@@ -463,7 +387,7 @@ class MemoryFile:
     async def remove(self, conversation: ConversationKey) -> None:
         """Remove all texts and vectors of a conversation, also from unused pages of the file."""
         owner = Owner.of(conversation)
-        self._forget_vectors(owner)
+        self._vectors.forget(owner)
         if self._engine is None and not await asyncio.to_thread(self._path.exists):
             return
         named = {**_owner_parameters(owner), "name": conversation.name}
@@ -488,10 +412,6 @@ class MemoryFile:
             await connection.exec_driver_sql(
                 statement, {"conversation": conversation, "inputs": names}
             )
-
-    def _forget_vectors(self, owner: Owner) -> None:
-        for key in [key for key in self._vectors if key[0] == owner]:
-            del self._vectors[key]
 
     async def clear(self) -> None:
         """Remove the file; the next use creates a new one."""

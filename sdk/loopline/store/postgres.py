@@ -363,7 +363,7 @@ class PostgresPool:
 
 
 class PostgresReaders:
-    """Threads that read, each with a connection of its own."""
+    """Threads that read, each with a connection of its own; they also write what is not of the log."""
 
     def __init__(self, server: PostgresServer, threads: int) -> None:
         self._server = server
@@ -386,6 +386,28 @@ class PostgresReaders:
         """
         read = partial(self.read_here, work, is_statement=True)
         return await asyncio.get_running_loop().run_in_executor(self._threads, read)
+
+    async def write(self, work: Callable[[PostgresConnection], T]) -> T:
+        """Run `work` in one transaction that writes, on a reader thread, and return its result.
+
+        It is repeated if the connection is lost, also if that was during the commit, so it must do no harm twice.
+
+        Raises:
+            StoreError: the database cannot be written, or another process locked the rows for too long.
+        """
+        return await asyncio.get_running_loop().run_in_executor(
+            self._threads, self.write_here, work
+        )
+
+    def write_here(self, work: Callable[[PostgresConnection], T]) -> T:
+        """Run `work` in one transaction that writes, on the calling thread, as `write` does."""
+
+        def transact(connection: PostgresConnection) -> T:
+            # Not a pipeline, because the server ends an idle transaction of a stopped process, but no pipeline that waits.
+            with connection.raw.transaction():
+                return work(connection)
+
+        return self.read_here(transact, is_statement=True)
 
     def read_here(
         self, work: Callable[[PostgresConnection], T], *, is_statement: bool = False

@@ -17,6 +17,7 @@ from loopline.store.database_log import DatabaseLog
 from loopline.store.leases import LEASE_SECONDS
 from loopline.store.move import Moved, StoreMove
 from loopline.store.postgres import PostgresReaders, PostgresServer
+from loopline.store.postgres_index_files import PostgresIndexFiles
 from loopline.store.postgres_leases import PostgresLeases, PostgresSession
 from loopline.store.postgres_relay import PostgresWakeUps
 from loopline.store.postgres_schema import open_schema
@@ -69,6 +70,7 @@ class PostgresLog(DatabaseLog[PostgresCommit]):
             writer = PostgresWriter(server.name, space, clock, blobs, limits)
             group = PostgresCommit(server.name, PostgresThread(server, writer), writer)
         super().__init__(server.name, clock, blobs, readers, group)
+        self.index_files: PostgresIndexFiles = PostgresIndexFiles(server, readers)
         self._session = PostgresSession(server, space)
         self._wake_ups = PostgresWakeUps(url)
         self._leases = PostgresLeases(readers, self._group_commit, self._session, lease_seconds)
@@ -112,6 +114,11 @@ class PostgresLog(DatabaseLog[PostgresCommit]):
             if opening.exception() is None:
                 opening.result()._close_threads()
             raise
+
+    @property
+    def database(self) -> PostgresReaders:
+        """The connections to the schema of the store, for tables beside those of the log."""
+        return self._readers
 
     async def append(
         self,
