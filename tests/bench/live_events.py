@@ -1,6 +1,7 @@
 """A thousand listeners of turns that another process runs: the delay of the first delta, the CPU, and the delay of steers and stops.
 
-`python -m tests.bench.live_events` starts PostgreSQL (with fsync), a worker and this process, which submits and listens.
+`python -m tests.bench.live_events` starts PostgreSQL (with fsync), a worker and this process, which submits and listens. With
+`--relay redis` it starts a Redis too, which carries the events.
 The pieces of the model are the times at which it wrote them, so that the delays need no other channel.
 """
 
@@ -25,6 +26,7 @@ from loopline.models import Capabilities, Prompt, Reply, TextDelta
 from loopline.timeline import Block, Exit
 from tests.bench.rounds import ROOT, Row, tell
 from tests.support.postgres_server import DURABLE, PostgresServer
+from tests.support.redis_server import RedisServer
 
 PIECES = 20
 PIECE_SECONDS = 0.05
@@ -65,10 +67,14 @@ class Clockwork:
 BUNDLE = Bundle(id="clock", instructions="You tell the time.")
 
 
-async def run_worker(store: str) -> None:
+async def run_worker(store: str, relay: str) -> None:
     """Run turns until the standard input ends, then print the seconds of CPU."""
     async with open_worker(
-        [BUNDLE], store=store, model=Clockwork(), worker_limits=WorkerLimits(**LIMITS)
+        [BUNDLE],
+        store=store,
+        relay=relay,
+        model=Clockwork(),
+        worker_limits=WorkerLimits(**LIMITS),
     ) as worker:
         running = asyncio.create_task(worker.run())
         sys.stdout.write("running\n")
@@ -182,40 +188,42 @@ def processor_seconds(parent: int) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-async def measured(listeners: int, rate: float) -> list[Row]:
+async def measured(listeners: int, rate: float, *, uses_redis: bool) -> list[Row]:
     """All figures."""
-    server = PostgresServer(DURABLE)
+    server, redis = PostgresServer(DURABLE), RedisServer()
     server.create()
     server.start()
     try:
+        if uses_redis:
+            redis.start()
+        relay = redis.url if uses_redis else ""
         store = server.store_url()
-        command = [sys.executable, "-m", "tests.bench.live_events", "--worker", store]
+        command = [sys.executable, "-m", "tests.bench.live_events", "--worker", store, relay]
         pipe = asyncio.subprocess.PIPE
         worker = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdin=pipe, stdout=pipe)
         assert worker.stdout is not None
         await worker.stdout.readline()
         try:
             async with Harness.open(
-                BUNDLE, store=store, model=Clockwork(), submits_only=True
+                BUNDLE, store=store, relay=relay, model=Clockwork(), submits_only=True
             ) as harness:
                 rows = await cut_off(harness, "steer") + await cut_off(harness, "stop")
                 rows += await idle(harness, listeners)
                 assert server.process is not None
-                before = processor_seconds(server.process.pid), processor_seconds(worker.pid)
+                processes = {"PostgreSQL": server.process.pid, "the worker": worker.pid}
+                if redis.process is not None:
+                    processes["Redis"] = redis.process.pid
+                before = {name: processor_seconds(pid) for name, pid in processes.items()}
                 rows += await listen(harness, listeners, rate)
-                after = processor_seconds(server.process.pid), processor_seconds(worker.pid)
-                seconds = [end - begin for begin, end in zip(before, after, strict=True)]
-                rows.append(
-                    Row("CPU of PostgreSQL, for a turn", seconds[0] / listeners * 1_000, "ms")
-                )
-                rows.append(
-                    Row("CPU of the worker, for a turn", seconds[1] / listeners * 1_000, "ms")
-                )
+                for name, pid in processes.items():
+                    seconds = processor_seconds(pid) - before[name]
+                    rows.append(Row(f"CPU of {name}, for a turn", seconds / listeners * 1_000, "ms"))
         finally:
             await worker.communicate()
         return rows
     finally:
         server.remove()
+        redis.remove()
 
 
 def main() -> None:
@@ -223,12 +231,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--listeners", type=int, default=1_000)
     parser.add_argument("--rate", type=float, default=10.0, help="turns begun in a second")
-    parser.add_argument("--worker", default="", metavar="STORE", help=argparse.SUPPRESS)
+    parser.add_argument("--relay", choices=("notify", "redis"), default="notify")
+    parser.add_argument("--worker", nargs=2, metavar=("STORE", "RELAY"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        asyncio.run(run_worker(options.worker))
+        asyncio.run(run_worker(*options.worker))
     else:
-        tell(asyncio.run(measured(options.listeners, options.rate)))
+        uses_redis = options.relay == "redis"
+        tell(asyncio.run(measured(options.listeners, options.rate, uses_redis=uses_redis)))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 
@@ -10,19 +11,32 @@ import pytest
 
 from loopline.conversations import MemoryRelay, Relay
 from loopline.store.postgres_relay import PostgresRelay
+from loopline.store.redis_relay import RedisRelay
 from tests.support.postgres_server import running_postgres
+from tests.support.redis_server import running_redis
 
 Making = Callable[[], Relay]
 
 
-@pytest.fixture(params=["memory", pytest.param("postgres", marks=pytest.mark.service)])
+@pytest.fixture(
+    params=[
+        "memory",
+        pytest.param("postgres", marks=pytest.mark.service),
+        pytest.param("redis", marks=pytest.mark.service),
+    ]
+)
 def making(request: pytest.FixtureRequest) -> Making:
     """Makes the relay of another process of one store."""
-    if request.param == "memory":
-        queues = list[asyncio.Queue[str]]()
-        return lambda: MemoryRelay(queues)
-    url = running_postgres().store_url()
-    return lambda: PostgresRelay(url)
+    match request.param:
+        case "memory":
+            queues = list[asyncio.Queue[str]]()
+            return lambda: MemoryRelay(queues)
+        case "postgres":
+            url = running_postgres().store_url()
+            return lambda: PostgresRelay(url)
+        case _:
+            server, store = running_redis(), uuid.uuid4().hex
+            return lambda: RedisRelay(server.url, store)
 
 
 class Receiver:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 
@@ -288,6 +289,36 @@ class BreakingRelay(MemoryRelay):
         if self.is_down:
             raise StoreError("down")
         await super().publish(texts)
+
+
+class MuteRelay(MemoryRelay):
+    """A relay that receives, and cannot send while `is_mute`."""
+
+    is_mute = True
+
+    async def publish(self, texts: Sequence[str]) -> None:
+        if self.is_mute:
+            raise StoreError("mute")
+        await super().publish(texts)
+
+
+async def test_a_process_that_cannot_send_says_so_once_and_announces_its_listeners_later(
+    queues: list[asyncio.Queue[str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    relay = MuteRelay(queues)
+    runner = Runner()
+    caplog.set_level(logging.INFO, "loopline")
+    async with LiveEvents(MemoryRelay(queues)) as there, LiveEvents(relay) as here:
+        with here.following(KEY, Follower()), there.running(KEY, 1, runner):
+            await asyncio.sleep(1)
+            assert not runner.sinks
+            relay.is_mute = False
+            await until(lambda: bool(runner.sinks))
+            await until(lambda: len(caplog.records) >= 2)
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("WARNING", "live events are not sent, and other processes read the log: mute"),
+        ("INFO", "live events are sent again"),
+    ]
 
 
 async def test_after_a_lost_connection_listeners_read_the_log_and_hear_a_gap(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 import yaml
@@ -11,6 +12,7 @@ import yaml
 from loopline.cli.server import serve
 from loopline.cli.workers import worker
 from loopline.harness import parse_store_url
+from loopline.store.redis_relay import RedisRelay
 from loopline.store.s3_blobs import S3Place
 from tests.docs.pages import ROOT
 
@@ -49,13 +51,16 @@ def test_the_bundle_is_the_example_unless_another_one_is_named() -> None:
         assert (ROOT / "docs" / default / "__init__.py").is_file()
 
 
-def test_every_process_has_the_same_store_bucket_and_signing_key() -> None:
+def test_every_process_has_the_same_store_relay_bucket_and_signing_key() -> None:
     environments = [service["environment"] for service in OURS.values()]
     assert len(environments) == 3
     assert all(environment == environments[0] for environment in environments)
     [environment] = environments[:1]
     assert parse_store_url(environment["LOOPLINE_STORE"]).file is None
     assert S3Place.parse(environment["LOOPLINE_BLOBS"]).endpoint == "http://s3:9000"
+    relay = urlsplit(environment["LOOPLINE_RELAY"])
+    assert RedisRelay(relay.geturl(), "loopline").name == "redis://redis:6379/0"
+    assert SERVICES["redis"]["command"][1:3] == ["--requirepass", relay.password]
     assert environment["LOOPLINE_SIGNING_KEY"]
 
 

@@ -17,6 +17,7 @@ from loopline.events import Delta, Event
 from loopline.timeline import Block, Completion, Exit
 from tests.support.echo_model import EchoModel
 from tests.support.postgres_server import DURABLE, PostgresServer, running_postgres
+from tests.support.redis_server import running_redis
 from tests.support.worker_process import work, worker_process
 
 pytestmark = pytest.mark.service
@@ -88,6 +89,13 @@ async def listening(
 @pytest.fixture
 def ledger(tmp_path: Path) -> Path:
     return tmp_path / "ledger"
+
+
+@pytest.fixture(autouse=True, params=["notify", "redis"])
+def relay(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What carries the messages between all processes of a test."""
+    if request.param == "redis":
+        monkeypatch.setenv("LOOPLINE_RELAY", running_redis().url)
 
 
 @pytest.mark.parametrize("submits_only", [True, False])

@@ -340,7 +340,8 @@ class LiveEvents:
         self._has_work.set()
 
     async def _transmit(self) -> None:
-        """Send what is scheduled, at most every `FLUSH_SECONDS`."""
+        """Send what is scheduled, at most every `FLUSH_SECONDS`. A failure is logged once until texts are sent again."""
+        pause = RECONNECT_SECONDS
         while True:
             await self._has_work.wait()
             self._has_work.clear()
@@ -349,12 +350,19 @@ class LiveEvents:
                 texts = self._take_texts()
                 await self._relay.publish(texts)
             except StoreError as error:
-                logger.warning(
-                    "live events were not sent, and other processes read the log: %s", error
-                )
-                await asyncio.sleep(LAST_RECONNECT_SECONDS)
+                if pause == RECONNECT_SECONDS:
+                    logger.warning(
+                        "live events are not sent, and other processes read the log: %s", error
+                    )
+                self._repeat_interests()  # they may be among the lost texts
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LAST_RECONNECT_SECONDS)
+                continue
             except Exception:  # one message fails alone; the log has what it was about
                 logger.exception("live events were not encoded, and other processes read the log")
+            if pause != RECONNECT_SECONDS:
+                logger.info("live events are sent again")
+                pause = RECONNECT_SECONDS
             await asyncio.sleep(max(FLUSH_SECONDS, len(texts) * SECONDS_PER_MESSAGE))
 
     def _take_texts(self) -> list[str]:
@@ -383,6 +391,8 @@ class LiveEvents:
                 async with aclosing(self._relay.receive()) as texts:
                     async for text in texts:
                         if text is None:
+                            if pause != RECONNECT_SECONDS:
+                                logger.info("live events continue")
                             pause = RECONNECT_SECONDS
                             self._begin()
                         else:

@@ -238,6 +238,7 @@ class OpenOptions(TypedDict, total=False):
     deps: object
     hosting: bundles.HostFile | None
     blobs: str | None
+    relay: str | None
     submits_only: bool
     redactor: Redactor | None
     metering: model_choice.Metering | None
@@ -269,6 +270,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         self._store_place = read_only_store.parse_store_url(
             store if isinstance(store, str | None) else read_only_store.MEMORY,
             options.get("blobs"),
+            options.get("relay"),
         )
         self._store_file = self._store_place.file
         self._choose = model_choice.resolve_models(model) if cassette is None else _raise_not_open
@@ -322,7 +324,9 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         users; without it the URLs point to temporary copies, which are removed with the harness. `redactor` replaces
         secrets before they are stored, instead of the redactor of the property `privacy.redact`. `metering` wraps the
         models of each run. `blobs` is the URL of a bucket of S3 for the blobs of the store, such as `s3://bucket/prefix`;
-        without it they are where `LOOPLINE_BLOBS` says, or in a folder next to the file. `convert_error` converts an error
+        without it they are where `LOOPLINE_BLOBS` says, or in a folder next to the file. `relay` is the URL of a Redis for
+        the live events of a store in PostgreSQL, such as `redis://host:6379/0`; without it it is that of `LOOPLINE_RELAY`, or
+        the events use PostgreSQL. `convert_error` converts an error
         that ends a turn to the one that is stored and raised. With `submits_only` this harness stores messages and waits for
         their results, and the turns are run by `loopline worker` or another harness; without live events, which a store in
         PostgreSQL has, their events are blocks without deltas.

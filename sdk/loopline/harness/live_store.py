@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from loopline.conversations import LiveEvents, Relay, key_change
+from loopline.errors import StoreError
 from loopline.harness.read_only_store import StorePlace, import_postgres, parse_store_url
 
 
@@ -20,8 +21,8 @@ class _SharedEvents:
     users: int = 0
 
 
-_shared: dict[tuple[asyncio.AbstractEventLoop, str], _SharedEvents] = {}
-"""The open live events by event loop and URL of the store."""
+_shared: dict[tuple[asyncio.AbstractEventLoop, str, str], _SharedEvents] = {}
+"""The open live events by event loop and the URLs of the store and of its relay."""
 
 
 @asynccontextmanager
@@ -29,12 +30,12 @@ async def open_live_events(place: StorePlace) -> AsyncGenerator[LiveEvents | Non
     """Open the live events of a store, or share those that are open in this event loop; None for a store without them.
 
     Raises:
-        StoreError: the driver is not installed.
+        StoreError: a driver is not installed, or the URL of the relay is invalid.
     """
     if place.is_in_memory or place.file is not None:
         yield None
         return
-    key = (asyncio.get_running_loop(), place.url)
+    key = (asyncio.get_running_loop(), place.url, place.relay)
     shared = _shared.get(key)
     if shared is None:
         relay = await asyncio.to_thread(_open_relay, place)
@@ -56,7 +57,7 @@ async def announce_revoked_key(store: str | None) -> bool:
     """Have the servers of a store check the keys of their open streams at once; return False if it has no live events.
 
     Raises:
-        StoreError: the URL is invalid, or the server of the store cannot be reached.
+        StoreError: a URL is invalid, or the server of the live events cannot be reached.
     """
     store_place = parse_store_url(store)
     if store_place.is_in_memory or store_place.file is not None:
@@ -71,6 +72,14 @@ async def announce_revoked_key(store: str | None) -> bool:
 
 def _open_relay(place: StorePlace) -> Relay:
     import_postgres()
-    from loopline.store.postgres_relay import PostgresRelay
+    if not place.relay:
+        from loopline.store.postgres_relay import PostgresRelay
 
-    return PostgresRelay(place.url)
+        return PostgresRelay(place.url)
+    try:
+        from loopline.store.redis_relay import RedisRelay
+    except ImportError as error:
+        raise StoreError(f"live events over Redis: {error}: pip install 'loopline[redis]'") from error
+    from loopline.store.postgres import PostgresServer
+
+    return RedisRelay(place.relay, PostgresServer(place.url, read_only=False).identity)

@@ -150,12 +150,14 @@ _FOLDER = Path(".loopline")
 class StorePlace:
     """The URL and the file of a store; the file is None for a store in memory or in PostgreSQL.
 
-    The URL may have a password. `blobs` is the URL of its blobs, "" if they are in a folder next to the file or in rows.
+    The URLs may have passwords. `blobs` is the URL of its blobs, "" if they are in a folder next to the file or in rows,
+    `relay` that of a Redis for the live events of a store in PostgreSQL, "" if they use `NOTIFY`.
     """
 
     url: str = field(repr=False)
     file: Path | None
     blobs: str = ""
+    relay: str = field(default="", repr=False)
 
     @property
     def shown_url(self) -> str:
@@ -178,10 +180,13 @@ class StorePlace:
         return self.url == MEMORY
 
 
-def parse_store_url(url: str | None, blobs: str | None = None) -> StorePlace:
+def parse_store_url(
+    url: str | None, blobs: str | None = None, relay: str | None = None
+) -> StorePlace:
     """Parse the URL of a store: `url`, or `LOOPLINE_STORE`, or the default in `.loopline/` of the working directory.
 
-    `blobs`, or `LOOPLINE_BLOBS`, is the URL of a bucket of S3 for its blobs. It is checked when the store is opened.
+    `blobs`, or `LOOPLINE_BLOBS`, is the URL of a bucket of S3 for its blobs, and `relay`, or `LOOPLINE_RELAY`, that of a
+    Redis for live events, which only a store in PostgreSQL uses. Both are checked when the store is opened.
 
     Raises:
         StoreError: the URL is invalid.
@@ -190,7 +195,12 @@ def parse_store_url(url: str | None, blobs: str | None = None) -> StorePlace:
     if chosen_url == MEMORY:
         return StorePlace(chosen_url, None)
     if chosen_url.startswith(POSTGRES):
-        return StorePlace(chosen_url, None, blobs or os.environ.get("LOOPLINE_BLOBS", ""))
+        return StorePlace(
+            chosen_url,
+            None,
+            blobs or os.environ.get("LOOPLINE_BLOBS", ""),
+            relay or os.environ.get("LOOPLINE_RELAY", ""),
+        )
     if not chosen_url.startswith("sqlite:///") or chosen_url == "sqlite:///":
         scheme, _, rest = chosen_url.partition("://")
         shown = f"{scheme}://…" if "@" in rest else chosen_url  # it may have a password

@@ -69,8 +69,9 @@ def app(
     properties: Mapping[str, Setting] | None = None,
     clock: Clock | None = None,
     blobs: str | None = None,
+    relay: str | None = None,
 ) -> FastAPI:
-    """Return an ASGI app that serves bundles over one store, whose blobs are in the bucket `blobs` as for `Harness.open`.
+    """Return an ASGI app that serves bundles over one store; `blobs` and `relay` are URLs as for `Harness.open`.
 
     Without `auth` every request is one of the user of this machine, and requests from other machines are refused. The bundles
     are opened by the app's lifespan, or by the first request if the lifespan is not run.
@@ -91,6 +92,7 @@ def app(
         properties=properties,
         clock=clock or SystemClock(),
         blobs=blobs,
+        relay=relay,
     )
     return _assemble(host)
 

@@ -146,6 +146,7 @@ class BundleHost:
         properties: Mapping[str, Setting] | None,
         clock: Clock,
         blobs: str | None = None,
+        relay: str | None = None,
     ) -> None:
         self.auth: Authenticator = auth or LocalUser()
         self.is_local: bool = isinstance(self.auth, LocalUser)
@@ -180,6 +181,7 @@ class BundleHost:
         self._sources = sources
         self._store = store
         self._blobs = blobs
+        self._relay = relay
         self.file_host: FileHost | None = None
         self._model = model
         self._properties = properties
@@ -251,6 +253,7 @@ class BundleHost:
             source,
             store=store,
             blobs=self._blobs,
+            relay=self._relay,
             model=self._model,
             properties=self._properties,
             clock=self.clock,

@@ -157,7 +157,11 @@ class PostgresConnection:
 
 
 class PostgresServer:
-    """The server and schema of a store. `name` is its URL without the password."""
+    """The server and schema of a store.
+
+    `name` is its URL without the password. `identity` is its database and schema, without the hosts: processes may name
+    those differently.
+    """
 
     def __init__(self, url: str, *, read_only: bool) -> None:
         """Parse a URL `postgresql://user:password@host:port/database?schema=name`, with options of libpq.
@@ -183,6 +187,7 @@ class PostgresServer:
         if not read_only:
             self._parameters.setdefault("target_session_attrs", "read-write")
         self.name: str = _describe(parameters, self.schema)
+        self.identity: str = f"{parameters.get('dbname', '')}/{self.schema}"
         self.read_only: bool = read_only
 
     def connect(self) -> PostgresConnection:

@@ -1,0 +1,97 @@
+"""A Redis for tests, from the package `redis-server` of Debian."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from tests.support.postgres_server import free_port
+
+START_SECONDS = 30.0
+
+
+class RedisServer:
+    """A server that listens on a port of 127.0.0.1, and stores nothing on disk."""
+
+    def __init__(self, options: Sequence[str] = (), *, port: int = 0) -> None:
+        self.port = port or free_port()
+        self.options = options
+        self.folder = Path(tempfile.mkdtemp(prefix="loopline-redis-"))
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """The URL of the server."""
+        return f"redis://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Start the server, which is empty, and wait until it accepts connections."""
+        ports = () if "--tls-port" in self.options else ("--port", f"{self.port}")
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    *("redis-server", "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"),
+                    *("--dir", f"{self.folder}", *ports, *self.options),
+                ],
+                stdout=log,
+                stderr=log,
+            )
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), timeout=2).close()
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise AssertionError((self.folder / "log").read_text()) from None
+                time.sleep(0.02)
+            else:
+                return
+
+    def kill(self) -> None:
+        """Kill the server, which loses all that it has."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def pause(self) -> None:
+        """Stop the process, so that it keeps its connections and answers nothing."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let the process go on."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
+
+    def run(self, *command: str) -> str:
+        """Run a command of Redis, and return what it answers."""
+        ran = subprocess.run(
+            ["redis-cli", "-p", f"{self.port}", *command],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        return ran.stdout.strip()
+
+    def remove(self) -> None:
+        """Kill the server and remove its folder."""
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@cache
+def running_redis() -> RedisServer:
+    """A server for the tests of this process that do not stop it; it is killed at the end."""
+    server = RedisServer()
+    server.start()
+    atexit.register(server.remove)
+    return server
