@@ -1,7 +1,7 @@
 """Kills and stops the parts of a deployment under load: `python -m tests.bench.kill_matrix --faults 20`.
 
 Clients talk over HTTP to a server that stores messages in PostgreSQL (fsync on) and blobs in S3; two workers run the
-turns. Each part is killed and started again, and stopped and continued, so many times, in an order that a seed draws.
+turns, whose events are sent over Redis. Each part is killed and started again, and stopped and continued, so many times, in an order that a seed draws.
 Every block that a client has received must be in the store, once and in order, and no effect may happen twice.
 """
 
@@ -28,9 +28,10 @@ from loopline.timeline import Block, Exit, RoundStart, ToolStarted, UserPrompt
 from tests.bench.options import read_options
 from tests.support.kill_parts import BucketPart, DatabasePart, Part, ProgramPart
 from tests.support.postgres_server import DURABLE, PostgresServer
+from tests.support.redis_server import RedisServer
 from tests.support.s3_server import BUCKET
 
-PARTS = ("worker", "server", "postgres", "s3")
+PARTS = ("worker", "server", "postgres", "redis", "s3")
 LARGE = "\n" + "x" * 40_000
 """What makes every fourth message large enough for a blob."""
 LIMIT_SECONDS = 180.0
@@ -59,6 +60,7 @@ class Deployment:
     blobs: str
     database: DatabasePart
     bucket: BucketPart
+    redis: RedisServer
     server: ProgramPart
     workers: list[ProgramPart]
     stack: ExitStack
@@ -72,6 +74,8 @@ class Deployment:
                 return self.server
             case "postgres":
                 return self.database
+            case "redis":
+                return self.redis
             case _:
                 return self.bucket
 
@@ -96,7 +100,7 @@ class Deployment:
 
     async def start(self, kind: str) -> ProgramPart:
         """Start a server or a worker, which is killed at the end."""
-        part = ProgramPart(kind, self.store, self.ledger, self.blobs)
+        part = ProgramPart(kind, self.store, self.ledger, self.blobs, relay=self.redis.url)
         await asyncio.to_thread(part.start)
         self.stack.callback(part.kill)
         return part
@@ -114,9 +118,13 @@ async def deploy(folder: Path, stack: ExitStack) -> Deployment:
     bucket.start()
     stack.callback(bucket.kill)
     blobs = f"s3://{BUCKET}/talk?endpoint=http://127.0.0.1:{bucket.port}"
+    redis = RedisServer()
+    redis.start()
+    stack.callback(redis.remove)
     store, ledger = database.store_url(), folder / "ledger"
-    server = ProgramPart("server", store, ledger, blobs)
-    deployment = Deployment(store, ledger, blobs, DatabasePart(database), bucket, server, [], stack)
+    server = ProgramPart("server", store, ledger, blobs, relay=redis.url)
+    parts = (DatabasePart(database), bucket, redis, server)
+    deployment = Deployment(store, ledger, blobs, *parts, [], stack)
     await asyncio.to_thread(server.start)
     stack.callback(server.kill)
     deployment.workers += [await deployment.start("worker") for _ in range(2)]

@@ -217,7 +217,9 @@ async def measured(listeners: int, rate: float, *, uses_redis: bool) -> list[Row
                 rows += await listen(harness, listeners, rate)
                 for name, pid in processes.items():
                     seconds = processor_seconds(pid) - before[name]
-                    rows.append(Row(f"CPU of {name}, for a turn", seconds / listeners * 1_000, "ms"))
+                    rows.append(
+                        Row(f"CPU of {name}, for a turn", seconds / listeners * 1_000, "ms")
+                    )
         finally:
             await worker.communicate()
         return rows

@@ -1,7 +1,7 @@
 """The processes of a deployment that tests kill: `kill_parts.py server|worker STORE LEDGER BLOBS PORT VERSION` says
 that it runs.
 
-A server stores messages, and workers run their turns. All use one store in PostgreSQL, and blobs in one bucket.
+A server stores messages, and workers run their turns. All use one store in PostgreSQL, blobs in one bucket, and a Redis for live events.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from loopline.server import ServerSettings, app, make_server
 from tests.support.echo_model import EchoModel
 from tests.support.live_server import listening_socket
 from tests.support.postgres_server import PostgresServer, free_port
+from tests.support.redis_server import RedisServer
 from tests.support.s3_server import CREDENTIALS
 from tests.support.worker_process import ROOT, work
 
@@ -36,6 +37,7 @@ class ProgramPart:
     blobs: str
     port: int = field(default_factory=free_port)
     version: str = ""
+    relay: str = ""
     process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
@@ -45,7 +47,7 @@ class ProgramPart:
             self.process = subprocess.Popen(
                 [*command, str(self.ledger), self.blobs, str(self.port), self.version],
                 cwd=ROOT,
-                env={**os.environ, **CREDENTIALS},
+                env={**os.environ, **CREDENTIALS, "LOOPLINE_RELAY": self.relay},
                 stdout=subprocess.PIPE,
                 text=True,
             )
@@ -153,7 +155,7 @@ class BucketPart:
         self.process.send_signal(signal.SIGCONT)
 
 
-Part = ProgramPart | DatabasePart | BucketPart
+Part = ProgramPart | DatabasePart | BucketPart | RedisServer
 
 
 def _send(number: int, signal_number: int) -> None:

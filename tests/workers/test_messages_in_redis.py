@@ -181,6 +181,17 @@ async def test_stores_that_share_a_server_receive_nothing_of_each_other(
 
 
 @pytest.mark.service
+async def test_a_server_without_memory_is_an_error_that_does_not_quote_texts(
+    server: RedisServer,
+) -> None:
+    server.run("CONFIG", "SET", "maxmemory", "1")
+    async with sending(server.url) as sender:
+        with pytest.raises(StoreError, match="maxmemory") as refusal:
+            await sender.publish([SECRET])
+        assert SECRET not in f"{refusal.value!r} {refusal.value.__cause__!r}"
+
+
+@pytest.mark.service
 async def test_entries_of_other_programs_are_ignored(server: RedisServer) -> None:
     async with listening(server) as listener, sending(server.url) as sender:
         await sender.publish(["1"])

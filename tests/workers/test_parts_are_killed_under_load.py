@@ -1,4 +1,4 @@
-"""Servers, workers, PostgreSQL and S3 are killed and stopped under load, and nothing is lost, repeated or out of order."""
+"""Servers, workers, PostgreSQL, Redis and S3 are killed and stopped under load, and nothing is lost, repeated or out of order."""
 
 from __future__ import annotations
 

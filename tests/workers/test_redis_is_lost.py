@@ -12,6 +12,7 @@ import pytest
 from loopline import Bundle, Harness
 from loopline.errors import StoreError
 from loopline.harness import announce_revoked_key
+from loopline.models import Json
 from loopline.testing import Call, Say, ScriptedModel
 from tests.mcp.served import Served, results_in, sdk
 from tests.support.postgres_server import running_postgres
@@ -115,7 +116,10 @@ async def test_a_running_call_gets_its_answer_from_another_process(
     Served(tmp_path).declare({"calc": sdk()})
     bundle = Bundle(id="served")
     model = ScriptedModel([Call("mcp.calc.choose"), Say("Done.")])
-    properties = {"mcp.file": f"{tmp_path}/.mcp.json", "react.select_tools": False}
+    properties: dict[str, Json] = {
+        "mcp.file": f"{tmp_path}/.mcp.json",
+        "react.select_tools": False,
+    }
     async with (
         Harness.open(bundle, store=store, model=model, properties=properties) as runner,
         Harness.open(
@@ -127,8 +131,7 @@ async def test_a_running_call_gets_its_answer_from_another_process(
             if getattr(event, "type", "") == "pending":
                 if is_lost:
                     server.kill()
-                green = {"kind": "green"}
-                assert await other.conversation("c1").interrupts.answer("c1", green)
+                assert await other.conversation("c1").interrupts.answer("c1", {"kind": "green"})
         [result] = results_in(await talk.blocks())
     assert (result.status, result.text) == ("ok", "accept: green")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Generator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Generator, Iterable, Sequence, Sized
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 
@@ -20,7 +20,10 @@ FIRST_LOOK_SECONDS = 0.02
 LAST_LOOK_SECONDS = 0.2
 """How long a feed waits before it reads the log again: after new blocks, and at most."""
 LOOK_SECONDS_WITH_LIVE_EVENTS = 5.0
+LAST_LOOK_SECONDS_WITH_LIVE_EVENTS = 60.0
 """How long it waits while live events say when there is something to read."""
+MOST_LOOKS = 200.0
+"""How often in a second all feeds of a harness read the log without live events. With more feeds each waits longer."""
 HOLD_SECONDS = 0.2
 """How long blocks of a runner wait for its message, which has the deltas before them."""
 FAILED_SECONDS = 1.0
@@ -80,12 +83,14 @@ class Feed:
     """The timeline of a conversation as far as it was read here. It is read again and again while somebody follows it.
 
     With live events it is read when another process says that there are new blocks, and deltas are delivered in between.
+    `feeds` are all of its harness.
     """
 
     log: tl.TimelineLog
     conversation: tl.ConversationKey
     subscriptions: Subscriptions
     live: LiveEvents | None = None
+    feeds: Sized = ()
     timeline: tl.Timeline = field(default_factory=tl.Timeline)
     followers: int = 0
     _senders: list[tuple[int, Subscriber]] = field(default_factory=list[tuple[int, Subscriber]])
@@ -170,28 +175,36 @@ class Feed:
                 self._deliver_events()
                 if self._events and self._events[0] is waiting:
                     self._drop_events()  # it names blocks that the log does not have
-                last = self._last_pause()
                 is_idle = not is_new and pause >= LAST_LOOK_SECONDS
                 if is_idle and await self.log.forgotten(self.conversation) is not None:
                     return
-                pause = FIRST_LOOK_SECONDS if is_new else min(2 * pause, LAST_LOOK_SECONDS)
+                pause = self._next_pause(pause, is_new=is_new)
                 # Not by the port's clock: the other process lives in the time of this machine.
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(max(pause, last)):
+                    async with asyncio.timeout(pause):
                         await self._woken.wait()
-                        pause = LAST_LOOK_SECONDS
+                        pause = LAST_LOOK_SECONDS_WITH_LIVE_EVENTS
         except LooplineError as error:
             self._error = error  # raised to all who wait
         finally:
             self.is_over = True
             self._wake_waiting()
 
-    def _last_pause(self) -> float:
-        is_told = self.live is not None and self.live.is_connected
-        if self.live is not None and self.conversation not in self.subscriptions.running:
-            # Another harness of this process sends its events only to other processes.
-            is_told = is_told and not self.live.runs(self.conversation)
-        return LOOK_SECONDS_WITH_LIVE_EVENTS if is_told and not self._hold_until else 0
+    def _next_pause(self, pause: float, *, is_new: bool) -> float:
+        """Return how long to wait for a message before the log is read again: longer each time while nothing is new."""
+        first, last = FIRST_LOOK_SECONDS, LAST_LOOK_SECONDS
+        if self.live is None or not self.live.is_connected:
+            last = max(last, len(self.feeds) / MOST_LOOKS)
+        elif self._is_told(self.live):
+            first, last = LOOK_SECONDS_WITH_LIVE_EVENTS, LAST_LOOK_SECONDS_WITH_LIVE_EVENTS
+        return first if is_new else max(first, min(2 * pause, last))
+
+    def _is_told(self, live: LiveEvents) -> bool:
+        """Return whether messages say when there is something to read."""
+        if self._hold_until:
+            return False
+        # Another harness of this process sends its events only to other processes.
+        return self.conversation in self.subscriptions.running or not live.runs(self.conversation)
 
     def wake(self) -> None:
         """Read the log now."""
@@ -297,7 +310,7 @@ class Feeds:
         """Keep the feed of the conversation up to date inside the context."""
         feed = self._feeds.get(conversation)
         if feed is None or feed.is_over:
-            feed = Feed(self._log, conversation, self._subscriptions, self._live)
+            feed = Feed(self._log, conversation, self._subscriptions, self._live, self._feeds)
             self._feeds[conversation] = feed
             self._open[feed] = opened = ExitStack()
             if self._live is not None:

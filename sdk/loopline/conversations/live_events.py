@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, aclosing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -250,6 +250,7 @@ class LiveEvents:
         self._announcements: dict[str, bool] = {}
         self._scheduled: dict[_Publication, None] = {}
         self._texts: list[str] = []
+        self._news: dict[str, None] = {}  # the conversations that texts in `_texts` are about
         self._has_work = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -332,8 +333,11 @@ class LiveEvents:
         self._has_work.set()
 
     def _add_text(self, message: messages.LiveMessage) -> None:
-        if len(self._texts) < MOST_TEXTS:
-            self._texts += messages.encode_message(message, self._relay.limit_bytes, self._ids)
+        if len(self._texts) >= MOST_TEXTS:
+            return
+        if isinstance(message, messages.TurnEvents | messages.NewInput):
+            self._news[message.conversation] = None
+        self._texts += messages.encode_message(message, self._relay.limit_bytes, self._ids)
 
     def _announce(self, digest: str, *, is_interested: bool) -> None:
         self._announcements[digest] = is_interested
@@ -346,15 +350,17 @@ class LiveEvents:
             await self._has_work.wait()
             self._has_work.clear()
             texts = list[str]()
+            news = dict[str, None]()
             try:
                 texts = self._take_texts()
+                news, self._news = self._news, {}
                 await self._relay.publish(texts)
             except StoreError as error:
                 if pause == RECONNECT_SECONDS:
                     logger.warning(
                         "live events are not sent, and other processes read the log: %s", error
                     )
-                self._repeat_interests()  # they may be among the lost texts
+                self._send_again(news)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LAST_RECONNECT_SECONDS)
                 continue
@@ -364,6 +370,12 @@ class LiveEvents:
                 logger.info("live events are sent again")
                 pause = RECONNECT_SECONDS
             await asyncio.sleep(max(FLUSH_SECONDS, len(texts) * SECONDS_PER_MESSAGE))
+
+    def _send_again(self, news: Iterable[str]) -> None:
+        """Announce all listeners after texts were lost, and that the conversations whose digests are in `news` have new blocks."""
+        for digest in news:
+            self.send(messages.NewInput(self.process, digest))
+        self._repeat_interests()
 
     def _take_texts(self) -> list[str]:
         """Return everything that waits, encoded."""

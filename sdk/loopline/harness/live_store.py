@@ -79,7 +79,9 @@ def _open_relay(place: StorePlace) -> Relay:
     try:
         from loopline.store.redis_relay import RedisRelay
     except ImportError as error:
-        raise StoreError(f"live events over Redis: {error}: pip install 'loopline[redis]'") from error
+        raise StoreError(
+            f"live events over Redis: {error}: pip install 'loopline[redis]'"
+        ) from error
     from loopline.store.postgres import PostgresServer
 
     return RedisRelay(place.relay, PostgresServer(place.url, read_only=False).identity)

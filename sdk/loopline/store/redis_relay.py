@@ -65,7 +65,8 @@ class RedisRelay:
                 socket_connect_timeout=TIMEOUT_SECONDS,
                 retry=Retry(NoBackoff(), retries),
             )
-            client.connection_pool.make_connection()  # it checks the options, and does not connect
+            pool: Any = client.connection_pool
+            pool.make_connection()  # it checks the options, and does not connect
         except (TypeError, ValueError, RedisError):
             raise StoreError(
                 f"the options of the relay {self.name} are not valid: see the documentation of redis-py"
@@ -93,7 +94,7 @@ class RedisRelay:
         except (RedisError, OSError) as error:
             raise self._error(error) from error
         finally:
-            await client.aclose()
+            await _close(client)
 
     async def _read(self, client: Redis) -> Sequence[tuple[bytes, dict[bytes, bytes]]]:
         """Wait for entries after the last one, and return them; return none after `BLOCK_SECONDS`."""
@@ -128,17 +129,25 @@ class RedisRelay:
             requests.xadd(self._stream, {_FIELD: encoded}, maxlen=MOST_ENTRIES)
         requests.expire(self._stream, KEEP_SECONDS)
         try:
-            await requests.execute()
+            # The error that it would raise quotes texts.
+            replies: Sequence[Any] = await requests.execute(raise_on_error=False)
         except (RedisError, OSError) as error:
             raise self._error(error) from error
+        for reply in replies:
+            if isinstance(reply, RedisError):
+                raise self._error(reply)
 
     def _error(self, error: Exception) -> StoreError:
         return StoreError(f"{self.name} could not be used ({' '.join(str(error).split())})")
 
     async def close(self) -> None:
         """Close the connection that sends; the other one is closed with its generator."""
-        with suppress(RedisError, OSError):
-            await self._sending.aclose()
+        await _close(self._sending)
+
+
+async def _close(client: Redis) -> None:
+    with suppress(RedisError, OSError):
+        await client.aclose()
 
 
 def describe_redis(url: str) -> str:
