@@ -155,3 +155,15 @@ def test_quotas_are_written_by_their_names() -> None:
             DailyQuotas.parse([wrong])
     with pytest.raises(LooplineError, match="twice"):
         DailyQuotas.parse(["user_cost=1", "user_cost=2"])
+
+
+def test_what_a_fork_shows_of_its_parent_is_used_once(tmp_path: Path) -> None:
+    with opened(TOKENS, f"sqlite:///{tmp_path}/talk.db") as shop:
+        assert shop.say("ann", "c0").status_code == 200
+        turns = shop.clients["ann"].get(f"{HERE}/c0/blocks").json()["blocks"]
+        seq = turns[-1]["seq"]
+        for name in ("fork-1", "fork-2"):
+            forked = shop.clients["ann"].post(f"{HERE}/c0/fork", json={"seq": seq, "name": name})
+            assert forked.status_code == 201
+        answered = [shop.say("ann", name).status_code for name in ("fork-1", "c1")]
+    assert answered == [200, 429]

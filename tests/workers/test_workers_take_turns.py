@@ -20,6 +20,7 @@ from loopline import (
     Bundle,
     Harness,
     LooplineError,
+    ToolContext,
     TurnPayload,
     TurnResult,
     tool,
@@ -29,16 +30,19 @@ from loopline.files import AttachmentCaps
 from loopline.harness import Worker, WorkerLimits, open_turns, open_worker
 from loopline.harness.worker import WaitingConversations
 from loopline.react import approval_digest
-from loopline.testing import Call, ScriptedModel
+from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry as ScriptEntry
 from loopline.timeline import (
+    NEW_TURN,
     Block,
     Body,
     ConversationKey,
     Decision,
     Entry,
     Exit,
+    MemoryLog,
     RoundStart,
+    Sender,
     TimelineLog,
     ToolCalled,
     ToolPending,
@@ -224,6 +228,87 @@ async def test_a_message_ends_a_dead_letter_and_a_worker_runs_it(store: str) -> 
         assert ends == ["interrupted", "complete"]
         await worker.drain(5)
         await run
+
+
+async def test_a_worker_does_not_continue_the_turn_of_the_parent_in_a_fork(store: str) -> None:
+    begun, opened, paid = asyncio.Event(), asyncio.Event(), list[str]()
+
+    @tool(effect="read")
+    async def look() -> str:
+        """Look."""
+        begun.set()
+        await opened.wait()
+        return "seen"
+
+    @tool
+    async def transfer(context: ToolContext) -> str:
+        """Transfer the money."""
+        paid.append(context.conversation)
+        return "transferred"
+
+    bundle = Bundle(id="shop", tools=[look, transfer])
+    script = [Say("", Call("shop.look"), Call("shop.transfer")), Say("Done.")]
+    async with (
+        Harness.open(bundle, store=store, model=ScriptedModel(script)) as harness,
+        Harness.open(bundle, store=store, model=EchoModel(), submits_only=True) as submits,
+        open_worker([bundle], store=store, model=EchoModel()) as worker,
+    ):
+        talk = harness.conversation("c1")
+        turn = asyncio.create_task(talk.say("Pay."))
+        await begun.wait()
+        fork = await talk.fork(seq=len(await talk.blocks()), name="fork")
+        run = await running(worker)
+        later = submits.conversation("fork")
+        await later.schedule("Later.", delay=3_600)  # it wakes the worker, too
+        assert (await later.say("Hello.")).answer == "You said: Hello."
+        opened.set()
+        assert (await turn).answer == "Done."
+        await worker.drain(5)
+        await run
+        ends = [b.body.reason for b in await fork.blocks() if isinstance(b.body, Exit)]
+    assert ends == ["interrupted", "complete"]
+    assert paid == ["c1"]
+
+
+async def test_a_worker_that_starts_later_finds_the_messages_of_forks_and_imports(
+    store: str, ledger: Path
+) -> None:
+    async with submitter(store, ledger) as harness:
+        talk = harness.conversation("c1")
+        with worker_process(store, ledger):
+            assert (await talk.say("hello")).ok
+        fork = await talk.fork(seq=len(await talk.blocks()), name="fork")
+        copy = await harness.load(await talk.export(), name="copy")
+        sent = [await each.submit("go on") for each in (fork, copy)]
+        assert {"fork", "copy"} <= {
+            summary.conversation.name for summary in await harness.log.unfinished()
+        }
+        cut = await talk.fork(seq=len(await talk.blocks()), name="cut")
+        sender = Sender(bundle="work")  # of a process that died right after it had stored this
+        prompt = Entry(body=UserPrompt(text="and I", sender=sender), turn=NEW_TURN)
+        await harness.log.append(cut.conversation, [prompt], seen=0)
+        with worker_process(store, ledger):
+            answers = [(await submission.result()).answer for submission in sent]
+            await until_begun(cut, 2)
+    assert answers == ["You said: go on"] * 2
+
+
+async def test_a_fork_in_which_a_person_resumes_a_turn_is_taken_up_after_a_kill() -> None:
+    log, key = MemoryLog(), ConversationKey(name="fork")
+    bundle = Bundle(id="shop")
+    async with Harness.open(bundle, store=log, model=EchoModel()) as harness:
+        talk = harness.conversation("c1")
+        await harness.log.append(
+            talk.conversation, [Entry(body=UserPrompt(text="Hello."), turn=NEW_TURN)], seen=0
+        )
+        await cut_off(talk, log, 0)
+        await talk.fork(seq=2, name="fork")
+        async with log.lease(key) as term:
+            assert [outcome.conversation.name for outcome in await harness.carry_on()] == ["c1"]
+            header = TurnHeader(bundle="shop", model="m", protocol="native", version="2")
+            await log.append(key, [Entry(body=header, turn=1)], seen=2, term=term)
+        [outcome] = await harness.carry_on()
+    assert (outcome.conversation, outcome.status) == (key, "resumed")
 
 
 async def test_the_question_of_an_agent_that_a_workflow_runs_comes_back_from_a_worker(

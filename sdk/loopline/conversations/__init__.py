@@ -16,6 +16,7 @@ from loopline.conversations.live_messages import key_change as key_change
 from loopline.conversations.recovery import LeftTurns as LeftTurns
 from loopline.conversations.recovery import Recoveries as Recoveries
 from loopline.conversations.recovery import Recovery as Recovery
+from loopline.conversations.recovery import is_unbegun as is_unbegun
 from loopline.conversations.schedule import MessageSchedule as MessageSchedule
 from loopline.conversations.submission import AS_IT_IS as AS_IT_IS
 from loopline.conversations.submission import HandedOver as HandedOver

@@ -24,7 +24,8 @@ from loopline.react import result
 _log = logging.getLogger("loopline")
 RecoveryStatus = Literal["resumed", "waiting", "running", "skipped", "failed"]
 MOST_UNBEGUN = 100
-"""How many blocks a conversation may have that no runner has taken: its messages and their files."""
+"""How many of the newest messages and begins of turns of a conversation are read to see whether a runner has begun one."""
+_BEGINS = tl.BodyUnion[tl.TurnHeader | tl.Exit](tl.TurnHeader | tl.Exit)
 NEVER_STARTED = (
     "no bundle has begun a turn here, so nobody knows which one was asked: resume it yourself"
 )
@@ -121,22 +122,11 @@ class Recoveries:
             return None
 
     async def _unbegun(self) -> list[tl.ConversationSummary]:
-        """Return the conversations with messages of which no turn was ever started, as after a kill right after the first message.
-
-        A fork without a message of its own is left out.
-        """
+        """Return the conversations with messages of which no turn was ever started, as after a kill right after the first message."""
         if self.unbegun_since is None:
             return []
         recent = await self.log.conversations(after=self.unbegun_since)
-        return [
-            summary
-            for summary in recent
-            if summary.inherited < summary.head <= MOST_UNBEGUN and await self._is_unbegun(summary)
-        ]
-
-    async def _is_unbegun(self, summary: tl.ConversationSummary) -> bool:
-        blocks = await self.log.read(summary.conversation, limit=MOST_UNBEGUN)
-        return all(not block.term and not isinstance(block.body, tl.Imported) for block in blocks)
+        return [summary for summary in recent if await is_unbegun(self.log, summary)]
 
     async def _work(
         self, unfinished: Iterator[tl.ConversationSummary], outcomes: list[Recovery]
@@ -148,7 +138,7 @@ class Recoveries:
                     self._tell(known, outcomes)
                 continue
             found: list[Recovery] = []
-            while outcome := await self.run_next(summary.conversation, summary.turns):
+            while outcome := await self.run_next(summary):
                 if outcome.turn_id in {known.turn_id for known in found}:
                     break
                 found.append(outcome)
@@ -165,23 +155,24 @@ class Recoveries:
         if self.on_outcome is not None:
             self.on_outcome(outcome)
 
-    async def run_next(self, conversation: tl.ConversationKey, number: int = 0) -> Recovery | None:
+    async def run_next(self, summary: tl.ConversationSummary) -> Recovery | None:
         """Resume the oldest unfinished turn, or begin the oldest queued one, and wait for its end.
 
         Returns the outcome, or None if the conversation has no such turn. If its blocks cannot be read, the outcome names
-        the turn of that `number`.
+        the newest turn of the summary.
         """
         status: RecoveryStatus
+        conversation, number = summary.conversation, summary.turns
         try:
             timeline = await tl.open_timeline(self.log, conversation)
-            turn = turn_to_take(timeline)
+            turn = turn_to_take(timeline, summary.inherited)
             if turn is None:
                 return None
             number = turn.number
             if self.turns.is_requested(conversation):
                 raise ConflictError(f"conversation {conversation.name!r} is run here")
             outcome = await self._reason_to_leave(conversation, timeline, turn)
-            return outcome or await self._resume(conversation, number)
+            return outcome or await self._resume(summary, number)
         except _NothingToResume:
             return None
         except _CutOffAgain as error:
@@ -206,10 +197,12 @@ class Recoveries:
             return None
         return Recovery(conversation, name, "skipped", reason=reason, bundle=bundle)
 
-    async def _resume(self, conversation: tl.ConversationKey, number: int) -> Recovery:
+    async def _resume(self, summary: tl.ConversationSummary, number: int) -> Recovery:
+        conversation = summary.conversation
+
         async def choose(timeline: tl.Timeline) -> int:
             """Return the number of the turn if it is still unfinished under the lease."""
-            turn = turn_to_take(timeline)
+            turn = turn_to_take(timeline, summary.inherited)
             if (
                 turn is None
                 or turn.number != number
@@ -224,6 +217,25 @@ class Recoveries:
         request = Request(conversation=conversation, choose=choose, wait=False, adopted=True)
         outcome = await self.turns.run(request)
         return Recovery(conversation, tl.turn_id(number), "resumed", outcome)
+
+
+async def is_unbegun(log: tl.TimelineLog, summary: tl.ConversationSummary) -> bool:
+    """Return whether the conversation has messages and no runner has begun a turn in it.
+
+    What a fork shows of its parent, and what was imported, does not count.
+    """
+    types = ["user.prompt", "turn.header", "react.exit", "conv.imported"]
+    blocks = await log.read(
+        summary.conversation, after=summary.inherited, types=types, last=MOST_UNBEGUN
+    )
+    has_message = False
+    for block in reversed(blocks):
+        if isinstance(block.body, tl.Imported):
+            break
+        if _BEGINS.has(block.body):
+            return False
+        has_message = True
+    return has_message
 
 
 def _lasts(outcome: Recovery) -> bool:

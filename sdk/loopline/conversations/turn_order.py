@@ -180,15 +180,28 @@ def is_cut_off_again(turn: Turn) -> bool:
     )
 
 
-def turn_to_take(timeline: Timeline) -> Turn | None:
-    """Return the turn that a process takes up unasked: the next one, or the oldest queued one if that was cut off again.
+def turn_to_take(timeline: Timeline, inherited: int) -> Turn | None:
+    """Return the turn that a process takes up unasked, None without one.
 
-    A queued message ends the turn that was cut off again.
+    It is the next turn. If that was cut off again, it is the oldest queued one, whose message ends the other. Blocks up to
+    the seq `inherited` are those of the parent of a fork. Its turns that have begun are taken only if the user has answered
+    or resumed them in the fork, and its queued ones only before a message of the fork.
     """
     turn = timeline.next_turn
-    if turn is not None and is_cut_off_again(turn):
-        return next(iter(timeline.queued), turn)
-    return turn
+    if turn is None:
+        return None
+    last = turn.latest_block.seq if turn.latest_block is not None else _prompt_seq(turn)
+    is_parents = bool(inherited) and max([last, *turn.new_answers]) <= inherited
+    if not is_parents and not is_cut_off_again(turn):
+        return turn
+    own = [queued for queued in timeline.queued if _prompt_seq(queued) > inherited]
+    if not own:
+        return None if is_parents else turn
+    return own[0] if turn.header is not None else turn
+
+
+def _prompt_seq(turn: Turn) -> int:
+    return 0 if turn.prompt is None else turn.prompt.seq
 
 
 def sender_of(turn: Turn) -> Sender | None:

@@ -601,8 +601,9 @@ class Turns:
         """
         check_known(feed.timeline)
         if request.wait:
+            is_unmarked = await self._is_unmarked(request.conversation, feed.timeline)
             number = await request.choose(feed.timeline)
-            if request.began is not None:
+            if is_unmarked:
                 with suppress(errors.ConflictError):  # a worker has the conversation already
                     # After its first lease every sweep finds the conversation, however late.
                     async with self._log.lease(request.conversation, wait=False):
@@ -614,6 +615,20 @@ class Turns:
         check_confirmed(timeline, number)
         await self.order().check(timeline, timeline.turn(number))
         return number
+
+    async def _is_unmarked(self, conversation: tl.ConversationKey, timeline: tl.Timeline) -> bool:
+        """Return whether no runner has had the lease of the conversation, so that a sweep may overlook its message.
+
+        The turns that a fork shows of its parent, and those that were imported, ran elsewhere.
+        """
+        summary = await self._log.find(conversation)
+        inherited = 0 if summary is None else summary.inherited
+        for block in reversed(timeline.blocks):
+            if block.seq <= inherited or isinstance(block.body, tl.Imported):
+                break
+            if block.term:
+                return False
+        return True
 
     async def _choose_if_free(self, request: Request, feed: Feed) -> int:
         """Choose the turn under the lease, if no other turn runs or is queued.

@@ -708,7 +708,10 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         only bundle of the store, pass `is_only`, and it also runs messages that name no bundle.
         """
         unbegun_since = self._clock.now() if is_only else None
-        return await self._recoveries(None, unbegun_since).run_next(conversation)
+        summary = await self._open_parts.log.find(conversation)
+        if summary is None:
+            return None
+        return await self._recoveries(None, unbegun_since).run_next(summary)
 
     async def begin_scheduled(self, conversation: timeline.ConversationKey) -> datetime | None:
         """Begin the scheduled messages of this bundle that are due in a conversation; return when its next one is due.

@@ -16,7 +16,7 @@ from typing import Any, Unpack
 from loopline import timeline as tl
 from loopline.bundle import Bundle, Setting
 from loopline.clock import Clock, SystemClock
-from loopline.conversations import Recovery, WakeUps, bundle_of, turn_to_take
+from loopline.conversations import Recovery, WakeUps, bundle_of, is_unbegun, turn_to_take
 from loopline.errors import ConflictError, LooplineError, StoreError
 from loopline.harness.harness import Harness, OpenOptions
 from loopline.harness.model_choice import ModelChoice
@@ -264,7 +264,8 @@ class Worker:
             await self._begin_scheduled(conversation)
             timeline = await tl.open_timeline(self._log, conversation)
             self._note_due_elsewhere(conversation, timeline.schedule)
-        turn = turn_to_take(timeline)
+        summary = await self._log.find(conversation)
+        turn = None if summary is None else turn_to_take(timeline, summary.inherited)
         if turn is None:
             return None
         bundle = bundle_of(timeline, turn)
@@ -355,9 +356,7 @@ class Worker:
         for summary in reversed(unfinished):
             yield summary
         for summary in reversed(await self._log.conversations(after=since)):
-            is_new = summary.conversation not in listed and summary.inherited < summary.head
-            types = ["turn.header", "react.exit"]
-            if is_new and not await self._log.read(summary.conversation, types=types, last=1):
+            if summary.conversation not in listed and await is_unbegun(self._log, summary):
                 yield summary
 
 

@@ -29,7 +29,11 @@ from loopline.names import nearest_hint
 from loopline.server.problems import RequestProblem
 
 _PRICED = timeline.BodyUnion[timeline.PricedBody](timeline.PricedBody)
-_TYPES = [name for name, kind in timeline.body_types().items() if kind in _PRICED.types]
+_IMPORTED = "conv.imported"
+_TYPES = [
+    _IMPORTED,
+    *(name for name, kind in timeline.body_types().items() if kind in _PRICED.types),
+]
 _REFRESH_SECONDS = 1.0
 """How old the usage of other processes may be when a request reserves."""
 _RETRY_SECONDS = 5
@@ -128,9 +132,15 @@ class _Bill:
     cost: float = 0.0
 
     def add(self, blocks: Iterable[timeline.Block], since: datetime) -> None:
-        """Add the usage in the blocks since the begin of the day. The usage of a child run is in the block that ends it."""
-        for block, body in _PRICED.among(blocks):
-            if block.ts >= since and (request := timeline.request_cost(block)) is not None:
+        """Add the usage in the blocks since the begin of the day. The usage of a child run is in the block that ends it.
+
+        What was imported was not used here.
+        """
+        for block in blocks:
+            body = block.body
+            if block.type == _IMPORTED:
+                self.tokens, self.cost = 0, 0.0
+            elif block.ts >= since and (request := timeline.request_cost(block)) is not None:
                 self.tokens += _tokens(request.usage)
                 self.cost += request.cost or 0.0
                 if isinstance(body, timeline.Decision | timeline.RunChild):
@@ -330,7 +340,8 @@ class QuotaGate:
             after = since - timedelta(seconds=1)
             for summary in await log.conversations(tenant=tenant, after=after):
                 key = summary.conversation
-                bill = self._bills.setdefault(summary.uid, _Bill(key))
+                # The blocks that a fork shows of its parent are in the bill of the parent.
+                bill = self._bills.setdefault(summary.uid, _Bill(key, summary.inherited))
                 runs = self._runs[key] - ended
                 if runs:
                     continue  # a run that is not over counts its requests itself
