@@ -13,11 +13,9 @@ from itertools import count
 from pathlib import Path
 from threading import Event
 
-from sqlalchemy import Engine, event
-from sqlalchemy.engine.interfaces import AdaptedConnection
-
 from loopline import Bundle, Harness, Store
-from loopline.store.sqlite import on_connect
+from loopline.memory import turn_file
+from loopline.store import sqlite
 from loopline.testing import ScriptedModel
 from tests.crashes.processes import TOUCHING, say, url
 
@@ -61,9 +59,6 @@ def die_at(point: int) -> Event:
         if what in TOUCHING and any("/talk" in str(argument) for argument in arguments[:1]):
             die()
 
-    def watch(connection: AdaptedConnection, _record: object) -> None:
-        connection.run_async(lambda driver: driver.set_trace_callback(begin))
-
     def begin(statement: str) -> None:
         if not statement.startswith("-- "):  # which is a trigger's
             die()
@@ -72,8 +67,8 @@ def die_at(point: int) -> Event:
         if passing.is_set() and next(passed) == point:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    on_connect.append(lambda connection: connection.set_trace_callback(begin))
-    event.listen(Engine, "connect", watch)
+    sqlite.on_connect.append(lambda connection: connection.set_trace_callback(begin))
+    turn_file.on_connect.append(lambda connection: connection.set_trace_callback(begin))
     sys.addaudithook(touch)
     return passing
 

@@ -15,11 +15,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from random import Random
 
-from sqlalchemy import Engine, event
-from sqlalchemy.engine.interfaces import AdaptedConnection
-
 from loopline.memory import ConversationMemory
-from loopline.memory.turn_file import MemoryFile
+from loopline.memory.turn_file import MemoryFile, on_connect
 from loopline.search import SharedEmbedder, WordEmbedder
 from loopline.testing import FakeClock
 from loopline.timeline import MemoryLog
@@ -115,10 +112,7 @@ def die_at(point: int, passed: Path) -> None:
         if number == point:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def watch(connection: AdaptedConnection, _record: object) -> None:
-        connection.run_async(lambda driver: driver.set_trace_callback(begin))
-
-    event.listen(Engine, "connect", watch)
+    on_connect.append(lambda connection: connection.set_trace_callback(begin))
 
 
 def index_in_child(file: Path, passed: Path, point: int = 0) -> int:

@@ -21,7 +21,7 @@ from loopline.memory import (
     TurnUpdate,
     turn_texts,
 )
-from loopline.memory.postgres_turn_index import Connection, PostgresTurnIndex
+from loopline.memory.postgres_turn_index import PostgresTurnIndex, TurnConnection
 from loopline.redaction.redacted_log import ForwardingLog
 from loopline.store.postgres_log import PostgresLog
 from loopline.testing import FakeClock, ScriptedModel
@@ -99,7 +99,7 @@ async def run_process(url: str, point: int = 0) -> tuple[int, str]:
 async def contents(log: PostgresLog, tables: Sequence[str] = TABLES) -> list[list[Any]]:
     """The sorted rows of the tables of the index."""
 
-    def read(connection: Connection) -> list[list[Any]]:
+    def read(connection: TurnConnection) -> list[list[Any]]:
         return [sorted(connection.execute(query, {}).fetchall()) for query in tables]
 
     return await log.database.read(read)
@@ -208,11 +208,11 @@ async def test_a_process_that_forgets_waits_for_one_that_adds_the_same_conversat
     class Paused:
         """A database whose transactions wait before they are committed."""
 
-        async def read(self, work: Callable[[Connection], T]) -> T:
+        async def read(self, work: Callable[[TurnConnection], T]) -> T:
             return await log.database.read(work)
 
-        async def write(self, work: Callable[[Connection], T]) -> T:
-            def wait(connection: Connection) -> T:
+        async def write(self, work: Callable[[TurnConnection], T]) -> T:
+            def wait(connection: TurnConnection) -> T:
                 result = work(connection)
                 loop.call_soon_threadsafe(is_added.set)
                 asyncio.run_coroutine_threadsafe(may_commit.wait(), loop).result()

@@ -52,7 +52,7 @@ class Rows(Protocol):
         ...
 
 
-class Connection(Protocol):
+class TurnConnection(Protocol):
     """A connection in a transaction."""
 
     def execute(self, statement: str, parameters: Mapping[str, Any], /) -> Rows:
@@ -67,11 +67,11 @@ class TurnDatabase(Protocol):
         StoreError: the database cannot be used, or another process locked the rows for too long.
     """
 
-    async def read(self, work: Callable[[Connection], T]) -> T:
+    async def read(self, work: Callable[[TurnConnection], T]) -> T:
         """Run `work` in a thread, in one transaction that reads a consistent state; return its result."""
         ...
 
-    async def write(self, work: Callable[[Connection], T]) -> T:
+    async def write(self, work: Callable[[TurnConnection], T]) -> T:
         """Run `work` in a thread, in one transaction that writes; again if the connection is lost; return its result."""
         ...
 
@@ -122,16 +122,16 @@ class PostgresTurnIndex:
         terms, rows = await self._database.read(partial(_find, query=query, parameters=parameters))
         if vector is None or not terms:
             return TurnCandidates(terms=terms, texts=_texts(rows))
-        found = {row[0] for row in rows}
+        ids = {row[0] for row in rows}
         parameters |= _parameters(query.owner, vector.embedder)
         if statements.extension is None:
             cosines = await self._cosines(query.owner, vector, parameters)
         else:
-            compared = {"vector": _point(vector.vector), "ids": [*found], "nearest": NEAREST_TEXTS}
+            compared = {"vector": _point(vector.vector), "ids": [*ids], "nearest": NEAREST_TEXTS}
             cosines = dict(await self._rows(statements.cosines, parameters | compared))
         if query.ordinal is None:
             near = nlargest(NEAREST_TEXTS, cosines, key=lambda number: cosines[number])
-            parameters["ids"] = [number for number in near if number not in found]
+            parameters["ids"] = [number for number in near if number not in ids]
             rows += await self._rows(tables.NUMBERED, parameters)
         return TurnCandidates(
             terms=terms, texts=_texts(rows), cosines=tuple(cosines.get(row[0]) for row in rows)
@@ -144,8 +144,8 @@ class PostgresTurnIndex:
         texts = await self._rows(tables.DIGESTS, parameters)
 
         async def read(digests: Collection[bytes] | None) -> Sequence[tuple[bytes, bytes]]:
-            wanted = {"digests": None if digests is None else [*digests]}
-            return await self._rows(tables.VECTORS, {**parameters, **wanted})
+            listed = None if digests is None else [*digests]
+            return await self._rows(tables.VECTORS, {**parameters, "digests": listed})
 
         digests = {digest for _, digest in texts}
         cosines = await self._vectors.cosines(owner, vector, digests, read)
@@ -201,11 +201,11 @@ class PostgresTurnIndex:
             lambda connection: connection.execute(statement, parameters).fetchall()
         )
 
-    async def _write(self, owner: Owner, work: Callable[[Connection], T]) -> T:
+    async def _write(self, owner: Owner, work: Callable[[TurnConnection], T]) -> T:
         """Run `work` in one transaction with the lock of the owner."""
         names = {"tenant": owner.tenant, "project": owner.project, "user": owner.user}
 
-        def locked_work(connection: Connection) -> T:
+        def locked_work(connection: TurnConnection) -> T:
             connection.execute(tables.LOCK_OWNER, names)
             return work(connection)
 
@@ -219,7 +219,7 @@ class PostgresTurnIndex:
         return self._opened
 
 
-def _create_tables(connection: Connection) -> str | None:
+def _create_tables(connection: TurnConnection) -> str | None:
     """Create what is missing of the tables; return the schema of the extension that compares vectors, None without it."""
     [(is_created,)] = connection.execute(tables.IS_CREATED, {}).fetchall()
     if not is_created:
@@ -277,13 +277,13 @@ def _json_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return {"rows": json.encode(rows).decode()}
 
 
-def _read_progress(connection: Connection, owner: Owner) -> dict[str, IndexedConversation]:
+def _read_progress(connection: TurnConnection, owner: Owner) -> dict[str, IndexedConversation]:
     rows = connection.execute(tables.PROGRESS, _parameters(owner)).fetchall()
     return {name: IndexedConversation(uid=uid, head=head) for name, uid, head in rows}
 
 
 def _extend(
-    connection: Connection,
+    connection: TurnConnection,
     owner: Owner,
     updates: Sequence[TurnUpdate],
     texts: Mapping[str, list[dict[str, Any]]],
@@ -327,18 +327,20 @@ def _extend(
 
 
 def _find(
-    connection: Connection, query: TurnQuery, parameters: Mapping[str, Any]
+    connection: TurnConnection, query: TurnQuery, parameters: Mapping[str, Any]
 ) -> tuple[tuple[QueryTerm, ...], list[Any]]:
     """Return the terms of the query, each with its share, and the rows that its words or its ordinal select."""
-    words = _word_numbers(query.owner, map(word_stem, query.terms))
+    numbers = _word_numbers(query.owner, map(word_stem, query.terms))
     terms: tuple[QueryTerm, ...] = ()
     weights: dict[int, float] = {}
-    if words:
-        counted = connection.execute(tables.COUNT_TERMS, {**parameters, "words": words})
+    if numbers:
+        counted = connection.execute(tables.COUNT_TERMS, {**parameters, "words": numbers})
         [(total, counts)] = counted.fetchall()
         shares = [count / (total or 1) for count in counts]
         terms = tuple(map(QueryTerm, query.terms, shares))
-        weights = {word: rarity(share, total) for word, share in zip(words, shares, strict=True)}
+        weights = {
+            number: rarity(share, total) for number, share in zip(numbers, shares, strict=True)
+        }
     if not weights or query.ordinal is not None:
         return terms, connection.execute(tables.turns(query.ordinal), parameters).fetchall()
     matching = {

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from loopline.memory.turn_rows import turns_statement
 
+_PARAMETER = re.compile(r"(?<!:):([a-z_]+)")
 _OWNER_LOCK = """
 pg_advisory_xact_lock(hashtextextended(concat_ws(chr(1), 'past turns', current_schema(), {}, {}, {}), 0))
 """
@@ -70,7 +71,7 @@ EMPTY = "TRUNCATE turn_conversations, turn_texts, turn_vectors"
 
 def _statement(text: str) -> str:
     """Return a statement with its parameters `:name` written as the driver expects them."""
-    return re.sub(r"(?<!:):([a-z_]+)", r"%(\1)s", text)
+    return _PARAMETER.sub(r"%(\1)s", text)
 
 
 _NAMES = (f"CAST(:{name} AS TEXT)" for name in ("tenant", "project", "user"))
@@ -164,13 +165,13 @@ class VectorStatements:
     @property
     def add(self) -> str:
         """Add vectors of texts that are in the index."""
-        given, value = "BYTEA[]", "new.vector"
+        array, value = "BYTEA[]", "new.vector"
         if self.extension is not None:
-            given, value = "TEXT[]", f"CAST(new.vector AS {self.extension}.vector)"
+            array, value = "TEXT[]", f"CAST(new.vector AS {self.extension}.vector)"
         return _statement(f"""
         INSERT INTO turn_vectors(owner, digest, embedder, {self._column})
         SELECT :owner, new.digest, :embedder, {value}
-        FROM unnest(CAST(:digests AS BYTEA[]), CAST(:vectors AS {given})) AS new(digest, vector)
+        FROM unnest(CAST(:digests AS BYTEA[]), CAST(:vectors AS {array})) AS new(digest, vector)
         WHERE EXISTS (SELECT 1 FROM turn_texts WHERE turn_texts.owner = :owner AND turn_texts.digest = new.digest)
         ON CONFLICT (owner, digest, embedder) DO UPDATE SET {self._column} = excluded.{self._column}
         """)

@@ -1,4 +1,4 @@
-"""The index of past turns in a SQLite FTS5 file, through SQLAlchemy's async engine on aiosqlite."""
+"""The index of past turns in a SQLite FTS5 file, through aiosqlite."""
 
 from __future__ import annotations
 
@@ -6,18 +6,22 @@ import asyncio
 import json
 import os
 import sqlite3
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager
 from heapq import nlargest
-from importlib import import_module
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import Any, cast
 
-from sqlalchemy import Row, event
-from sqlalchemy.engine import URL
-from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+import aiosqlite
 
 from loopline.errors import StoreError
 from loopline.memory.turn_index import (
@@ -52,6 +56,8 @@ from loopline.timeline import ConversationKey
 APPLICATION_ID = 0x4C4F4F4D  # "LOOM"
 FORMAT = 2
 BUSY_SECONDS = 5.0
+on_connect: list[Callable[[aiosqlite.Connection], Awaitable[object]]] = []
+"""Functions that are called with each new connection, to limit or trace it."""
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _SUFFIXES = ("", "-wal", "-shm", "-journal")
 
@@ -152,11 +158,15 @@ SELECT digest, data FROM vector WHERE embedder = :embedder AND digest IN (
     AND (:digests IS NULL OR hex(digest) IN (SELECT value FROM json_each(:digests)))
 )
 """
+# Vectors are looked up in the order of their digests, which reads each page of their table once: a third of the time.
 _UNEMBEDDED = f"""
 SELECT newest.digest, body FROM (
-    SELECT turn_text.digest AS digest, max(turn_text.id) AS id
-    {_WITH_VECTORS} AND vector.digest IS NULL GROUP BY turn_text.digest
-    ORDER BY max(ts) DESC, max(turn_text.id) DESC LIMIT :limit
+    SELECT digest, id FROM (
+        SELECT turn_text.digest AS digest, max(turn_text.id) AS id, max(ts) AS ts {_TEXTS}
+        WHERE {_OWNED} GROUP BY turn_text.digest ORDER BY turn_text.digest LIMIT -1
+    ) AS text WHERE NOT EXISTS (
+        SELECT 1 FROM vector WHERE vector.digest = text.digest AND vector.embedder = :embedder
+    ) ORDER BY ts DESC, id DESC LIMIT :limit
 ) AS newest JOIN words ON words.rowid = newest.id
 """
 _ADD_VECTOR = f"""
@@ -169,7 +179,7 @@ SELECT count(DISTINCT vector.digest), count(DISTINCT turn_text.digest) {_WITH_VE
 
 
 _Parameters = Mapping[str, Any]
-_Row = Row[*tuple[Any, ...]]
+_Row = tuple[Any, ...]
 
 
 def _owner_parameters(owner: Owner, embedder: str = "") -> dict[str, Any]:
@@ -196,9 +206,17 @@ def _texts(rows: Sequence[_Row]) -> tuple[TurnText, ...]:
 
 
 async def _rows(
-    connection: AsyncConnection, statement: str, parameters: _Parameters
-) -> Sequence[_Row]:
-    return (await connection.exec_driver_sql(statement, dict(parameters))).all()
+    connection: aiosqlite.Connection, statement: str, parameters: _Parameters
+) -> list[_Row]:
+    # The types of aiosqlite know only positional parameters, and no rows without names.
+    rows = await connection.execute_fetchall(statement, cast("Any", parameters))
+    return [*cast("Iterable[_Row]", rows)]
+
+
+async def _execute_many(
+    connection: aiosqlite.Connection, statement: str, rows: Sequence[_Parameters]
+) -> None:
+    await connection.executemany(statement, cast("Any", rows))
 
 
 class MemoryFile:
@@ -208,35 +226,35 @@ class MemoryFile:
         """`load` prepares vectors for comparisons; `vector_rows` does it with NumPy."""
         self._path = path
         self._vectors = OwnerVectors(load)
-        self._engine: AsyncEngine | None = None
+        self._idle: list[aiosqlite.Connection] | None = None
         self._opening = asyncio.Lock()
 
     async def read_progress(self, owner: Owner) -> Mapping[str, IndexedConversation]:
         """Return the progress in each indexed conversation of the owner, by name."""
         async with self._reading() as connection:
             rows = await _rows(connection, _CONVERSATIONS, _owner_parameters(owner))
-        return {row.name: IndexedConversation(uid=row.uid, head=row.head) for row in rows}
+        return {name: IndexedConversation(uid=uid, head=head) for _, name, uid, head in rows}
 
     async def extend(self, owner: Owner, updates: Sequence[TurnUpdate]) -> Collection[str]:
         """Add the texts in one transaction; return the conversations that were extended."""
         names = json.dumps([update.conversation for update in updates])
         async with self._writing() as connection:
             named = {**_owner_parameters(owner), "names": names}
-            rows = {row.name: row for row in await _rows(connection, _NAMED, named)}
+            rows = await _rows(connection, _NAMED, named)
+            stored_ids = {name: id for id, name, _, _ in rows}
             [(last,)] = await _rows(connection, _LAST_CONVERSATION, {})
             ids: dict[str, int] = {}
             added: list[dict[str, Any]] = []
             moved: list[dict[str, Any]] = []
-            stored = {
-                name: IndexedConversation(uid=row.uid, head=row.head) for name, row in rows.items()
-            }
+            stored = {name: IndexedConversation(uid=uid, head=head) for _, name, uid, head in rows}
             accepted = accepted_updates(updates, stored)
             for update in accepted:
-                row = rows.get(update.conversation)
-                if row is not None and row.uid != update.after.uid:
-                    await self._remove(connection, row.id)
-                    row = None
-                number = (last or 0) + len(added) + 1 if row is None else row.id
+                stored_id = stored_ids.get(update.conversation)
+                before = update.before
+                if stored_id is not None and before is not None and before.uid != update.after.uid:
+                    await self._remove(connection, stored_id)
+                    stored_id = None
+                number = (last or 0) + len(added) + 1 if stored_id is None else stored_id
                 ids[update.conversation] = number
                 values = {
                     **_owner_parameters(owner),
@@ -245,10 +263,10 @@ class MemoryFile:
                     "uid": update.after.uid,
                     "head": update.after.head,
                 }
-                (moved if row is not None else added).append(values)
+                (added if stored_id is None else moved).append(values)
             for statement, parameters in ((_ADD_CONVERSATION, added), (_SET_HEAD, moved)):
                 if parameters:
-                    await connection.exec_driver_sql(statement, parameters)
+                    await _execute_many(connection, statement, parameters)
             await self._add_texts(connection, owner, ids, accepted)
             for update in accepted:
                 if update.recalled:
@@ -259,7 +277,7 @@ class MemoryFile:
 
     async def _add_texts(
         self,
-        connection: AsyncConnection,
+        connection: aiosqlite.Connection,
         owner: Owner,
         ids: Mapping[str, int],
         updates: Sequence[TurnUpdate],
@@ -291,8 +309,8 @@ class MemoryFile:
             for number, (conversation, text) in enumerate(texts, (last or 0) + 1)
         ]
         if rows:
-            await connection.exec_driver_sql(_ADD_TEXT, rows)
-            await connection.exec_driver_sql(_ADD_WORDS, rows)
+            await _execute_many(connection, _ADD_TEXT, rows)
+            await _execute_many(connection, _ADD_WORDS, rows)
 
     async def candidates(
         self, query: TurnQuery, vector: QueryVector | None = None
@@ -314,18 +332,18 @@ class MemoryFile:
                 return TurnCandidates(terms=terms, texts=_texts(rows))
             cosines = await self._cosines(connection, query.owner, vector, parameters)
             if query.ordinal is None:
-                matching = {row.id for row in rows}
+                matching = {row[0] for row in rows}
                 near = nlargest(NEAREST_TEXTS, cosines, key=lambda number: cosines[number])
                 parameters["ids"] = json.dumps([id for id in near if id not in matching])
                 rows += await _rows(connection, _NUMBERED, parameters)
         return TurnCandidates(
             terms=terms,
             texts=_texts(rows),
-            cosines=tuple(cosines.get(row.id) for row in rows),
+            cosines=tuple(cosines.get(row[0]) for row in rows),
         )
 
     async def _count_terms(
-        self, connection: AsyncConnection, query: TurnQuery
+        self, connection: aiosqlite.Connection, query: TurnQuery
     ) -> tuple[QueryTerm, ...]:
         """Return the terms of the query, each with the share of the owner's texts that have it."""
         if not query.terms:
@@ -340,7 +358,7 @@ class MemoryFile:
 
     async def _cosines(
         self,
-        connection: AsyncConnection,
+        connection: aiosqlite.Connection,
         owner: Owner,
         vector: QueryVector,
         parameters: _Parameters,
@@ -351,19 +369,19 @@ class MemoryFile:
 
         async def read(digests: Collection[bytes] | None) -> Sequence[Any]:
             names = None if digests is None else [digest.hex().upper() for digest in digests]
-            wanted = {"digests": None if names is None else json.dumps(names)}
-            return await _rows(connection, _VECTORS, named | wanted)
+            listed = {"digests": None if names is None else json.dumps(names)}
+            return await _rows(connection, _VECTORS, named | listed)
 
-        digests = {row.digest for row in texts}
+        digests = {digest for _, digest in texts}
         cosines = await self._vectors.cosines(owner, vector, digests, read)
-        return {row.id: cosines[row.digest] for row in texts if row.digest in cosines}
+        return {number: cosines[digest] for number, digest in texts if digest in cosines}
 
     async def list_unembedded(self, owner: Owner, embedder: str, limit: int) -> Mapping[bytes, str]:
         """Return up to `limit` texts without a vector, newest first, by digest."""
         parameters = {**_owner_parameters(owner, embedder), "limit": limit}
         async with self._reading() as connection:
             rows = await _rows(connection, _UNEMBEDDED, parameters)
-        return {row.digest: row.body for row in rows}
+        return dict(cast("list[tuple[bytes, str]]", rows))
 
     async def add_vectors(
         self, owner: Owner, embedder: str, vectors: Mapping[bytes, Vector]
@@ -375,7 +393,7 @@ class MemoryFile:
         ]
         async with self._writing() as connection:
             if rows:
-                await connection.exec_driver_sql(_ADD_VECTOR, rows)
+                await _execute_many(connection, _ADD_VECTOR, rows)
 
     async def vector_state(self, owner: Owner, embedder: str) -> VectorState:
         """Return the number of different texts, and how many of them have a vector."""
@@ -388,30 +406,31 @@ class MemoryFile:
         """Remove all texts and vectors of a conversation, also from unused pages of the file."""
         owner = Owner.of(conversation)
         self._vectors.forget(owner)
-        if self._engine is None and not await asyncio.to_thread(self._path.exists):
+        if self._idle is None and not await asyncio.to_thread(self._path.exists):
             return
         named = {**_owner_parameters(owner), "name": conversation.name}
         async with self._writing() as connection:
-            for row in await _rows(connection, _CONVERSATION, named):
-                await self._remove(connection, row.id)
-                await connection.exec_driver_sql(_PURGE_WORDS)
+            for number, *_ in await _rows(connection, _CONVERSATION, named):
+                await self._remove(connection, number)
+                await _rows(connection, _PURGE_WORDS, {})
         # Also without a row: a process may have been killed after it removed the row and before the checkpoint.
         async with self._reading() as connection:
-            await connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+            await _rows(connection, "PRAGMA wal_checkpoint(TRUNCATE)", {})
 
-    async def _remove(self, connection: AsyncConnection, conversation: int) -> None:
+    async def _remove(self, connection: aiosqlite.Connection, conversation: int) -> None:
         await self._remove_texts(connection, conversation)
-        await connection.exec_driver_sql(_REMOVE_CONVERSATION, {"conversation": conversation})
+        await _rows(connection, _REMOVE_CONVERSATION, {"conversation": conversation})
 
     async def _remove_texts(
-        self, connection: AsyncConnection, conversation: int, inputs: Collection[int] | None = None
+        self,
+        connection: aiosqlite.Connection,
+        conversation: int,
+        inputs: Collection[int] | None = None,
     ) -> None:
         """Remove all texts of a conversation or those of the inputs, and the vectors that no other text has."""
         names = None if inputs is None else json.dumps([*inputs])
         for statement in _REMOVE_TEXTS:
-            await connection.exec_driver_sql(
-                statement, {"conversation": conversation, "inputs": names}
-            )
+            await _rows(connection, statement, {"conversation": conversation, "inputs": names})
 
     async def clear(self) -> None:
         """Remove the file; the next use creates a new one."""
@@ -420,54 +439,54 @@ class MemoryFile:
 
     async def close(self) -> None:
         """Close the file; a later use opens it again."""
-        engine = self._engine
-        self._engine = None
+        idle = self._idle or []
+        self._idle = None
         self._vectors.clear()
-        if engine is not None:
-            await engine.dispose()
+        for connection in idle:
+            await connection.close()
 
     @asynccontextmanager
-    async def _reading(self) -> AsyncGenerator[AsyncConnection]:
+    async def _reading(self) -> AsyncGenerator[aiosqlite.Connection]:
+        """Yield a connection that no other task uses. An error closes it, which rolls a transaction back."""
         async with self._errors():
-            engine = await self._open()
-            async with engine.connect() as connection:
+            idle = await self._open()
+            connection = idle.pop() if idle else await _connect(self._path)
+            try:
                 yield connection
+            except BaseException:
+                await connection.close()
+                raise
+            if idle is self._idle:
+                idle.append(connection)
+            else:  # the file was closed meanwhile
+                await connection.close()
 
     @asynccontextmanager
-    async def _writing(self) -> AsyncGenerator[AsyncConnection]:
-        async with self._errors():
-            engine = await self._open()
-            async with engine.begin() as connection:
-                await connection.exec_driver_sql("BEGIN IMMEDIATE")
-                yield connection
+    async def _writing(self) -> AsyncGenerator[aiosqlite.Connection]:
+        async with self._reading() as connection:
+            await _rows(connection, "BEGIN IMMEDIATE", {})
+            yield connection
+            await _rows(connection, "COMMIT", {})
 
     @asynccontextmanager
     async def _errors(self) -> AsyncGenerator[None]:
         """Raise errors of the database as StoreError; if the file is damaged, remove it first."""
         try:
             yield
-        except (DBAPIError, sqlite3.Error, OSError, UnicodeDecodeError) as error:
-            cause = error.orig if isinstance(error, DBAPIError) else error
-            if _is_damaged(cause):
+        except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
+            if _is_damaged(error):
                 await self.clear()
                 raise TurnIndexDamaged(f"{self._path} was damaged and is emptied") from error
-            raise StoreError(f"the index of past turns in {self._path} failed: {cause}") from error
+            raise StoreError(f"the index of past turns in {self._path} failed: {error}") from error
 
-    async def _open(self) -> AsyncEngine:
+    async def _open(self) -> list[aiosqlite.Connection]:
+        """Create the file if it does not exist or is of another version; return the idle connections to it."""
         async with self._opening:
-            if self._engine is None:
-                engine = await asyncio.to_thread(_new_engine, self._path)
-                try:
-                    if not await _prepare(engine):
-                        await engine.dispose()
-                        await asyncio.to_thread(_unlink, self._path)
-                        engine = await asyncio.to_thread(_new_engine, self._path)
-                        await _prepare(engine)
-                except BaseException:
-                    await engine.dispose()
-                    raise
-                self._engine = engine
-            return self._engine
+            if self._idle is None:
+                while (connection := await _prepare(self._path)) is None:
+                    await asyncio.to_thread(_unlink, self._path)
+                self._idle = [connection]
+            return self._idle
 
 
 def _is_damaged(error: BaseException | None) -> bool:
@@ -482,35 +501,44 @@ def _unlink(path: Path) -> None:
         path.with_name(f"{path.name}{suffix}").unlink(missing_ok=True)
 
 
-def _new_engine(path: Path) -> AsyncEngine:
-    """Return an engine for the file; a new file is readable only by its user."""
-    import_module(
-        "aiosqlite"
-    )  # in this thread, because the engine would import it on the event loop
-    os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
-    engine = create_async_engine(
-        URL.create("sqlite+aiosqlite", database=str(path)),
-        connect_args={"isolation_level": None, "timeout": BUSY_SECONDS},
-        pool_size=2,
-    )
-    event.listen(engine.sync_engine, "connect", _set_pragmas)
-    return engine
+async def _connect(path: Path) -> aiosqlite.Connection:
+    """Open the file; a new file is readable only by its user."""
+
+    def create() -> None:
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+
+    await asyncio.to_thread(create)
+    connecting = aiosqlite.connect(path, isolation_level=None, timeout=BUSY_SECONDS)
+    # aiosqlite has no option for it: a program that does not close its index would wait for the thread when it ends.
+    thread = vars(connecting).get("_thread")
+    if isinstance(thread, Thread):
+        thread.daemon = True
+    connection = await connecting
+    try:
+        for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "secure_delete=ON"):
+            await _rows(connection, f"PRAGMA {pragma}", {})
+        for observe in on_connect:
+            await observe(connection)
+    except BaseException:
+        await connection.close()
+        raise
+    return connection
 
 
-def _set_pragmas(connection: DBAPIConnection, _record: object) -> None:
-    cursor = connection.cursor()
-    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "secure_delete=ON"):
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
-
-
-async def _prepare(engine: AsyncEngine) -> bool:
-    """Create the tables of an empty file; return False if another program or another version wrote the file."""
-    async with engine.begin() as connection:
-        await connection.exec_driver_sql("BEGIN IMMEDIATE")
+async def _prepare(path: Path) -> aiosqlite.Connection | None:
+    """Open the file and create the tables if it is empty; return None if another program or another version wrote it."""
+    connection = await _connect(path)
+    try:
+        await _rows(connection, "BEGIN IMMEDIATE", {})
         [(application, version, schema)] = await _rows(connection, _IDENTITY, {})
         if schema == 0:
             for statement in _SCHEMA:
-                await connection.exec_driver_sql(statement)
-            return True
-        return (application, version) == (APPLICATION_ID, FORMAT)
+                await _rows(connection, statement, {})
+        elif (application, version) != (APPLICATION_ID, FORMAT):
+            await connection.close()
+            return None
+        await _rows(connection, "COMMIT", {})
+    except BaseException:
+        await connection.close()
+        raise
+    return connection

@@ -145,8 +145,8 @@ class OwnerVectors:
         if cached is None or missing:
             rows = await read(None if cached is None else missing)
             data = b"".join([vectors.data, *(vector for _, vector in rows)])
-            known = [*vectors.digests, *(digest for digest, _ in rows)]
-            vectors = _LoadedVectors(known, data, self._load(data, len(known)))
+            all_digests = [*vectors.digests, *(digest for digest, _ in rows)]
+            vectors = _LoadedVectors(all_digests, data, self._load(data, len(all_digests)))
         self._loaded[name] = vectors
         while len(self._loaded) > CACHED_OWNERS:
             del self._loaded[next(iter(self._loaded))]

@@ -159,8 +159,8 @@ def _write_parts(connection: PostgresConnection, name: str, path: Path) -> bool:
     with path.open("wb") as file:
         path.chmod(0o600)
         for part in range(-(-size // PART_BYTES)):
-            found = connection.execute(_READ_PART, {"name": name, "part": part}).fetchone()
-            data = b"" if found is None else found[0]
+            part_row = connection.execute(_READ_PART, {"name": name, "part": part}).fetchone()
+            data = b"" if part_row is None else part_row[0]
             read.update(data)
             file.write(data)
     if read.digest() == digest and path.stat().st_size == size:
