@@ -221,7 +221,7 @@ async def measured(listeners: int, rate: float, *, uses_redis: bool) -> list[Row
                         Row(f"CPU of {name}, for a turn", seconds / listeners * 1_000, "ms")
                     )
         finally:
-            await worker.communicate()
+            await worker.communicate(b"")  # without bytes Python 3.11 leaves its input open
         return rows
     finally:
         server.remove()

@@ -74,16 +74,12 @@ async def test_a_listener_has_every_block_and_text_and_hears_deltas_again(
                 server.start()
             else:
                 server.resume()
-            after, count = heard.seqs[-1], 0
-            while not heard.deltas or not count:
-                heard.deltas, count = 0, count + 1
-                more = Heard()
-                listener = asyncio.create_task(hear(talk, more, after=after))
+            again = Heard(heard.seqs)
+            while not again.deltas:  # until all processes are connected again
+                listener = asyncio.create_task(hear(talk, again, after=heard.seqs[-1]))
                 await asyncio.sleep(0.1)
                 await talk.say(LONG)
                 await listener
-                after, heard.deltas = more.seqs[-1], more.deltas
-                heard.seqs += more.seqs
             assert heard.seqs == [block.seq for block in await talk.blocks()]
 
 
