@@ -293,6 +293,26 @@ async def test_a_worker_that_starts_later_finds_the_messages_of_forks_and_import
     assert answers == ["You said: go on"] * 2
 
 
+@pytest.mark.parametrize("name", ["c1", "fork"])
+async def test_a_person_resumes_a_dead_letter_or_the_turn_of_a_fork_through_a_worker(
+    store: str, name: str
+) -> None:
+    bundle = Bundle(id="shop")
+    async with (
+        Harness.open(bundle, store=store, model=EchoModel(), submits_only=True) as harness,
+        open_worker([bundle], store=store, model=EchoModel()) as worker,
+    ):
+        talk = harness.conversation("c1")
+        await talk.submit("Hello.")
+        await cut_off(talk, harness.log, 1)
+        await talk.fork(seq=2, name="fork")
+        run = await running(worker)
+        result = await harness.conversation(name).resume()
+        assert (result.turn_id, result.answer) == ("turn_1", "You said: Hello.")
+        await worker.drain(5)
+        await run
+
+
 async def test_a_fork_in_which_a_person_resumes_a_turn_is_taken_up_after_a_kill() -> None:
     log, key = MemoryLog(), ConversationKey(name="fork")
     bundle = Bundle(id="shop")

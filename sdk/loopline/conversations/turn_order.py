@@ -11,7 +11,15 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from loopline.errors import WrongBundle
-from loopline.timeline import Sender, Timeline, TimelineLog, Turn, UserPrompt, turn_id
+from loopline.timeline import (
+    Imported,
+    Sender,
+    Timeline,
+    TimelineLog,
+    Turn,
+    UserPrompt,
+    turn_id,
+)
 
 MAX_RECOVERIES = 1
 """How often a turn is resumed unasked: one that ends its second process too may be the cause."""
@@ -191,7 +199,7 @@ def turn_to_take(timeline: Timeline, inherited: int) -> Turn | None:
     if turn is None:
         return None
     last = turn.latest_block.seq if turn.latest_block is not None else _prompt_seq(turn)
-    is_parents = bool(inherited) and max([last, *turn.new_answers]) <= inherited
+    is_parents = max([last, *turn.new_answers]) <= inherited and not turn.put_back
     if not is_parents and not is_cut_off_again(turn):
         return turn
     own = [queued for queued in timeline.queued if _prompt_seq(queued) > inherited]
@@ -200,8 +208,43 @@ def turn_to_take(timeline: Timeline, inherited: int) -> Turn | None:
     return own[0] if turn.header is not None else turn
 
 
+def was_leased(timeline: Timeline, inherited: int) -> bool:
+    """Return whether a runner has written to the conversation, so that each sweep of a worker finds its messages.
+
+    What a fork shows of its parent, up to the seq `inherited`, and what was imported was written elsewhere.
+    """
+    for block in reversed(timeline.blocks):
+        if block.seq <= inherited or isinstance(block.body, Imported):
+            return False
+        if block.term:
+            return True
+    return False
+
+
+def is_left(timeline: Timeline, number: int, inherited: int) -> bool:
+    """Return whether a turn that a person resumes must be put back, because no process takes it up unasked.
+
+    It was cut off again, or is one of the parent of a fork. A new message is not left.
+    """
+    turn = timeline.turn(number)
+    is_new = turn.header is None and _prompt_seq(turn) > inherited
+    if is_new or turn.exit is not None or turn.is_paused:
+        return False
+    return is_cut_off_again(turn) or turn_to_take(timeline, inherited) is not turn
+
+
 def _prompt_seq(turn: Turn) -> int:
     return 0 if turn.prompt is None else turn.prompt.seq
+
+
+def is_recalled(timeline: Timeline, turn: Turn) -> bool:
+    """Return whether the message was recalled before its turn started."""
+    return (
+        turn.header is None
+        and turn.exit is None
+        and turn.prompt is not None
+        and turn.prompt.seq not in timeline.pending
+    )
 
 
 def sender_of(turn: Turn) -> Sender | None:

@@ -46,6 +46,9 @@ from loopline.conversations.turn_order import (
     TurnOrder,
     WaitForTurn,
     is_cut_off_again,
+    is_left,
+    is_recalled,
+    was_leased,
 )
 from loopline.events import EventSink, Observer
 from loopline.files import attachment_of
@@ -600,10 +603,12 @@ class Turns:
             ConflictError: a turn runs or is queued, and the request may not wait; or the turn is not one of this request.
         """
         check_known(feed.timeline)
+        summary = await self._log.find(request.conversation)
+        inherited = summary.inherited if summary else 0
         if request.wait:
-            is_unmarked = await self._is_unmarked(request.conversation, feed.timeline)
+            is_leased = was_leased(feed.timeline, inherited)
             number = await request.choose(feed.timeline)
-            if is_unmarked:
+            if not is_leased:
                 with suppress(errors.ConflictError):  # a worker has the conversation already
                     # After its first lease every sweep finds the conversation, however late.
                     async with self._log.lease(request.conversation, wait=False):
@@ -614,21 +619,10 @@ class Turns:
         timeline = await tl.reaching(self._log, request.conversation, feed.timeline, number)
         check_confirmed(timeline, number)
         await self.order().check(timeline, timeline.turn(number))
+        if is_left(timeline, number, inherited):
+            retry = tl.Entry(body=tl.UserRetry(), turn=number)
+            await self._log.append(request.conversation, [retry], seen=timeline.seq)
         return number
-
-    async def _is_unmarked(self, conversation: tl.ConversationKey, timeline: tl.Timeline) -> bool:
-        """Return whether no runner has had the lease of the conversation, so that a sweep may overlook its message.
-
-        The turns that a fork shows of its parent, and those that were imported, ran elsewhere.
-        """
-        summary = await self._log.find(conversation)
-        inherited = 0 if summary is None else summary.inherited
-        for block in reversed(timeline.blocks):
-            if block.seq <= inherited or isinstance(block.body, tl.Imported):
-                break
-            if block.term:
-                return False
-        return True
 
     async def _choose_if_free(self, request: Request, feed: Feed) -> int:
         """Choose the turn under the lease, if no other turn runs or is queued.
@@ -698,7 +692,7 @@ class Turns:
         """
         request, timeline = pending.request, lease.timeline
         turn = timeline.turn(number)
-        if request.child is not None or turn.exit is not None or _is_recalled(timeline, turn):
+        if request.child is not None or turn.exit is not None or is_recalled(timeline, turn):
             return None
         self.check_bundle()
         inherited = lease.summary.inherited if lease.summary else 0
@@ -782,7 +776,7 @@ class Turns:
         if turn.exit is not None:
             replay(timeline, number, sender)
             return _build_result(timeline, number, request.answer_type)
-        if _is_recalled(timeline, turn):
+        if is_recalled(timeline, turn):
             return build_stopped_result(tl.turn_id(number))
         if turn.is_paused and not turn.stopped:
             replay(timeline, number, sender)
@@ -930,21 +924,11 @@ def _outcome_elsewhere(
     turn = timeline.turn(number)
     if turn.exit is not None:
         return _build_result(timeline, number, output)
-    if _is_recalled(timeline, turn):
+    if is_recalled(timeline, turn):
         return build_stopped_result(tl.turn_id(number))
     if turn.is_paused and not turn.stopped and turn.pending.keys() == turn.open_ids:
         return result(timeline, number, "paused", output=output)
     return None
-
-
-def _is_recalled(timeline: tl.Timeline, turn: tl.Turn) -> bool:
-    """Return whether the message was recalled before its turn started."""
-    return (
-        turn.header is None
-        and turn.exit is None
-        and turn.prompt is not None
-        and turn.prompt.seq not in timeline.pending
-    )
 
 
 def _find_stopped(timeline: tl.Timeline) -> list[tl.Turn]:
