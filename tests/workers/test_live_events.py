@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 
 import pytest
 
@@ -195,9 +195,10 @@ async def test_a_listener_that_fails_does_not_end_the_others(opening: Opening) -
 
 
 class FailingLog(MemoryLog):
-    """A log that cannot be read while `is_away`."""
+    """A log that counts its reads, and cannot be read while `is_away`."""
 
     is_away = False
+    reads = 0
 
     async def read(
         self,
@@ -210,6 +211,7 @@ class FailingLog(MemoryLog):
         last: int | None = None,
         also: Sequence[int] = (),
     ) -> Sequence[Block]:
+        self.reads += 1
         if self.is_away:
             raise StoreError("the server is away")
         return await super().read(
@@ -231,6 +233,19 @@ async def test_listeners_of_a_store_that_was_away_hear_what_is_stored_afterwards
             await log.append(KEY, [Entry(body=UserPrompt(text="after"), turn=NEW_TURN)], seen=0)
             await until(lambda: any(isinstance(event, Block) for event in old))
             await until(lambda: any(isinstance(event, Block) for event in new))
+
+
+async def test_many_listeners_without_live_events_together_read_the_log_at_a_limited_rate() -> None:
+    log = FailingLog()
+    feeds = Feeds(log, Subscriptions(log))
+    with ExitStack() as stack:
+        for number in range(200):
+            key = ConversationKey(name=f"c{number}")
+            stack.enter_context(feeds.subscribed(key, list[Event]().append))
+        await asyncio.sleep(2)
+        before = log.reads
+        await asyncio.sleep(1)
+        assert log.reads - before < 500
 
 
 async def test_malformed_messages_are_nothing(
@@ -319,6 +334,20 @@ async def test_a_process_that_cannot_send_says_so_once_and_announces_its_listene
         ("WARNING", "live events are not sent, and other processes read the log: mute"),
         ("INFO", "live events are sent again"),
     ]
+
+
+async def test_an_input_that_was_announced_while_nothing_could_be_sent_wakes_its_listeners_later(
+    queues: list[asyncio.Queue[str]],
+) -> None:
+    relay, follower = MuteRelay(queues), Follower()
+    async with LiveEvents(MemoryRelay(queues)) as there, LiveEvents(relay) as here:
+        with there.following(KEY, follower):
+            await until(lambda: there.is_connected and here.is_connected)
+            here.announce_input(KEY)
+            await asyncio.sleep(0.5)
+            woken = follower.woken
+            relay.is_mute = False
+            await until(lambda: follower.woken > woken)
 
 
 async def test_after_a_lost_connection_listeners_read_the_log_and_hear_a_gap(
