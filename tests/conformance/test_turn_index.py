@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from array import array
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -49,7 +49,7 @@ OpenIndex = Callable[[VectorLoader], TurnIndex]
 
 
 @asynccontextmanager
-async def opening(kind: str, folder: Path) -> AsyncIterator[OpenIndex]:
+async def opening(kind: str, folder: Path) -> AsyncGenerator[OpenIndex]:
     """A function that opens the same index each time; the indexes and their store are closed in the end."""
     async with AsyncExitStack() as stack:
 

@@ -7,11 +7,13 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from functools import partial
 from importlib import import_module
 from itertools import count
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 from loopline import Bundle, Harness, Store
 from loopline.memory import turn_file
@@ -51,6 +53,11 @@ def traces(store: Path, name: str) -> list[str]:
     return sorted(path.name for path in files if SECRETS[name].encode() in path.read_bytes())
 
 
+async def trace(begin: Callable[[str], None], connection: Any) -> None:
+    """Call `begin` before each statement of a connection of aiosqlite, which has no type for it."""
+    await connection.set_trace_callback(begin)
+
+
 def die_at(point: int) -> Event:
     """Be killed before the n-th statement of any database, or before a file is touched, once the event is set."""
     passing, passed = Event(), count(1)
@@ -68,7 +75,7 @@ def die_at(point: int) -> Event:
             os.kill(os.getpid(), signal.SIGKILL)
 
     sqlite.on_connect.append(lambda connection: connection.set_trace_callback(begin))
-    turn_file.on_connect.append(lambda connection: connection.set_trace_callback(begin))
+    turn_file.on_connect.append(partial(trace, begin))
     sys.addaudithook(touch)
     return passing
 

@@ -20,6 +20,7 @@ from loopline.memory.turn_file import MemoryFile, on_connect
 from loopline.search import SharedEmbedder, WordEmbedder
 from loopline.testing import FakeClock
 from loopline.timeline import MemoryLog
+from tests.crashes.killed_forgetting import trace
 from tests.crashes.processes import say
 from tests.support.past_turns import NOW, OWNERS, conversations
 
@@ -112,7 +113,7 @@ def die_at(point: int, passed: Path) -> None:
         if number == point:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    on_connect.append(lambda connection: connection.set_trace_callback(begin))
+    on_connect.append(partial(trace, begin))
 
 
 def index_in_child(file: Path, passed: Path, point: int = 0) -> int:

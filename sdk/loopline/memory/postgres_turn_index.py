@@ -352,5 +352,5 @@ def _find(
 
 
 def _texts(rows: Sequence[Any]) -> tuple[TurnText, ...]:
-    columns = [(*row[1:-1], json.decode(row[-1], type=str)) for row in rows]
+    columns: list[tuple[Any, ...]] = [(*row[1:-1], json.decode(row[-1], type=str)) for row in rows]
     return tuple(turn_text(*values) for values in columns)

@@ -106,15 +106,19 @@ WHERE turn_texts.conversation = recalled.conversation AND turn_texts.input_seq =
 
 _TEXTS = "FROM turn_texts AS turn_text JOIN turn_conversations AS indexed ON indexed.id = turn_text.conversation"
 _COLUMNS = f"SELECT turn_text.id, name, turn_text.turn, seq, start, input_seq, target, ts, ref, body {_TEXTS}"
-_ALLOWED = """
-turn_text.owner = :owner AND target = ANY(CAST(:targets AS TEXT[]))
+_LIMITS = """
+target = ANY(CAST(:targets AS TEXT[]))
 AND NOT (name = :current AND turn_text.turn >= :before_turn)
 AND (CAST(:conversation AS TEXT) IS NULL OR name = :conversation)
 AND (CAST(:since AS BIGINT) IS NULL OR ts >= :since) AND (CAST(:until AS BIGINT) IS NULL OR ts <= :until)
 """
-COUNT_TERMS = _statement("""
+_ALLOWED = f"turn_text.owner = :owner AND {_LIMITS}"
+# Not the column alone, and `OFFSET 0` where a word is looked up: without statistics of the tables the server would look up
+# the owner instead of the word and read all texts of the owner, or even read the texts of all owners.
+_HAS_OWNER = "turn_text.owner || '' = :owner"
+COUNT_TERMS = _statement(f"""
 SELECT (SELECT count(*) FROM turn_texts WHERE owner = :owner), ARRAY(
-    SELECT (SELECT count(*) FROM turn_texts WHERE words @> ARRAY[word] AND owner = :owner)
+    SELECT (SELECT count(*) FROM turn_texts AS turn_text WHERE words @> ARRAY[word] AND {_HAS_OWNER})
     FROM unnest(CAST(:words AS BIGINT[])) WITH ORDINALITY AS wanted(word, place) ORDER BY place
 )
 """)
@@ -122,9 +126,9 @@ MATCHING = _statement(f"""
 {_COLUMNS} JOIN (
     SELECT turn_text.id, sum(weight) AS weight
     FROM unnest(CAST(:words AS BIGINT[]), CAST(:weights AS FLOAT8[])) AS wanted(word, weight)
-    JOIN turn_texts AS turn_text ON turn_text.words @> ARRAY[word]
+    CROSS JOIN LATERAL (SELECT * FROM turn_texts WHERE words @> ARRAY[word] OFFSET 0) AS turn_text
     JOIN turn_conversations AS indexed ON indexed.id = turn_text.conversation
-    WHERE {_ALLOWED} GROUP BY turn_text.id ORDER BY sum(weight) DESC, turn_text.id DESC LIMIT :limit
+    WHERE {_HAS_OWNER} AND {_LIMITS} GROUP BY turn_text.id ORDER BY sum(weight) DESC, turn_text.id DESC LIMIT :limit
 ) AS best ON best.id = turn_text.id ORDER BY best.weight DESC, turn_text.id DESC
 """)
 NUMBERED = _statement(f"{_COLUMNS} WHERE {_ALLOWED} AND turn_text.id = ANY(CAST(:ids AS BIGINT[]))")
@@ -188,13 +192,12 @@ class VectorStatements:
     @property
     def cosines(self) -> str:
         """Select the cosines of the texts `ids`, and of the `nearest` texts nearest to the vector."""
-        product = f"point OPERATOR({self.extension}.<#>) CAST(:vector AS {self.extension}.vector)"
-        compared = f"""
-        SELECT turn_text.id, -({product}) AS cosine {_TEXTS}
-        JOIN turn_vectors AS vector ON vector.owner = turn_text.owner AND vector.digest = turn_text.digest
-        WHERE vector.embedder = :embedder AND point IS NOT NULL AND {_ALLOWED}
-        """
         return _statement(f"""
-        ({compared} ORDER BY {product} LIMIT :nearest)
-        UNION ({compared} AND turn_text.id = ANY(CAST(:ids AS BIGINT[])))
+        WITH compared AS MATERIALIZED (
+            SELECT turn_text.id, -(point OPERATOR({self.extension}.<#>) CAST(:vector AS {self.extension}.vector)) AS cosine
+            {_TEXTS} JOIN turn_vectors AS vector ON vector.owner = turn_text.owner AND vector.digest = turn_text.digest
+            WHERE vector.embedder = :embedder AND point IS NOT NULL AND {_ALLOWED}
+        )
+        (SELECT id, cosine FROM compared ORDER BY cosine DESC LIMIT :nearest)
+        UNION SELECT id, cosine FROM compared WHERE id = ANY(CAST(:ids AS BIGINT[]))
         """)
