@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from loopline import Harness, LooplineError
+from loopline import Bundle, Harness, LooplineError
 from loopline.testing import ScriptedModel
 from tests.doors.command import Loopline
 
 BEGINNING = '''from loopline import Agent, BaseWorkflow, Bundle, ModelSettings, TurnPayload, TurnResult, tool
-from loopline.guards import ask_before
+from loopline.guards import ApprovalLimits, ask_before
 
 
 @tool(effect="read")
@@ -22,6 +25,7 @@ def steep(tea: str) -> str:
 
 
 '''
+NOW = datetime.now(UTC)
 LINE = BEGINNING.count("\n") + 1
 """The line of the first statement after the beginning."""
 
@@ -79,6 +83,7 @@ MISTAKES = [
     (bundle('limits={"max_iterations": "3"}'), 0, "max_iterations must be 1 or more"),
     (bundle('preset="chatlci"'), 0, "no preset 'chatlci', nearest is 'chatcli'"),
     (bundle('settings={"temperature": 0}'), 0, "must be ModelSettings, not {'temperature': 0}"),
+    (bundle('agents=["reader"]'), 0, "an item of Bundle(agents=…) must be an Agent, not 'reader'"),
     (bundle("model=5"), 0, "must be a model string such as openai:gpt-5"),
     (bundle('knowledge={"rpo": ""}'), 0, "'knowledge.rpo', nearest is 'knowledge.repo'"),
     (decorated('effect="reads"'), 0, "has the effect 'reads', nearest is 'read'"),
@@ -90,6 +95,11 @@ MISTAKES = [
     (bundle('tools=[steep], guards=[ask_before(["tea.stepp"])]'), 0, "nearest is 'tea.steep'"),
     (bundle('tools=[steep], approve=["tea.stepp"]'), 0, "nearest is 'tea.steep'"),
     (bundle("tools=[steep], approve=[steep]"), 0, "must be the name of a tool"),
+    (
+        bundle('tools=[steep], approvals=ApprovalLimits(tools=["tea.stepp"])'),
+        0,
+        "ApprovalLimits(tools=…): no tool is called 'tea.stepp', nearest is 'tea.steep'",
+    ),
     (attribute("gaurds = []"), 1, "Tea.gaurds is unknown, nearest is 'guards'"),
     # Hooks and workflows.
     (bundle("pre_run_hook=lambda: None"), 0, "is called with (workflow, payload)"),
@@ -158,6 +168,33 @@ def test_a_mistake_at_the_command_line_gets_the_nearest_name(
     assert ran.code in (1, 2)
     assert problem in ran.err
     assert "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize(
+    ("send", "problem"),
+    [
+        (lambda talk: talk.say("Hi.", temperature=0.2), "settings=ModelSettings(temperature=…)"),
+        (lambda talk: talk.resume(True), "by call id, such as {'c1': True}, not True"),
+        (lambda talk: talk.resume({"c1": True}), "this conversation has not begun"),
+        (lambda talk: talk.schedule("Hi.", at="tomorrow"), "at is a datetime, not 'tomorrow'"),
+        (lambda talk: talk.schedule("Hi.", at=NOW, delay=3), "give at or delay, not both"),
+    ],
+)
+async def test_a_mistake_in_a_call_of_a_conversation_says_what_to_write(
+    send: Callable[[Any], Awaitable[object]], problem: str
+) -> None:
+    model = ScriptedModel([], strict=False)
+    async with Harness.open(Bundle(id="tea"), store="memory:", model=model) as harness:
+        with pytest.raises(LooplineError) as raised:
+            await send(harness.conversation("c1"))
+    assert problem in str(raised.value)
+
+
+def test_check_shows_what_a_decorator_says_of_calls(tmp_path: Path) -> None:
+    code = decorated('effect="read", approve=True, background=True')
+    (tmp_path / "tea.py").write_text(BEGINNING + code)
+    shown = Loopline(tmp_path)("check", "tea.py").out
+    assert "read · needs approval · in the background" in shown
 
 
 def test_check_shows_types_as_authors_wrote_them(tmp_path: Path) -> None:

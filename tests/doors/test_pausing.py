@@ -100,7 +100,7 @@ def test_what_is_no_answer_is_refused_and_nothing_runs(asker: Loopline) -> None:
     unclear = asker("run", "asker", "-c", "a", "--answer", "c2=maybe")
     assert "error: c2 awaits approval: answer yes or no, not 'maybe'" in unclear.err
     unknown = asker("run", "asker", "-c", "a", "--answer", "c9=yes")
-    assert "error: no call 'c9' waits for an answer: c1, c2" in unknown.err
+    assert "error: no call 'c9' waits for an answer: those that wait are c1, c2" in unknown.err
     written = asker("run", "asker", "-c", "a", "--answer", "yes")
     assert written.code == 2
     assert "--answer takes CALL=VALUE" in written.err

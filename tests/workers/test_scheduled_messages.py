@@ -404,7 +404,7 @@ async def test_a_server_without_workers_begins_what_is_due(store: str, ledger: P
     ("times", "said"),
     [
         ({}, "needs a time"),
-        ({"at": START, "delay": 3}, "needs a time"),
+        ({"at": START, "delay": 3}, "not both"),
         ({"delay": -1}, "a delay is 0 seconds"),
         ({"every": "every day"}, "five fields"),
         ({"every": "61 * * * *"}, "not a line of cron"),

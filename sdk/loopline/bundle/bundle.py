@@ -225,6 +225,8 @@ class Bundle(LoopParts, Generic[T_co]):
             _check_tool(function)
         for guard in self.guards:
             _check_guard(guard)
+        for agent in self.agents:
+            names.check_type(agent, Agent, "an item of Bundle(agents=…)", "an Agent")
         for pattern in self.approve:
             names.check_type(pattern, str, "an item of Bundle(approve=…)", "the name of a tool")
         for name in ("round_hooks", "middleware"):

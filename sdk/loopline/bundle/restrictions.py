@@ -90,6 +90,9 @@ def tool_settings(
         yield ToolPattern("Bundle(approve=…)", pattern, loaded.bundle.location)
     for pattern in loaded.bundle.approvals.people:
         yield ToolPattern("ApprovalLimits(people=…)", pattern, loaded.bundle.location)
+    for pattern in loaded.bundle.approvals.tools:
+        if pattern != "*":
+            yield ToolPattern("ApprovalLimits(tools=…)", pattern, loaded.bundle.location)
     yield from people_patterns(properties)
     yield from tool_patterns(loaded.bundle.guards)
     guards: object = loaded.bundle.workflow.guards

@@ -261,9 +261,22 @@ def _tool_line(tool: toolbox.Tool) -> Text:
     return Text.assemble(
         f"    {escape(tool.spec.name)}",
         (f"({escape(_signature(tool))})", QUIET),
-        f"  {tool.effect}",
+        f"  {' · '.join([tool.effect, *_traits(tool)])}",
         (f"  {escape(_first_line(tool.spec.description))}", QUIET),
     )
+
+
+def _traits(tool: toolbox.Tool) -> list[str]:
+    """Return what `@tool` says of the calls of a function besides its effect."""
+    if not isinstance(tool, toolbox.BoundTool):
+        return []
+    function = tool.function
+    traits = {
+        "needs approval": function.approve is not False,
+        "in the background": function.background,
+        "run by the client": function.client,
+    }
+    return [trait for trait, is_so in traits.items() if is_so]
 
 
 def _knowledge_lines(findings: Findings) -> Iterator[Text]:
@@ -402,6 +415,7 @@ def _findings_document(findings: Findings) -> JsonObject:
         {
             "name": name,
             "effect": tool.effect,
+            "traits": [*_traits(tool)],
             "description": tool.spec.description,
             "parameters": tool.spec.parameters,
         }

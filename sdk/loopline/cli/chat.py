@@ -29,7 +29,7 @@ _logger = logging.getLogger("loopline")
     "bundle",
     required=False,
     metavar="[BUNDLE]",
-    help="A bundle's folder or name; with --server its id there.",
+    help="A bundle's file, folder or name; with --server its id there.",
 )
 @click.option("--server", default="", metavar="URL", help="Talk with a bundle of this server.")
 @click.option(

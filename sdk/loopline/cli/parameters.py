@@ -27,8 +27,24 @@ def _combine(*options: Decorator) -> Decorator:
 
 
 bundle_argument: Decorator = click.argument(
-    "bundle", metavar="BUNDLE", help="A bundle's folder or name."
+    "bundle", metavar="BUNDLE", help="A bundle's file, folder or name."
 )
+
+
+class _TurnNumber(click.ParamType[int]):
+    """The number of a turn, written as `turn_2` or `2`."""
+
+    name = "turn"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Parse the number."""
+        digits = f"{value}".removeprefix("turn_")
+        if not (digits.isascii() and digits.isdecimal() and 0 < len(digits) < 10 and int(digits)):
+            self.fail(f"{value!r} is not a turn such as turn_2 or 2", param, ctx)
+        return int(digits)
+
+
+TURN = _TurnNumber()
 conversation_argument: Decorator = click.argument(
     "conversation_argument",
     required=False,

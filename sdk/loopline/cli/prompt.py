@@ -40,7 +40,7 @@ DIGITS = 12
 
 @command
 @parameters.conversation_option
-@click.option("--turn", type=click.IntRange(min=1), help="The turn; the last one if omitted.")
+@click.option("--turn", type=parameters.TURN, help="The turn, as turn_2 or 2; else the last.")
 @click.option(
     "number",
     "--round",

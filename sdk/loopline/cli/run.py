@@ -12,7 +12,7 @@ import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, get_args
@@ -234,7 +234,10 @@ async def _schedule(
         document: Json = {"conversation": name, "id": message.id, "at": at, "every": message.every}
         screen.write_json(document)
     else:
-        screen.print(Text(f"{message.id} of {escape(name)} begins at {at}"))
+        begins = f"begins at {at}" if message.at > datetime.now(UTC) else "is due"
+        screen.print(
+            Text(f"{message.id} of {escape(name)} {begins}, in a worker or server of the bundle")
+        )
     return ANSWERED
 
 

@@ -812,6 +812,11 @@ class Conversation(ConversationReader, Generic[T_co]):
         check_own(self.conversation)
         order = self._turns.order()
         check_limits(resumption.limits)
+        given: object = resumption.values
+        if given is not None and not isinstance(given, Mapping):
+            raise LooplineError(
+                f"answers are given by call id, such as {{'c1': True}}, not {given!r}"
+            )
         if not resumption.values:
             return 0
         if not resumption.any_bundle:

@@ -404,8 +404,10 @@ def _asking_turn(timeline: tl.Timeline, call_ids: Iterable[str]) -> tl.Turn:
     """
     turns = {call_id: turn for turn in timeline.resumable for call_id in turn.pending}
     for call_id in call_ids:
+        if not timeline.turns:
+            raise LooplineError("no call waits for an answer: this conversation has not begun")
         if call_id not in turns:
-            waiting = ", ".join(turns) or "none"
+            waiting = f"those that wait are {', '.join(turns)}" if turns else "none waits here"
             raise LooplineError(f"no call {call_id!r} waits for an answer: {waiting}")
     turn = next(turns[call_id] for call_id in call_ids)
     if timeline.has_later_message(turn):

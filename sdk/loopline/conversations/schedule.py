@@ -60,7 +60,12 @@ def first_time(
         LooplineError: none or both of `at` and `delay` are given without a line of cron, a value is not valid, or the
             time is more than ten years from now.
     """
-    if (at is not None and delay is not None) or (at is None and delay is None and not every):
+    given: object = at
+    if given is not None and not isinstance(given, datetime):
+        raise LooplineError(f"at is a datetime, not {given!r}")
+    if at is not None and delay is not None:
+        raise LooplineError("a scheduled message has one time: give at or delay, not both")
+    if at is None and delay is None and not every:
         raise LooplineError("a scheduled message needs a time: give at, delay, or every")
     if zone and not every:
         raise LooplineError("a time zone belongs to a line of cron: give every, or at with its own")

@@ -21,6 +21,7 @@ from loopline.timeline import (
     Timeline,
     TurnResult,
     UserAttachment,
+    iso_time,
     turn_id,
 )
 
@@ -48,6 +49,11 @@ def turn_to_resume(timeline: Timeline) -> int:
     if next_turn is None:
         for turn in timeline.unfinished:
             check_confirmed(timeline, turn.number)
+        due = timeline.schedule.due
+        if due is not None:
+            raise LooplineError(
+                f"there is nothing to carry on: a scheduled message begins at {iso_time(due)} in a worker or server of its bundle"
+            )
         raise LooplineError("there is nothing to carry on: every turn has ended; say something")
     return next_turn.number
 

@@ -194,7 +194,10 @@ def check_answer(pending: ToolPending | ToolQuestion, value: Json) -> ApprovalRe
         return None
     approved = read_approval(value)
     if approved is None:
-        raise LooplineError(f"{pending.call_id} awaits approval: answer yes or no, not {value!r}")
+        fields = ", or an object with approved: true or false" if isinstance(value, dict) else ""
+        raise LooplineError(
+            f"{pending.call_id} awaits approval: answer yes or no{fields}, not {value!r}"
+        )
     if not isinstance(value, dict):
         return ApprovalReply(approved)
     try:

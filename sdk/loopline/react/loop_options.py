@@ -356,6 +356,10 @@ def check_limits(limits: Limits) -> Limits:
             as_settings(value)
             continue
         if name not in _CHECKS:
+            if name in ModelSettings.__annotations__:
+                raise LooplineError(
+                    f"{name!r} is a setting of the model: write settings=ModelSettings({name}=…)"
+                )
             nearest = get_close_matches(name, Limits.__annotations__, 1, 0.0)[0]
             raise LooplineError(f"no limit {name!r}, nearest is {nearest!r}")
         expected = _CHECKS[name](value)

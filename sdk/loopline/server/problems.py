@@ -153,5 +153,8 @@ def faults_text(error: RequestValidationError) -> str:
     texts: list[str] = []
     for fault in list(error.errors())[:SHOWN_FAULTS]:
         names: tuple[str | int, ...] = fault["loc"]
-        texts.append(f"{'.'.join(map(str, names))}: {fault['msg']}")
+        text = f"{'.'.join(map(str, names))}: {fault['msg']}"
+        if names == ("body",) and fault["type"] == "model_attributes_type":
+            text = "body: send JSON with the header Content-Type: application/json"
+        texts.append(text)
     return "; ".join(texts)
