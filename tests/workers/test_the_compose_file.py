@@ -58,7 +58,7 @@ def test_every_process_has_the_same_store_relay_bucket_and_signing_key() -> None
     [environment] = environments[:1]
     assert parse_store_url(environment["LOOPLINE_STORE"]).file is None
     assert S3Place.parse(environment["LOOPLINE_BLOBS"]).endpoint == "http://s3:9000"
-    relay = urlsplit(environment["LOOPLINE_RELAY"])
+    relay = urlsplit(str(environment["LOOPLINE_RELAY"]))
     assert RedisRelay(relay.geturl(), "loopline").name == "redis://redis:6379/0"
     assert SERVICES["redis"]["command"][1:3] == ["--requirepass", relay.password]
     assert environment["LOOPLINE_SIGNING_KEY"]

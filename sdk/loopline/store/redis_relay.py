@@ -57,8 +57,9 @@ class RedisRelay:
         self._sending = self._open_client(TIMEOUT_SECONDS, retries=1)
 
     def _open_client(self, timeout: float, *, retries: int) -> Redis:
+        redis: Any = Redis  # not all of its methods have types
         try:
-            client = Redis.from_url(
+            client: Redis = redis.from_url(
                 self._url,
                 protocol=2,
                 socket_timeout=timeout,
