@@ -170,18 +170,19 @@ def test_a_mistake_at_the_command_line_gets_the_nearest_name(
     assert "Traceback" not in ran.err
 
 
-@pytest.mark.parametrize(
-    ("send", "problem"),
-    [
-        (lambda talk: talk.say("Hi.", temperature=0.2), "settings=ModelSettings(temperature=…)"),
-        (lambda talk: talk.resume(True), "by call id, such as {'c1': True}, not True"),
-        (lambda talk: talk.resume({"c1": True}), "this conversation has not begun"),
-        (lambda talk: talk.schedule("Hi.", at="tomorrow"), "at is a datetime, not 'tomorrow'"),
-        (lambda talk: talk.schedule("Hi.", at=NOW, delay=3), "give at or delay, not both"),
-    ],
-)
+Send = Callable[[Any], Awaitable[object]]
+CALLS: list[tuple[Send, str]] = [
+    (lambda talk: talk.say("Hi.", temperature=0.2), "settings=ModelSettings(temperature=…)"),
+    (lambda talk: talk.resume(True), "by call id, such as {'c1': True}, not True"),
+    (lambda talk: talk.resume({"c1": True}), "this conversation has not begun"),
+    (lambda talk: talk.schedule("Hi.", at="tomorrow"), "at is a datetime, not 'tomorrow'"),
+    (lambda talk: talk.schedule("Hi.", at=NOW, delay=3), "give at or delay, not both"),
+]
+
+
+@pytest.mark.parametrize(("send", "problem"), CALLS)
 async def test_a_mistake_in_a_call_of_a_conversation_says_what_to_write(
-    send: Callable[[Any], Awaitable[object]], problem: str
+    send: Send, problem: str
 ) -> None:
     model = ScriptedModel([], strict=False)
     async with Harness.open(Bundle(id="tea"), store="memory:", model=model) as harness:

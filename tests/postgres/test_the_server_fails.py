@@ -11,13 +11,16 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, suppress
+from urllib.parse import parse_qs, urlsplit
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from loopline.errors import StoreBusy
 from loopline.store.postgres_log import PostgresLog
 from loopline.timeline import NEW_TURN, ConversationKey, Entry, UserPrompt
+from tests.support.lost_commit import losing_commits
 from tests.support.postgres_server import DURABLE, PostgresServer, running_postgres
 from tests.support.stopped_in_commit import KEY
 
@@ -158,6 +161,34 @@ async def test_a_process_that_is_stopped_in_a_transaction_locks_its_conversation
         await process.wait()
         texts = [b.body.text for b in await log.read(KEY) if isinstance(b.body, UserPrompt)]
         assert texts == ["first", "next", "stopped"]
+
+
+async def test_a_write_that_a_doubtful_commit_left_out_is_made_once_its_conversation_is_free() -> (
+    None
+):
+    store = running_postgres().store_url()
+    locked, free = CONVERSATIONS[:2]
+
+    async def append(log: PostgresLog, conversation: ConversationKey, seen: int) -> None:
+        await log.append(
+            conversation, [Entry(body=UserPrompt(text=f"{seen}"), turn=NEW_TURN)], seen=seen
+        )
+
+    async with losing_commits(store) as (url, loser), await PostgresLog.open(url) as log:
+        for conversation in (locked, free):
+            await append(log, conversation, 0)
+        with psycopg.connect(running_postgres().url()) as other:
+            schema = sql.Identifier(parse_qs(urlsplit(store).query)["schema"][0])
+            select = sql.SQL("SELECT id FROM {}.conversations WHERE name = %s FOR UPDATE")
+            other.execute(select.format(schema), (locked.name,))
+            loser.is_armed = True
+            async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+                group.create_task(append(log, locked, 1))
+                await append(log, free, 1)
+                other.rollback()
+        assert loser.has_lost
+        for conversation in (locked, free):
+            assert [block.seq for block in await log.read(conversation)] == [1, 2]
 
 
 @pytest.mark.campaign

@@ -60,9 +60,7 @@ def first_time(
         LooplineError: none or both of `at` and `delay` are given without a line of cron, a value is not valid, or the
             time is more than ten years from now.
     """
-    given: object = at
-    if given is not None and not isinstance(given, datetime):
-        raise LooplineError(f"at is a datetime, not {given!r}")
+    _check_time(at)
     if at is not None and delay is not None:
         raise LooplineError("a scheduled message has one time: give at or delay, not both")
     if at is None and delay is None and not every:
@@ -79,6 +77,11 @@ def first_time(
     if first > now + FURTHEST:
         raise LooplineError(f"a message is scheduled for the next {FURTHEST.days} days at most")
     return first
+
+
+def _check_time(at: object) -> None:
+    if at is not None and not isinstance(at, datetime):
+        raise LooplineError(f"at is a datetime, not {at!r}")
 
 
 class MessageSchedule:

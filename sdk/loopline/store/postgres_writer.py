@@ -496,7 +496,7 @@ class PostgresThread(JobThread):
             with connection.pipeline():
                 connection.execute("BEGIN")
                 if doubtful is not None and self._has_committed(connection, batch, doubtful):
-                    return []
+                    return [write for write in batch if not _has_outcome(write)]
                 for write in batch:
                     write.reset()
                 skipped = self._writer.write_unlocked(connection, batch)
@@ -520,7 +520,8 @@ class PostgresThread(JobThread):
         Raises:
             RowsLocked: it may still be committed.
         """
-        if self._writer.lock(connection, [write.conversation for write in batch]):
+        attempted = [write.conversation for write in batch if _has_outcome(write)]
+        if self._writer.lock(connection, attempted):
             raise RowsLocked
         if not self._writer.is_stored(connection, doubtful):
             return False
@@ -546,6 +547,11 @@ class PostgresThread(JobThread):
         """Wait for the submitted jobs, then close the connection."""
         super().close()
         self._undo()
+
+
+def _has_outcome(write: PendingWrite[Any]) -> bool:
+    """Return whether the last attempt made or refused a write; else another process had locked its conversation."""
+    return bool(write.results) or write.refusal is not None
 
 
 class _Doubt(Exception):
