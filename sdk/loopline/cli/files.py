@@ -103,7 +103,7 @@ def _patch_lines(patch: str) -> Iterator[Text]:
 
 
 _turn_option = click.option(
-    "--turn", default="", metavar="TURN", help="The turn, as turn_2 or 2; else the last."
+    "--turn", type=parameters.TURN, help="The turn, as turn_2 or 2; else the last."
 )
 _AREAS: tuple[tl.WorkspaceArea, ...] = ("files", "outputs")
 
@@ -113,7 +113,7 @@ _AREAS: tuple[tl.WorkspaceArea, ...] = ("files", "outputs")
 @parameters.conversation_option
 @parameters.scope_options
 @parameters.json_option
-async def list_files(choices: Choices, screen: Screen, turn: str) -> int:
+async def list_files(choices: Choices, screen: Screen, turn: int | None) -> int:
     """List the files of a turn."""
     tree = await _tree(choices, screen, turn)
     if choices.as_json:
@@ -131,7 +131,7 @@ async def list_files(choices: Choices, screen: Screen, turn: str) -> int:
 @parameters.conversation_option
 @parameters.scope_options
 @parameters.json_option
-async def show(choices: Choices, screen: Screen, path: str, turn: str) -> int:
+async def show(choices: Choices, screen: Screen, path: str, turn: int | None) -> int:
     """Print the text of a file of a turn."""
     tree = await _tree(choices, screen, turn)
     name = path if path.startswith(("files/", "outputs/")) else f"files/{path}"
@@ -151,16 +151,16 @@ async def show(choices: Choices, screen: Screen, path: str, turn: str) -> int:
 
 
 @command
-@click.argument("first", metavar="TURN", help="The older turn.")
-@click.argument("second", metavar="TURN", help="The newer turn.")
+@click.argument("first", type=parameters.TURN, metavar="TURN", help="The older turn.")
+@click.argument("second", type=parameters.TURN, metavar="TURN", help="The newer turn.")
 @parameters.conversation_option
 @parameters.scope_options
 @parameters.pager_option
 @parameters.json_option
-async def diff(choices: Choices, screen: Screen, first: str, second: str) -> int:
+async def diff(choices: Choices, screen: Screen, first: int, second: int) -> int:
     """Show what changed in the files between two turns."""
     timeline = await read_timeline(choices, screen)
-    older, newer = (_files(timeline, _parse_turn(timeline, turn)) for turn in (first, second))
+    older, newer = (_files(timeline, _check_turn(timeline, turn)) for turn in (first, second))
     changed = [
         path for path in sorted({*older, *newer}) if _digest(older, path) != _digest(newer, path)
     ]
@@ -181,7 +181,9 @@ async def diff(choices: Choices, screen: Screen, first: str, second: str) -> int
 @click.option("--force/--no-force", help="Write into a folder that has files.")
 @parameters.conversation_option
 @parameters.scope_options
-async def export(choices: Choices, screen: Screen, folder: Path, turn: str, force: bool) -> int:
+async def export(
+    choices: Choices, screen: Screen, folder: Path, turn: int | None, force: bool
+) -> int:
     """Write the files of a turn into a folder."""
     tree = await _tree(choices, screen, turn)
     await asyncio.to_thread(_write_tree, folder, tree, force=force)
@@ -206,24 +208,23 @@ def _write_tree(folder: Path, tree: Mapping[str, tl.Block], *, force: bool) -> N
             target.write(path, tl.workspace.file_bytes(version), executable=version.executable)
 
 
-async def _tree(choices: Choices, screen: Screen, turn: str) -> Mapping[str, tl.Block]:
+async def _tree(choices: Choices, screen: Screen, turn: int | None) -> Mapping[str, tl.Block]:
     """Return the files of a turn: the block of the newest version of each, by path."""
     timeline = await read_timeline(choices, screen)
-    return _files(timeline, _parse_turn(timeline, turn))
+    return _files(timeline, _check_turn(timeline, turn))
 
 
-def _parse_turn(timeline: tl.Timeline, turn: str) -> int:
-    """Parse `turn_2` or `2` as the number of a turn; an empty text means the last turn.
+def _check_turn(timeline: tl.Timeline, number: int | None) -> int:
+    """Return the number of the turn; None means the last turn.
 
     Raises:
         LooplineError: the conversation does not have that turn.
     """
-    if not turn:
+    if number is None:
         return max(timeline.turns)
-    number = int(turn) if turn.isdecimal() else tl.turn_number(turn)
     if number not in timeline.turns:
         names = ", ".join(map(tl.turn_id, timeline.turns))
-        raise LooplineError(f"no turn {turn!r} here: turns are {names}")
+        raise LooplineError(f"no turn {tl.turn_id(number)!r} here: turns are {names}")
     return number
 
 
