@@ -281,3 +281,5 @@ async def test_a_user_without_the_right_to_create_tables_is_told_so() -> None:
     async with await PostgresLog.open(f"{server.url(user=schema)}?schema={schema}") as log:
         with pytest.raises(StoreError, match="the user lacks a right: grant it"):
             await PostgresTurnIndex(log.database).candidates(TurnQuery(owner=OWNER, text="tea"))
+        # Nothing was indexed, so nothing is created to forget.
+        await PostgresTurnIndex(log.database).remove(OWNER.key("c"))

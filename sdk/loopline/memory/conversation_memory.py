@@ -370,9 +370,8 @@ class ConversationMemory:
                     *await self._extend(index, owner, behind[:CONVERSATIONS_AT_ONCE]),
                     *behind[CONVERSATIONS_AT_ONCE:],
                 ]
-            await self._remove_forgotten(
-                index, owner
-            )  # a conversation was forgotten during this call
+            # A conversation may have been forgotten during this call.
+            await self._remove_forgotten(index, owner)
 
     async def remove(self, forgotten: Sequence[ConversationKey]) -> None:
         """Remove forgotten conversations from the index. Child runs are ignored, because they are not indexed."""

@@ -181,6 +181,8 @@ class PostgresTurnIndex:
         """Remove a conversation with its texts, and vectors of texts that no other conversation has."""
         owner = Owner.of(conversation)
         self._vectors.forget(owner)
+        if self._opened is None and await self._rows(tables.IS_CREATED, {}) == [(False,)]:
+            return  # nothing was indexed yet, and a user who may not create tables may forget
         named = {**_parameters(owner), "names": [conversation.name]}
         await self._write(
             owner, lambda connection: connection.execute(tables.REMOVE_CONVERSATIONS, named)
