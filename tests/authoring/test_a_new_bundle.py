@@ -13,6 +13,7 @@ from loopline import BundleError, Harness
 from loopline.bundle import Installation, load, load_skills, load_tools
 from loopline.bundle.template import create, installation_of
 from loopline.testing import Call, Say, ScriptedModel
+from tests.doors.command import Loopline
 
 LOOPLINE = Installation(version="0.1.0")
 URL = "https://example.org/loopline"
@@ -106,6 +107,8 @@ def test_it_opens_with_its_tools_and_skills(tmp_path: Path) -> None:
     skills = load_skills("tea_shop.skills_descriptor", loaded)
     assert [skill.full_id for skill in skills] == ["public.plain-words"]
     assert skills.warnings == ()
+    checked = Loopline(tmp_path)("skills", "check", "tea_shop/tea_shop/skills/public")
+    assert (checked.code, checked.err) == (0, "0 problems in 1 skill\n")
 
 
 async def test_it_runs_a_turn(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from psycopg import sql
 from loopline.errors import StoreBusy
 from loopline.store.postgres_log import PostgresLog
 from loopline.timeline import NEW_TURN, ConversationKey, Entry, UserPrompt
-from tests.support.lost_commit import losing_commits
+from tests.support.cutting_relay import losing_commits
 from tests.support.postgres_server import DURABLE, PostgresServer, running_postgres
 from tests.support.stopped_in_commit import KEY
 
@@ -186,7 +186,7 @@ async def test_a_write_that_a_doubtful_commit_left_out_is_made_once_its_conversa
                 group.create_task(append(log, locked, 1))
                 await append(log, free, 1)
                 other.rollback()
-        assert loser.has_lost
+        assert loser.cuts == 1
         for conversation in (locked, free):
             assert [block.seq for block in await log.read(conversation)] == [1, 2]
 

@@ -75,6 +75,15 @@ def say(client: httpx2.Client, talk: str, text: str, **more: object) -> httpx2.R
     return client.post(f"{HERE}/{talk}/messages", json={"text": text, **more})
 
 
+def test_a_message_with_another_content_type_is_refused_with_the_header_that_is_missing(
+    client: httpx2.Client,
+) -> None:
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    refused = client.post(f"{HERE}/form/messages", content='{"text": "tea"}', headers=headers)
+    assert refused.status_code == 422
+    assert "Content-Type: application/json" in refused.json()["detail"]
+
+
 def test_a_message_is_answered_with_the_result_of_its_turn(client: httpx2.Client) -> None:
     response = say(client, "plain", "tea")
     assert response.status_code == 200

@@ -1,4 +1,4 @@
-"""A relay between a client and a server that cuts every connection after some bytes of the answer."""
+"""Relays between a client and a server: one cuts connections after some bytes of the answers, one before an answer to a commit."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
+from urllib.parse import urlsplit
+
+COMMITTED = b"COMMIT\0"
+"""What a server of PostgreSQL answers to a commit."""
 
 
 class CuttingRelay:
@@ -24,6 +28,11 @@ class CuttingRelay:
         self.open.add(task)
         task.add_done_callback(self.open.discard)
 
+    def loses(self, data: bytes) -> bool:
+        """Return whether the connection ends before these bytes of an answer."""
+        del data
+        return False
+
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, back = await asyncio.open_connection("127.0.0.1", self._port)
         sending = asyncio.create_task(_copy(reader, back))
@@ -32,6 +41,8 @@ class CuttingRelay:
         try:
             with suppress(OSError):
                 while data := await there.read(4_096 if limit is None else 64):
+                    if self.loses(data):
+                        break
                     passed += len(data)
                     writer.write(data)
                     await writer.drain()
@@ -52,15 +63,47 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
             await writer.drain()
 
 
+class CommitLoser(CuttingRelay):
+    """Once it `is_armed`, it loses the next answer to a commit: the server commits, and the connection ends."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(port, cuts=0, most=1, seed=0)
+        self.is_armed = False
+
+    def loses(self, data: bytes) -> bool:
+        """Return whether these bytes are the answer to lose."""
+        is_lost = self.is_armed and COMMITTED in data
+        self.is_armed = self.is_armed and not is_lost
+        self.cuts += is_lost
+        return is_lost
+
+
+@asynccontextmanager
+async def _listening(relay: CuttingRelay) -> AsyncGenerator[int]:
+    """Accept connections for the relay, and yield its port."""
+    server = await asyncio.start_server(relay.accept, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+        for task in relay.open:
+            task.cancel()
+        await asyncio.gather(*relay.open, return_exceptions=True)
+
+
 @asynccontextmanager
 async def cutting(
     url: str, *, cuts: int, most: int, seed: int
 ) -> AsyncGenerator[tuple[str, CuttingRelay]]:
     """Relay to a server at that URL, and yield the URL of the relay."""
     relay = CuttingRelay(int(url.rpartition(":")[2]), cuts=cuts, most=most, seed=seed)
-    server = await asyncio.start_server(relay.accept, "127.0.0.1", 0)
-    async with server:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", relay
-        for task in relay.open:
-            task.cancel()
-        await asyncio.gather(*relay.open, return_exceptions=True)
+    async with _listening(relay) as port:
+        yield f"http://127.0.0.1:{port}", relay
+
+
+@asynccontextmanager
+async def losing_commits(store: str) -> AsyncGenerator[tuple[str, CommitLoser]]:
+    """Relay to the server of a store, and yield the store's URL through the relay."""
+    port = urlsplit(store).port
+    assert port is not None
+    loser = CommitLoser(port)
+    async with _listening(loser) as own:
+        yield store.replace(f":{port}/", f":{own}/"), loser

@@ -436,6 +436,9 @@ def test_the_command_schedules_lists_and_removes(tmp_path: Path) -> None:
     )
     second = loopline("run", "hello", "later", "-c", "c1", "--at", "2036-01-01T10:00")
     assert second.out.startswith("s2 of c1 begins at 2036-01-01T10:00:00"), second
+    assert second.out.endswith("in a worker or server of the bundle\n"), second
+    nothing = loopline("run", "hello", "-c", "c1")
+    assert "a scheduled message begins at" in nothing.err, nothing
     listed = loopline("turns").out.splitlines()
     assert [line.split()[0] for line in listed] == ["scheduled"] * 2
     assert ["s1 of c1" in listed[0], "s2 of c1" in listed[1]] == [True, True]
