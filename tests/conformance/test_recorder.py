@@ -10,7 +10,7 @@ import pytest
 
 from loopline.clock import Clock, SystemClock
 from loopline.conversations.interrupts import InterruptQueue
-from loopline.errors import LooplineError
+from loopline.errors import LeaseLost, LooplineError
 from loopline.files import AttachmentCaps
 from loopline.models import Json
 from loopline.testing import FakeClock
@@ -157,6 +157,23 @@ class NoTurns:
 def inbox(log: TimelineLog) -> InterruptQueue:
     """The inbox of the conversation."""
     return InterruptQueue(log, HERE, NoTurns())
+
+
+async def test_what_waits_while_its_turn_is_handed_over_is_left_to_the_next_process(
+    log: TimelineLog,
+) -> None:
+    async with log.lease(HERE) as term:
+        pen = recorder(log, term, [])
+        pen.header = TurnHeader(bundle="shop", model="scripted", protocol="native")
+        await pen.record(Notes(text="one"))
+        ending = asyncio.create_task(pen.hand_over())
+        waiting = asyncio.create_task(pen.record(Notes(text="two")))
+        await ending
+        with pytest.raises(LeaseLost):
+            await waiting
+    [*_, last] = await log.read(HERE)
+    assert isinstance(last.body, TurnHeader)
+    assert last.body.handed_over
 
 
 async def test_of_two_answers_at_once_the_first_in_the_log_counts_for_the_call_too(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import sys
 import threading
@@ -35,7 +34,8 @@ class StoppingClock(SystemClock):
             self.may_go_on.wait()
         elif self._ids == 2:
             say("stopped")
-            os.kill(os.getpid(), signal.SIGSTOP)
+            # A signal to the process would be taken by its main thread, and this one might commit first.
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
         return super().new_id()
 
 

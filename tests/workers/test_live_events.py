@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Sequence
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack, aclosing, contextmanager
 
 import pytest
 
 from loopline.conversations import LiveEvents, MemoryRelay, key_change
 from loopline.conversations.feeds import Feeds
-from loopline.conversations.live_messages import TurnEvents
+from loopline.conversations.live_messages import LiveDelta, TurnEvents
 from loopline.conversations.subscriptions import Subscriptions
 from loopline.errors import StoreError
 from loopline.events import Delta, Event, EventSink
@@ -246,6 +246,29 @@ async def test_many_listeners_without_live_events_together_read_the_log_at_a_lim
         before = log.reads
         await asyncio.sleep(1)
         assert log.reads - before < 500
+
+
+def shown(number: int, text: str) -> TurnEvents:
+    """The message of a runner with that number, with a text of the first turn after its message."""
+    delta = LiveDelta.encode(1, Delta(type="delta", channel="answer", text=text))
+    return TurnEvents("p", "c1", run=(1, 0), number=number, turn=1, head=1, deltas=[delta])
+
+
+async def test_a_sender_has_the_text_that_came_before_it_knew_its_turn() -> None:
+    log, heard = MemoryLog(), list[Event]()
+    feeds = Feeds(log, Subscriptions(log))
+    with feeds.following(KEY) as feed, feed.sending(heard.append) as sender:
+        await feed.update()
+        [prompt] = await log.append(
+            KEY, [Entry(body=UserPrompt(text="hello"), turn=NEW_TURN)], seen=0
+        )
+        await feed.update()
+        feed.receive(shown(0, "Good "))
+        async with aclosing(feed.turn(1, sender)) as timelines:
+            await anext(timelines)
+            feed.receive(shown(1, "day"))
+    texts = [event.text for event in heard if isinstance(event, Delta)]
+    assert (heard[0], texts) == (prompt, ["Good ", "day"])
 
 
 async def test_malformed_messages_are_nothing(

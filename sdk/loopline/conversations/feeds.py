@@ -8,13 +8,14 @@ from collections import deque
 from collections.abc import AsyncGenerator, Generator, Iterable, Sequence, Sized
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from loopline import timeline as tl
 from loopline.conversations.live_events import LiveEvents
 from loopline.conversations.live_messages import LiveDelta, TurnEvents
 from loopline.conversations.subscriptions import Subscriber, Subscriptions, replay
 from loopline.errors import LooplineError, StoreError
-from loopline.events import Delta, EventSink
+from loopline.events import Delta, Event, EventSink
 
 FIRST_LOOK_SECONDS = 0.02
 LAST_LOOK_SECONDS = 0.2
@@ -79,6 +80,40 @@ class LiveText:
 
 
 @dataclass(eq=False)
+class TurnSender:
+    """The sender of a request. The deltas between the storing of its message and `begin` are kept for it."""
+
+    sink: EventSink
+    _number: int | None = None
+    _subscriber: Subscriber = field(init=False)
+    _early: deque[tuple[int, int, Delta]] = field(
+        default_factory=lambda: deque[tuple[int, int, Delta]](maxlen=MOST_EVENTS)
+    )
+
+    def __post_init__(self) -> None:
+        self._subscriber = Subscriber(self.sink, 0)
+
+    def begin(self, timeline: tl.Timeline, number: int) -> None:
+        """Deliver the events of the turn with that number so far, and those to come."""
+        blocks = list[Event]()
+        replay(timeline, number, Subscriber(blocks.append, 0))
+        events = list[tuple[int, Event]]()
+        events += [(event.seq, event) for event in blocks if isinstance(event, tl.Block)]
+        events += [(seq, delta) for seq, turn, delta in self._early if turn == number]
+        for _, event in sorted(events, key=itemgetter(0)):
+            self._subscriber.receive(event)
+        self._number = number
+        self._early.clear()
+
+    def receive(self, turn: int, event: Event, seq: int) -> None:
+        """Deliver an event of a turn, if it is the sender's; a delta follows the block at `seq`."""
+        if turn == self._number:
+            self._subscriber.receive(event)
+        elif self._number is None and isinstance(event, Delta):
+            self._early.append((seq, turn, event))
+
+
+@dataclass(eq=False)
 class Feed:
     """The timeline of a conversation as far as it was read here. It is read again and again while somebody follows it.
 
@@ -93,7 +128,7 @@ class Feed:
     feeds: Sized = ()
     timeline: tl.Timeline = field(default_factory=tl.Timeline)
     followers: int = 0
-    _senders: list[tuple[int, Subscriber]] = field(default_factory=list[tuple[int, Subscriber]])
+    _senders: list[TurnSender] = field(default_factory=list[TurnSender])
     _events: deque[TurnEvents] = field(default_factory=deque[TurnEvents])
     _delivered: int = 0
     _text: LiveText = field(default_factory=LiveText)
@@ -131,9 +166,8 @@ class Feed:
             self._note_blocks(blocks)
             for block in blocks:
                 self.subscriptions.deliver(self.conversation, block)
-                for number, sender in self._senders:
-                    if block.turn == number:
-                        sender.receive(block)
+                for sender in self._senders:
+                    sender.receive(block.turn, block, block.seq)
         self._wake_waiting()
         return True
 
@@ -257,36 +291,44 @@ class Feed:
 
     def _deliver(self, turn: int, delta: Delta) -> None:
         self.subscriptions.deliver_delta(self.conversation, delta, self.timeline.seq)
-        for number, sender in self._senders:
-            if number == turn:
-                sender.receive(delta)
+        for sender in self._senders:
+            sender.receive(turn, delta, self.timeline.seq)
 
-    async def turn(self, number: int, sink: EventSink | None) -> AsyncGenerator[tl.Timeline, None]:
+    @contextmanager
+    def sending(self, sink: EventSink | None) -> Generator[TurnSender | None, None, None]:
+        """Keep the deltas for the sender of a message, who stores it inside the context; without a sink there is none."""
+        if sink is None:
+            yield None
+            return
+        sender = TurnSender(sink)
+        self._senders.append(sender)
+        try:
+            yield sender
+        finally:
+            self._senders.remove(sender)
+
+    async def turn(
+        self, number: int, sender: TurnSender | None
+    ) -> AsyncGenerator[tl.Timeline, None]:
         """Yield the timeline at first, after each change and once a second, until the conversation is forgotten.
 
-        `sink` receives the events of the turn.
+        `sender` receives the events of the turn.
 
         Raises:
             LooplineError: the log cannot be read.
         """
-        sender = None if sink is None else (number, Subscriber(sink, 0))
         if sender is not None:
-            replay(self.timeline, number, sender[1])
-            self._senders.append(sender)
-        try:
-            while True:
-                changed = self._changed
-                yield await tl.reaching(self.log, self.conversation, self.timeline, number)
-                if self._error is not None:
-                    raise self._error
-                if self.is_over:
-                    return
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(IDLE_SECONDS):
-                        await changed.wait()
-        finally:
-            if sender is not None:
-                self._senders.remove(sender)
+            sender.begin(self.timeline, number)
+        while True:
+            changed = self._changed
+            yield await tl.reaching(self.log, self.conversation, self.timeline, number)
+            if self._error is not None:
+                raise self._error
+            if self.is_over:
+                return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(IDLE_SECONDS):
+                    await changed.wait()
 
     def _wake_waiting(self) -> None:
         self._changed.set()

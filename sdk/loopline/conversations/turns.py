@@ -579,10 +579,10 @@ class Turns:
             )
         assert self._feeds is not None
         try:
-            with self._feeds.following(conversation) as feed:
+            with self._feeds.following(conversation) as feed, feed.sending(request.sink) as sender:
                 await feed.update()
                 number = await self._choose_elsewhere(request, feed)
-                async with aclosing(feed.turn(number, request.sink)) as timelines:
+                async with aclosing(feed.turn(number, sender)) as timelines:
                     async for timeline in timelines:
                         outcome = _outcome_elsewhere(timeline, number, request.answer_type)
                         if outcome is not None:

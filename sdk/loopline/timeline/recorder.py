@@ -266,11 +266,10 @@ class Recorder:
         Nothing is recorded if the turn has no header or has ended.
         """
         try:
-            async with self._order:
-                pass  # an append that is under way may store the header
-            if self.turn.header is not None and self.turn.exit is None:
-                self.header = structs.replace(self.turn.header, handed_over=True)
-                await self.record()
+            async with self._order:  # an append that is under way may store the header
+                if self.turn.header is not None and self.turn.exit is None:
+                    self.header = structs.replace(self.turn.header, handed_over=True)
+                    await self._append(lambda _: (), (), at_head=False)
         finally:
             self._is_handed_over = True
 
