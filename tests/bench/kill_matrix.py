@@ -1,7 +1,8 @@
-"""Kills and stops the parts of a deployment under load: `python -m tests.bench.kill_matrix --faults 20`.
+"""Kills, stops and cuts off the parts of a deployment under load: `python -m tests.bench.kill_matrix --faults 20`.
 
 Clients talk over HTTP to a server that stores messages in PostgreSQL (fsync on) and blobs in S3; two workers run the
-turns, whose events are sent over Redis. Each part is killed and started again, and stopped and continued, so many times, in an order that a seed draws.
+turns, whose events are sent over Redis. Each part is killed and
+started again, stopped and continued, and cut off the network and connected again, so many times, in an order that a seed draws.
 Every block that a client has received must be in the store, once and in order, and no effect may happen twice.
 """
 
@@ -16,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import Path
 from statistics import median, quantiles
@@ -27,11 +29,13 @@ from loopline.client import RemoteConversation, connect
 from loopline.timeline import Block, Exit, RoundStart, ToolStarted, UserPrompt
 from tests.bench.options import read_options
 from tests.support.kill_parts import BucketPart, DatabasePart, Part, ProgramPart
+from tests.support.network import Network, network
 from tests.support.postgres_server import DURABLE, PostgresServer
 from tests.support.redis_server import RedisServer
 from tests.support.s3_server import BUCKET
 
 PARTS = ("worker", "server", "postgres", "redis", "s3")
+WAYS = ("killed", "stopped", "cut off")
 LARGE = "\n" + "x" * 40_000
 """What makes every fourth message large enough for a blob."""
 LIMIT_SECONDS = 180.0
@@ -63,6 +67,7 @@ class Deployment:
     redis: RedisServer
     server: ProgramPart
     workers: list[ProgramPart]
+    network: Network
     stack: ExitStack
 
     def part(self, name: str, chance: random.Random) -> Part:
@@ -79,28 +84,37 @@ class Deployment:
             case _:
                 return self.bucket
 
-    async def fail(self, name: str, way: str, chance: random.Random) -> Callable[[], object]:
-        """Kill the part and start it again, or stop and continue it; return what is to be done when all have recovered.
+    async def fail(
+        self, name: str, way: str, chance: random.Random, longest: float
+    ) -> Callable[[], object]:
+        """Let the part fail, and end that; return what is to be done when all have recovered.
 
-        A worker that is stopped is replaced, and goes on when another has taken its turns.
+        A worker that is stopped or cut off is replaced, and goes on when another has taken its turns; another part goes
+        on after at most `longest` seconds.
         """
         part = self.part(name, chance)
         if way == "killed":
             await asyncio.to_thread(part.kill)
             await asyncio.to_thread(part.start)
             return bool
-        part.pause()
+        if way == "stopped":
+            part.pause()
+            go_on: Callable[[], object] = part.resume
+        else:
+            self.network.cut(part.traffic)
+            go_on = partial(self.network.join, part.traffic)
         if isinstance(part, ProgramPart) and part.kind == "worker":
             self.workers.remove(part)
             self.workers.append(await self.start("worker"))
-            return part.resume
-        await asyncio.sleep(chance.uniform(0.5, 4.0))
-        part.resume()
+            return go_on
+        await asyncio.sleep(chance.uniform(0.5, longest))
+        go_on()
         return bool
 
     async def start(self, kind: str) -> ProgramPart:
         """Start a server or a worker, which is killed at the end."""
         part = ProgramPart(kind, self.store, self.ledger, self.blobs, relay=self.redis.url)
+        part.group = self.network.new_group()
         await asyncio.to_thread(part.start)
         self.stack.callback(part.kill)
         return part
@@ -122,9 +136,11 @@ async def deploy(folder: Path, stack: ExitStack) -> Deployment:
     redis.start()
     stack.callback(redis.remove)
     store, ledger = database.store_url(), folder / "ledger"
-    server = ProgramPart("server", store, ledger, blobs, relay=redis.url)
+    net = stack.enter_context(network())
+    group = net.new_group()
+    server = ProgramPart("server", store, ledger, blobs, relay=redis.url, group=group)
     parts = (DatabasePart(database), bucket, redis, server)
-    deployment = Deployment(store, ledger, blobs, *parts, [], stack)
+    deployment = Deployment(store, ledger, blobs, *parts, [], net, stack)
     await asyncio.to_thread(server.start)
     stack.callback(server.kill)
     deployment.workers += [await deployment.start("worker") for _ in range(2)]
@@ -158,12 +174,21 @@ class Talker:
 
 
 async def run(
-    conversations: int, faults: int, seed: int, *, parts: Sequence[str] = PARTS, pause: float = 5.0
+    conversations: int,
+    faults: int,
+    seed: int,
+    *,
+    parts: Sequence[str] = PARTS,
+    pause: float = 5.0,
+    longest: float = 4.0,
 ) -> MatrixReport:
-    """Kill and stop each part `faults` times while so many conversations are under way."""
+    """Let each part fail `faults` times in each way while so many conversations are under way.
+
+    A part other than a worker is stopped or cut off for at most `longest` seconds.
+    """
     chance = random.Random(seed)
     report = MatrixReport()
-    plan = [(part, way) for part in parts for way in ("killed", "stopped")] * faults
+    plan = [(part, way) for part in parts for way in WAYS] * faults
     chance.shuffle(plan)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         deployment = await deploy(Path(folder), stack)
@@ -176,7 +201,7 @@ async def run(
                     group.create_task(talker.run(pause, chance, ended))
                 await asyncio.sleep(2 * pause)
                 for part, way in plan:
-                    await _fail(deployment, part, way, talkers, report, chance)
+                    await _fail(deployment, part, way, talkers, report, chance, longest)
                 ended.set()
             for talker in talkers:
                 await _check(talker, report)
@@ -192,6 +217,7 @@ async def _fail(
     talkers: Sequence[Talker],
     report: MatrixReport,
     chance: random.Random,
+    longest: float,
 ) -> None:
     """Measure how long the open messages take without a fault, then with one."""
     for name in ("no fault", f"{part} {way}"):
@@ -201,7 +227,7 @@ async def _fail(
         waiting = asyncio.create_task(_wait_for_answers(open_now))
         finish: Callable[[], object] = bool
         if name != "no fault":
-            finish = await deployment.fail(part, way, chance)
+            finish = await deployment.fail(part, way, chance, longest)
         seconds = await waiting - start
         report.recoveries.setdefault(name, []).append(seconds)
         finish()
@@ -251,11 +277,23 @@ async def _check(talker: Talker, report: MatrixReport) -> None:
 def main() -> None:
     """Print what came of it; exit with 1 if a block was lost, repeated or out of order, or an effect happened twice."""
     options = read_options(
-        __doc__, conversations=100, faults=20, seed=1, pause=5.0, parts=",".join(PARTS)
+        __doc__,
+        conversations=100,
+        faults=20,
+        seed=1,
+        pause=5.0,
+        longest=4.0,
+        parts=",".join(PARTS),
     )
-    parts = options.parts.split(",")
     report = asyncio.run(
-        run(options.conversations, options.faults, options.seed, parts=parts, pause=options.pause)
+        run(
+            options.conversations,
+            options.faults,
+            options.seed,
+            parts=options.parts.split(","),
+            pause=options.pause,
+            longest=options.longest,
+        )
     )
     table = Table("what", "times", "p50 s", "p99 s", "longest s")
     for name, seconds in sorted(report.recoveries.items()):

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from loopline.harness import WorkerLimits, open_worker
 from loopline.server import ServerSettings, app, make_server
 from tests.support.echo_model import EchoModel
 from tests.support.live_server import listening_socket
+from tests.support.network import group_traffic, port_traffic
 from tests.support.postgres_server import PostgresServer, free_port
 from tests.support.redis_server import RedisServer
 from tests.support.s3_server import CREDENTIALS
@@ -38,7 +40,14 @@ class ProgramPart:
     port: int = field(default_factory=free_port)
     version: str = ""
     relay: str = ""
+    group: int | None = None
     process: subprocess.Popen[str] | None = None
+
+    @property
+    def traffic(self) -> Sequence[str]:
+        """Its connections, which are those of its group."""
+        assert self.group is not None
+        return group_traffic(self.group)
 
     def start(self) -> None:
         """Start it, and wait until it runs; a start that fails, as while the database is down, is repeated."""
@@ -50,6 +59,7 @@ class ProgramPart:
                 env={**os.environ, **CREDENTIALS, "LOOPLINE_RELAY": self.relay},
                 stdout=subprocess.PIPE,
                 text=True,
+                group=self.group,
             )
             assert self.process.stdout is not None
             if self.process.stdout.readline() == "running\n":
@@ -86,6 +96,11 @@ class DatabasePart:
     """A PostgreSQL server with all its processes."""
 
     server: PostgresServer
+
+    @property
+    def traffic(self) -> Sequence[str]:
+        """Its connections."""
+        return port_traffic(self.server.port)
 
     def start(self) -> None:
         """Start it; it recovers from its log."""
@@ -127,6 +142,11 @@ class BucketPart:
     folder: Path
     port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def traffic(self) -> Sequence[str]:
+        """Its connections."""
+        return port_traffic(self.port)
 
     def start(self) -> None:
         """Start it with the objects of its folder; requests fail until it listens."""

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+from tests.support.network import port_traffic
 from tests.support.postgres_server import free_port
 
 START_SECONDS = 30.0
@@ -31,6 +32,11 @@ class RedisServer:
     def url(self) -> str:
         """The URL of the server."""
         return f"redis://127.0.0.1:{self.port}"
+
+    @property
+    def traffic(self) -> Sequence[str]:
+        """Its connections."""
+        return port_traffic(self.port)
 
     def start(self) -> None:
         """Start the server, which is empty, and wait until it accepts connections."""
