@@ -16,10 +16,8 @@ TASK_PAGE = ROOT / "docs" / "internals" / "presets-task.md"
 
 _HEAD = """# Presets
 
-Loopline has one loop, with many options. A *preset* is a named set of values for all of them. The default preset is
-`bare`. The five other presets make the loop behave like one of the five systems from which Loopline grew: KDCube, FIM
-One, Nadoo, ChatCLI and Beakr. A bundle chooses a preset with `build_react(preset=…)`, and sets single options with
-keywords.
+Loopline has one loop with many options. A *preset* is a named set of values for all of them. The default preset is `bare`. The five others make the
+loop behave like the systems from which Loopline grew: KDCube, FIM One, Nadoo, ChatCLI and Beakr.
 
 ```python
 from loopline import BaseWorkflow, Bundle, Harness
@@ -43,45 +41,29 @@ assert (header.preset, header.protocol, header.limits["max_iterations"]) == ("na
 assert presets_diff(PRESETS["bare"], PRESETS["kdcube"])["protocol"] == ("auto", "tagged")
 ```
 
-`turn.header` records the preset of a turn, and every option that differs from `bare`. `loopline presets` prints every
-option of each preset. `loopline presets diff fim nadoo` prints the options in which two presets differ.
+`turn.header` records the preset of a turn, and every option that differs from `bare`. `loopline presets` prints every option of each preset, and
+`loopline presets diff fim nadoo` the options in which two presets differ.
 
 ## Overriding a preset
 
-An option can be set in five places. Where two of them set the same option, the later row of this table wins.
+An option can be set in five places. If two of them set the same option, the later row of this table wins.
 
 | place | how |
 |---|---|
-| the preset | `build_react(preset="fim")`, or any `Preset` value |
-| the environment | only in the preset `chatcli`: see [below](#variables-of-chatcli) |
+| the preset | `build_react(preset="fim")`, or any `Preset` value; the property `react.preset` replaces it |
+| the environment | only in the preset `chatcli`: its [variables](../../../internals/preset-environment.md) |
 | the code | keywords of `build_react` |
 | the configuration | first the properties below `react_config`: `max_iterations`, `early_stop`, and `tools`, a list of tool ids (an empty list allows all). Then the properties below `react`, by the names of the options |
 | the turn | keywords of `say`, `stream` and `resume` |
 
-A wrong value anywhere is an error that names it: for a property before the first turn, for a variable when a turn
-begins. `react_config.agent_mode` accepts only `react`.
-
-These properties below `react` are not options of the loop:
-
-| property | what it does |
-|---|---|
-| `react.preset` | replaces the preset that the code chose |
-| `react.memsearch` | offers [the search in past turns](memory-README.md#in-the-loop) |
-| `react.agents_md` | gives the model the nearest [AGENTS.md](../../workspace-README.md#agentsmd) |
-
-### Variables of chatcli
-
-| variable | what it sets |
-|---|---|
-| `CHATCLI_AGENT_WORKER_MAX_TURNS` | the number of decisions |
-| `CHATCLI_AGENT_WORKER_TIMEOUT` | a duration such as `10m`. It is `deadline_seconds` of the turn. If the bundle has agents, it is the deadline of each run of an agent instead, and the turn has none |
-| `CHATCLI_AGENT_PARALLEL_MODE` | with `false` or `0`, one call runs after the other, and there are no child runs |
+A wrong value is an error that names it: for a property before the first turn, for a variable when a turn begins. `react_config.agent_mode` accepts
+only `react`.
 
 ## The options of each preset
 
-This table has the options in which a preset differs from `bare`; these values are bold. A dash means that there is no
-limit or no choice. [Limits](../../../reference/limits.md) says what each option means. [One task in five
-presets](../../../internals/presets-task.md) shows how they differ in a turn.
+This table has the options in which a preset differs from `bare`; these values are bold. A dash means that there is no limit or no choice.
+[Limits](../../../reference/limits.md) says what each option means. [One task in five presets](../../../internals/presets-task.md) shows how they
+differ in a turn.
 """
 
 
