@@ -69,6 +69,7 @@ class Deployment:
     workers: list[ProgramPart]
     network: Network
     stack: ExitStack
+    replaced: list[ProgramPart] = field(default_factory=list[ProgramPart])
 
     def part(self, name: str, chance: random.Random) -> Part:
         """Return the part of that name."""
@@ -89,9 +90,11 @@ class Deployment:
     ) -> Callable[[], object]:
         """Let the part fail, and end that; return what is to be done when all have recovered.
 
-        A worker that is stopped or cut off is replaced, and goes on when another has taken its turns; another part goes
-        on after at most `longest` seconds.
+        A worker that is stopped or cut off is replaced, goes on when another has taken its turns, and is killed at the
+        next fault. Another part goes on after at most `longest` seconds.
         """
+        while self.replaced:
+            self.replaced.pop().kill()
         part = self.part(name, chance)
         if way == "killed":
             await asyncio.to_thread(part.kill)
@@ -105,6 +108,7 @@ class Deployment:
             go_on = partial(self.network.join, part.traffic)
         if isinstance(part, ProgramPart) and part.kind == "worker":
             self.workers.remove(part)
+            self.replaced.append(part)
             self.workers.append(await self.start("worker"))
             return go_on
         await asyncio.sleep(chance.uniform(0.5, longest))
