@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Sequence
 from datetime import timedelta
@@ -116,6 +117,26 @@ async def test_words_find_texts_whose_vectors_are_not_made_yet() -> None:
     assert await past.memory.vectors(user="ann") == VectorState(0, MANY + 1)
     embedder.open.set()
     await past.memory.ready(user="ann")
+    assert len(await past.search("beverage")) == 5
+
+
+async def test_the_first_search_of_many_turns_does_not_wait_for_the_embedder() -> None:
+    may_load = threading.Event()
+
+    def load() -> ThesaurusEmbedder:
+        may_load.wait()
+        return ThesaurusEmbedder()
+
+    past = Past(ThesaurusEmbedder())
+    past.memory = ConversationMemory(
+        past.log, lambda: past.index, FakeClock(NOW), SharedEmbedder(load)
+    )
+    await past.tell(*(f"tea {n}" for n in range(MANY)), "the samovar")
+    async with asyncio.timeout(30):
+        assert [hit.text for hit in await past.search("samovar")] == ["the samovar"]
+    may_load.set()
+    while await past.memory.vectors(user="ann") != VectorState(MANY + 1, MANY + 1, is_ready=True):
+        await asyncio.sleep(0.01)
     assert len(await past.search("beverage")) == 5
 
 

@@ -29,6 +29,7 @@ from loopline.models import Json
 from loopline.reader import KnowledgeRead
 from loopline.search import (
     STATIC_KEY,
+    CosineFunction,
     Embedder,
     EmbeddingError,
     SharedEmbedder,
@@ -339,6 +340,13 @@ async def finish_cut_off_forgetting(
         logger.warning("forgotten conversations are not removed completely: %s", error)
 
 
+def _vector_rows(data: bytes, count: int) -> CosineFunction:
+    """Return a function that compares a query with these vectors; the first call imports NumPy, which takes 0.1 s."""
+    from loopline.search.vector_files import vector_rows
+
+    return vector_rows(data, count)
+
+
 def open_memory(
     log: TimelineLog,
     store: TimelineLog,
@@ -353,11 +361,7 @@ def open_memory(
     """
 
     def open_index() -> TurnIndex:
-        load = loaded_vectors
-        if embedder is not None:
-            from loopline.search.vector_files import vector_rows
-
-            load = vector_rows
+        load = loaded_vectors if embedder is None else _vector_rows
         if store_file is not None:
             from loopline.memory.turn_file import MemoryFile
 

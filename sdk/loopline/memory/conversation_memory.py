@@ -75,14 +75,20 @@ class TurnVectors:
         self._embedder = embedder
         self._index = index
         self._tasks: dict[Owner, asyncio.Task[None]] = {}
+        self._postponed = set[Owner]()
         self._problem = ""
 
-    async def query_vector(self, owner: Owner, text: str) -> QueryVector | None:
+    async def query_vector(self, owner: Owner, text: str, *, is_new: bool) -> QueryVector | None:
         """Return the vector of a query; None if no vectors can be made, and then `state` has the reason.
 
         Missing vectors of texts are made first. If more than `MAX_AWAITED_TEXTS` are missing, the call does not wait for
-        them, and these texts are found only by words until their vectors are made.
+        them, and these texts are found only by words until their vectors are made. With `is_new` no text of
+        the owner has a vector yet; the embedder is then not even loaded, and `start_postponed` starts to make them.
         """
+        index = await self._index()
+        if is_new and (await index.vector_state(owner, "")).total > MAX_AWAITED_TEXTS:
+            self._postponed.add(owner)  # loading the embedder would take longer than this search
+            return None
         try:
             embedder = await asyncio.to_thread(self._embedder.get)
             await self._catch_up(owner, embedder)
@@ -101,7 +107,7 @@ class TurnVectors:
         embedder = await asyncio.to_thread(self._embedder.get)
         index = await self._index()
         while await index.list_unembedded(owner, embedder.key, 1):
-            task = self._start(owner, embedder)
+            task = self._start(owner)
             while not task.done():
                 if progress is not None:
                     state = await index.vector_state(owner, embedder.key)
@@ -131,22 +137,29 @@ class TurnVectors:
     async def _catch_up(self, owner: Owner, embedder: Embedder) -> None:
         index = await self._index()
         while missing := await index.list_unembedded(owner, embedder.key, MAX_AWAITED_TEXTS + 1):
-            task = self._start(owner, embedder)
+            task = self._start(owner)
             if len(missing) > MAX_AWAITED_TEXTS:
                 return
             await asyncio.shield(task)
         self._problem = ""
 
-    def _start(self, owner: Owner, embedder: Embedder) -> asyncio.Task[None]:
+    def start_postponed(self, owner: Owner) -> None:
+        """Start to make the owner's vectors, if a query did not wait for the embedder."""
+        if owner in self._postponed:
+            self._postponed.discard(owner)
+            self._start(owner)
+
+    def _start(self, owner: Owner) -> asyncio.Task[None]:
         """Return the task that makes the owner's vectors; start one if none is running."""
         task = self._tasks.get(owner)
         if task is None or task.done():
-            task = asyncio.create_task(self._embed(owner, embedder))
+            task = asyncio.create_task(self._embed(owner))
             task.add_done_callback(self._note_failure)
             self._tasks[owner] = task
         return task
 
-    async def _embed(self, owner: Owner, embedder: Embedder) -> None:
+    async def _embed(self, owner: Owner) -> None:
+        embedder = await asyncio.to_thread(self._embedder.get)
         index = await self._index()
         while missing := await index.list_unembedded(owner, embedder.key, embedder.batch):
             texts: Sequence[str] = list(missing.values())
@@ -323,7 +336,10 @@ class ConversationMemory:
             candidates = await self._candidates(checked)
         except TurnIndexDamaged:
             candidates = await self._candidates(checked)
-        return await asyncio.to_thread(partial(rank_turns, checked, candidates, now))
+        hits = await asyncio.to_thread(partial(rank_turns, checked, candidates, now))
+        if self._vectors is not None:
+            self._vectors.start_postponed(owner)
+        return hits
 
     async def ready(
         self,
@@ -351,8 +367,11 @@ class ConversationMemory:
             return None
         return await self._vectors.state(Owner(user=user, tenant=tenant, project=project))
 
-    async def follow(self, owner: Owner) -> None:
-        """Update the index from the log: add the new texts of the owner, and remove forgotten conversations."""
+    async def follow(self, owner: Owner) -> bool:
+        """Update the index from the log: add the new texts of the owner, and remove forgotten conversations.
+
+        Return whether nothing of the owner was indexed before.
+        """
         index = await self._index()
         async with self._turn:
             summaries, progress = await self._remove_forgotten(index, owner)
@@ -364,7 +383,7 @@ class ConversationMemory:
                 or before.head < summary.head
             ]
             if not behind:
-                return
+                return False
             while behind:
                 behind = [
                     *await self._extend(index, owner, behind[:CONVERSATIONS_AT_ONCE]),
@@ -372,6 +391,7 @@ class ConversationMemory:
                 ]
             # A conversation may have been forgotten during this call.
             await self._remove_forgotten(index, owner)
+        return not progress
 
     async def remove(self, forgotten: Sequence[ConversationKey]) -> None:
         """Remove forgotten conversations from the index. Child runs are ignored, because they are not indexed."""
@@ -394,10 +414,11 @@ class ConversationMemory:
         return self._opened
 
     async def _candidates(self, query: TurnQuery) -> TurnCandidates:
-        await self.follow(query.owner)
+        is_new = await self.follow(query.owner)
         vector = None
         if self._vectors is not None and query.terms:
-            vector = await self._vectors.query_vector(query.owner, well_formed(query.text))
+            text = well_formed(query.text)
+            vector = await self._vectors.query_vector(query.owner, text, is_new=is_new)
         candidates = await (await self._index()).candidates(query, vector)
         is_static = vector is not None and vector.embedder == STATIC_KEY
         return replace(candidates, least_cosine=UNRELATED_STATIC) if is_static else candidates
