@@ -135,7 +135,9 @@ async def test_the_first_search_of_many_turns_does_not_wait_for_the_embedder() -
     async with asyncio.timeout(30):
         assert [hit.text for hit in await past.search("samovar")] == ["the samovar"]
     may_load.set()
-    while await past.memory.vectors(user="ann") != VectorState(MANY + 1, MANY + 1, is_ready=True):
+    for _ in range(3_000):
+        if await past.memory.vectors(user="ann") == VectorState(MANY + 1, MANY + 1, is_ready=True):
+            break
         await asyncio.sleep(0.01)
     assert len(await past.search("beverage")) == 5
 
