@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -318,6 +318,12 @@ async def test_what_comes_too_late_is_reported_and_taken_by_the_next_turn() -> N
         takes = [b.body.takes for b in await talk.blocks() if isinstance(b.body, RoundStart)]
     assert result.late_input == ["ar:turn_1.user.followup.1"]
     assert len(takes[1]) == 2
+
+
+def test_an_unknown_option_of_a_harness_is_refused_by_name() -> None:
+    options: Any = {"attachment_caps": None}
+    with pytest.raises(LooplineError, match="no option 'attachment_caps'; it has on_build"):
+        Harness.open(Bundle(id="shop", instructions="You help."), **options)
 
 
 async def test_unknown_limits_are_refused_by_name() -> None:

@@ -577,8 +577,8 @@ class BaseWorkflow(Generic[toolbox.Deps]):
             function: an async function, or a plain one, which runs in a thread. Its result is of its annotated return type,
                 which must have a JSON form, or a JSON value without an annotation; at most 2 MB.
             arguments: its arguments. For keywords write `functools.partial` or a `lambda`.
-            effect: "read" if the function may run again after its process died in the middle of it. By default it is
-                "write", or the effect of a tool function: then such a step raises `StepInterrupted`.
+            effect: "read" if the function may run again after its process died in the middle of it. With "write", which
+                is the default unless it is a tool function with the effect "read", such a step raises `StepInterrupted`.
             reconcile: a function with the same arguments that then finds the result, or returns None if it is unknown. An
                 idempotent function may be its own `reconcile`.
 

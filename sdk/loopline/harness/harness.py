@@ -334,8 +334,12 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         Raises:
             StoreError: the URL of the store is invalid.
             ModelError: the model string is invalid.
-            LooplineError: `telemetry` is unknown, or `limits` are given together with a log, which has limits already.
+            LooplineError: `telemetry` or an option is unknown, or `limits` are given together with a log, which has limits
+                already.
         """
+        if unknown := options.keys() - OpenOptions.__annotations__.keys():
+            known = ", ".join(OpenOptions.__annotations__)
+            raise LooplineError(f"Harness.open has no option {min(unknown)!r}; it has {known}")
         check_type(bundle, (str, Path, bundles.Bundle), "the bundle", "a path, a name or a Bundle")
         check_type(properties or {}, Mapping, "properties", "a dict")
         if store is not None and not hasattr(store, "append"):

@@ -59,7 +59,8 @@ class ModelSettings:
         timeout: the seconds in which the whole reply must arrive. It replaces the model's `Timeouts`, but for a shorter
             timeout of its connection.
         extra_headers: more headers of the requests. Rounds record their names alone. Headers with credentials are refused.
-        extra_body: more fields of the requests, such as `top_k`, as the provider names them; they are not checked.
+        extra_body: more fields of the requests, such as `top_k`, as the provider names them. Their values are not checked;
+            fields that Loopline itself writes are refused.
         unsupported: "error", the default, or "drop": a setting that the model does not support is left out, and the round
             records that and why.
 
