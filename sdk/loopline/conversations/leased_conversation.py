@@ -1,10 +1,11 @@
-"""A conversation whose lease this process holds. Only the lease's owner starts and ends turns."""
+"""The conversations that a process has read, and those whose lease it holds. Only the owner of a lease starts and ends turns."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
 from typing import Any
 
 from msgspec import Struct, structs
@@ -15,6 +16,7 @@ from loopline.conversations.subscriptions import Subscriber, Subscriptions
 from loopline.events import EventSink
 from loopline.models import well_formed
 
+KEPT_TIMELINES = 64
 CHILD_SECONDS = 10.0
 """How long the end of a turn waits for the runner of a child run; the child run is then left without an end."""
 
@@ -35,6 +37,58 @@ async def finish(step: Coroutine[Any, Any, None]) -> None:
     task.result()
     if cancelled:
         raise asyncio.CancelledError
+
+
+@dataclass(slots=True)
+class CachedConversation:
+    """A timeline that was read here, and its summary if a turn of the conversation has run here."""
+
+    timeline: tl.Timeline
+    summary: tl.ConversationSummary | None = None
+
+
+class ConversationCache:
+    """The last `KEPT_TIMELINES` conversations that this process has read, so that only their new blocks are read again."""
+
+    def __init__(self, log: tl.TimelineLog) -> None:
+        self._log = log
+        self._cached: dict[tl.ConversationKey, CachedConversation] = {}
+
+    def last_seq(self, conversation: tl.ConversationKey) -> int | None:
+        """Return the last seq that was read, None if no turn of the conversation has run here."""
+        cached = self._cached.get(conversation)
+        return cached.timeline.seq if cached and cached.summary else None
+
+    async def newest(self, conversation: tl.ConversationKey) -> tl.Timeline:
+        """Return the timeline with the newest blocks; no turn of the conversation may run here."""
+        cached = await self._read(conversation)
+        self._store(conversation, self._cached.get(conversation, cached))
+        return cached.timeline
+
+    async def take(
+        self, conversation: tl.ConversationKey, began: Sequence[tl.Block] | None
+    ) -> CachedConversation:
+        """Return the conversation with its newest blocks for a turn. With `began`, these are all its blocks."""
+        if began is not None and conversation not in self._cached:
+            cached = CachedConversation(tl.Timeline(began))
+        else:
+            cached = await self._read(conversation)
+        self._store(conversation, cached)
+        return cached
+
+    async def _read(self, conversation: tl.ConversationKey) -> CachedConversation:
+        """Take the conversation out of the cache, so that nobody else extends it meanwhile, and read its new blocks."""
+        cached = self._cached.pop(conversation, None)
+        if cached is None:
+            return CachedConversation(await tl.open_timeline(self._log, conversation))
+        cached.timeline.extend(await self._log.read(conversation, after=cached.timeline.seq))
+        cached.timeline = tl.trimmed(cached.timeline)
+        return cached
+
+    def _store(self, conversation: tl.ConversationKey, cached: CachedConversation) -> None:
+        self._cached[conversation] = cached
+        while len(self._cached) > KEPT_TIMELINES:
+            self._cached.pop(next(iter(self._cached)))
 
 
 class LeasedConversation(Struct, frozen=True, kw_only=True):

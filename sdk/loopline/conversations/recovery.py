@@ -164,7 +164,7 @@ class Recoveries:
         status: RecoveryStatus
         conversation, number = summary.conversation, summary.turns
         try:
-            timeline = await tl.open_timeline(self.log, conversation)
+            timeline = await self.turns.newest(conversation)
             turn = turn_to_take(timeline, summary.inherited)
             if turn is None:
                 return None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain
 
 from loopline.errors import WrongBundle
 from loopline.timeline import (
@@ -265,7 +264,7 @@ def _bundles(turn: Turn) -> Iterator[Sender]:
 
 def bundle_of(timeline: Timeline, turn: Turn) -> str:
     """Return the id of the bundle that the turn was sent through, or of the bundle that last ran a turn, or ""."""
-    senders = (sender.bundle for sender in _bundles(turn))
+    for sender in _bundles(turn):
+        return sender.bundle
     turns = reversed(timeline.turns.values())
-    headers = (turn.header.bundle for turn in turns if turn.header is not None)
-    return next(chain(senders, headers), "")
+    return next((turn.header.bundle for turn in turns if turn.header is not None), "")

@@ -20,7 +20,12 @@ from loopline.bundle import OpenBundle, RunLoop
 from loopline.clock import Clock
 from loopline.conversations.feeds import Feed, Feeds
 from loopline.conversations.interrupts import CHILD_TURN, child_inputs
-from loopline.conversations.leased_conversation import LeasedConversation, finish
+from loopline.conversations.leased_conversation import (
+    CachedConversation,
+    ConversationCache,
+    LeasedConversation,
+    finish,
+)
 from loopline.conversations.live_events import LiveEvents
 from loopline.conversations.submission import (
     AS_IT_IS,
@@ -77,8 +82,6 @@ LAST_LOOK_SECONDS = 0.2
 BEGIN_SECONDS = 10.0
 """How long a request waits for another harness to begin a turn that was sent through that one."""
 
-KEPT_TIMELINES = 64
-"""Timelines of the conversations run last, cached so that a turn reads only new blocks."""
 
 _STARTS = tl.BodyUnion[tl.RoundStart](tl.RoundStart)
 _log = logging.getLogger("loopline")
@@ -131,14 +134,6 @@ class _PendingRequest:
     handed_over: bool = False
 
 
-@dataclass(slots=True)
-class _CachedConversation:
-    """A conversation that this process has run: its timeline and its summary."""
-
-    timeline: tl.Timeline
-    summary: tl.ConversationSummary | None = None
-
-
 class Turns:
     """Runs the turns of a harness's conversations. Without a bundle it can run none."""
 
@@ -169,7 +164,7 @@ class Turns:
         has_feeds = submits_only or live is not None
         self._feeds = Feeds(log, self._subscriptions, live) if has_feeds else None
         self._reading_inputs: set[asyncio.Task[None]] = set()
-        self._cached: dict[tl.ConversationKey, _CachedConversation] = {}
+        self._cached = ConversationCache(log)
         self._closing = False
         self.on_turn_end: Callable[[tl.ConversationKey], None] | None = None
         if bundle is not None:
@@ -442,8 +437,17 @@ class Turns:
 
     def last_seq(self, conversation: tl.ConversationKey) -> int | None:
         """Return the last seq of the conversation that this process has read, None if it has run no turn of it."""
-        cached = self._cached.get(conversation)
-        return cached.timeline.seq if cached else None
+        return self._cached.last_seq(conversation)
+
+    async def newest(self, conversation: tl.ConversationKey) -> tl.Timeline:
+        """Return the timeline with the newest blocks, to be read before anything else is awaited.
+
+        Only blocks that are new since the last time are read, unless a turn of the conversation runs here.
+        """
+        queue = self._queues.get(conversation)
+        if queue is not None and queue.locked():
+            return await tl.open_timeline(self._log, conversation)
+        return await self._cached.newest(conversation)
 
     async def stop(self, conversation: tl.ConversationKey) -> tuple[bool, int]:
         """Stop the running turn and the turns that wait for it in this process.
@@ -474,7 +478,7 @@ class Turns:
 
     async def _end_stopped(self, conversation: tl.ConversationKey, term: int) -> None:
         timeline = await tl.open_timeline(self._log, conversation)
-        cached = _CachedConversation(timeline, await self._log.find(conversation))
+        cached = CachedConversation(timeline, await self._log.find(conversation))
         lease = self._lease_conversation(conversation, cached, term)
         for turn in _find_stopped(timeline):
             recorder, _ = lease.recorder(turn.number)
@@ -719,7 +723,8 @@ class Turns:
     async def _choose_turn(self, request: Request, term: int) -> tuple[int, LeasedConversation]:
         """Choose the turn from the newest blocks. Returns its number and the leased conversation."""
         conversation = request.conversation
-        cached = await self._current(request, term)
+        began = request.began if term == 1 else None  # nobody else has written to it then
+        cached = await self._cached.take(conversation, began)
         check_known(cached.timeline)
         number = await request.choose(cached.timeline)
         timeline = await tl.reaching(self._log, conversation, cached.timeline, number)
@@ -732,27 +737,8 @@ class Turns:
             cached.summary = await self._log.find(conversation)
         return number, self._lease_conversation(conversation, cached, term)
 
-    async def _current(self, request: Request, term: int) -> _CachedConversation:
-        """Return the conversation with its newest blocks, from the cache if it is cached.
-
-        A conversation that was created by the request is not read: in the first term no other process has written to it.
-        """
-        conversation = request.conversation
-        cached = self._cached.pop(conversation, None)
-        if cached is None and request.began is not None and term == 1:
-            cached = _CachedConversation(tl.Timeline(request.began))
-        elif cached is None:
-            cached = _CachedConversation(await tl.open_timeline(self._log, conversation))
-        else:
-            cached.timeline.extend(await self._log.read(conversation, after=cached.timeline.seq))
-            cached.timeline = tl.trimmed(cached.timeline)
-        self._cached[conversation] = cached
-        while len(self._cached) > KEPT_TIMELINES:
-            self._cached.pop(next(iter(self._cached)))
-        return cached
-
     def _lease_conversation(
-        self, conversation: tl.ConversationKey, cached: _CachedConversation, term: int
+        self, conversation: tl.ConversationKey, cached: CachedConversation, term: int
     ) -> LeasedConversation:
         return LeasedConversation(
             log=self._log,

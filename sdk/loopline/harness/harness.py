@@ -717,6 +717,10 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             return None
         return await self._recoveries(None, unbegun_since).run_next(summary)
 
+    async def newest_timeline(self, conversation: timeline.ConversationKey) -> timeline.Timeline:
+        """Return the timeline of a conversation with the newest blocks, to be read before anything else is awaited."""
+        return await self._open_parts.turns.newest(conversation)
+
     async def begin_scheduled(self, conversation: timeline.ConversationKey) -> datetime | None:
         """Begin the scheduled messages of this bundle that are due in a conversation; return when its next one is due.
 

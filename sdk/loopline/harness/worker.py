@@ -259,10 +259,11 @@ class Worker:
                 self._on_outcome(outcome)
 
     async def _run_next(self, conversation: tl.ConversationKey) -> Recovery | None:
-        timeline = await tl.open_timeline(self._log, conversation)
+        reading = next(iter(self._harnesses.values()))
+        timeline = await reading.newest_timeline(conversation)
         if timeline.schedule.messages:
             await self._begin_scheduled(conversation)
-            timeline = await tl.open_timeline(self._log, conversation)
+            timeline = await reading.newest_timeline(conversation)
             self._note_due_elsewhere(conversation, timeline.schedule)
         summary = await self._log.find(conversation)
         turn = None if summary is None else turn_to_take(timeline, summary.inherited)
