@@ -16,7 +16,7 @@ TASK_PAGE = ROOT / "docs" / "internals" / "presets-task.md"
 
 _HEAD = """# Presets
 
-Loopline has one loop with many options. A *preset* is a named set of values for all of them. The default preset is `bare`. The five others make the
+Loopline has one loop with many options. A *preset* is a named set of values for all options. The default preset is `bare`. The five others make the
 loop behave like the systems from which Loopline grew: KDCube, FIM One, Nadoo, ChatCLI and Beakr.
 
 ```python
@@ -50,18 +50,18 @@ An option can be set in five places. If two of them set the same option, the lat
 
 | place | how |
 |---|---|
-| the preset | `build_react(preset="fim")`, or any `Preset` value; the property `react.preset` replaces it |
+| the preset | `build_react(preset="fim")`, or any `Preset` value; the property `react.preset` replaces that choice |
 | the environment | only in the preset `chatcli`: its [variables](../../../internals/preset-environment.md) |
 | the code | keywords of `build_react` |
 | the configuration | first the properties below `react_config`: `max_iterations`, `early_stop`, and `tools`, a list of tool ids (an empty list allows all). Then the properties below `react`, by the names of the options |
 | the turn | keywords of `say`, `stream` and `resume` |
 
-A wrong value is an error that names it: for a property before the first turn, for a variable when a turn begins. `react_config.agent_mode` accepts
-only `react`.
+A wrong value raises an error that names it: for a property before the first turn, for a variable when a turn begins. `react_config.agent_mode`
+accepts only `react`.
 
 ## The options of each preset
 
-This table has the options in which a preset differs from `bare`; these values are bold. A dash means that there is no limit or no choice.
+This table has the options in which a preset differs from `bare`; the values that differ are bold. A dash means that there is no limit or no choice.
 [Limits](../../../reference/limits.md) says what each option means. [One task in five presets](../../../internals/presets-task.md) shows how they
 differ in a turn.
 """
