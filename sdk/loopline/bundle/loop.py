@@ -153,7 +153,7 @@ class LoopSpec(Struct, frozen=True, kw_only=True):
         """Return the specification of a child run: this one with the changes of the task.
 
         Raises:
-            ModelError: the model of the task is a string that is not the name of a role.
+            ModelError: the model of the task is a model string, such as `openai:gpt-5`, instead of the name of a role.
         """
         task = child.task
         return structs.replace(
