@@ -102,6 +102,22 @@ async def test_a_server_that_crashed_is_used_again_once_it_runs(server: Postgres
             await writers.wait_for(3)
 
 
+async def test_writers_do_not_notice_that_a_later_version_adds_to_the_schema(
+    server: PostgresServer,
+) -> None:
+    """A later version that only adds to the tables leaves the number of the schema, and the writers go on."""
+    url = server.store_url()
+    schema = sql.Identifier(parse_qs(urlsplit(url).query)["schema"][0])
+    async with writing(url) as writers:
+        with psycopg.connect(server.url(), autocommit=True) as newer:
+            newer.execute(sql.SQL("SET search_path TO {}").format(schema))
+            for table in ("blocks", "conversations", "leases", "meta"):
+                added = sql.SQL("ALTER TABLE {} ADD COLUMN added bigint NOT NULL DEFAULT 7")
+                await asyncio.to_thread(newer.execute, added.format(sql.Identifier(table)))
+                await writers.wait_for(1)
+            newer.execute("CREATE TABLE additions (id bigint PRIMARY KEY, text text)")
+
+
 @pytest.mark.campaign
 async def test_connections_that_are_cut_during_commits_lose_and_repeat_nothing(
     server: PostgresServer,
