@@ -64,7 +64,8 @@ PART_OF_A_CALL = {"user.prompt", "assistant.completion"}
 BATCH = 1_000
 """The most rows that are read before they are converted to blocks."""
 SCHEMA_VERSION = 3
-"""A new version may only add to the schema, so that older versions of Loopline can still read the store."""
+"""The number of the schema that a writer must know. A new version may only add to the schema, so that older versions of
+Loopline can still read the store. It leaves the number if older versions can also go on writing."""
 VERSION_KEY = "schema_version"
 HARNESSES = "harnesses"
 """The key in `meta` of the number of harnesses that were opened on the store."""
