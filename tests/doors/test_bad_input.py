@@ -33,6 +33,7 @@ def complaint(ran: Ran) -> str:
         (("run", "guide", " "), "the text is empty"),
         (("search", "guide", " "), "the query is empty"),
         (("timeline", "--store", "here.db"), "no store 'here.db'"),
+        (("mcp", "guide", "--login", "tea", "--store", "memory:"), "this store is not in a file"),
     ],
 )
 def test_a_wrong_use_is_2(tea: Loopline, arguments: tuple[str, ...], message: str) -> None:

@@ -33,6 +33,7 @@ from loopline.harness import (
     announce_revoked_key,
     http_address,
     model_or_call,
+    parse_store_url,
     serve_mcp,
 )
 from loopline.timeline import DEFAULT_PROJECT, DEFAULT_TENANT
@@ -441,6 +442,11 @@ async def mcp(
             address = http_address(host, port, allow_host, os.environ)
         except LooplineError as error:
             raise UsageError(str(error)) from error
+    if login is not None and parse_store_url(choices.store).file is None:
+        raise UsageError(
+            "--login stores its tokens next to the file of a store, and this store is not in a file: "
+            "let each program sign in with await harness.sign_in(SERVER, print)"
+        )
     async with open_bundle(bundle, choices, screen, model=model_or_call(choices.model)) as harness:
         if login is not None:
             await harness.sign_in(login, lambda address: _show_address(screen, address))
