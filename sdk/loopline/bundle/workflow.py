@@ -200,8 +200,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
                 BundleError that names the file and line of the call.
             BundleError: a descriptor or a tool is not valid, or a guard, `tools` or an agent names a tool that does not
                 exist; the message names file and line.
-            LooplineError: the options contradict each other, or `model` is a model string instead of the name of a role. An
-                unknown role means the default models.
+            LooplineError: the options contradict each other, or `model` is a model string. An unknown role is the default.
         """
         services = self._run.services
         bundle = services.bundle
