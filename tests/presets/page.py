@@ -50,14 +50,17 @@ An option can be set in five places. If two of them set the same option, the lat
 
 | place | how |
 |---|---|
-| the preset | `build_react(preset="fim")`, or any `Preset` value; the property `react.preset` replaces that choice |
+| the preset | `Bundle(preset=…)`, with a name such as `"fim"` or with a `Preset`. `build_react(preset=…)` replaces it, and the property `react.preset` replaces both |
 | the environment | only in the preset `chatcli`: its [variables](../../../internals/preset-environment.md) |
-| the code | keywords of `build_react` |
-| the configuration | first the properties below `react_config`: `max_iterations`, `early_stop`, and `tools`, a list of tool ids (an empty list allows all). Then the properties below `react`, by the names of the options |
+| the code | `Bundle(limits={…})`. Keywords of `build_react` override it |
+| the configuration | the properties `react_config.max_iterations` and `react_config.early_stop`. Properties below `react`, such as `react.max_iterations`, override them; their names are those of the options |
 | the turn | keywords of `say`, `stream` and `resume` |
 
 A wrong value raises an error that names it: for a property before the first turn, for a variable when a turn begins. `react_config.agent_mode`
 accepts only `react`.
+
+The property `react_config.tools` is a list of tool ids. It only restricts: with `build_react(tools=…)` a tool must be in both. An empty list
+allows all.
 
 ## The options of each preset
 
