@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Sequence
 from contextlib import AsyncExitStack, ExitStack, aclosing, contextmanager
 
 import pytest
 
 from loopline.conversations import LiveEvents, MemoryRelay, key_change
-from loopline.conversations.feeds import Feeds
+from loopline.conversations.feeds import LOOK_SECONDS_WITH_LIVE_EVENTS, Feeds
 from loopline.conversations.live_messages import LiveDelta, TurnEvents
 from loopline.conversations.subscriptions import Subscriptions
 from loopline.errors import StoreError
 from loopline.events import Delta, Event, EventSink
-from loopline.timeline import NEW_TURN, Block, ConversationKey, Entry, MemoryLog, UserPrompt
+from loopline.timeline import (
+    NEW_TURN,
+    Block,
+    ConversationKey,
+    Entry,
+    MemoryLog,
+    TurnHeader,
+    UserPrompt,
+)
 
 KEY = ConversationKey(name="c1")
 OTHER = ConversationKey(name="c1", user="eve")
@@ -269,6 +278,29 @@ async def test_a_sender_has_the_text_that_came_before_it_knew_its_turn() -> None
             feed.receive(shown(1, "day"))
     texts = [event.text for event in heard if isinstance(event, Delta)]
     assert (heard[0], texts) == (prompt, ["Good ", "day"])
+
+
+async def test_a_turn_whose_messages_are_all_lost_is_found_after_seconds(opening: Opening) -> None:
+    log, heard = MemoryLog(), list[Event]()
+    live = await opening()
+    feeds = Feeds(log, Subscriptions(log), live)
+    await until(lambda: live.is_connected)
+    with feeds.following(KEY) as feed, feed.sending(heard.append) as sender:
+        await feed.update()
+        await log.append(KEY, [Entry(body=UserPrompt(text="hello"), turn=NEW_TURN)], seen=0)
+        await feed.update()  # so nothing is new when the announcement wakes the feed
+        await asyncio.sleep(0.1)
+        live.announce_input(KEY)
+        async with aclosing(feed.turn(1, sender)) as timelines:
+            await anext(timelines)
+            await asyncio.sleep(0.1)
+            async with log.lease(KEY) as term:
+                header = TurnHeader(bundle="b", model="m", protocol="native")
+                await log.append(KEY, [Entry(body=header, turn=1)], seen=1, term=term)
+            began = time.monotonic()
+            while len(heard) < 2 and time.monotonic() < began + 30:
+                await anext(timelines)
+    assert time.monotonic() - began < 2 * LOOK_SECONDS_WITH_LIVE_EVENTS
 
 
 async def test_malformed_messages_are_nothing(

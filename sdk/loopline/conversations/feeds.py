@@ -141,6 +141,7 @@ class Feed:
     _order: asyncio.Lock = field(default_factory=asyncio.Lock)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _woken: asyncio.Event = field(default_factory=asyncio.Event)
+    _pause_when_woken: float = FIRST_LOOK_SECONDS
 
     async def update(self, *, holds: bool = False) -> bool:
         """Read the new blocks and deliver them to the subscribers; return whether there were any.
@@ -217,7 +218,7 @@ class Feed:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(pause):
                         await self._woken.wait()
-                        pause = LAST_LOOK_SECONDS_WITH_LIVE_EVENTS
+                        pause = self._pause_when_woken
         except LooplineError as error:
             self._error = error  # raised to all who wait
         finally:
@@ -241,7 +242,8 @@ class Feed:
         return self.conversation in self.subscriptions.running or not live.runs(self.conversation)
 
     def wake(self) -> None:
-        """Read the log now."""
+        """Read the log now, and soon again: no runner has said yet that it sends its events here."""
+        self._pause_when_woken = FIRST_LOOK_SECONDS
         self._woken.set()
 
     def receive(self, events: TurnEvents) -> None:
@@ -253,6 +255,7 @@ class Feed:
         self._announced = max(self._announced, events.head)
         self._deliver_events()
         if self._events:
+            self._pause_when_woken = LAST_LOOK_SECONDS_WITH_LIVE_EVENTS
             self._woken.set()
 
     def _deliver_events(self) -> None:
