@@ -52,43 +52,27 @@ class ConversationCache:
 
     def __init__(self, log: tl.TimelineLog) -> None:
         self._log = log
-        self._cached: dict[tl.ConversationKey, CachedConversation] = {}
+        self.cached: dict[tl.ConversationKey, CachedConversation] = {}
 
-    def last_seq(self, conversation: tl.ConversationKey) -> int | None:
-        """Return the last seq that was read, None if no turn of the conversation has run here."""
-        cached = self._cached.get(conversation)
-        return cached.timeline.seq if cached and cached.summary else None
-
-    async def newest(self, conversation: tl.ConversationKey) -> tl.Timeline:
-        """Return the timeline with the newest blocks; no turn of the conversation may run here."""
-        cached = await self._read(conversation)
-        self._store(conversation, self._cached.get(conversation, cached))
-        return cached.timeline
-
-    async def take(
-        self, conversation: tl.ConversationKey, began: Sequence[tl.Block] | None
+    async def read(
+        self, conversation: tl.ConversationKey, began: Sequence[tl.Block] | None = None
     ) -> CachedConversation:
-        """Return the conversation with its newest blocks for a turn. With `began`, these are all its blocks."""
-        if began is not None and conversation not in self._cached:
+        """Return the conversation with its newest blocks. With `began`, these are all its blocks.
+
+        Meanwhile it is not in the cache, so that nobody else extends it.
+        """
+        cached = self.cached.pop(conversation, None)
+        if cached is None and began is not None:
             cached = CachedConversation(tl.Timeline(began))
+        elif cached is None:
+            cached = CachedConversation(await tl.open_timeline(self._log, conversation))
         else:
-            cached = await self._read(conversation)
-        self._store(conversation, cached)
+            cached.timeline.extend(await self._log.read(conversation, after=cached.timeline.seq))
+            cached.timeline = tl.trimmed(cached.timeline)
+        self.cached[conversation] = cached
+        while len(self.cached) > KEPT_TIMELINES:
+            self.cached.pop(next(iter(self.cached)))
         return cached
-
-    async def _read(self, conversation: tl.ConversationKey) -> CachedConversation:
-        """Take the conversation out of the cache, so that nobody else extends it meanwhile, and read its new blocks."""
-        cached = self._cached.pop(conversation, None)
-        if cached is None:
-            return CachedConversation(await tl.open_timeline(self._log, conversation))
-        cached.timeline.extend(await self._log.read(conversation, after=cached.timeline.seq))
-        cached.timeline = tl.trimmed(cached.timeline)
-        return cached
-
-    def _store(self, conversation: tl.ConversationKey, cached: CachedConversation) -> None:
-        self._cached[conversation] = cached
-        while len(self._cached) > KEPT_TIMELINES:
-            self._cached.pop(next(iter(self._cached)))
 
 
 class LeasedConversation(Struct, frozen=True, kw_only=True):

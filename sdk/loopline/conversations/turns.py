@@ -164,7 +164,7 @@ class Turns:
         has_feeds = submits_only or live is not None
         self._feeds = Feeds(log, self._subscriptions, live) if has_feeds else None
         self._reading_inputs: set[asyncio.Task[None]] = set()
-        self._cached = ConversationCache(log)
+        self._cache = ConversationCache(log)
         self._closing = False
         self.on_turn_end: Callable[[tl.ConversationKey], None] | None = None
         if bundle is not None:
@@ -437,7 +437,8 @@ class Turns:
 
     def last_seq(self, conversation: tl.ConversationKey) -> int | None:
         """Return the last seq of the conversation that this process has read, None if it has run no turn of it."""
-        return self._cached.last_seq(conversation)
+        cached = self._cache.cached.get(conversation)
+        return cached.timeline.seq if cached and cached.summary else None
 
     async def newest(self, conversation: tl.ConversationKey) -> tl.Timeline:
         """Return the timeline with the newest blocks, to be read before anything else is awaited.
@@ -447,7 +448,7 @@ class Turns:
         queue = self._queues.get(conversation)
         if queue is not None and queue.locked():
             return await tl.open_timeline(self._log, conversation)
-        return await self._cached.newest(conversation)
+        return (await self._cache.read(conversation)).timeline
 
     async def stop(self, conversation: tl.ConversationKey) -> tuple[bool, int]:
         """Stop the running turn and the turns that wait for it in this process.
@@ -724,7 +725,7 @@ class Turns:
         """Choose the turn from the newest blocks. Returns its number and the leased conversation."""
         conversation = request.conversation
         began = request.began if term == 1 else None  # nobody else has written to it then
-        cached = await self._cached.take(conversation, began)
+        cached = await self._cache.read(conversation, began)
         check_known(cached.timeline)
         number = await request.choose(cached.timeline)
         timeline = await tl.reaching(self._log, conversation, cached.timeline, number)

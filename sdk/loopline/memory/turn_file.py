@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import sqlite3
+import time
 from collections.abc import (
     AsyncGenerator,
     Awaitable,
@@ -56,6 +57,7 @@ from loopline.timeline import ConversationKey
 APPLICATION_ID = 0x4C4F4F4D  # "LOOM"
 FORMAT = 2
 BUSY_SECONDS = 5.0
+RETRY_SECONDS = 0.005
 on_connect: list[Callable[[aiosqlite.Connection], Awaitable[object]]] = []
 """Functions that are called with each new connection, to limit or trace it."""
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
@@ -515,7 +517,8 @@ async def _connect(path: Path) -> aiosqlite.Connection:
         thread.daemon = True
     connection = await connecting
     try:
-        for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "secure_delete=ON"):
+        await _use_wal(connection)
+        for pragma in ("synchronous=NORMAL", "secure_delete=ON"):
             await _rows(connection, f"PRAGMA {pragma}", {})
         for observe in on_connect:
             await observe(connection)
@@ -523,6 +526,20 @@ async def _connect(path: Path) -> aiosqlite.Connection:
         await connection.close()
         raise
     return connection
+
+
+async def _use_wal(connection: aiosqlite.Connection) -> None:
+    """Switch the file to a write-ahead log. SQLite does not wait while another connection does so, but fails at once."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            await _rows(connection, "PRAGMA journal_mode=WAL", {})
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+        else:
+            return
+        await asyncio.sleep(RETRY_SECONDS)
 
 
 async def _prepare(path: Path) -> aiosqlite.Connection | None:

@@ -270,7 +270,7 @@ class MemoryTool(RerunnableTool):
         if sum(fact.scope == scope for fact in facts) >= MOST_FACTS[scope]:
             raise ToolError(
                 f"{MOST_FACTS[scope]} facts of the scope {scope} are remembered, which is the limit: "
-                "drop one, or supersede one"
+                "drop one first, or supersede one instead"
             )
         key = call.context.idempotency_key.encode()
         return MemoryFact(
