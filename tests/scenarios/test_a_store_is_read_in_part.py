@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -16,17 +15,16 @@ from loopline.testing import Call, Say
 from loopline.testing.scripted import Entry as ScriptEntry
 from loopline.timeline import (
     NEW_TURN,
-    Block,
     Body,
     ConversationKey,
     Entry,
-    MemoryLog,
     Notes,
     RunChild,
     Unknown,
     UserPrompt,
 )
 from tests.support.scripted_conversation import talking
+from tests.support.widest_read import WidestRead
 
 NO_ZONE = datetime.fromisoformat("2026-01-01")
 
@@ -128,30 +126,6 @@ async def test_conversations_are_listed_page_by_page_and_by_owner(tmp_path: Path
     assert everything == {"a", "b", "c", "d"}
     assert anns == {"a", "d"}
     assert len(few) == 3
-
-
-class WidestRead(MemoryLog):
-    """A log that counts the blocks of the widest read."""
-
-    widest: int = 0
-
-    async def read(
-        self,
-        conversation: ConversationKey,
-        *,
-        after: int = 0,
-        limit: int | None = None,
-        types: Sequence[str] = (),
-        turn: int | None = None,
-        last: int | None = None,
-        also: Sequence[int] = (),
-    ) -> Sequence[Block]:
-        """Read."""
-        blocks = await super().read(
-            conversation, after=after, limit=limit, types=types, turn=turn, last=last, also=also
-        )
-        self.widest = max(self.widest, len(blocks))
-        return blocks
 
 
 async def test_a_document_is_written_without_reading_all_blocks_at_once() -> None:

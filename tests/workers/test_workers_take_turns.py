@@ -54,6 +54,7 @@ from loopline.timeline import (
 from tests.support.echo_model import EchoModel
 from tests.support.live_server import book
 from tests.support.postgres_server import running_postgres
+from tests.support.widest_read import WidestRead
 from tests.support.worker_process import NotStarted, work, worker_process
 
 
@@ -577,44 +578,22 @@ async def test_a_lost_wake_up_costs_only_the_time_of_a_sweep(store: str, ledger:
             await run
 
 
-class CountingLog(MemoryLog):
-    """A log that counts the blocks that are read."""
-
-    blocks_read = 0
-
-    async def read(
-        self,
-        conversation: ConversationKey,
-        *,
-        after: int = 0,
-        limit: int | None = None,
-        types: Sequence[str] = (),
-        turn: int | None = None,
-        last: int | None = None,
-        also: Sequence[int] = (),
-    ) -> Sequence[Block]:
-        blocks = await super().read(
-            conversation, after=after, limit=limit, types=types, turn=turn, last=last, also=also
-        )
-        self.blocks_read += len(blocks)
-        return blocks
-
-
 async def test_what_is_read_for_the_next_turn_does_not_depend_on_the_turns_before(
     ledger: Path,
 ) -> None:
-    log, key = CountingLog(), ConversationKey(name="c1")
-    counts = list[int]()
+    log = WidestRead()
+    key = ConversationKey(name="c1")
+    widest = list[int]()
     async with Harness.open(work(ledger), store=log, model=EchoModel()) as harness:
         for _ in range(20):
             sender = Sender(bundle="work", version=harness.bundle.version, harness=0)
             prompt = Entry(body=UserPrompt(text="hello", sender=sender), turn=NEW_TURN)
             await log.append(key, [prompt], seen=0)
-            log.blocks_read = 0
+            log.widest = 0
             for _ in range(2):  # as a worker looks, and looks again after the turn
                 await harness.newest_timeline(key)
                 await harness.run_next(key)
-            counts.append(log.blocks_read)
+            widest.append(log.widest)
         ended = await harness.conversation("c1").blocks(types=["react.exit"])
     assert len(ended) == 20
-    assert len(set(counts[1:])) == 1
+    assert len(set(widest[1:])) == 1
