@@ -6,11 +6,13 @@ import asyncio
 import os
 import sys
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from loopline.sandbox import Sandbox
+from loopline.sandbox.call_server import CallServer
 from tests.bench.executions import (
     KILLED,
     execution,
@@ -61,6 +63,7 @@ async def until_no_container(host: str) -> Sequence[str]:
 
 UNSTARTED = """
 import asyncio, sys
+from contextlib import suppress
 from pathlib import Path
 from loopline.sandbox.docker import DockerSandbox
 from loopline.sandbox.docker_daemon import DockerDaemon
@@ -102,3 +105,38 @@ async def test_a_killed_executor_is_a_failure(isolated: Sandbox, runs: Path) -> 
     assert end.failure is not None
     assert (end.failure.code, end.failure.managed) == ("program_failed", False)
     assert left_behind(runs, shared_names(runs))["groups"] == 0
+
+
+def open_sockets() -> list[str]:
+    """The sockets of this process."""
+    names: list[str] = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            names.append(str(entry.readlink()))
+    return sorted(name for name in names if name.startswith("socket:"))
+
+
+@pytest.mark.parametrize("steps", range(4))
+async def test_a_call_server_that_is_cancelled_at_any_step_closes_its_socket(
+    tmp_path: Path, steps: int
+) -> None:
+    before = open_sockets()
+
+    async def serve() -> None:
+        async with CallServer(
+            tmp_path / "s.sock",
+            execution("print(1)"),
+            session(),
+            token="t",
+            user=os.getuid(),
+            features=(),
+            is_member=lambda _: True,
+        ):
+            await asyncio.sleep(60)
+
+    serving = asyncio.create_task(serve())
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
+    assert open_sockets() == before

@@ -184,8 +184,13 @@ class CallServer:
         finally:
             os.close(folder)
         self._server = await asyncio.start_unix_server(
-            self._accept, sock=listener, limit=limit, backlog=4
+            self._accept, sock=listener, limit=limit, backlog=4, start_serving=False
         )
+        try:
+            await self._server.start_serving()
+        except asyncio.CancelledError:
+            self._server.close()
+            raise
         self._path.chmod(0o666)  # other users cannot enter its folder
         return self
 
