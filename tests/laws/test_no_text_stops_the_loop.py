@@ -31,20 +31,29 @@ HARMLESS = 200_000
 """Characters of a text that is a prompt or an argument."""
 
 
+async def is_shorter(milliseconds: float, way: str, text: str, store: str = "memory:") -> bool:
+    """Whether the longest stall is shorter in one of three runs: other work on the machine makes some of them longer,
+    work on the loop all."""
+    for run in range(3):
+        if await stall_ms(way, text, store.format(run)) < milliseconds:
+            return True
+    return False
+
+
 @pytest.mark.parametrize("name", sampled(TEXTS, 3))
 async def test_a_result_of_four_million_characters_does_not_stop_the_loop(name: str) -> None:
-    assert await stall_ms("result", TEXTS[name](4_000_000)) < GENEROUS_MS
+    assert await is_shorter(GENEROUS_MS, "result", TEXTS[name](4_000_000))
 
 
 @pytest.mark.parametrize("name", sampled(TEXTS, 3))
 async def test_an_answer_of_half_a_million_characters_does_not_stop_the_loop(name: str) -> None:
-    assert await stall_ms("answer", TEXTS[name](500_000)) < ANSWER_MS
+    assert await is_shorter(ANSWER_MS, "answer", TEXTS[name](500_000))
 
 
 @pytest.mark.parametrize("way", ["prompt", "argument"])
 @pytest.mark.parametrize("name", ["letters", "new lines", "citations", "brackets", "deep JSON"])
 async def test_what_is_said_does_not_stop_the_loop(name: str, way: str) -> None:
-    assert await stall_ms(way, TEXTS[name](HARMLESS)) < GENEROUS_MS
+    assert await is_shorter(GENEROUS_MS, way, TEXTS[name](HARMLESS))
 
 
 @pytest.mark.parametrize(
@@ -54,7 +63,7 @@ async def test_an_attached_text_of_nine_megabytes_does_not_stop_the_loop(
     name: str, tmp_path: Path
 ) -> None:
     text = TEXTS[name](9_000_000).encode()[:9_000_000].decode("utf-8", "ignore")
-    assert await stall_ms("attachment", text, f"sqlite:///{tmp_path}/talk.db") < ANSWER_MS
+    assert await is_shorter(ANSWER_MS, "attachment", text, f"sqlite:///{tmp_path}/talk-{{}}.db")
 
 
 async def test_a_thousand_writes_of_one_key_in_a_reply_do_not_stop_the_loop() -> None:
