@@ -20,10 +20,10 @@ TASKS: dict[Task, str] = {
     "hello": "a question that one tool answers",
     "settings": "a temperature and a limit of tokens",
     "typed": "an answer as a value of a class",
-    "approval": "a call that waits for a yes",
-    "edited": "a yes with changed arguments",
+    "approval": "a call that needs approval",
+    "edited": "an approval that changes the arguments",
     "client": "a tool that the client runs",
-    "resume": "carry on after a kill",
+    "resume": "continue after a kill of the process",
     "ten": "ten agents at once, and a kill in the middle",
     "sent": "print what the model was sent",
 }
