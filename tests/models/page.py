@@ -130,7 +130,7 @@ def refusals() -> Iterator[list[str]]:
 
 
 def number(count: int | None) -> str:
-    return "not said" if count is None else f"{count:,}"
+    return "no limit is published" if count is None else f"{count:,}"
 
 
 def code(text: str) -> str:
