@@ -115,10 +115,10 @@ def attachment_cells(limits: AttachmentLimits) -> dict[str, str]:
         "image, bytes": number(limits.image_bytes),
         "image, pixels a side": number(limits.image_pixels),
         "images": f"{limits.images:,}",
-        "images, for a window of up to 200,000": f"{limits.images_small:,}",
+        "images, for a window of up to 200,000 tokens": f"{limits.images_small:,}",
         "PDF, bytes": number(limits.pdf_bytes),
         "PDF, pages": number(limits.pdf_pages),
-        "PDF, pages, for a window of up to 200,000": number(limits.pdf_pages_small),
+        "PDF, pages, for a window of up to 200,000 tokens": number(limits.pdf_pages_small),
     }
 
 
