@@ -31,6 +31,7 @@ from loopline.timeline import (
     UserPrompt,
     UserSteer,
 )
+from tests.dialects.sample_conversation import begun
 
 KEY = ConversationKey(name="c")
 
@@ -239,7 +240,8 @@ async def test_a_steer_that_an_append_returns_interrupts_and_is_not_read() -> No
         interrupter = Interrupter(recorder, clock)
 
         async def busily() -> None:
-            """Append without a pause; meanwhile another process has a steer appended."""
+            """Append in a round without a pause; meanwhile another process has a steer appended."""
+            await recorder.record(begun())
             await log.append(KEY, [Entry(body=UserSteer(text="left"), turn=1)], seen=0)
             while True:
                 await recorder.record(Notes(text="busy"))

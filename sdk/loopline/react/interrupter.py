@@ -151,7 +151,9 @@ class Interrupter:
         """Check for steers of other processes: those that a recent append has returned, or by reading the log."""
         quiet_seconds = self._recorder.quiet_seconds
         if quiet_seconds < POLL_SECONDS:
-            self._take_newest(self._recorder.waiting_steer_after(self._newest_steer))
+            # A step without an open round prepares a request, which will show the steers that were read.
+            if self._step is None or self._recorder.turn.open_round is not None:
+                self._take_newest(self._recorder.waiting_steer_after(self._newest_steer))
             self._look_in(POLL_SECONDS - quiet_seconds)
         else:
             self._reading = asyncio.create_task(self._read())
