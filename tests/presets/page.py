@@ -16,7 +16,7 @@ TASK_PAGE = ROOT / "docs" / "internals" / "presets-task.md"
 
 _HEAD = """# Presets
 
-Loopline has one loop with many options. A *preset* is a named set of values for all options. The default preset is `bare`. The five others make the
+The loop that runs a turn has many options. A *preset* is a named set of values for all options. The default preset is `bare`. The five others make the
 loop behave like the systems from which Loopline grew: KDCube, FIM One, Nadoo, ChatCLI and Beakr.
 
 ```python
@@ -41,32 +41,32 @@ assert (header.preset, header.protocol, header.limits["max_iterations"]) == ("na
 assert presets_diff(PRESETS["bare"], PRESETS["kdcube"])["protocol"] == ("auto", "tagged")
 ```
 
-`turn.header` records the preset of a turn, and every option that differs from `bare`. `loopline presets` prints every option of each preset, and
-`loopline presets diff fim nadoo` the options in which two presets differ.
+The block `turn.header` of a turn has the preset, and every option that differs from `bare`. `loopline presets` prints every option of each preset, and
+`loopline presets diff fim nadoo` prints the options in which two presets differ.
 
 ## Overriding a preset
 
-An option can be set in five places. If two of them set the same option, the later row of this table wins.
+You can set an option in five places. If two places set the same option, the value of the lower row in this table is used.
 
 | place | how |
 |---|---|
-| the preset | `Bundle(preset=…)`, with a name such as `"fim"` or with a `Preset`. `build_react(preset=…)` replaces it, and the property `react.preset` replaces both |
-| the environment | only in the preset `chatcli`: its [variables](../../../internals/preset-environment.md) |
-| the code | `Bundle(limits={…})`. Keywords of `build_react` override it |
-| the configuration | the properties `react_config.max_iterations` and `react_config.early_stop`. Properties below `react`, such as `react.max_iterations`, override them; their names are those of the options |
+| the preset | `Bundle(preset=…)`, with a name such as `"fim"` or with a `Preset`. `build_react(preset=…)` replaces this preset, and the property `react.preset` replaces both |
+| the environment | only in the preset `chatcli`: its [environment variables](../../../internals/preset-environment.md) |
+| the code | `Bundle(limits={…})`. Keywords of `build_react` override these limits |
+| the configuration | the properties `react_config.max_iterations` and `react_config.early_stop`. A property `react.<option>`, such as `react.max_iterations`, overrides them |
 | the turn | keywords of `say`, `stream` and `resume` |
 
-A wrong value raises an error that names it: for a property before the first turn, for a variable when a turn begins. `react_config.agent_mode`
-accepts only `react`.
+A wrong value raises an error that names the value: for a property before the first turn, for an environment variable when a turn begins. The property
+`react_config.agent_mode` accepts only `react`.
 
-The property `react_config.tools` is a list of tool ids. It only restricts: with `build_react(tools=…)` a tool must be in both. An empty list
-allows all.
+The property `react_config.tools` is a list of tool ids: tools of the bundle that are not in the list are not offered. If `build_react(tools=…)` is
+also set, only tools in both lists are offered. If the property is an empty list, it restricts nothing.
 
 ## The options of each preset
 
-This table has the options in which a preset differs from `bare`; the values that differ are bold. A dash means that there is no limit or no choice.
-[Limits](../../../reference/limits.md) says what each option means. [One task in five presets](../../../internals/presets-task.md) shows how they
-differ in a turn.
+This table has each option in which a preset differs from `bare`; the values that differ are bold. A dash means that there is no limit, or that the
+option has no value. [Limits](../../../reference/limits.md) says what each option does. [One task in five
+presets](../../../internals/presets-task.md) shows how the same turn runs in five presets.
 """
 
 
