@@ -467,6 +467,21 @@ def test_a_server_schedules_lists_begins_and_removes(tmp_path: Path) -> None:
         assert client.delete(f"{talk}/schedule/s2").json() == {"done": False}
 
 
+def test_a_server_begins_what_is_due_while_another_scheduled_turn_runs(tmp_path: Path) -> None:
+    settings = ServerSettings(recovery_seconds=0.1, drain_seconds=0.1)
+    served = app(SHOP, store=f"sqlite:///{tmp_path}/talk.db", model=EchoModel(), settings=settings)
+    talks = "/conversations/default/default"
+    with serving(served) as url, httpx2.Client(base_url=url, timeout=30) as client:
+        long = {"text": "call shop.wait name=600", "delay": 0}
+        assert client.post(f"{talks}/c1/schedule", json=long).status_code == 201
+        while client.get(f"{talks}/c1/status").json().get("state") != "in_progress":
+            time.sleep(0.02)
+        client.post(f"{talks}/c2/schedule", json={"text": "soon", "delay": 0})
+        while client.get(f"{talks}/c2/turns/turn_1").json().get("answer") != "You said: soon":
+            time.sleep(0.02)
+        assert client.get(f"{talks}/c1/status").json()["state"] == "in_progress"
+
+
 @pytest.mark.parametrize("sends", ["schedule", "messages"])
 def test_a_conversation_of_which_only_a_message_waits_belongs_to_the_bundle_of_that_message(
     tmp_path: Path, sends: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -73,16 +73,11 @@ class Recoveries:
     on_outcome: Callable[[Recovery], None] | None
     unbegun_since: datetime | None = None
 
-    async def carry_on(self, at_once: int) -> list[Recovery]:
-        """Resume all unfinished turns, at most `at_once` at a time. Returns the outcomes in the order of their ends.
+    async def carry_on(self, slots: asyncio.Semaphore) -> list[Recovery]:
+        """Resume all unfinished turns, each in one of the slots. Returns the outcomes in the order of their ends.
 
         Subscribers of a conversation receive a notice of each turn that is skipped, with the reason.
-
-        Raises:
-            LooplineError: `at_once` is below 1.
         """
-        if at_once < 1:
-            raise LooplineError(f"at_once is {at_once}: it must be 1 or more")
         outcomes: list[Recovery] = []
         due = await self._begin_scheduled()
         summaries = [*await self.log.unfinished(), *await self._unbegun()]
@@ -90,10 +85,9 @@ class Recoveries:
         summaries += [summary for summary in due if summary.conversation not in listed]
         for conversation in self.left.keys() - {summary.conversation for summary in summaries}:
             del self.left[conversation]
-        unfinished = iter(summaries)
-        workers = [self._work(unfinished, outcomes) for _ in range(at_once)]
+        work = [self._work(summary, slots, outcomes) for summary in summaries]
         # A fault in one leaves the others at their turns: whoever is cancelled ends its turn for good.
-        for outcome in await asyncio.gather(*workers, return_exceptions=True):
+        for outcome in await asyncio.gather(*work, return_exceptions=True):
             if outcome is not None:
                 raise outcome
         return outcomes
@@ -129,14 +123,14 @@ class Recoveries:
         return [summary for summary in recent if await is_unbegun(self.log, summary)]
 
     async def _work(
-        self, unfinished: Iterator[tl.ConversationSummary], outcomes: list[Recovery]
+        self, summary: tl.ConversationSummary, slots: asyncio.Semaphore, outcomes: list[Recovery]
     ) -> None:
-        for summary in unfinished:
+        async with slots:
             head, left = self.left.get(summary.conversation, (-1, []))
             if head == summary.head:
                 for known in left:
                     self._tell(known, outcomes)
-                continue
+                return
             found: list[Recovery] = []
             while outcome := await self.run_next(summary):
                 if outcome.turn_id in {known.turn_id for known in found}:

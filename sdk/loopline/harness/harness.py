@@ -685,7 +685,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
     async def carry_on(
         self,
         *,
-        at_once: int = 4,
+        at_once: int | asyncio.Semaphore = 4,
         on_outcome: Callable[[conversations.Recovery], None] | None = None,
         unbegun_since: datetime | None = None,
     ) -> list[conversations.Recovery]:
@@ -693,14 +693,18 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
 
         Call it at the start of a process, and again for turns of processes that have died. A turn that runs in
         another process is skipped, so several processes may call this at the same time. At most `at_once` turns run at a
-        time; `on_outcome` is called with each outcome. This method resumes a turn once: if the turn is cut off again,
-        it is skipped, but `resume` can continue it. A paused turn is not resumed. With `unbegun_since` it also starts
-        the queued turns of conversations that were active since then and that no bundle has started; pass it only if
-        the store has one bundle.
+        time; calls that share a semaphore share its slots. `on_outcome` is called with each outcome. This method resumes a
+        turn once: if the turn is cut off again, it is skipped, but `resume` can continue it. A paused turn is not resumed.
+        With `unbegun_since` it also starts the queued turns of conversations that were active since then and that no bundle
+        has started; pass it only if the store has one bundle.
 
         Raises:
             LooplineError: `at_once` is below 1.
         """
+        if isinstance(at_once, int):
+            if at_once < 1:
+                raise LooplineError(f"at_once is {at_once}: it must be 1 or more")
+            at_once = asyncio.Semaphore(at_once)
         return await self._recoveries(on_outcome, unbegun_since).carry_on(at_once)
 
     async def run_next(

@@ -243,7 +243,7 @@ class BundleHost:
                 self._harnesses = harnesses
                 self._closing = stack.pop_all()
             failure = "inactive conversations were not forgotten"
-            expiry = self._repeat(self._forget_expired, SECONDS_BETWEEN, failure)
+            expiry = self._repeat(self._forget_expired, failure)
             own = () if self.settings.submits_only else self.harnesses
             recoveries = map(self._recover_bundle, own)
             self._tasks = [asyncio.create_task(work) for work in (expiry, *recoveries)]
@@ -310,18 +310,19 @@ class BundleHost:
             await asyncio.wait(self._watches)
         self._harnesses = {}
 
-    async def _repeat(
-        self, work: Callable[[], Awaitable[None]], seconds: float, failure: str
-    ) -> None:
-        """Do the work at once, and again `seconds` after it ended; log `failure` and the reason if it fails."""
+    async def _repeat(self, work: Callable[[], Awaitable[None]], failure: str) -> None:
+        """Do the work at once, and again `SECONDS_BETWEEN` after it ended; log `failure` and the reason if it fails."""
         while True:
-            try:
-                await work()
-            except LooplineError as error:
-                logger.warning("%s: %s", failure, error)
-            except Exception:  # no caller awaits this task, and the next attempt may succeed
-                logger.exception("%s", failure)
-            await self._pause(seconds)
+            await self._attempt(work, failure)
+            await self._pause(SECONDS_BETWEEN)
+
+    async def _attempt(self, work: Callable[[], Awaitable[None]], failure: str) -> None:
+        try:
+            await work()
+        except LooplineError as error:
+            logger.warning("%s: %s", failure, error)
+        except Exception:  # no caller awaits this task, and the next attempt may succeed
+            logger.exception("%s", failure)
 
     async def _forget_expired(self) -> None:
         expired = await self.settings.retention.forget_expired(self.log, self.clock.now())
@@ -346,24 +347,35 @@ class BundleHost:
             await self.log.finish_forgetting(forgotten)
 
     async def _recover_bundle(self, harness: Harness[Any]) -> None:
-        """Resume the turns of a bundle that a killed process left unfinished: at the start, and then every `recovery_seconds`."""
+        """Resume the turns of a bundle that a killed process left unfinished, and begin its scheduled messages.
+
+        The first look for them is at the start, and another one after every `recovery_seconds`. It does not wait for the
+        turns that earlier looks began; it is left out while these are as many as a server may run.
+        """
+        # Many turns are resumed at once, so that a user does not wait for the turns of other users.
+        slots = asyncio.Semaphore(self.settings.turns)
         since = self.clock.now() - UNBEGUN
 
         async def resume_turns() -> None:
             nonlocal since
             looked_at = self.clock.now()
             left = _LeftTurns()
-            # Resume many turns at once, so that a user does not wait for the turns of other users.
             await harness.carry_on(
-                at_once=self.settings.turns,
+                at_once=slots,
                 on_outcome=partial(self._take_recovery, harness.bundle.id, left),
                 unbegun_since=since if len(self._harnesses) == 1 else None,
             )
-            self._left_turns[harness.bundle.id] = left
-            since = looked_at - timedelta(seconds=self.settings.recovery_seconds)
+            next_since = looked_at - timedelta(seconds=self.settings.recovery_seconds)
+            if next_since >= since:  # no later look has ended before
+                self._left_turns[harness.bundle.id] = left
+                since = next_since
 
         failure = f"cut turns of {harness.bundle.id} were not resumed"
-        await self._repeat(resume_turns, self.settings.recovery_seconds, failure)
+        async with asyncio.TaskGroup() as looks:
+            while True:
+                if not slots.locked():
+                    looks.create_task(self._attempt(resume_turns, failure))
+                await self._pause(self.settings.recovery_seconds)
 
     def _take_recovery(self, bundle_id: str, left: _LeftTurns, recovery: Recovery) -> None:
         """Note the reason if a turn was not resumed, and log a new reason."""
