@@ -31,6 +31,7 @@ from loopline.errors import ConflictError
 from loopline.events import Delta
 from loopline.models import Json, JsonObject
 from loopline.server import ApiKeys, Principal, add_key, app
+from loopline.testing import FakeClock
 from loopline.timeline import Block, Exit
 from tests.doors.command import Loopline
 from tests.support.cutting_relay import cutting
@@ -300,6 +301,29 @@ async def test_an_answer_of_another_version_is_refused_by_the_field_that_it_lack
     with pytest.raises(ServerProblem, match=f"[`']{missing}[`']") as refused:
         await ask()
     assert refused.value.action_by == "operator"
+
+
+@pytest.mark.parametrize("repeatable", [True, False])
+async def test_a_request_that_a_proxy_gave_up_is_sent_again_only_if_it_may_be_carried_out_twice(
+    repeatable: bool,
+) -> None:
+    statuses = [504, 200]
+    sent = 0
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal sent
+        sent += 1
+        await JSONResponse({"done": True}, statuses.pop(0))(scope, receive, send)
+
+    client = httpx2.AsyncClient(base_url="http://proxy", transport=httpx2.ASGITransport(app=answer))
+    connection = ServerConnection(client, FakeClock())
+    request = ServerRequest(method="POST", path="/c/schedule", repeatable=repeatable)
+    if repeatable:
+        assert await connection.read_field(request, "done", bool)
+    else:
+        with pytest.raises(ServerUnreachable, match="may have been carried out"):
+            await connection.send(request)
+    assert sent == (2 if repeatable else 1)
 
 
 async def test_an_answer_is_decoded_no_more_often_for_more_fields_that_must_be_there() -> None:

@@ -89,7 +89,7 @@ FormFile = tuple[str, tuple[str | None, bytes, str]]
 class ServerRequest:
     """A request with a body of bytes or with the parts of a form.
 
-    If it is not `repeatable`, it is sent again only if the connection was refused.
+    If it is not `repeatable`, it is sent again only if the server did not take it.
     """
 
     method: str
@@ -209,8 +209,8 @@ class ServerConnection:
 
         Raises:
             LooplineError: the server refuses, as in `problem_of`.
-            ServerUnreachable: the server could not be reached for `retry_seconds`, or the connection of a request that is
-                not repeatable was lost.
+            ServerUnreachable: the server could not be reached for `retry_seconds`, or a request that is not repeatable may
+                have been carried out.
         """
         attempts = self.reconnection()
         while True:
@@ -226,6 +226,11 @@ class ServerConnection:
                 continue
             if response.status_code < REFUSED:
                 return body
+            if response.status_code == HTTPStatus.GATEWAY_TIMEOUT and not request.repeatable:
+                problem = problem_of(response.status_code, body)
+                raise ServerUnreachable(
+                    f"a proxy did not wait, and the request may have been carried out: {problem}"
+                )
             await wait_or_raise(attempts, response, body)
 
     async def read(
