@@ -21,8 +21,8 @@ settings.load_profile("suite")
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Start one worker more than there are cores, because many tests wait for processes and clocks."""
-    return (os.cpu_count() or 1) + 1
+    """Start two workers more than there are cores, because many tests wait for processes and clocks."""
+    return (os.cpu_count() or 1) + 2
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -17,14 +18,15 @@ def is_broken(link: str, page: Path) -> bool:
         return False
     name, _, anchor = unquote(link).partition("#")
     target = (page.parent / name).resolve() if name else page
-    if not target.is_relative_to(ROOT) or not is_kept(target):
+    if not target.is_relative_to(ROOT) or target not in kept_paths():
         return True
     return target.suffix == ".md" and bool(anchor) and anchor not in anchors(target)
 
 
-def is_kept(target: Path) -> bool:
-    """Whether a file, or something in a folder, is part of the repository."""
-    return any(path == target or path.is_relative_to(target) for path in kept_files())
+@cache
+def kept_paths() -> set[Path]:
+    """Every kept file, and every folder that has one."""
+    return {place for path in kept_files() for place in (path, *path.parents)}
 
 
 def test_every_link_leads_somewhere() -> None:
