@@ -109,7 +109,7 @@ class _Started:
     def of(cls, call_id: str, block: tl.Block, work: tl.BackgroundWork) -> _Started | None:
         """Parse the event of a started call, None if another author used the same event name.
 
-        An imported call has no owner and does not begin again: its data may be of anybody.
+        An imported call has no owner and does not begin again, because its data may be forged.
         """
         _, data = work.calls[call_id]
         fields: JsonObject = {"again": None, "conversation": ""}

@@ -38,7 +38,7 @@ _TEXTS = frozenset({"delta", "reset"})
 
 @dataclass(eq=False)
 class LiveText:
-    """What a feed knows of the deltas of a runner: which message is next, and which texts have begun.
+    """The state of the deltas of a runner: the number of the next message, and the texts that have begun.
 
     `is_torn` is True if a message was lost: the rest of the text comes with the next block.
     """
@@ -74,7 +74,7 @@ class LiveText:
         return not self.is_torn
 
     def settle(self) -> None:
-        """Note that a block of the runner stands for the text so far."""
+        """Note that a block with the text so far was delivered, so that later deltas begin a new text."""
         self.is_torn = False
         self.begun_channels.clear()
 
@@ -284,7 +284,7 @@ class Feed:
         self._delivered = 0
 
     def _deliver_delta(self, turn: int, live_delta: LiveDelta) -> None:
-        """Deliver a delta, unless a block that was delivered stands for it."""
+        """Deliver a delta, unless a delivered block already has its text."""
         delta = live_delta.decode()
         is_replaced = live_delta.at < self._newest_of_runner
         if delta is None or (is_replaced and delta.type != "custom"):
@@ -299,7 +299,7 @@ class Feed:
 
     @contextmanager
     def sending(self, sink: EventSink | None) -> Generator[TurnSender | None, None, None]:
-        """Keep the deltas for the sender of a message, who stores it inside the context; without a sink there is none."""
+        """Inside the context, where a message is stored, keep the deltas for its sender. Without a sink nobody receives them."""
         if sink is None:
             yield None
             return

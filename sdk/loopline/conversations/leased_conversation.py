@@ -59,7 +59,7 @@ class ConversationCache:
     ) -> CachedConversation:
         """Return the conversation with its newest blocks. With `began`, these are all its blocks.
 
-        Meanwhile it is not in the cache, so that nobody else extends it.
+        During the read it is not in the cache, so that a second reader does not extend the same timeline.
         """
         cached = self.cached.pop(conversation, None)
         if cached is None and began is not None:
@@ -129,7 +129,7 @@ class LeasedConversation(Struct, frozen=True, kw_only=True):
         status: tl.ResultStatus = "interrupted",
         by_bundle: bool = False,
     ) -> None:
-        """End a turn, and record for each open call and each open step a result that says why it has no other.
+        """End a turn. Each open call and each open step gets a result that says why it did not end.
 
         Its unfinished child runs end first. The rest is one append, because a turn that had the results without its end
         would be continued after a crash. `by_bundle` is True if the bundle's code failed.

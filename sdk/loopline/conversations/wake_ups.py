@@ -1,4 +1,4 @@
-"""Wake-ups: what tells a worker that a conversation has work. The log, the inbox and the lease are the truth."""
+"""Wake-ups tell a worker that a conversation has work. The log, the inbox and the lease are the truth."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class WakeUps(Protocol):
         ...
 
     def receive(self) -> AsyncGenerator[ConversationKey | None, None]:
-        """Yield conversations that may have work from now on, and None if others may, until it is closed."""
+        """Yield each conversation that may have work, and None if the worker must look for them itself; end at `close`."""
         ...
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The forks of a conversation as a tree, from what they have in common."""
+"""The forks of a conversation as a tree, which is found by the blocks that they share."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ForkRow(BaseModel):
 
 
 class ForksAnswer(BaseModel):
-    """A conversation with its forks, the conversation that it was forked from, and the forks of that one, oldest first."""
+    """The conversations of a tree of forks: the root, and every fork of it or of its forks, in the order in which they were made."""
 
     items: list[ForkRow]
 
@@ -48,8 +48,8 @@ class ForksAnswer(BaseModel):
 async def read_forks(log: TimelineLog, summary: ConversationSummary) -> ForksAnswer:
     """Return the tree that a conversation is part of.
 
-    A fork begins with the first block of its parent, so the conversations of a tree began at the same time. The parent of a
-    fork is the one that has the fork's last inherited block as a block of its own.
+    A fork begins with the first block of its parent, so all conversations of a tree have the same start time. The parent of a
+    fork is the conversation that wrote the last block that the fork inherits.
     """
     key = summary.conversation
     listed = await log.conversations(user=key.user, project=key.project, tenant=key.tenant)

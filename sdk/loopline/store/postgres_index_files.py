@@ -100,7 +100,7 @@ class PostgresIndexFiles:
         return is_whole
 
     def share(self, name: str, path: Path) -> None:
-        """Store the file at the path under this name, in place of another one, and remove files that are too many.
+        """Store the file at the path under this name, in place of an earlier one; if the files exceed their limit together, remove those that were used longest ago.
 
         Raises:
             StoreError: the database cannot be written.
@@ -129,7 +129,7 @@ class PostgresIndexFiles:
         self._readers.write_here(store)
 
     def discard(self, beginning: str) -> None:
-        """Remove the files whose names begin so.
+        """Remove the files that have a name with this beginning.
 
         Raises:
             StoreError: the database cannot be written.
