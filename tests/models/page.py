@@ -27,12 +27,12 @@ def tables() -> dict[str, str]:
     """Each table by the heading it stands under."""
     return {
         "What a family can do": table(
-            "begins with|window|output|forced call|JSON|sees|thinking|off by|efforts"
+            "family|window|output|forced call|JSON|sees|thinking|off by|efforts"
             "|temperature|API|tail",
             capabilities(),
         ),
         "What a family costs": table(
-            "begins with|input|output|cache read|cache write|write, lasting|longer prompts",
+            "family|input|output|cache read|cache write|write, lasting|longer prompts",
             prices(),
         ),
         "Providers": table("provider|base URL|its variable|the key's variable|wire", providers()),
