@@ -91,7 +91,7 @@ class BridgedReplyParser:
         )
 
     def reply_ended_by(self, problem: str) -> models.Reply:
-        """Return the reply that a problem ended, without calls."""
+        """Return the reply as far as it came before the problem, without its calls."""
         return models.Reply(
             text="".join(self._text),
             thinking="".join(self._thinking),

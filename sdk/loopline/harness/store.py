@@ -187,7 +187,7 @@ async def export_conversations(
             conversation = handle(summary.conversation)
             file = f"{len(documents) + 1}.json"
             await _write_document(conversation, folder / file)
-            documents.append({"file": file, **_heading(summary)})
+            documents.append({"file": file, **_index_row(summary)})
             waiting.extend(reversed(await conversation.children()))
         index = dumps({"conversations": documents}) + "\n"
         unfinished = folder / _UNFINISHED_INDEX
@@ -217,7 +217,8 @@ def _begin_folder(folder: Path) -> None:
             (folder / name).unlink()
 
 
-def _heading(summary: timeline.ConversationSummary) -> JsonObject:
+def _index_row(summary: timeline.ConversationSummary) -> JsonObject:
+    """Return the row of a conversation in the index of an export, without the name of its file."""
     return {
         **structs.asdict(summary.conversation),
         "turns": summary.turns,

@@ -88,7 +88,7 @@ def block_row(block: Block, limit: int) -> BlockRow:
     cutter = BodyCutter(limit)
     body = document["body"]
     if isinstance(body, dict):
-        body = _without_bytes(cutter, block, body)
+        body = _shorten(cutter, block, body)
     elif isinstance(body, str):
         body = cutter.cut(remove_base64(body, block.ref))
     return BlockRow(
@@ -104,7 +104,8 @@ def block_row(block: Block, limit: int) -> BlockRow:
     )
 
 
-def _without_bytes(cutter: BodyCutter, block: Block, body: JsonObject) -> JsonObject:
+def _shorten(cutter: BodyCutter, block: Block, body: JsonObject) -> JsonObject:
+    """Return the block's `body` with long values cut; of a file, its content is left out."""
     has_bytes = block.type in FILE_TYPES
     return {
         name: cutter.leave_out(value, (name,))

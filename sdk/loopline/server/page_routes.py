@@ -214,9 +214,10 @@ async def read_last_prompt(
 async def rerun(
     served: OwnDep, caller: CallerDep, turn: str, number: int, body: reruns.RerunBody
 ) -> reruns.RerunAnswer:
-    """Run a round again in a fork, with another model, other settings or other instructions. The turn continues in it.
+    """Run a round again in a fork, with another model, other settings or other instructions. The fork continues the turn.
 
-    A model string may be named on a server without authentication, and by a privileged caller; others name a role.
+    A privileged caller may name any model, and so may all callers of a server without authentication; other callers name a
+    role of the bundle, such as `small`.
     """
     may_name_models = served.host.is_local or caller.is_privileged
     return await reruns.rerun_round(

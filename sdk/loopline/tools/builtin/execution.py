@@ -561,7 +561,7 @@ class ExecutionTool:
         return "exec"
 
     async def reconcile(self, arguments: JsonObject, call: ToolInvocation) -> Outcome | None:
-        """Report a program that was interrupted by a crash; it is not run again.
+        """Fail the call of a program that was interrupted by a crash, because the program is not run again.
 
         Raises:
             ToolError: always; the message lists the calls that the program made.
