@@ -1,4 +1,4 @@
-"""What `loopline new` writes says how its tests are run, from a wheel and from a checkout, and they run so."""
+"""What `loopline new` writes says how its tests are run, and they run so: every pair of installation, tool and layout."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def type_in(project: Path, typed: list[str]) -> str:
     return run("bash", "-ec", "\n".join(typed), cwd=project, path=uv().parent, settings=settings)
 
 
-@pytest.fixture(scope="module", params=["wheel", "checkout"])
+@pytest.fixture(scope="module")
 def installed(
     request: pytest.FixtureRequest, built: Built, tmp_path_factory: pytest.TempPathFactory
 ) -> Environment:
@@ -37,16 +37,24 @@ def installed(
     return with_python(PYTHON, tmp_path_factory.mktemp("installed"), *loopline)
 
 
-@pytest.mark.parametrize("layout", [[], ["--package"]], ids=["module", "package"])
-@pytest.mark.parametrize("tool", ["uv", "pip"])
-def test_its_lines_work(tool: str, layout: list[str], installed: Environment) -> None:
-    name = f"tea_{'package' if layout else 'module'}_with_{tool}"
-    installed("loopline", "new", name, *layout)
+@pytest.mark.parametrize(
+    ("installed", "tool", "layout"),
+    [
+        ("wheel", "uv", "module"),
+        ("wheel", "pip", "package"),
+        ("checkout", "uv", "package"),
+        ("checkout", "pip", "module"),
+    ],
+    indirect=["installed"],
+)
+def test_its_lines_work(tool: str, layout: str, installed: Environment) -> None:
+    name = f"tea_{layout}_with_{tool}"
+    installed("loopline", "new", name, *(["--package"] if layout == "package" else []))
     project = installed.desk / name
     with_uv, with_pip = lines(project)
     printed = type_in(project, with_uv if tool == "uv" else with_pip)
     assert "2 passed" in printed
-    assert ("text" if layout else name) + ".statistics" in printed
+    assert ("text" if layout == "package" else name) + ".statistics" in printed
 
 
 def test_a_checkout_can_be_named_later(tmp_path: Path) -> None:
