@@ -1,10 +1,10 @@
-"""Every error that Loopline raises on purpose."""
+"""The errors that users of Loopline catch."""
 
 from __future__ import annotations
 
 
 class LooplineError(Exception):
-    """The base of every error that Loopline raises on purpose."""
+    """The base class of Loopline's errors."""
 
 
 class RefError(LooplineError):
