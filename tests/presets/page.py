@@ -16,8 +16,8 @@ TASK_PAGE = ROOT / "docs" / "internals" / "presets-task.md"
 
 _HEAD = """# Presets
 
-The loop that runs a turn has many options. A *preset* is a named set of values for all options. The default preset is `bare`. The five others make the
-loop behave like the systems from which Loopline grew: KDCube, FIM One, Nadoo, ChatCLI and Beakr.
+The loop that runs a turn has many options. A *preset* is a named set of values for all options. The default preset is `bare`. The five others imitate
+KDCube, FIM One, Nadoo, ChatCLI and Beakr.
 
 ```python
 from loopline import BaseWorkflow, Bundle, Harness
@@ -56,8 +56,7 @@ You can set an option in five places. If two places set the same option, the val
 | the configuration | the properties `react_config.max_iterations` and `react_config.early_stop`. A property `react.<option>`, such as `react.max_iterations`, overrides them |
 | the turn | keywords of `say`, `stream` and `resume` |
 
-A wrong value raises an error that names the value: for a property before the first turn, for an environment variable when a turn begins. The property
-`react_config.agent_mode` accepts only `react`.
+A wrong value raises an error that names the value: for a property before the first turn, for an environment variable when a turn begins.
 
 The property `react_config.tools` is a list of tool ids: tools of the bundle that are not in the list are not offered. If `build_react(tools=…)` is
 also set, only tools in both lists are offered. If the property is an empty list, it restricts nothing.
