@@ -64,6 +64,7 @@ def test_the_name_of_a_file_is_the_default_of_the_agents(tmp_path: Path) -> None
             2,
             "a letter, then at most 63 of A-Z a-z 0-9 _ -, not 'a b'",
         ),
+        ("---\nname: main\ndescription: x\n---\n", 2, "'main' is the bundle itself"),
         ("---\nname: a\ndescription: x\ntool: [a]\n---\n", 4, "the nearest is 'tools'"),
         ("---\nname: a\ndescription: x\ntools: [1]\n---\n", 4, "a list of names"),
         ("---\nname: a\ndescription: x\neffort: huge\n---\n", 4, "one of low, medium"),

@@ -39,6 +39,8 @@ AGENTS_FOLDER = "agents"
 """The folder of a bundle that has a `.md` file for each agent."""
 FilesMode = Literal["own", "read", "write"]
 FILES_MODES: tuple[FilesMode, ...] = get_args(FilesMode)
+MAIN = "main"
+"""The name of the bundle itself, with its instructions and tools, among its agents."""
 DIGEST = 12
 EFFORTS: tuple[Effort, ...] = get_args(Effort)
 
@@ -87,6 +89,8 @@ class Agent:
             raise LooplineError(
                 f"name: a letter, then at most 63 of A-Z a-z 0-9 _ -, not {self.name[:80]!r}"
             )
+        if self.name == MAIN:
+            raise LooplineError(f"name: {MAIN!r} is the bundle itself, so an agent needs another name")
         if not self.description.strip():
             raise LooplineError(f"description: one sentence about the work of {self.name}")
         if self.effort is not None and self.effort not in EFFORTS:
@@ -356,9 +360,6 @@ REFINER = "refiner"
 VERIFIER = "verifier"
 PLANNER = "planner"
 ANSWERER = "answerer"
-MAIN = "main"
-"""The name of the bundle itself, with its instructions and tools, among its agents."""
-
 SERVANTS = Agents(
     [
         Agent(
