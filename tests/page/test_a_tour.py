@@ -127,7 +127,7 @@ def run_again(page: Page, address: str) -> None:
     differences = page.get_by_role("region", name="Differences of the prompts")
     expect(differences).to_contain_text("Never order anything.")
     page.goto(f"{address}{HERE}/overview")
-    expect(page.get_by_role("link", name=AGAIN)).to_be_visible()
+    expect(page.get_by_role("link", name=AGAIN, exact=True)).to_be_visible()
     expect(page.get_by_text("goes on with scripted:careful")).to_be_visible()
 
 

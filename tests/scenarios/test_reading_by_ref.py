@@ -15,6 +15,7 @@ from loopline.models.prompt import estimate
 from loopline.search import ANSWER_SCORE
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
+from loopline.timeline import ConversationKey
 from loopline.tools import NO_ANSWER
 from tests.support.git_repositories import commit, git
 from tests.support.scripted_conversation import talking
@@ -193,8 +194,11 @@ async def test_a_conversation_reads_another_of_the_same_user_and_of_nobody_else(
         talk = harness.conversation("c")
         await talk.say("go")
         mine, his = await talk.read(["cv:a/ar:turn_1.user.prompt", "cv:b/ar:turn_1.user.prompt"])
+        await harness.log.forget(ConversationKey(name="a"))
+        (forgotten,) = await talk.read("cv:a/ar:turn_1.user.prompt")
     assert (mine.text, mine.ref) == ("mine", "cv:a/ar:turn_1.user.prompt")
     assert his.status == "missing"
+    assert (forgotten.status, forgotten.text) == ("gone", "")
 
 
 async def test_the_documents_hold_every_block_and_every_source(repo: Path) -> None:

@@ -132,10 +132,8 @@ class Reader(Struct, frozen=True, kw_only=True):
         return Reading(items)
 
     async def _item(self, requested: str, room: int) -> Item:
-        forgotten = self.conversation.forgotten
-        if forgotten is not None:
-            message = f"the conversation was forgotten on {forgotten:%Y-%m-%d}"
-            return Item(ref=requested, requested=requested, status="gone", message=message)
+        if self.conversation.forgotten is not None:
+            return self._gone(requested)
         try:
             ref = parse(requested)
             if not self.conversation.timeline.turns and not isinstance(
@@ -145,6 +143,10 @@ class Reader(Struct, frozen=True, kw_only=True):
             return await self._read(ref, requested, room)
         except LooplineError as error:
             return Item(ref=requested, requested=requested, status="missing", message=str(error))
+
+    def _gone(self, requested: str) -> Item:
+        message = f"the conversation was forgotten on {self.conversation.forgotten:%Y-%m-%d}"
+        return Item(ref=requested, requested=requested, status="gone", message=message)
 
     async def _read(self, ref: Ref, requested: str, room: int) -> Item:
         match ref:
@@ -256,7 +258,10 @@ class Reader(Struct, frozen=True, kw_only=True):
         view = await self.lookup(ref.conversation) if self.lookup and is_stored else None
         if view is None:
             raise RefError(f"no conversation {ref.conversation!r} of this user")
-        item = await structs.replace(self, conversation=view)._read(ref.ref, requested, room)
+        other = structs.replace(self, conversation=view)
+        if view.forgotten is not None:
+            return other._gone(requested)
+        item = await other._read(ref.ref, requested, room)
         if not item.readable:
             return item
         qualified = partial(ConversationRef, conversation=ref.conversation)

@@ -120,7 +120,7 @@ WHOLE_BODIES = 4
 """How many bodies of the largest size may be in memory at once."""
 COUNT_SECONDS = 5.0
 """How old the numbers of open turns in the metrics may be."""
-COUNTED_STATES = ("running", "waiting", "queued", "cut off", "dead", "failed")
+COUNTED_STATES = ("running", "waiting", "queued", "scheduled", "cut off", "dead", "failed")
 CANCEL_SECONDS = 5.0
 """How long a deletion waits for the turns that it has cancelled."""
 WAITING_SHARE = 0.75

@@ -97,9 +97,9 @@ def problem_of(error: errors.LooplineError) -> RequestProblem:
             return RequestProblem(HTTPStatus.INSUFFICIENT_STORAGE, text, action_by="operator")
         case errors.ConflictError():
             return RequestProblem(HTTPStatus.CONFLICT, text)
-        case errors.AttachmentError() | UnsupportedSetting():
+        case errors.AttachmentError():
             return RequestProblem(HTTPStatus.UNPROCESSABLE_ENTITY, text, action_by="user")
-        case errors.ModelError():
+        case errors.ModelError() if not isinstance(error, UnsupportedSetting):
             return RequestProblem(HTTPStatus.BAD_GATEWAY, text, action_by="operator")
         case errors.StoreError():
             return RequestProblem(HTTPStatus.CONFLICT, text, action_by="operator")
