@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
+from loopline.models import Prompt
 from loopline.server import app
 from loopline.testing import Call, Say, ScriptedModel, Wait
+from loopline.testing.scripted import Entry
 from tests.support.live_server import serving
 from tests.support.page_conversations import TEA
 
@@ -23,12 +25,21 @@ NAME = "tea-1"
 HERE = f"#/c/default/default/local/{NAME}"
 AGAIN = f"{NAME}-fork-2"
 CITED = "Sencha wants 70 to 80 degrees [[S:1]]."
-FIRST: Sequence[Say | Wait | str] = [
+SHORT = "In short: 70 degrees."
+ONLY = "Only the temperature."
+
+
+def write_long(prompt: Prompt) -> Wait | str:
+    """Write for a minute, unless the user's redirection came before the request."""
+    return SHORT if ONLY in str(prompt.messages) else Wait(60)
+
+
+FIRST: Sequence[Entry] = [
     Say("I look it up.", Call("tea.find", words="sencha")),
     Say("I order it.", Call("tea.order", tea="sencha", grams=100)),
     CITED,
-    Wait(60),
-    "In short: 70 degrees.",
+    write_long,
+    SHORT,
 ]
 CAREFUL = ["The notes say 70 to 80 degrees [[S:1]], so I order nothing."]
 
@@ -92,9 +103,9 @@ def ask_and_approve(page: Page) -> None:
 def steer(page: Page) -> None:
     """Redirect a turn while its model is writing."""
     send(page, "Tell me everything.")
-    page.get_by_label("Message", exact=True).fill("Only the temperature.")
+    page.get_by_label("Message", exact=True).fill(ONLY)
     page.get_by_role("button", name="Steer").click()
-    expect(page.get_by_text("In short: 70 degrees.")).to_be_visible(timeout=20_000)
+    expect(page.get_by_text(SHORT)).to_be_visible(timeout=20_000)
 
 
 def read_the_cited_lines(page: Page) -> None:
