@@ -90,7 +90,9 @@ class Agent:
                 f"name: a letter, then at most 63 of A-Z a-z 0-9 _ -, not {self.name[:80]!r}"
             )
         if self.name == MAIN:
-            raise LooplineError(f"name: {MAIN!r} is the bundle itself, so an agent needs another name")
+            raise LooplineError(
+                f"name: {MAIN!r} is the bundle itself, so an agent needs another name"
+            )
         if not self.description.strip():
             raise LooplineError(f"description: one sentence about the work of {self.name}")
         if self.effort is not None and self.effort not in EFFORTS:
