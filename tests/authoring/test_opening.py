@@ -245,7 +245,7 @@ def test_an_unknown_path_names_what_lies_beside_it(tmp_path: Path) -> None:
 
 def test_a_missing_file_names_the_files_that_lie_beside_it(tmp_path: Path) -> None:
     path = tmp_path / "tee.py"
-    assert complaint(path) == f"{path}: no such file; there is no other"
+    assert complaint(path) == f"{path}: no such file; {tmp_path} has no bundle"
     write(tmp_path, {"tea.py": ""})
     assert complaint(path) == f"{path}: no such file; nearest is 'tea.py'"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -284,6 +284,12 @@ async def test_a_script_that_is_not_read_to_its_end_is_an_error() -> None:
     with pytest.raises(ScriptError, match="1 entries"):
         async with talking(["One.", "Two."]) as talk:
             await talk.say("go")
+
+
+@pytest.mark.parametrize("script", ["One.", [42], ["One.", None]])
+def test_a_script_with_an_entry_of_a_wrong_type_is_an_error(script: Any) -> None:
+    with pytest.raises(ScriptError, match=r"the script is a text|is no entry of a script"):
+        ScriptedModel(script)
 
 
 async def test_an_empty_message_is_refused_before_anything_is_recorded() -> None:

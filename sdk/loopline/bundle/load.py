@@ -262,7 +262,9 @@ def _site(path: Path) -> _Site:
         if path.exists():
             problem = "not a folder or a .py file"
         names = [inner.name for inner in (*_folders(path.parent), *path.parent.glob("*.py"))]
-        raise BundleError(f"{path}: {problem}; {_nearest(path.name, names)}")
+        folder = path.resolve().parent
+        nearest = _nearest(path.name, names) if names else f"{folder} has no bundle"
+        raise BundleError(f"{path}: {problem}; {nearest}")
     if (path / "__init__.py").is_file():
         return _Site(path)
     if _module_of_folder(path).is_file():

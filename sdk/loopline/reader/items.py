@@ -61,7 +61,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The items of a reading, in the order of the request; a reading can be iterated.
+    """The items of a reading, in the order of the request; a reading can be iterated and indexed.
 
     `exists_in_visible_context` are requested refs whose text the prompt already shows.
     """
@@ -71,6 +71,9 @@ class Reading:
 
     def __iter__(self) -> Iterator[Item]:
         return iter(self.items)
+
+    def __getitem__(self, position: int) -> Item:
+        return self.items[position]
 
     @property
     def paths(self) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypedDict, Unpack, cast
+from typing import TypedDict, Unpack, cast, get_args
 
 from loopline import models
 from loopline.clock import Clock, SystemClock
@@ -15,7 +15,7 @@ from loopline.react import ANSWER_TOOL
 
 
 class ScriptError(LooplineError):
-    """The script was not read to its end, or was read beyond it."""
+    """The script has an entry of a wrong type, was not read to its end, or was read beyond it."""
 
 
 def Call(name: str, /, **arguments: object) -> models.ToolCall:
@@ -119,11 +119,18 @@ class ScriptedModel:
         name: str = "scripted",
         **capabilities: Unpack[CapabilityChoices],
     ) -> None:
+        """Check and store the script.
+
+        Raises:
+            ScriptError: an entry is not of one of the types of `Entry`.
+        """
         self.name: str = name
         self.capabilities: models.Capabilities = replace(
             models.Capabilities(window=WINDOW, accepts=models.EVERY_SETTING), **capabilities
         )
         self.requests: list[models.Prompt] = []
+        for entries in (script, *(aux or {}).values()):
+            _check_script(entries)
         self._script = list(script)
         self._aux = {purpose: list(entries) for purpose, entries in (aux or {}).items()}
         self._strict = strict
@@ -197,7 +204,22 @@ class ScriptedModel:
             self._overrun = f"the script has ended, but the model got another request: {last}"
             raise ScriptError(self._overrun)
         entry = script.pop(0)
-        return entry(prompt) if callable(entry) else entry
+        if not callable(entry):
+            return entry
+        line = entry(prompt)
+        _check_script([line])
+        return line
+
+
+def _check_script(entries: Sequence[object]) -> None:
+    if isinstance(entries, str):
+        raise ScriptError(f"the script is a text: write it as a list, [{entries[:40]!r}]")
+    for entry in entries:
+        if not (isinstance(entry, get_args(Line)) or callable(entry)):
+            kinds = ", ".join(kind.__name__ for kind in get_args(Line))
+            raise ScriptError(
+                f"{entry!r} is no entry of a script: use one of {kinds}, or a function"
+            )
 
 
 def _by_tool(say: Say, prompt: models.Prompt) -> Say:
