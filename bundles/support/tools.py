@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from threading import Lock
 from typing import TypedDict
 
 from loopline import ToolContext, ToolError, tool
@@ -9,17 +10,19 @@ from loopline.guards import GuardedCall
 from loopline.models import JsonObject
 
 ORDERS = Path("orders.json")
+_CHANGE = Lock()
+"""Held by the refund that reads and writes the file, because customers refund at the same time."""
 SMALL = 20.0
 """The largest refund in euros that needs no approval."""
 
 
 class Order(TypedDict):
-    """An order: its customer, what was ordered, its price and what was refunded, in euros."""
+    """An order: its customer, what was ordered, its price, and its refunds in euros by the keys of their calls."""
 
     customer: str
     item: str
     price: float
-    refunded: float
+    refunds: dict[str, float]
 
 
 def read_orders() -> dict[str, Order]:
@@ -58,18 +61,21 @@ def needs_approval(arguments: JsonObject, call: GuardedCall) -> bool | str:
     return f"Refund {euros:.2f} euros to {call.user}?" if euros > SMALL else False
 
 
-def find_refund(number: str, euros: float) -> str | None:
+def find_refund(number: str, context: ToolContext) -> str | None:
     """Return the result of a refund that a crash cut off, or None if it did not take place."""
     order = read_orders().get(number)
-    return f"refunded {euros:.2f} euros" if order and order["refunded"] >= euros else None
+    euros = order["refunds"].get(context.idempotency_key) if order else None
+    return None if euros is None else f"refunded {euros:.2f} euros"
 
 
 @tool(effect="write", key="order:{number}", approve=needs_approval, reconcile=find_refund)
 def refund(number: str, euros: float, context: ToolContext) -> str:
     """Refund a part of an order's price in euros."""
-    order = order_of(number, context.user)
-    if not 0 < euros <= order["price"] - order["refunded"]:
-        raise ToolError(f"at most {order['price'] - order['refunded']:.2f} euros can be refunded")
-    order["refunded"] += euros
-    ORDERS.write_text(json.dumps({**read_orders(), number: order}), "utf-8")
+    with _CHANGE:
+        order = order_of(number, context.user)
+        rest = order["price"] - sum(order["refunds"].values())
+        if not 0 < euros <= rest:
+            raise ToolError(f"at most {rest:.2f} euros can be refunded")
+        order["refunds"][context.idempotency_key] = euros
+        ORDERS.write_text(json.dumps({**read_orders(), number: order}), "utf-8")
     return f"refunded {euros:.2f} euros"

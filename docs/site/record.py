@@ -64,7 +64,7 @@ play = [("I want half of my money back.", {"c1": "orders/A-17"}), ("", {"c3": Tr
 _RUN = """
 import asyncio, json, pathlib, sys
 pathlib.Path("orders.json").write_text(json.dumps(
-    {"A-17": {"customer": "local", "item": "sencha", "price": 60.0, "refunded": 0.0}}))
+    {"A-17": {"customer": "local", "item": "sencha", "price": 60.0, "refunds": {}}}))
 async def main():
     async with Harness.open(sys.argv[1], store=None, model=ScriptedModel(script)) as harness:
         talk = harness.conversation("q1")

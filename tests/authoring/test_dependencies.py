@@ -132,6 +132,12 @@ def test_dependencies_that_are_missing_are_an_error_that_names_the_tool_and_its_
     )
 
 
+def test_dependencies_of_a_second_copy_of_their_type_are_an_error_that_says_so() -> None:
+    copy = type("Stock", (), {})()
+    with pytest.raises(BundleError, match="asks for deps of the type Stock of its own copy"):
+        run_sync(Bundle(id="shop", tools=[count]), "How?", model=ScriptedModel([]), deps=copy)
+
+
 def test_a_tool_that_the_loop_does_not_offer_misses_nothing() -> None:
     class Plain(BaseWorkflow):
         async def process(self, payload: TurnPayload) -> TurnResult:

@@ -18,6 +18,7 @@ from loopline import (
     TurnResult,
     tool,
 )
+from loopline.clock import SystemClock
 from loopline.conversations import HandedOver, Recovery
 from loopline.events import Delta
 from loopline.testing import Call, FakeClock, ScriptedModel
@@ -358,3 +359,25 @@ async def test_what_was_sent_before_a_question_runs_once_a_later_message_has_end
         (2, "complete"),
         (3, "complete"),
     ]
+
+
+async def test_a_message_of_this_harness_that_its_recovery_begins_first_is_not_a_recovered_turn() -> (
+    None
+):
+    log = MemoryLog(SystemClock())
+    async with Harness.open(
+        Bundle(id="desk"), store=log, model=ScriptedModel(["One.", "Two."])
+    ) as harness:
+        talk = harness.conversation("c")
+        await talk.say("one")
+        [sent] = [block.body for block in await talk.blocks() if isinstance(block.body, UserPrompt)]
+        assert sent.sender is not None
+        assert sent.sender.harness > 0
+        here = ConversationKey(name="c")
+        summary = await log.find(here)
+        assert summary is not None
+        await log.append(here, [Entry(body=sent, turn=NEW_TURN)], seen=summary.head)
+        [outcome] = await harness.carry_on()
+        assert outcome.status == "resumed"
+        headers = [b.body for b in await talk.blocks() if isinstance(b.body, TurnHeader)]
+    assert [header.recoveries for header in headers] == [0, 0]

@@ -151,6 +151,21 @@ async def test_the_effect_of_a_tool_function_is_that_of_its_step() -> None:
     assert (answer, CALLS) == ("5", ["assam", "assam"])
 
 
+async def test_a_tool_that_needs_approval_is_no_step() -> None:
+    @tool(effect="write", key="orders", approve=True)
+    def buy(tea: str) -> str:
+        """Buy a tea."""
+        CALLS.append(tea)
+        return tea
+
+    async def process(self: BaseWorkflow, payload: TurnPayload) -> TurnResult:
+        return await self.answer(await self.step("buy", partial(buy, "assam")))
+
+    with pytest.raises(BundleError, match="its tool has approve=, and a step asks nobody"):
+        await say(workflow(process), MemoryLog())
+    assert CALLS == []
+
+
 def found_order(tea: str, cups: int) -> str:
     """Find an order again."""
     return f"{cups} cups of {tea}, found again"

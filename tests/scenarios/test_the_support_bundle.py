@@ -12,12 +12,13 @@ import httpx2
 import pytest
 
 from loopline import Harness
+from loopline.models import JsonObject
 from loopline.server import ServerSettings, app
 from loopline.testing import Call, Say, ScriptedModel
 from tests.docs.pages import ROOT
 
 SUPPORT = ROOT / "bundles/support"
-ORDER = {"customer": "ann", "item": "sencha", "price": 60.0, "refunded": 0.0}
+ORDER: JsonObject = {"customer": "ann", "item": "sencha", "price": 60.0, "refunds": {}}
 REFUND = Call("support.refund", number="A-17", euros=30.0)
 
 
@@ -32,7 +33,8 @@ def orders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def refunded(orders: Path, number: str) -> float:
-    return float(json.loads(orders.read_text("utf-8"))[number]["refunded"])
+    refunds: dict[str, float] = json.loads(orders.read_text("utf-8"))[number]["refunds"]
+    return sum(refunds.values())
 
 
 async def test_the_app_says_which_order_is_open_and_a_person_approves_the_refund(
@@ -74,6 +76,21 @@ async def test_an_order_of_another_and_a_wrong_amount_are_refused(
         await harness.conversation("c1", user=user).say("Please.")
     assert error in str(model.requests[-1])
     assert refunded(orders, "A-17") == 0.0
+
+
+async def test_refunds_at_once_are_all_made(orders: Path) -> None:
+    both = Say(
+        "",
+        *[Call("support.refund", number="B-2", euros=1.0) for _ in range(4)],
+        *[Call("support.refund", number="C-3", euros=1.0) for _ in range(4)],
+    )
+    mine: JsonObject = {**ORDER, "customer": "local"}
+    await asyncio.to_thread(orders.write_text, json.dumps({"B-2": mine, "C-3": mine}), "utf-8")
+    async with Harness.open(
+        SUPPORT, store="memory:", model=ScriptedModel([both, "Done."])
+    ) as harness:
+        assert (await harness.conversation("c1").say("8 euros back.")).answer == "Done."
+    assert (refunded(orders, "B-2"), refunded(orders, "C-3")) == (4.0, 4.0)
 
 
 @dataclass(slots=True)

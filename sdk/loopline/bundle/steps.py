@@ -128,7 +128,7 @@ class StepRunner:
         """Run a step, or return its recorded result.
 
         Raises:
-            BundleError: the name, the effect or the type of the result is not allowed.
+            BundleError: the name, the effect or the type of the result is not allowed, or the tool needs approval.
             StepFailed: the function raised an exception, its result is not allowed, or the step was cancelled.
             StepInterrupted: the process of the step has gone, and its effect is unknown.
         """
@@ -141,6 +141,11 @@ class StepRunner:
         while isinstance(called, partial):
             called = called.func
         if isinstance(called, ToolFunction):
+            if called.approve:
+                raise author_error(
+                    f"the step {name!r}: its tool has approve=, and a step asks nobody: have an agent call the tool "
+                    "with self.run, or pass a function that is not a tool"
+                )
             stored = effect or called.effect
             reconcile = reconcile or _bind_alike(called.reconcile, function)
         result = _ResultType(name, function)

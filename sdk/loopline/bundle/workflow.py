@@ -586,7 +586,8 @@ class BaseWorkflow(Generic[toolbox.Deps]):
             StepFailed: the function raised an exception, which is recorded, or its result is not allowed, or the step was
                 cancelled in the process before.
             StepInterrupted: the process of the step died, and it is unknown whether the step took effect.
-            BundleError: the turn has a step of that name, or the result's type cannot be recorded.
+            BundleError: the turn has a step of that name, the result's type cannot be recorded, or the function is a tool that
+                needs approval, for which a step cannot ask.
         """
         return await self._steps.run(name, function, arguments, effect, reconcile)
 

@@ -181,9 +181,15 @@ def deps_problem(deps: object, expected: object) -> str:
     """
     if expected in (None, NoneType) or _matches(deps, expected):
         return ""
-    actual = "none were given" if deps is None else f"was given a {_type_name(type(deps))}"
+    wanted, actual = _type_name(expected), _type_name(type(deps))
+    if actual == wanted:
+        return (
+            f"asks for deps of the type {wanted} of its own copy of the module, since the bundle was opened by its path: "
+            "open the imported Bundle object instead, or have the bundle make the deps with Bundle(deps=…)"
+        )
+    actual = "none were given" if deps is None else f"was given a {actual}"
     return (
-        f"asks for deps of the type {_type_name(expected)}, and {actual}: pass them to Harness.open(…, deps=…), "
+        f"asks for deps of the type {wanted}, and {actual}: pass them to Harness.open(…, deps=…), "
         "or have the bundle make them with Bundle(deps=…), as the command line needs it"
     )
 
