@@ -40,7 +40,7 @@ class ForkRow(BaseModel):
 
 
 class ForksAnswer(BaseModel):
-    """The conversations of a tree of forks: the root, and every fork of it or of its forks, in the order in which they were made."""
+    """The conversations of a tree of forks, those that inherit the fewest blocks first."""
 
     items: list[ForkRow]
 
