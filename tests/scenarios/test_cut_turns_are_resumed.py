@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,13 +20,13 @@ from loopline import (
     TurnResult,
     tool,
 )
-from loopline.clock import SystemClock
 from loopline.conversations import HandedOver, Recovery
 from loopline.events import Delta
 from loopline.testing import Call, FakeClock, ScriptedModel
 from loopline.testing.clock import BEGINNING
 from loopline.timeline import (
     NEW_TURN,
+    Block,
     ConversationKey,
     Entry,
     Exit,
@@ -361,23 +363,41 @@ async def test_what_was_sent_before_a_question_runs_once_a_later_message_has_end
     ]
 
 
-async def test_a_message_of_this_harness_that_its_recovery_begins_first_is_not_a_recovered_turn() -> (
-    None
-):
-    log = MemoryLog(SystemClock())
-    async with Harness.open(
-        Bundle(id="desk"), store=log, model=ScriptedModel(["One.", "Two."])
-    ) as harness:
+class LookingLog(MemoryLog):
+    """A log that has the recovery look as soon as a message is stored, before its sender knows."""
+
+    look: Callable[[], Awaitable[object]] | None = None
+    looking: asyncio.Task[object] | None = None
+
+    async def append(
+        self,
+        conversation: ConversationKey,
+        entries: Sequence[Entry],
+        *,
+        seen: int,
+        term: int | None = None,
+        key: str = "",
+        at_head: bool = False,
+    ) -> Sequence[Block]:
+        """Append, and look."""
+        blocks = await super().append(
+            conversation, entries, seen=seen, term=term, key=key, at_head=at_head
+        )
+        look, self.look = self.look, None
+        if look is not None:
+            self.looking = asyncio.ensure_future(look())
+            for _ in range(20):
+                await asyncio.sleep(0)
+        return blocks
+
+
+async def test_a_message_that_was_stored_here_a_moment_ago_is_left_to_its_sender() -> None:
+    log = LookingLog()
+    async with Harness.open(Bundle(id="desk"), store=log, model=ScriptedModel(["One."])) as harness:
         talk = harness.conversation("c")
-        await talk.say("one")
-        [sent] = [block.body for block in await talk.blocks() if isinstance(block.body, UserPrompt)]
-        assert sent.sender is not None
-        assert sent.sender.harness > 0
-        here = ConversationKey(name="c")
-        summary = await log.find(here)
-        assert summary is not None
-        await log.append(here, [Entry(body=sent, turn=NEW_TURN)], seen=summary.head)
-        [outcome] = await harness.carry_on()
-        assert outcome.status == "resumed"
-        headers = [b.body for b in await talk.blocks() if isinstance(b.body, TurnHeader)]
-    assert [header.recoveries for header in headers] == [0, 0]
+        log.look = partial(harness.carry_on, unbegun_since=BEGINNING)
+        assert (await talk.say("one")).answer == "One."
+        assert log.looking is not None
+        await log.looking
+        [header] = [b.body for b in await talk.blocks() if isinstance(b.body, TurnHeader)]
+    assert header.recoveries == 0

@@ -120,9 +120,7 @@ class OpenBundle:
             lookup=lookup,
             spawn=spawn,
             began=recorder.turn.started_at or services.clock.now(),
-            recoveries=_recoveries(
-                recorder.turn, services.sender.harness, adopted=recorder.adopted
-            ),
+            recoveries=_recoveries(recorder.turn, adopted=recorder.adopted),
             commits=() if space is None else commits_of(space),
             instructions=instructions,
         )
@@ -208,16 +206,16 @@ async def _record_reflection(run: PreparedRun, result: TurnResult[Any]) -> None:
         await run.recorder.record(due)
 
 
-def _recoveries(turn: Turn, harness: int, *, adopted: bool) -> int:
+def _recoveries(turn: Turn, *, adopted: bool) -> int:
     """Return how often the turn was resumed automatically after its process stopped, including this time.
 
-    The first start of a message does not count if it was sent to be run by any process, or by this `harness`.
+    The first start of a message that was sent to be run by any process does not count.
     """
     header = turn.header
     if header is None:
         prompt = turn.prompt.body if turn.prompt else None
         sender = prompt.sender if isinstance(prompt, UserPrompt) else None
-        return int(adopted and (sender is None or sender.harness not in (0, harness)))
+        return int(adopted and (sender is None or sender.harness > 0))
     return header.recoveries + (adopted and not header.handed_over)
 
 

@@ -23,6 +23,8 @@ from loopline.react import result
 
 _log = logging.getLogger("loopline")
 RecoveryStatus = Literal["resumed", "waiting", "running", "skipped", "failed"]
+REQUEST_SECONDS = 0.1
+"""How long a message of this harness may be stored before its turn is requested here."""
 MOST_UNBEGUN = 100
 """How many of the newest messages and begins of turns of a conversation are read to see whether a runner has begun one."""
 _BEGINS = tl.BodyUnion[tl.TurnHeader | tl.Exit](tl.TurnHeader | tl.Exit)
@@ -163,6 +165,9 @@ class Recoveries:
             if turn is None:
                 return None
             number = turn.number
+            if self._is_own(turn) and not self.turns.is_requested(conversation):
+                # Its `say` may have stored it a moment ago, and requests it now.
+                await asyncio.sleep(REQUEST_SECONDS)
             if self.turns.is_requested(conversation):
                 raise ConflictError(f"conversation {conversation.name!r} is run here")
             outcome = await self._reason_to_leave(conversation, timeline, turn)
@@ -176,6 +181,14 @@ class Recoveries:
         except LooplineError as error:
             status, reason = "failed", str(error)
         return Recovery(conversation, tl.turn_id(number), status, reason=reason)
+
+    def _is_own(self, turn: tl.Turn) -> bool:
+        """Return whether the turn was not begun, and this harness stored its message."""
+        prompt = None if turn.prompt is None or turn.header is not None else turn.prompt.body
+        own = self.turns.sender
+        return (
+            isinstance(prompt, tl.UserPrompt) and prompt.sender is not None and prompt.sender == own
+        )
 
     async def _reason_to_leave(
         self, conversation: tl.ConversationKey, timeline: tl.Timeline, turn: tl.Turn
