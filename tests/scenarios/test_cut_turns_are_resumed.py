@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -369,20 +370,9 @@ class LookingLog(MemoryLog):
     look: Callable[[], Awaitable[object]] | None = None
     looking: asyncio.Task[object] | None = None
 
-    async def append(
-        self,
-        conversation: ConversationKey,
-        entries: Sequence[Entry],
-        *,
-        seen: int,
-        term: int | None = None,
-        key: str = "",
-        at_head: bool = False,
-    ) -> Sequence[Block]:
+    async def append(self, *arguments: Any, **options: Any) -> Sequence[Block]:
         """Append, and look."""
-        blocks = await super().append(
-            conversation, entries, seen=seen, term=term, key=key, at_head=at_head
-        )
+        blocks = await super().append(*arguments, **options)
         look, self.look = self.look, None
         if look is not None:
             self.looking = asyncio.ensure_future(look())

@@ -184,11 +184,8 @@ class Recoveries:
 
     def _is_own(self, turn: tl.Turn) -> bool:
         """Return whether the turn was not begun, and this harness stored its message."""
-        prompt = None if turn.prompt is None or turn.header is not None else turn.prompt.body
-        own = self.turns.sender
-        return (
-            isinstance(prompt, tl.UserPrompt) and prompt.sender is not None and prompt.sender == own
-        )
+        prompt = turn.prompt.body if turn.prompt and turn.header is None else None
+        return isinstance(prompt, tl.UserPrompt) and prompt.sender == self.turns.sender
 
     async def _reason_to_leave(
         self, conversation: tl.ConversationKey, timeline: tl.Timeline, turn: tl.Turn
