@@ -12,10 +12,12 @@ import httpx2
 import pytest
 
 from loopline import Harness
-from loopline.models import JsonObject
+from loopline.models import JsonObject, Prompt, ToolCall
 from loopline.server import ServerSettings, app
 from loopline.testing import Call, Say, ScriptedModel
+from loopline.timeline import MemoryLog
 from tests.docs.pages import ROOT
+from tests.support.crashing_log import Crashed, CrashingLog
 
 SUPPORT = ROOT / "bundles/support"
 ORDER: JsonObject = {"customer": "ann", "item": "sencha", "price": 60.0, "refunds": {}}
@@ -91,6 +93,34 @@ async def test_refunds_at_once_are_all_made(orders: Path) -> None:
     ) as harness:
         assert (await harness.conversation("c1").say("8 euros back.")).answer == "Done."
     assert (refunded(orders, "B-2"), refunded(orders, "C-3")) == (4.0, 4.0)
+
+
+@pytest.mark.parametrize("was_made", [True, False])
+async def test_a_refund_that_a_crash_cut_off_is_told_from_an_earlier_one(
+    orders: Path, was_made: bool
+) -> None:
+    earlier: JsonObject = {**ORDER, "customer": "local", "refunds": {"earlier": 10.0}}
+    before = json.dumps({"B-2": earlier})
+    await asyncio.to_thread(orders.write_text, before, "utf-8")
+    crashing = CrashingLog(log := MemoryLog())
+
+    def refund(prompt: Prompt) -> ToolCall:
+        del prompt
+        crashing.left = 2  # the call and its start are stored, and its result is not
+        return Call("support.refund", number="B-2", euros=10.0)
+
+    async with Harness.open(
+        SUPPORT, store=crashing, model=ScriptedModel([refund], strict=False)
+    ) as harness:
+        with pytest.raises(Crashed):
+            await harness.conversation("c1").say("10 euros back.")
+    assert refunded(orders, "B-2") == 20.0
+    if not was_made:
+        await asyncio.to_thread(orders.write_text, before, "utf-8")
+    model = ScriptedModel(["Done."])
+    async with Harness.open(SUPPORT, store=log, model=model) as harness:
+        await harness.conversation("c1").resume()
+    assert ("refunded 10.00 euros" in str(model.requests[-1].messages)) is was_made
 
 
 @dataclass(slots=True)
