@@ -34,7 +34,6 @@ class Outcome:
 
 
 def attach(sample: Sample) -> Outcome:
-    """Attach a file."""
     began, problem = time.perf_counter(), ""
     try:
         read_attachments(sample.file, CAPS)

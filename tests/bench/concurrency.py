@@ -77,12 +77,10 @@ async def append(store: str, process: int) -> tuple[list[float], int]:
 
 
 def run(process: int, store: str) -> tuple[list[float], int]:
-    """The appends of one process."""
     return asyncio.run(append(store, process))
 
 
 def processes(store: str) -> list[Row]:
-    """Eight processes on one store."""
     with ProcessPoolExecutor(PROCESSES, mp_context=get_context("spawn")) as pool:
         found = list(pool.map(partial(run, store=store), range(PROCESSES)))
     waits = [wait for item, _ in found for wait in item]
@@ -108,7 +106,6 @@ def measured(folder: Path) -> list[Row]:
 
 
 def main() -> None:
-    """Measure."""
     with TemporaryDirectory() as name:
         tell(measured(Path(name)))
 

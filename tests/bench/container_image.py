@@ -40,8 +40,6 @@ Json = dict[str, object]
 
 @dataclass
 class Image:
-    """The image at a daemon, and what is found of it."""
-
     host: str
     folder: Path
     problems: list[str] = field(default_factory=list[str])
@@ -60,7 +58,6 @@ class Image:
         return ran.stdout.decode().strip()
 
     def check(self, what: str, *, holds: bool, seen: object = "") -> None:
-        """Print what holds, and note what does not."""
         sys.stdout.write(f"{'ok  ' if holds else 'FAIL'}  {what}  {seen}\n")
         sys.stdout.flush()
         if not holds:
@@ -93,13 +90,11 @@ class Image:
         return self.import_root(root)
 
     def import_root(self, root: Path) -> str:
-        """Make an image of a folder."""
         archive = self.folder / "root.tar"
         subprocess.run(["tar", "-C", root, "-cf", archive, "."], check=True)
         return self.docker("import", str(archive), BASE)
 
     def build(self, base: str) -> str:
-        """Build the image from what the Dockerfile copies."""
         packed = subprocess.run(
             ["tar", "-C", ROOT, "-c", *SOURCES], capture_output=True, check=True
         )

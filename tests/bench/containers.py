@@ -44,13 +44,11 @@ asyncio.run(main())
 
 
 def write(line: str) -> None:
-    """Write a line of the report."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
 def sandbox(host: str, folder: Path) -> DockerSandbox:
-    """A sandbox over a daemon."""
     return DockerSandbox(SETTINGS, DockerDaemon(host), folder=folder)
 
 
@@ -105,7 +103,6 @@ def sleepers() -> Sequence[int]:
 
 
 def parent(process: int) -> int:
-    """The process that has begun another."""
     return int(Path(f"/proc/{process}/stat").read_text().split()[3])
 
 
@@ -184,7 +181,6 @@ async def measure(seed: int) -> int:
 
 
 def main() -> int:
-    """Run the measurement."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=18)
     seed: int = parser.parse_args().seed

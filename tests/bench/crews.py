@@ -73,7 +73,6 @@ class SlowLessons(Scripts):
     """A model whose lessons take five seconds, and whose other replies a tenth of one."""
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        """Wait, then answer."""
         is_lesson = prompt.purpose == "lesson"
         await asyncio.sleep(LESSON_SECONDS if is_lesson else REPLY_SECONDS)
         async for piece in super().stream(prompt):
@@ -142,7 +141,6 @@ PARTS = ("many", "lessons", "graph", "crew")
 
 
 def main() -> None:
-    """Print all parts, or one."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("part", nargs="?", choices=PARTS, help="only this part")
     parser.add_argument("--step", type=int, default=1, help="kill at every n-th append only")

@@ -115,13 +115,11 @@ class Deployment:
         return printed
 
     def check(self, promise: str, *, holds: bool, seen: object = "") -> None:
-        """Print whether a promise holds."""
         say(f"{'ok  ' if holds else 'FAIL'}  {promise}  {seen}")
         if not holds:
             self.problems.append(promise)
 
     def compose(self, *words: str) -> str:
-        """Run a command of docker compose."""
         return self.shell(" ".join(("docker compose --file docs/compose.yaml", *words)))
 
     def kill(self, service: str) -> None:
@@ -140,7 +138,6 @@ class Deployment:
 
 
 def say(line: str) -> None:
-    """Print a line at once."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
@@ -210,7 +207,6 @@ class Load:
 async def read_blocks(
     key: str, names: Sequence[str], server: str = SERVERS[1]
 ) -> dict[str, Sequence[Block]]:
-    """Return the blocks of conversations, read from one of the servers."""
     async with connect(server, key=key) as remote:
         return {name: await remote.conversation(name).blocks() for name in names}
 
@@ -229,7 +225,6 @@ async def read_settled(key: str, load: Load) -> dict[str, Sequence[Block]]:
 
 
 def ended_turns(blocks: Sequence[Block]) -> int:
-    """The number of turns that have ended."""
     return sum(isinstance(block.body, Exit) for block in blocks)
 
 
@@ -279,7 +274,6 @@ def check_load(deployment: Deployment, load: Load, during: str) -> None:
 
 
 def find_package(name: str) -> Path:
-    """The folder of an installed package."""
     spec = importlib.util.find_spec(name)
     assert spec is not None
     assert spec.origin is not None
@@ -392,7 +386,6 @@ def back_up_and_restore(deployment: Deployment) -> None:
 
 
 def count_messages(blocks: Sequence[Block]) -> int:
-    """The number of messages of the user."""
     return sum(isinstance(block.body, UserPrompt) for block in blocks)
 
 

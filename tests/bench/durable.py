@@ -44,7 +44,6 @@ class Telling(Instant):
     """Says how many rounds are over, whenever it is asked."""
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        """The next reply."""
         sys.stdout.write(f"{len(self.asked)}\n")
         sys.stdout.flush()
         async for piece in super().stream(prompt):

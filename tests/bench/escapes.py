@@ -21,7 +21,6 @@ from tests.support.escapes import NAMES, canaries, judge_all
 
 
 def write(line: str) -> None:
-    """Write a line of the report."""
     sys.stdout.write(f"{line}\n")
 
 
@@ -59,7 +58,6 @@ async def _measured(folder: Path, backend: str, host: str) -> int:
 
 
 def main() -> int:
-    """Run the corpus."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--backend", choices=["process", "docker", "fargate"], default="process")
     backend: str = parser.parse_args().backend

@@ -70,19 +70,15 @@ asyncio.run(main())
 
 
 def write(line: str) -> None:
-    """Write a line of the report."""
     sys.stdout.write(f"{line}\n")
 
 
 def execution(program: str) -> Execution:
-    """An execution of that program."""
     limits = ExecutionLimits(wall_seconds=60)
     return Execution(execution_id="e", turn_id="turn_1", program=program, limits=limits)
 
 
 def session() -> Session:
-    """A session without tools."""
-
     async def serve(tool: str, arguments: object) -> ServedCall:
         del arguments
         return ServedCall(False, None, tool)
@@ -119,7 +115,6 @@ class Starts:
 
     @property
     def median(self) -> float:
-        """The median."""
         return statistics.median(self.lines)
 
     @property
@@ -128,7 +123,6 @@ class Starts:
         return statistics.median(sorted(self.lines)[: len(self.lines) // 2])
 
     def __str__(self) -> str:
-        """Both medians."""
         return f"{self.median:.1f} ms, quicker half {self.quick:.1f} ms"
 
     def times(self, base: Starts) -> str:
@@ -248,7 +242,6 @@ def below(process: int) -> list[tuple[int, bytes]]:
 
 
 def is_named(command: bytes, name: str) -> bool:
-    """Return whether a command runs the program of that name."""
     return Path(command.split(b"\0")[0].decode()).name == name
 
 
@@ -275,7 +268,6 @@ async def kill_parts(folder: Path, name: str, seed: int) -> None:
 
 
 def main() -> None:
-    """Measure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=18)
     seed: int = parser.parse_args().seed

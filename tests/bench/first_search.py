@@ -64,7 +64,6 @@ async def fill(log: TimelineLog, conversations: int, turns: int) -> None:
 
 
 async def timed(memory: ConversationMemory) -> float:
-    """Search, and return the milliseconds."""
     began = time.perf_counter()
     hits = await memory.search(f"what was {WORDS[3]} and {WORDS[700]}", user=USER)
     assert hits

@@ -43,7 +43,6 @@ def laws(module: ModuleType) -> list[Callable[[Any], None]]:
 
 
 def seen(blocks: Sequence[Block]) -> set[str]:
-    """Say what was in a scenario."""
     types = {block.type for block in blocks}
     for block in blocks:
         match block.body:
@@ -66,7 +65,6 @@ def hold(
     examples: int,
     start: int,
 ) -> Counter[str]:
-    """Hold the laws of a module to so many scenarios; what was in them."""
     held_laws, counted = laws(module), Counter[str]()
 
     @seed(start)
@@ -82,7 +80,6 @@ def hold(
 
 
 def main() -> None:
-    """Hold the laws to so many scenarios."""
     chosen = read_options(__doc__, examples=1_000, seed=0)
     for module, strategy, blocks_of in HELD:
         start, busy = time.monotonic(), time.process_time()

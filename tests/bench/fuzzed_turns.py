@@ -40,7 +40,6 @@ class Report:
 def start(
     folder: Path, seed: int, name: str, incarnation: int, turns: int
 ) -> subprocess.Popen[str]:
-    """Start a process of the workers."""
     words = [
         sys.executable,
         "-X",
@@ -102,7 +101,6 @@ def drive(folder: Path, seed: int, turns: int, *, kills: bool = True) -> Report:
 
 
 def main() -> int:
-    """Print what came of it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=1_000)
     parser.add_argument("--seed", type=int, default=1)

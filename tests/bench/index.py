@@ -58,7 +58,6 @@ class Vocabulary:
 
     @classmethod
     def of(cls, seed: int) -> Vocabulary:
-        """Make the words that belong to a seed."""
         drawn = random.Random(seed)
         words = ["".join(drawn.choices(SYLLABLES, k=drawn.randint(1, 4))) for _ in range(WORDS)]
         names = [
@@ -68,7 +67,6 @@ class Vocabulary:
         return cls(drawn, words, names)
 
     def some(self, values: Sequence[str], count: int) -> list[str]:
-        """Draw so many of the values."""
         return [values[int(len(values) * self.drawn.random() ** 3)] for _ in range(count)]
 
     def sentence(self) -> str:
@@ -80,7 +78,6 @@ class Vocabulary:
 
 
 def document(vocabulary: Vocabulary) -> str:
-    """Return a section of a Markdown document."""
     title = " ".join(vocabulary.some(vocabulary.words, 3)).title()
     sentences = [vocabulary.sentence() for _ in range(vocabulary.drawn.randint(4, 16))]
     return f"## {title}\n\n{''.join(sentences)}\n"
@@ -144,7 +141,6 @@ def _progress(done: int, total: int, activity: str) -> None:
 
 
 def build(repository: TimedRepository, folder: Path) -> list[Row]:
-    """Build the index and return what it took."""
     space = KnowledgeSpace(repository, FtsIndexes(folder), KnowledgeConfig())
     git = resource.getrusage(resource.RUSAGE_CHILDREN)
     clock, processor = time.perf_counter(), time.process_time()

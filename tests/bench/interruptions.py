@@ -28,7 +28,6 @@ WRONG = ("lost", "in the wrong request", "recorded after the exit")
 
 
 async def outcomes(stories: AsyncIterator[Told]) -> Counter[str]:
-    """Count what became of the interruption of each."""
     counts = Counter[str]()
     async for story in stories:
         said = [became(story, receipt) for _, receipt in story.receipts]

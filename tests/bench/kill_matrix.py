@@ -46,8 +46,6 @@ LIMIT_SECONDS = 180.0
 
 @dataclass(slots=True)
 class MatrixReport:
-    """What the clients of one run got."""
-
     recoveries: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
     """Seconds from each fault until all messages that were open then had their answer, by part and way."""
     messages: int = 0
@@ -74,7 +72,6 @@ class Deployment:
     replaced: list[ProgramPart] = field(default_factory=list[ProgramPart])
 
     def part(self, name: str, chance: random.Random) -> Part:
-        """Return the part of that name."""
         match name:
             case "worker":
                 return chance.choice(self.workers)

@@ -44,7 +44,6 @@ class Clockwork:
         self._cut_off = 0.0
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        """Reply to the last message."""
         asked = str(prompt.messages[-1])
         if "cut off?" in asked:
             yield Reply(text=f"{self._cut_off}")
@@ -189,7 +188,6 @@ def processor_seconds(parent: int) -> float:
 
 
 async def measured(listeners: int, rate: float, *, uses_redis: bool) -> list[Row]:
-    """All figures."""
     server, redis = PostgresServer(DURABLE), RedisServer()
     server.create()
     server.start()
@@ -229,7 +227,6 @@ async def measured(listeners: int, rate: float, *, uses_redis: bool) -> list[Row
 
 
 def main() -> None:
-    """Measure, or run the worker."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--listeners", type=int, default=1_000)
     parser.add_argument("--rate", type=float, default=10.0, help="turns begun in a second")

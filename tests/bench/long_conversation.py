@@ -43,7 +43,6 @@ class Row:
 
 
 def measured(window: int) -> Row:
-    """A conversation in a window of that size."""
     start = time.perf_counter()
     lived = live(TURNS, window=window)
     elapsed = time.perf_counter() - start

@@ -168,7 +168,6 @@ async def opening(folder: Path) -> list[tuple[str, str]]:
 
 
 def main() -> None:
-    """Print the tables."""
     console = Console(width=150)
     table = Table("the server", "what its calls got", "seconds", "the turn")
     for trial in trials():

@@ -27,14 +27,12 @@ AT_ONCE = 2
 
 
 def scenarios(suite: Path) -> list[str]:
-    """Return the names of all scenarios for clients."""
     listed = subprocess.run([node(), suite, "list"], capture_output=True, text=True, check=True)
     clients = listed.stdout.partition("Client scenarios")[2].partition("Authorization server")[0]
     return re.findall(r"^  - (\S+)", clients, re.MULTILINE)
 
 
 def trial(suite: Path, scenario: str, results: Path) -> Counter[str]:
-    """Run a scenario, and return how its checks went."""
     client = f"{sys.executable} -m tests.mcp.conformance.client"
     options = ["--timeout", "120000", "-o", str(results)]
     command = [str(node()), str(suite), "client", "--command", client, *options]
@@ -44,7 +42,6 @@ def trial(suite: Path, scenario: str, results: Path) -> Counter[str]:
 
 
 def main() -> None:
-    """Print the table."""
     expected = yaml.safe_load((FOLDER / "expected_failures.yaml").read_text("utf-8"))["client"]
     table = Table("scenario", "passed", "failed", "as expected")
     with TemporaryDirectory() as name, ThreadPoolExecutor(AT_ONCE) as pool:

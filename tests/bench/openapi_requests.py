@@ -54,7 +54,6 @@ STATEFUL = {
 
 
 def configuration() -> str:
-    """Return the configuration of schemathesis."""
     rules = [
         f'[[operations]]\ninclude-path-regex = "{path}$"\nchecks.positive_data_acceptance.enabled = false\n'
         for path in STATEFUL
@@ -65,7 +64,6 @@ def configuration() -> str:
 
 @contextmanager
 def serving(store: str) -> Generator[str]:
-    """Serve a store in a process of its own, and yield its URL."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.support.killed_server", store],
         cwd=ROOT,

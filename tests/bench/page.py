@@ -53,7 +53,6 @@ class Ticking:
     capabilities = Capabilities(window=1_000_000)
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        """Yield a delta every 100 ms."""
         del prompt
         texts: list[str] = []
         for n in range(DELTAS):
@@ -172,7 +171,6 @@ def measure_deltas(browser: Browser) -> None:
 
 
 def main() -> None:
-    """Measure, and print the numbers."""
     script = b"".join(path.read_bytes() for path in sorted(FOLDER.glob("*.js")))
     console.print(
         f"script: {len(script) / 1000:.0f} kB, compressed {len(gzip.compress(script)) / 1000:.1f} kB"

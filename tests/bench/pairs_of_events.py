@@ -33,7 +33,6 @@ DOORS: tuple[tuple[Store, Door], ...] = (
 
 
 def cases() -> list[Case]:
-    """Return every case that there is."""
     return [
         Case(state, events, order, store, door)
         for store, door in DOORS
@@ -59,7 +58,6 @@ def _can_be(state: str, events: tuple[Event, Event], door: Door) -> bool:
 
 
 async def observe(chosen: Sequence[Case], lanes: int) -> list[Observed]:
-    """Play the cases, so many at once."""
     found, waiting = list[Observed](), iter(enumerate(chosen))
 
     async def play_some(folder: Path, crew: Crew) -> None:
@@ -84,7 +82,6 @@ async def observe(chosen: Sequence[Case], lanes: int) -> list[Observed]:
 
 
 def sample(chosen: Sequence[Case], size: int, seed: int) -> list[Case]:
-    """Draw some of the cases."""
     return random.Random(seed).sample(chosen, min(size, len(chosen)))
 
 

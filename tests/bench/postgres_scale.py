@@ -119,7 +119,6 @@ async def run(server: PostgresServer, conversations: int) -> dict[str, tuple[flo
 
 
 def main() -> None:
-    """Measure, and print a table."""
     options = read_options(__doc__, conversations=20_000)
     server = PostgresServer(DURABLE)
     server.create()

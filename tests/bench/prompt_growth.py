@@ -24,8 +24,6 @@ PLACES = (10, 100, 1_000, 3_000)
 
 @dataclass(frozen=True)
 class Row:
-    """One conversation."""
-
     what: str
     turns: int
     errors: int
@@ -37,7 +35,6 @@ class Row:
 
 
 def measured(what: str, lived: Carried) -> Row:
-    """What came of a diary."""
     turns = lived.diary.turns
     places = [place for place in PLACES if place < turns] + [turns]
     return Row(

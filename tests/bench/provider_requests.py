@@ -73,7 +73,6 @@ def milliseconds(work: Callable[[], object], runs: int = TIMES) -> float:
 
 
 def main() -> None:
-    """Measure, and print a table."""
     table = Table("request for the wire", *(f"{length:,} messages, ms" for length in LENGTHS))
     for wire in WIRES:
         for what, cost in (("the next", grown), ("the first", fresh), ("the vendor's", vendors)):

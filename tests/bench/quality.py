@@ -42,7 +42,6 @@ _LOOKED_UP = re.compile(r"the page says (\d+) m")
 
 
 def depth(lake: int) -> int:
-    """Return the right answer."""
     return 100 + 7 * lake
 
 
@@ -63,7 +62,6 @@ class Scripted:
     capabilities = Capabilities(window=1_000_000)
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        """Answer as the script says."""
         reply = self._reply("\n".join(map(str, prompt.messages)), prompt)
         text = reply if isinstance(reply, str) else ""
         calls = (reply,) if isinstance(reply, ToolCall) else ()
@@ -125,7 +123,6 @@ class Row:
 
 
 async def row(name: str, quality: Quality | None) -> Row:
-    """Run all tasks with that quality."""
     reader = Agent(name="reader", description="Describes lakes.", tools=[])
     bundle = Bundle(id="lakes", agents=[reader], quality=quality)
     async with Harness.open(
@@ -151,12 +148,10 @@ async def row(name: str, quality: Quality | None) -> Row:
 
 
 async def rows() -> list[Row]:
-    """Return the row of each quality."""
     return [await row(name, quality) for name, quality in QUALITIES.items()]
 
 
 def main() -> None:
-    """Print the table."""
     CONSOLE.print("| quality | found of 20 | mended | right ones spoilt | runs | tokens |")
     CONSOLE.print("|---|---|---|---|---|---|")
     for each in asyncio.run(rows()):

@@ -27,8 +27,6 @@ from tests.support.postgres_server import DURABLE, PostgresServer
 
 @dataclass(slots=True)
 class UpgradeReport:
-    """What the clients of one run saw."""
-
     turns: dict[str, int] = field(default_factory=dict[str, int])
     """The number of turns by the version of the bundle that ran them."""
     problems: list[str] = field(default_factory=list[str])
@@ -83,7 +81,6 @@ async def run(conversations: int, upgrades: int, *, pause: float = 0.5) -> Upgra
 async def _converse(
     talk: RemoteConversation, pause: float, ended: asyncio.Event, report: UpgradeReport
 ) -> list[str]:
-    """Say one message after the other until `ended`, and return them."""
     texts = list[str]()
     for number in count():
         if ended.is_set():

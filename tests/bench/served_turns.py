@@ -45,7 +45,6 @@ class Talker:
     capabilities = Capabilities(window=1_000_000, tool_call=True)
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        """Yield the next reply."""
         results = 0
         for message in reversed(prompt.messages):
             if type(message).__name__ == "UserMessage":
@@ -88,7 +87,6 @@ async def run_client(port: int) -> None:
 
 
 async def cpu_ms(batch: Callable[[], Awaitable[None]]) -> float:
-    """The milliseconds of CPU of a turn of a batch."""
     gc.collect()
     began = time.process_time()
     await batch()

@@ -30,8 +30,6 @@ LONGEST_CALL = 3.0
 
 @dataclass(slots=True)
 class KillReport:
-    """What the clients of one run got."""
-
     kills: int
     sent: int = 0
     cut: int = 0
@@ -58,7 +56,6 @@ class KilledServer:
         self.port = 0
 
     async def start(self) -> None:
-        """Start it, and wait until it listens."""
         self._process = await asyncio.create_subprocess_exec(
             *warm_program("-m", "tests.support.killed_server", self._store, f"{self.port}"),
             cwd=ROOT,
@@ -68,7 +65,6 @@ class KilledServer:
         self.port = int(await self._process.stdout.readline())
 
     async def kill(self) -> None:
-        """Kill it with SIGKILL."""
         assert self._process is not None
         with suppress(ProcessLookupError):
             self._process.kill()

@@ -38,20 +38,16 @@ DELTA, EXIT = b"event: delta\n", b"event: react.exit\n"
 
 @dataclass(slots=True)
 class LoadedServer:
-    """A server in a process of its own."""
-
     port: int
     pid: int
 
     def resident_mb(self) -> float:
-        """Return the resident memory of the process, in MB."""
         pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
         return pages * resource.getpagesize() / 1e6
 
 
 @asynccontextmanager
 async def serving(*arguments: str) -> AsyncGenerator[LoadedServer]:
-    """Run a server, and kill it at the end."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.support.load_server", *arguments),
         cwd=ROOT,
@@ -120,7 +116,6 @@ async def post(port: int, path: str, text: str = "tea") -> int:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """Wait until something holds."""
     for _ in count():
         if holds():
             return
@@ -148,7 +143,6 @@ class LoadReport:
 
 
 def listeners_of(port: int, here: str, conversations: int, each: int) -> list[Listener]:
-    """Return listeners, so many for each conversation."""
     return [
         Listener(port, f"{here}/c{number}/events")
         for number in range(conversations)
@@ -205,7 +199,6 @@ async def measure_turns(server: LoadedServer, conversations: int, rounds: int) -
 
 
 async def ended_turns(port: int) -> int:
-    """Return how many turns the server has ended."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     text = await reader.read()

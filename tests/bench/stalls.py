@@ -130,7 +130,6 @@ async def schema_stall_ms(argument: str) -> float:
 
 
 async def print_schema_stalls() -> None:
-    """Print the longest stall of each argument."""
     for length, text in product((28, 50_000), TEXTS_OF_PATTERNS):
         argument = text(length)
         tell(
@@ -155,7 +154,6 @@ async def main(length: int, ways: Sequence[str], texts: Sequence[str]) -> None:
 
 
 def tell(cells: Sequence[str]) -> None:
-    """Print a row."""
     sys.stdout.write(f"| {' | '.join(cells)} |\n")
     sys.stdout.flush()
 

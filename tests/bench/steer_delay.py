@@ -62,7 +62,6 @@ async def waits(store: str, *, from_another: bool) -> list[float]:
 
 
 async def _steered_elsewhere(store: str, name: str) -> float:
-    """When a process of its own had its steer in the log."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -77,7 +76,6 @@ async def _steered_elsewhere(store: str, name: str) -> float:
 
 
 async def steer(store: str, name: str) -> None:
-    """Steer the conversation, and say when that was kept."""
     async with opened(store, Instant(0)) as harness:
         await harness.conversation(name).steer("the other way")
         sys.stdout.write(f"{time.time()}\n")

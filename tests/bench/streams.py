@@ -28,7 +28,6 @@ SAID = oai.Says("It is so, and this is why. " * 10, pieces=20)
 
 
 def resident_mb() -> float:
-    """The resident memory of this process, in MB."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize() / 1e6
 
@@ -55,7 +54,6 @@ async def wave(model: HttpModel) -> list[float]:
 
 
 async def measure() -> None:
-    """Run the waves, and print a table."""
     server = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",

@@ -29,7 +29,6 @@ _GUARDS = "SELECT name FROM sqlite_master WHERE type = 'trigger'"
 
 
 async def make(store: Path) -> Head:
-    """A conversation of some rounds, and its head."""
     async with opened(f"sqlite:///{store}", Instant(8)) as harness:
         await harness.conversation("c").say("go")
     async with Store.open(f"sqlite:///{store}") as kept_store:
@@ -137,7 +136,6 @@ async def measured(folder: Path) -> list[Row]:
 
 
 def main() -> None:
-    """Measure."""
     with TemporaryDirectory() as name:
         tell(asyncio.run(measured(Path(name))))
 

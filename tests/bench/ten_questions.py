@@ -158,7 +158,6 @@ def keep_vectors(folder: Path) -> None:
 
 
 async def ask(harness: Harness, asked: Asked) -> Outcome:
-    """One question and where its answer points."""
     result = await harness.conversation(asked.id).say(asked.question)
     return Outcome(
         id=asked.id,
@@ -223,14 +222,12 @@ def pip() -> list[str]:
 
 
 def unpack(archive: Path, folder: Path) -> Path:
-    """What is inside the archive's one folder."""
     with tarfile.open(archive) as opened:
         opened.extractall(folder, filter="data")
     return next(folder.iterdir())
 
 
 def commit(folder: Path) -> None:
-    """Make the folder a repository with one commit of all files."""
     identity = ["-c", "user.name=bench", "-c", "user.email=bench@example.org"]
     plain = ["-c", "core.autocrlf=false", "-c", "commit.gpgsign=false"]
     for command in (

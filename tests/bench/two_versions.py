@@ -70,7 +70,6 @@ class Report:
 
 
 def write_bundles(folder: Path) -> None:
-    """Write the file of each version."""
     for version, guards in GUARDS.items():
         head = f"VERSION, GUARDS_TEXT = {version!r}, {guards!r}\n"
         text = head + BUNDLE.replace("GUARDS\n", f"{guards}\n")
@@ -153,7 +152,6 @@ def drive(folder: Path, turns: int, kills: int, seed: int) -> Report:
 
 
 def start(folder: Path, version: Version, turns: int) -> subprocess.Popen[bytes]:
-    """Start the process of a version."""
     words = [sys.executable, "-m", "tests.bench.two_versions", "--work", version]
     return subprocess.Popen([*words, "--folder", f"{folder}", "--turns", f"{turns}"], cwd=ROOT)
 
@@ -200,7 +198,6 @@ def check_conversation(blocks: Sequence[Block], report: Report) -> None:
 
 
 def main() -> int:
-    """Print what came of it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=200)
     parser.add_argument("--kills", type=int, default=20, help="of each of the two processes")

@@ -26,8 +26,6 @@ async def part(number: int) -> str:
 
 
 class Bench(BaseWorkflow):
-    """The loop with one tool."""
-
     async def process(self, payload: TurnPayload) -> TurnResult:
         react = await self.build_react(tools_module=__name__, max_iterations=100_000)
         return await react.run(payload)
@@ -44,7 +42,6 @@ class Instant:
         self.capabilities: Capabilities = Capabilities(window=window)
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        """The next reply."""
         if prompt.purpose == "summary":
             yield Reply(text="Parts were read, and more are to be read.")
             return
@@ -58,7 +55,6 @@ class Instant:
 
 
 def opened(store: str, model: Model | Callable[[], Model]) -> AbstractAsyncContextManager[Harness]:
-    """A harness over that store."""
     return Harness.open(Bundle(id="bench", workflow=Bench), store=store, model=model)
 
 

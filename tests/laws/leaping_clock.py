@@ -34,5 +34,4 @@ class LeapingClock:
         return SystemClock().alarm(seconds, ring)
 
     def new_id(self) -> str:
-        """The next name."""
         return f"{next(self._names):032x}"

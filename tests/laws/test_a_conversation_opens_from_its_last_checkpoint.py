@@ -62,12 +62,10 @@ lived_afresh = RunOnce(live_afresh)
 
 
 def place_of(drawn: CutLife, blocks: Sequence[tl.Block]) -> int:
-    """Return the block after which the script is cut."""
     return max(int(drawn[1] * len(blocks)), 1)
 
 
 async def stored(log: tl.MemoryLog, blocks: Sequence[tl.Block]) -> tl.MemoryLog:
-    """Put the blocks into the log."""
     await log.restore(HERE, blocks)
     return log
 
@@ -127,12 +125,9 @@ def test_folds_from_a_checkpoint_are_the_folds_of_the_whole(drawn: CutLife) -> N
 
 
 class Hiding(tl.MemoryLog):
-    """A log that has no checkpoints of some conversations, so that the whole of them is read."""
-
     whole: tl.ConversationKey = tl.ConversationKey(name="whole")
 
     async def read(self, conversation: tl.ConversationKey, **options: Any) -> Sequence[tl.Block]:
-        """Read."""
         if conversation == self.whole and "conv.checkpoint" in options.get("types", ()):
             return []
         return await super().read(conversation, **options)
@@ -205,12 +200,9 @@ def test_the_corpus_has_checkpoints_and_cuts_before_and_behind_them() -> None:
 
 
 class Counting(tl.MemoryLog):
-    """A log that counts the blocks it gives out."""
-
     rows: int = 0
 
     async def read(self, conversation: tl.ConversationKey, **options: Any) -> Sequence[tl.Block]:
-        """Read, and count."""
         items = await super().read(conversation, **options)
         self.rows += len(items)
         return items

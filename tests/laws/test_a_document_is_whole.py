@@ -39,7 +39,6 @@ def rows(document: JsonObject) -> Rows:
 
 
 def missing(value: object, written: Json, path: str) -> list[str]:
-    """The fields of a value that are not written."""
     if isinstance(value, Struct):
         assert isinstance(written, dict), path
         texts = [f"{path}.{name}" for name in value.__struct_fields__ if name not in written]

@@ -216,7 +216,6 @@ class Steps:
         self.taken = 0
 
     def watch(self, connection: sqlite3.Connection) -> None:
-        """Count the steps of the connection from now on."""
         is_moving = False
 
         def note(statement: str) -> None:

@@ -92,19 +92,15 @@ STORED_FORMS: tuple[object, ...] = (*body_types().values(), ShortStart)
 
 
 def is_reader(function: object) -> bool:
-    """Whether the function is that of a decoder of bodies."""
     decoder: object = getattr(function, "__self__", None)
     return getattr(decoder, "type", None) in STORED_FORMS
 
 
 def is_of_the_package(kind: type[object]) -> bool:
-    """Whether the type is one of the package's."""
     return kind.__module__.partition(".")[0] == loopline.__name__
 
 
 class Tally:
-    """The counts of what is run within it."""
-
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
 
@@ -123,7 +119,6 @@ class Tally:
         coroutine: Coroutine[Any, Any, T] | Generator[Any, None, T],
         /,
     ) -> asyncio.Task[T]:
-        """Count a task, and begin it."""
         self.counts["tasks"] += 1
         return asyncio.Task(coroutine, loop=loop)
 
@@ -134,7 +129,6 @@ class Tally:
 
     @contextmanager
     def counting(self) -> Generator[None, None, None]:
-        """Count within the context."""
         loop = asyncio.get_running_loop()
         loop.set_task_factory(self.begin_task)
         loop.call_soon(self.take_tick)
@@ -155,7 +149,6 @@ class CountingModel(Instant):
         self._tally = tally
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        """Yield the next reply."""
         self.counts.append(self._tally.counts.copy())
         async for piece in super().stream(prompt):
             yield piece

@@ -87,7 +87,6 @@ def holds(
     blocks: Sequence[tl.Block],
     since: Sequence[tl.Block],
 ) -> bool:
-    """Whether what a round gives as the cause of its epoch is so."""
     if cause == "compaction" or cause == "prune":
         return begun.window is not None and begun.window != window_before(blocks, since)
     if before is None:
@@ -110,7 +109,6 @@ def holds(
 
 
 def window_before(blocks: Sequence[tl.Block], since: Sequence[tl.Block]) -> tl.Projection:
-    """The window of the epoch before these blocks."""
     end = since[0].seq if since else len(blocks)
     windows = [begun.window for block, begun in starts(blocks) if begun.window and block.seq < end]
     return windows[-1] if windows else tl.Projection()

@@ -68,8 +68,6 @@ drawn = st.lists(
 
 @dataclass(frozen=True)
 class Heard:
-    """What was heard of a turn, and what the log has of it."""
-
     events: Sequence[Event]
     blocks: Sequence[Block]
 

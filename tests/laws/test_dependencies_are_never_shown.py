@@ -79,8 +79,6 @@ def change(how: str, context: ToolContext[object]) -> str:
 
 
 class Prints:
-    """A guard that prints its call."""
-
     async def before(self, call: GuardedCall) -> Verdict:
         reprs.append(repr(call))
         if call.arguments.get("how") == "guarded":
@@ -112,7 +110,6 @@ keys = st.text(st.sampled_from("abcdefgXYZ0123456789"), min_size=12).map("sk-"._
 
 
 async def rendered(deps: object, made: list[ToolCall]) -> list[str]:
-    """Everything that is made of a turn with these dependencies and calls."""
     watching = Watching()
     model = ScriptedModel([Say("", *made), "Done."] if made else ["Done."], strict=False)
     harness = Harness.open(bundle, store="memory:", model=model, deps=deps, telemetry=watching)

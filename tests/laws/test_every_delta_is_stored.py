@@ -247,7 +247,6 @@ class Screen:
 
 
 def goes_on(block: tl.Block) -> bool:
-    """Whether the next reply goes on with this one."""
     match block.body:
         case tl.Decision(raw=raw, stop_reason="length"):
             return bool(raw)

@@ -75,7 +75,6 @@ class LogsSideBySide(RuleBasedStateMachine):
         return self.runner.run(SqlLog.open(self.url, clock=self.clock, limits=LIMITS))
 
     def both(self, which: int, do: Callable[[TimelineLog], Coroutine[None, None, T]]) -> T | str:
-        """What came of it, which is the same in both."""
         expected = self.runner.run(outcome(do(self.memory)))
         assert self.runner.run(outcome(do(self.kept[which]))) == expected
         return expected

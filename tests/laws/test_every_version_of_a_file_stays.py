@@ -47,7 +47,6 @@ class Written:
     ends: list[int] = field(default_factory=list[int])
 
     def add(self, turn: int, body: tl.Body) -> None:
-        """Write one more block."""
         self.counts[turn, body.type] += 1
         block = tl.Block(
             seq=len(self.blocks) + 1,

@@ -23,7 +23,6 @@ said = st.lists(st.tuples(st.integers(1, 3), feedbacks), max_size=12)
 
 
 def blocks(*bodies: tuple[int, Body]) -> list[Block]:
-    """Blocks of these bodies, each with its turn."""
     noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
     return [
         Block(seq=seq, turn=turn, round=0, n=seq, ts=noon, term=0, body=body)

@@ -166,8 +166,6 @@ async def test_a_virus_scanner_that_was_away_is_asked_for_the_next_file(tmp_path
 
 
 class _Version(BaseHTTPRequestHandler):
-    """A daemon of docker that says its version."""
-
     def do_GET(self) -> None:  # the name that the library calls
         self.send_response(200)
         self.send_header("Content-Type", "application/json")

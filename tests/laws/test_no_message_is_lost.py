@@ -108,12 +108,10 @@ def counted(things: str, text: str) -> int:
 
 
 def beyond(absent: list[str], count: int) -> list[str]:
-    """What is absent, where that is more than the summary counts."""
     return absent if len(absent) > count else []
 
 
 def names(text: str, sid: int) -> bool:
-    """Whether the text says where that source is."""
     if f"[[S:{sid}]]" in text:
         return True
     for part in text.split("so:sources_pool[")[1:]:

@@ -27,7 +27,6 @@ def hundredfold(law: Callable[[], None]) -> Callable[[], None]:
 
 
 def tell(drawing: Drawn) -> Told:
-    """Tell it, unless that was done."""
     name = repr(drawing)
     if name not in _told:
         if len(_told) >= 250:

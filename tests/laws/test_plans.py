@@ -21,7 +21,6 @@ operations = st.lists(
 
 
 def after(plans: Plans, snapshots: Sequence[PlanSnapshot]) -> Plans:
-    """The plans with these snapshots folded in."""
     return plan.fold([*plans.latest.values(), *snapshots])
 
 

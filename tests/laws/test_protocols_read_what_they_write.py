@@ -87,7 +87,6 @@ def test_any_text_at_all_is_read(spoken: DecisionProtocol, text: str) -> None:
 
 
 def together(pieces: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The pieces with those of one channel that follow each other made one."""
     runs = groupby(pieces, key=lambda piece: piece[0])
     return [(channel, "".join(text for _, text in run)) for channel, run in runs]
 

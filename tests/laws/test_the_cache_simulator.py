@@ -46,7 +46,6 @@ def part(text: str, tokens: int = 1_000, kind: PartKind = "message") -> Part:
 
 
 def blocks(count: int, tokens: int = 1_000) -> tuple[Part, ...]:
-    """The first blocks of one conversation."""
     return tuple(part(f"block {number}", tokens) for number in range(count))
 
 

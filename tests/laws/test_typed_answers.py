@@ -98,7 +98,6 @@ class Writer:
 
 @st.composite
 def answers(draw: st.DrawFn) -> tuple[Any, Any]:
-    """A type and a value of it."""
     kind, values = draw(st.sampled_from(KINDS))
     return kind, draw(values)
 

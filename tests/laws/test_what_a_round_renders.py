@@ -28,7 +28,6 @@ class Calls:
         self.file = code.co_filename if code else ""
 
     def count(self, frame: FrameType, event: str, argument: object) -> None:
-        """What `sys.setprofile` calls."""
         code = frame.f_code
         sought = code.co_filename == self.file if self.file else code in CODES
         self.made += event == "call" and sought

@@ -90,12 +90,10 @@ def model() -> ScriptedModel:
 
 
 def traces(texts: Sequence[str]) -> list[str]:
-    """The planted secrets that any of the texts has."""
     return [name for name, secret in PLANTED.items() if any(secret in text for text in texts)]
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """The bytes of all files below a folder."""
     return {f"{path}": path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
@@ -288,8 +286,6 @@ def test_reasoning_that_a_provider_signs_is_dropped_if_it_may_not_be_stored(
 
 
 class Digits:
-    """Replaces every digit."""
-
     def redact(self, text: str) -> str:
         return re.sub("[0-9]", "#", text)
 
@@ -443,25 +439,19 @@ def test_what_was_redacted_stays_as_it_is(text: str) -> None:
 
 
 class CountingRedactor:
-    """A redactor that counts the characters that it is given."""
-
     def __init__(self) -> None:
         self.characters = 0
 
     def redact(self, text: str) -> str:
-        """Replace, and count."""
         self.characters += len(text)
         return text.replace("secret", "[redacted]")
 
 
 class ThreadRedactor:
-    """A redactor that remembers in which threads it was called."""
-
     def __init__(self) -> None:
         self.threads = set[int]()
 
     def redact(self, text: str) -> str:
-        """Return the text."""
         self.threads.add(threading.get_ident())
         return text
 
@@ -538,7 +528,6 @@ class EndlessModel:
     is_closed = False
 
     async def stream(self, prompt: models.Prompt) -> AsyncIterator[models.TextDelta | models.Reply]:
-        """Stream."""
         del prompt
         try:
             while True:

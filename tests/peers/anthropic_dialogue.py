@@ -14,12 +14,10 @@ from tests.support.peers.anthropic_like import MESSAGES
 
 
 def text(words: str) -> JsonObject:
-    """A block of text."""
     return {"type": "text", "text": words}
 
 
 def result(call: str) -> JsonObject:
-    """A block that answers a call."""
     return {"type": "tool_result", "tool_use_id": call, "content": "Two."}
 
 
@@ -32,15 +30,12 @@ class Talk:
 
     @property
     def messages(self) -> list[JsonObject]:
-        """All messages so far."""
         return cast("list[JsonObject]", self.body["messages"])
 
     def block(self, message: int, at: int) -> JsonObject:
-        """A block of a message."""
         return cast("list[JsonObject]", self.messages[message]["content"])[at]
 
     async def send(self) -> Message:
-        """Send it as it stands."""
         return await self.client.post(MESSAGES, body=self.body, cast_to=Message)
 
     async def go_on(self, *blocks: Json) -> Message:

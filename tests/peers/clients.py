@@ -22,7 +22,6 @@ HELLO: list[MessageParam] = [{"role": "user", "content": "Hello"}]
 async def openai_at(
     peer: Peer, *, retries: int = 0, seconds: float = SECONDS
 ) -> AsyncGenerator[AsyncOpenAI, None]:
-    """OpenAI's."""
     async with (
         httpx2.AsyncClient(trust_env=False, verify=False, timeout=seconds) as http,
         AsyncOpenAI(
@@ -40,7 +39,6 @@ async def openai_at(
 async def anthropic_at(
     peer: Peer, *, retries: int = 0, seconds: float = SECONDS
 ) -> AsyncGenerator[AsyncAnthropic, None]:
-    """Anthropic's."""
     async with (
         httpx2.AsyncClient(trust_env=False, verify=False, timeout=seconds) as http,
         AsyncAnthropic(

@@ -28,13 +28,11 @@ class Result:
 
 
 async def ours(peer: Peer, wire: str, prompt: Prompt) -> Reply:
-    """What the wire reads."""
     async with model_at(peer, wire) as model:
         return (await asked(model, prompt))[1]
 
 
 def of_reply(reply: Reply) -> Result:
-    """What it comes to."""
     rows = tuple((call.name, call.arguments) for call in reply.calls)
     return Result(reply.text, rows, reply.usage.input_tokens, reply.usage.output_tokens)
 

@@ -19,7 +19,6 @@ USAGE = Usage(input=100, output=20, read=64, written=8, written_1h=2, thinking=5
 
 
 async def whole(says: Says) -> Message:
-    """The message, unstreamed."""
     async with anthropic_like(says) as peer, anthropic_at(peer) as client:
         return await client.messages.create(model=CLAUDE, max_tokens=100, messages=HELLO)
 
@@ -35,7 +34,6 @@ async def accumulated(says: Says) -> Message:
 
 
 async def events(says: Says) -> list[RawMessageStreamEvent]:
-    """The events of the stream, as the client reads them."""
     async with anthropic_like(says) as peer, anthropic_at(peer) as client:
         stream = await client.messages.create(
             model=CLAUDE, max_tokens=100, messages=HELLO, stream=True

@@ -25,7 +25,6 @@ USAGE = Usage(prompt=100, completion=20, cached=64, written=8, reasoning=5)
 
 
 async def whole(says: Says) -> ChatCompletion:
-    """The completion, unstreamed."""
     async with openai_like(says) as peer, openai_at(peer) as client:
         return await client.chat.completions.create(
             model=GPT, messages=[{"role": "user", "content": "Hello"}]
@@ -71,7 +70,6 @@ class Heard:
 
 
 def heard(chunks: list[ChatCompletionChunk]) -> Heard:
-    """All of it."""
     all_of_it = Heard()
     for choice in (choice for chunk in chunks for choice in chunk.choices):
         delta = choice.delta
@@ -85,7 +83,6 @@ def heard(chunks: list[ChatCompletionChunk]) -> Heard:
 
 
 def named(completion: ChatCompletion) -> list[Call]:
-    """The calls of a completion."""
     tool_calls = completion.choices[0].message.tool_calls or []
     return [
         Call(call.function.name, call.function.arguments, call.id)

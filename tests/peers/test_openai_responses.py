@@ -21,7 +21,6 @@ USAGE = Usage(prompt=100, completion=20, cached=64, written=8, reasoning=5)
 
 
 async def whole(says: Says) -> Response:
-    """The response, unstreamed."""
     async with openai_like(says) as peer, openai_at(peer) as client:
         return await client.responses.create(
             model=GPT, input="Hello", include=["reasoning.encrypted_content"]
@@ -41,7 +40,6 @@ async def accumulated(says: Says) -> Response:
 
 
 async def events(behaviour: Behaviour[Says]) -> list[ResponseStreamEvent]:
-    """The events of the stream, as the client reads them."""
     async with openai_like(behaviour) as peer, openai_at(peer) as client:
         stream = await client.responses.create(model=GPT, input="Hello", stream=True)
         return [event async for event in stream]

@@ -23,12 +23,10 @@ class Later(SystemClock):
     start: datetime = field(default_factory=lambda: datetime(2026, 11, 20, tzinfo=UTC))
 
     def now(self) -> datetime:
-        """The time it was set to."""
         return self.start
 
 
 def block(words: str, *, ttl: str = "", marked: bool = False) -> TextBlockParam:
-    """A block of text, marked or not."""
     record: TextBlockParam = {"type": "text", "text": words}
     if ttl == "1h":
         record["cache_control"] = {"type": "ephemeral", "ttl": "1h"}
@@ -43,7 +41,6 @@ async def ask(
     system: TextBlockParam | None = None,
     model: str = CLAUDE,
 ) -> Message:
-    """Send the blocks as one message."""
     messages: list[MessageParam] = [{"role": "user", "content": blocks}]
     heading = [system] if system else []
     return await client.messages.create(

@@ -16,13 +16,11 @@ OTHER: JsonObject = {**USE, "id": "toolu_2"}
 
 
 def marked_as(block: JsonObject, ttl: str = "5m") -> JsonObject:
-    """The block with a marker."""
     marker: JsonObject = {"type": "ephemeral", "ttl": ttl}
     return {**block, "cache_control": marker}
 
 
 def says(role: str, *blocks: Json) -> JsonObject:
-    """A message."""
     return {"role": role, "content": [*blocks]}
 
 

@@ -17,19 +17,16 @@ ANSWER: JsonObject = {"role": "assistant", "content": "It is 4."}
 
 
 def calls(*ids: str) -> JsonObject:
-    """A message of an assistant that calls."""
     function: JsonObject = {"name": "read", "arguments": "{}"}
     records: list[Json] = [{"id": item, "type": "function", "function": function} for item in ids]
     return {"role": "assistant", "content": None, "tool_calls": records}
 
 
 def answers(id: str, content: Json = "Two.") -> JsonObject:
-    """A message of a tool."""
     return {"role": "tool", "tool_call_id": id, "content": content}
 
 
 async def sent(messages: list[JsonObject], **more: Json) -> httpx2.Response:
-    """What a strict server answers to these messages."""
     body: JsonObject = {"model": GPT, "messages": [*messages], **more}
     async with (
         strict(Says("Yes.")) as peer,

@@ -24,7 +24,6 @@ STREAMED: JsonObject = {**WHOLE, "stream": True}
 
 @asynccontextmanager
 async def at(peer: Peer) -> AsyncGenerator[httpx2.AsyncClient, None]:
-    """A client of HTTP and nothing more."""
     async with httpx2.AsyncClient(base_url=peer.url, trust_env=False, verify=False) as client:
         yield client
 

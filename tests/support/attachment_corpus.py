@@ -26,15 +26,12 @@ EICAR = "X5O!P%@AP[4\\PZX54(P^)7CC)7}$EIC" + "AR-STANDARD-ANTIVIRUS-TEST-FILE!$H
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A file of the corpus, and whether it is harmless."""
-
     what: str
     file: Attachment
     harmless: bool = False
 
 
 def archive(parts: Mapping[str, bytes | str], *, packed: bool = True) -> bytes:
-    """Return a ZIP archive of these parts."""
     data = io.BytesIO()
     method = zipfile.ZIP_DEFLATED if packed else zipfile.ZIP_STORED
     with zipfile.ZipFile(data, "w", method) as file:
@@ -253,7 +250,6 @@ def related(kind: str, mode: str = "Internal", target: str = "a.xml") -> bytes:
 
 
 def calculated(formula: str, element: str = "f") -> bytes:
-    """Return a workbook with a formula."""
     sheet = f"<?xml version='1.0'?><worksheet><row><c><{element}>{formula}</{element}></c></row></worksheet>"
     return xlsx(xl__worksheets__sheet1_xml=sheet)
 
@@ -403,7 +399,6 @@ RTF = r"{\rtf1\ansi\deff0{\fonttbl{\f0 Arial;}}\f0 %s\par}"
 
 
 def rtf(text: str) -> bytes:
-    """Return an RTF document of a paragraph."""
     return (RTF % text).encode("cp1252")
 
 
@@ -477,7 +472,6 @@ HARMLESS_PDFS = {
 
 
 def harmless() -> list[Sample]:
-    """Files that must be taken."""
     files = {
         "note.txt": b"Green tea.",
         "eicar in words.txt": b"The test file of scanners is called EICAR.",
@@ -539,7 +533,6 @@ def harmless() -> list[Sample]:
 
 
 def corpus() -> list[Sample]:
-    """All files."""
     groups = [
         ("pdf", SCRIPTS),
         ("docx", {**MACROS, **ACTIVE, **ENTITIES, **BOMBS}),

@@ -109,7 +109,6 @@ class BillingModel:
 
     @property
     def tokens(self) -> int:
-        """All tokens that were billed."""
         return sum(bill.usage.input_tokens + bill.usage.output_tokens for bill in self.bills)
 
     @property

@@ -155,8 +155,6 @@ class Careful:
 
 
 class Kin(BaseWorkflow):
-    """The loop with these tools."""
-
     instructions = "Have others work."
     guards = (Careful(),)
 
@@ -212,7 +210,6 @@ class Cast:
 async def kin(
     model: Cast, *, store: str = "memory:", clock: FakeClock | None = None
 ) -> AsyncGenerator[Harness, None]:
-    """A harness of the bundle with this model."""
     async with Harness.open(
         bundle, store=store, model=model, clock=clock or FakeClock()
     ) as harness:

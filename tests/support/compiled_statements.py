@@ -58,7 +58,6 @@ POSTGRES = Target(
 
 
 def texts(target: Target = SQLITE) -> dict[str, Texts]:
-    """Every statement that has a public name, compiled."""
     return {
         name: compiled(value, target)
         for name, value in vars(definitions).items()
@@ -108,7 +107,6 @@ def postgres_texts() -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
 
 
 def source(value: Texts) -> str:
-    """The Python of a value."""
     match value:
         case str():
             end = '\\"' if value.endswith('"') else value[-1:]
@@ -126,7 +124,6 @@ def assigned(name: str, value: Texts) -> str:
 
 
 def main() -> None:
-    """Write the modules."""
     parts = [f"{assigned(name, value)} = {source(value)}" for name, value in texts().items()]
     write(statements.__file__, HEADER, *parts)
     named, tables = postgres_texts()
@@ -140,7 +137,6 @@ def main() -> None:
 
 
 def write(file: str, *parts: str) -> None:
-    """Write a module of these parts."""
     path = Path(file)
     path.write_text("\n".join(parts) + "\n", "utf-8")
     subprocess.run([sys.executable, "-m", "ruff", "format", "-q", str(path)], check=True)

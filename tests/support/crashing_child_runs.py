@@ -10,7 +10,6 @@ from tests.support.child_runs import Cast, bundle
 
 
 def make_turn(folder: Path) -> tuple[Bundle, Cast]:
-    """Return the bundle and the model of both runs."""
     note = Call("play.note", name="n", ledger=str(folder / "ledger"))
     return bundle, Cast(
         {

@@ -25,7 +25,6 @@ bundle = Bundle(
 
 
 def make_turn(folder: Path) -> tuple[Bundle, Scripts]:
-    """Return the bundle and the model of all runs."""
     del folder
     scripts = Scripts(
         {

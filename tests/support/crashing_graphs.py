@@ -51,7 +51,6 @@ bundle = Bundle(id="graphs", tools=[write], graph=GraphOptions())
 
 
 def make_turn(folder: Path) -> tuple[Bundle, Scripts]:
-    """Return the bundle and the model of all runs."""
     ledger = str(folder / "ledger")
     lines: dict[str, list[Line]] = {
         "Begin": [Call("crew.graph", goal="write six lines"), "Done."],

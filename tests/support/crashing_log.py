@@ -30,7 +30,6 @@ class CrashingLog(KillingLog):
         key: str = "",
         at_head: bool = False,
     ) -> Sequence[Block]:
-        """Append, while it lives."""
         if self.left is not None:
             if self.left <= 0:
                 raise Crashed("dead")

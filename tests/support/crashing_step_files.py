@@ -38,12 +38,10 @@ bundle = Bundle(
 
 
 def written(path: str, content: str) -> ToolCall:
-    """Return the call that writes a file."""
     return Call("react.write", path=f"files/{path}", content=content)
 
 
 def make_turn(folder: Path) -> tuple[Bundle, Scripts]:
-    """Return the bundle and the model of all runs."""
     del folder
     scripts = Scripts(
         {

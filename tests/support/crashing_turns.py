@@ -136,14 +136,11 @@ class Careful:
         return Ask("May it be noted?") if call.arguments.get("name") == "dear" else Allow()
 
     async def after(self, call: GuardedCall, text: str) -> str:
-        """The text as it is."""
         del call
         return text
 
 
 class Dying(BaseWorkflow):
-    """The loop with these tools."""
-
     instructions = "Note it."
     guards = (Careful(),)
 
@@ -233,7 +230,6 @@ class CrashingTurn:
 
     @property
     def path(self) -> Path:
-        """The file of the store."""
         return Path(self.store or f"{self.folder}/talk.db")
 
 

@@ -84,7 +84,6 @@ class Tasting(BaseWorkflow):
     ledger = Path()
 
     async def process(self, payload: TurnPayload) -> TurnResult[Any]:
-        """Run them."""
         for name in ("one", "two"):
             await self.step(name, _write, self.ledger, name, reconcile=_look)
         count = await self.step("read", lambda: 3, effect="read")
@@ -98,7 +97,6 @@ class Tasting(BaseWorkflow):
 
 
 def make_turn(folder: Path) -> tuple[Bundle[Any], Scripts]:
-    """Return the bundle and the model of all runs."""
     ledger = folder / "ledger"
     kind = type("Tasting", (Tasting,), {"ledger": ledger})
     lines: dict[str, list[Line]] = {
@@ -109,7 +107,6 @@ def make_turn(folder: Path) -> tuple[Bundle[Any], Scripts]:
 
 
 async def findings(folder: Path) -> dict[str, object]:
-    """Return what a store and the ledger have of the workflow."""
     blocks = await read_blocks(folder)
     bodies = [block.body for block in blocks]
     begun = Counter(b.name for b in bodies if isinstance(b, StepStarted))
@@ -146,7 +143,6 @@ class Brewer:
         self._ledger = str(ledger)
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        """Reply."""
         yield TextDelta(text="")
         if any(isinstance(message, AssistantMessage) for message in prompt.messages):
             yield Reply(text="It is on its way.")

@@ -30,7 +30,6 @@ AGENTS = (READER, WRITER)
 
 
 def desk(*agents: Agent) -> Bundle:
-    """Return a bundle whose loop has these agents."""
     return Bundle(
         id="desk", instructions="Have agents work.", tools=[find], agents=agents or AGENTS
     )
@@ -55,7 +54,6 @@ class Scripts(Cast):
 async def crew_harness(
     model: Scripts, *agents: Agent, store: str = "memory:", clock: Clock | None = None
 ) -> AsyncGenerator[Harness, None]:
-    """Open a harness of the bundle with this model."""
     opened = Harness.open(desk(*agents), store=store, model=model, clock=clock or FakeClock())
     async with opened as harness:
         yield harness

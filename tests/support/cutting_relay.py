@@ -71,7 +71,6 @@ class CommitLoser(CuttingRelay):
         self.is_armed = False
 
     def loses(self, data: bytes) -> bool:
-        """Return whether these bytes are the answer to lose."""
         is_lost = self.is_armed and COMMITTED in data
         self.is_armed = self.is_armed and not is_lost
         self.cuts += is_lost
@@ -93,7 +92,6 @@ async def _listening(relay: CuttingRelay) -> AsyncGenerator[int]:
 async def cutting(
     url: str, *, cuts: int, most: int, seed: int
 ) -> AsyncGenerator[tuple[str, CuttingRelay]]:
-    """Relay to a server at that URL, and yield the URL of the relay."""
     relay = CuttingRelay(int(url.rpartition(":")[2]), cuts=cuts, most=most, seed=seed)
     async with _listening(relay) as port:
         yield f"http://127.0.0.1:{port}", relay

@@ -49,7 +49,6 @@ class DiskProgram:
 
     @property
     def limit(self) -> int:
-        """What it may hold."""
         return LIMITS.disk_bytes if self.would_have > 1_000_000 else LIMITS.disk_files
 
 
@@ -122,8 +121,6 @@ def last_count(end: ProgramEnd) -> int:
 
 
 async def fill_disk(sandbox: Sandbox, name: str) -> ProgramEnd:
-    """Run the program of that name."""
-
     async def serve(tool: str, arguments: object) -> ServedCall:
         del arguments
         return ServedCall(False, None, tool)

@@ -33,7 +33,6 @@ class EchoModel:
         self._pause = pause
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        """Reply to the last message."""
         reply = answered(prompt)
         for start in range(0, len(reply.text), 10):
             yield TextDelta(text=reply.text[start : start + 10])
@@ -43,7 +42,6 @@ class EchoModel:
 
 
 def answered(prompt: Prompt) -> Reply:
-    """Return the reply to the last message of a prompt."""
     for message in reversed(prompt.messages):
         match message:
             case ToolMessage(text=text):

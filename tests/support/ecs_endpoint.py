@@ -47,7 +47,6 @@ class Tasks:
     stopped: list[str] = field(default_factory=list[str])
 
     def client(self) -> _Client:
-        """A client of the daemon for one request."""
         return cast("_Client", import_module("docker").APIClient(base_url=self.host))
 
     def run(self, request: JsonObject) -> JsonObject:
@@ -103,14 +102,12 @@ class Tasks:
         return {"tasks": [{**_task(container, "STOPPED"), **ended}], "failures": []}
 
     def is_stopped(self, container: str) -> bool:
-        """Whether a task has stopped."""
         described = cast(
             "list[JsonObject]", self.describe({"tasks": [f"task/{container}"]})["tasks"]
         )
         return described[0]["lastStatus"] == "STOPPED"
 
     def stop(self, request: JsonObject) -> JsonObject:
-        """StopTask: stop the container."""
         container = str(request["task"]).rpartition("/")[2]
         self.stopped.append(container)
         client = self.client()
@@ -119,7 +116,6 @@ class Tasks:
         return {"task": _task(container, "STOPPING")}
 
     def close(self) -> None:
-        """Remove every container."""
         client = self.client()
         for container in self.started:
             client.remove_container(container, force=True)
@@ -178,7 +174,6 @@ def ecs_endpoint(host: str) -> Generator[tuple[str, Tasks]]:
 
 @contextmanager
 def s3_server() -> Generator[str]:
-    """The address of an S3 with one bucket."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     moto = import_module("moto.server")
     server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
@@ -220,7 +215,6 @@ CREDENTIALS = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
 
 
 def keys(address: str) -> list[str]:
-    """Every key of the bucket."""
     s3 = _client(address)
     listed = s3.list_objects_v2(Bucket=BUCKET)
     s3.close()

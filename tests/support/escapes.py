@@ -280,7 +280,6 @@ class Canaries:
         self._sockets.append(datagrams)
 
     def watch(self) -> None:
-        """Count what has come in."""
         for open_socket in self._sockets:
             open_socket.setblocking(False)
             try:
@@ -293,7 +292,6 @@ class Canaries:
                 continue
 
     def close(self) -> None:
-        """Close the sockets."""
         for open_socket in self._sockets:
             open_socket.close()
 
@@ -316,7 +314,6 @@ async def _serve(tool: str, arguments: JsonObject) -> ServedCall:
 
 
 async def judge(sandbox: Sandbox, name: str, watched: Canaries) -> Verdict:
-    """Run the program of that name, and say what became of it."""
     program, codes = ENDS.get(name) or (ATTEMPTS[name], [""])
     execution = Execution(
         execution_id="e",
@@ -392,7 +389,6 @@ def _variables(watched: Canaries) -> Mapping[str, str]:
 async def judge_all(
     sandbox: Sandbox, names: Sequence[str], watched: Canaries, *, at_once: int = 4
 ) -> Sequence[Verdict]:
-    """Run programs, some at once, and say what became of each."""
     slots = asyncio.Semaphore(at_once)
 
     async def judged(name: str) -> Verdict:

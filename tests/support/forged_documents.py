@@ -83,7 +83,6 @@ async def approved(ledger: Path) -> JsonObject:
 
 
 async def naming(repository: Path) -> JsonObject:
-    """A document whose turn says that it was run with that repository."""
     async with talking(["One."]) as talk:
         await talk.say("first")
         document = undigested(await talk.export())

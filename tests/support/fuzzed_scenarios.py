@@ -102,7 +102,6 @@ limits: SearchStrategy[list[Limits]] = st.tuples(
 def fuzzed_scenario(
     turns: list[Said], limits: list[Limits], kinds: list[Kind], summary: str, chained: bool
 ) -> Scenario:
-    """A scenario of these turns under these limits."""
     together: Limits = {}
     for limit in limits:
         together = {**together, **limit}

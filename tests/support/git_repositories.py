@@ -17,7 +17,6 @@ _IDENTITY = {
 
 
 def git(folder: Path, *arguments: str) -> str:
-    """What git says."""
     done = subprocess.run(
         ["git", *arguments],
         cwd=folder,

@@ -10,7 +10,6 @@ HOOKS = ("post-index-change", "reference-transaction", "post-checkout", "fsmonit
 
 
 def program(path: Path, ran: Path) -> str:
-    """Write a program that says in `ran` that it ran."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f'#!/bin/sh\necho "$0" >> {ran}\ncat\n')
     path.chmod(0o755)

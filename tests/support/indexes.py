@@ -28,5 +28,4 @@ def stored_index(
 
 
 def index_of_chunks(store: IndexStore, name: str, chunks: Iterable[Chunk]) -> Index:
-    """The index alone."""
     return stored_index(store, name, chunks).index

@@ -12,7 +12,6 @@ from tests.support.interruption_scenario import Asked, Told
 
 
 def misplaced(story: Told) -> list[str]:
-    """Say what is wrong with each input of a story."""
     taken, recalled = fates(story.blocks)
     problems: list[str] = []
     for block in story.blocks:

@@ -71,7 +71,6 @@ class Interruption:
 
     @property
     def text(self) -> str:
-        """What is said."""
         return f"said at step {self.step}, {self.kind}"
 
 
@@ -100,12 +99,10 @@ class Told:
 
     @property
     def turn(self) -> Turn:
-        """The turn as it ended."""
         return Timeline(self.blocks).turn(1)
 
     @property
     def reason(self) -> ExitReason:
-        """Why it ended."""
         end = self.turn.exit
         assert end is not None
         return end.reason
@@ -145,7 +142,6 @@ class Scene:
 
     @property
     def moment(self) -> float:
-        """The seconds that somebody was at it."""
         return self.clock.elapsed() - REST * len(self.rests)
 
     def rest(self) -> None:
@@ -184,7 +180,6 @@ class StepLog(KillingLog):
         key: str = "",
         at_head: bool = False,
     ) -> Sequence[Block]:
-        """Append, between two steps."""
         if term is None:
             return await super().append(conversation, entries, seen=seen, key=key)
         await self._scene.pause()
@@ -331,7 +326,6 @@ class Story(BaseWorkflow):
     guards = (Slow(),)
 
     async def process(self, payload: TurnPayload) -> TurnResult:
-        """Run it."""
         preset = scenes.get().preset
         react = await self.build_react(tools_module=__name__, preset=preset)
         return await react.run(payload)
@@ -445,7 +439,6 @@ async def _wanted(talk: Conversation) -> dict[str, Json]:
 
 
 async def interrupted(now: Interruption, talk: Conversation, scene: Scene) -> Receipt | None:
-    """Do what the user does."""
     match now.kind:
         case "steer":
             return await talk.steer(now.text)

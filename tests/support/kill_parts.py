@@ -45,7 +45,6 @@ class ProgramPart:
 
     @property
     def traffic(self) -> Sequence[str]:
-        """Its connections, which are those of its group."""
         assert self.group is not None
         return group_traffic(self.group)
 
@@ -67,7 +66,6 @@ class ProgramPart:
             self.process.wait()
 
     def kill(self) -> None:
-        """Kill it."""
         if self.process is not None:
             self.process.kill()
             self.process.communicate()
@@ -99,11 +97,9 @@ class DatabasePart:
 
     @property
     def traffic(self) -> Sequence[str]:
-        """Its connections."""
         return port_traffic(self.server.port)
 
     def start(self) -> None:
-        """Start it; it recovers from its log."""
         self.server.start()
 
     def kill(self) -> None:
@@ -119,7 +115,6 @@ class DatabasePart:
             time.sleep(0.01)
 
     def pause(self) -> None:
-        """Stop all its processes."""
         for number in self._processes():
             _send(number, signal.SIGSTOP)
 
@@ -145,7 +140,6 @@ class BucketPart:
 
     @property
     def traffic(self) -> Sequence[str]:
-        """Its connections."""
         return port_traffic(self.port)
 
     def start(self) -> None:
@@ -159,7 +153,6 @@ class BucketPart:
         )
 
     def kill(self) -> None:
-        """Kill it."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()

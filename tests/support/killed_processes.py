@@ -50,6 +50,5 @@ def run_process(
 
 
 async def read_blocks(folder: Path, conversation: str = "c") -> list[Block]:
-    """Return the blocks that the store has of a conversation."""
     async with Store.open(f"sqlite:///{folder}/talk.db", read_only=True) as store:
         return list(await store.conversation(conversation).blocks())

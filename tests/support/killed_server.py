@@ -13,7 +13,6 @@ from tests.support.live_server import SHOP, listening_socket
 
 
 def main() -> None:
-    """Serve the store until the process is killed."""
     port = int(sys.argv[2]) if sys.argv[2:] else 0
     drain_seconds = float(sys.argv[3]) if sys.argv[3:] else 20.0
     if sys.argv[4:]:

@@ -31,7 +31,6 @@ class ClockModel:
     capabilities = Capabilities(window=1_000_000, tool_call=True)
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        """Reply to the last message."""
         words = f"{prompt.messages[-1]}".partition("say ")[2].split()
         size = int("".join(filter(str.isdecimal, words[0]))) if words else 0
         text = f"time={perf_counter():.7f} "
@@ -73,7 +72,6 @@ def bare() -> Starlette:
 
 
 def main() -> None:
-    """Serve until the process is killed."""
     listener = listening_socket(backlog=2_048)
     if sys.argv[1] == "starlette":
         server = uvicorn.Server(uvicorn.Config(bare(), log_level="warning", access_log=False))

@@ -46,7 +46,6 @@ async def write_marathon(url: str, rounds: int) -> None:
 
 
 async def write_parallel(url: str, calls: int) -> None:
-    """Write `parallel`: a round with so many calls at once."""
     wanted = [Call("tea.price", of=f"tea {number}") for number in range(calls)]
     model = ScriptedModel([Say("", *wanted), "Done."], strict=False)
     async with Harness.open(TEA, store=url, model=model) as harness:

@@ -12,7 +12,6 @@ _FIRST_GROUP = 50_000
 
 
 def port_traffic(port: int) -> Sequence[str]:
-    """Return what the packets to and from a port match."""
     return (f"tcp dport {port}", f"tcp sport {port}")
 
 
@@ -39,7 +38,6 @@ class Network:
         )
 
     def remove(self) -> None:
-        """Remove the rules."""
         _run(f"delete table {self._table}")
 
     def new_group(self) -> int:
@@ -54,7 +52,6 @@ class Network:
         self._apply()
 
     def join(self, traffic: Sequence[str]) -> None:
-        """Drop these packets no more."""
         self._cut = [cut for cut in self._cut if cut not in traffic]
         self._apply()
 
@@ -76,5 +73,4 @@ def network() -> Generator[Network]:
 
 
 def _run(*rules: str) -> None:
-    """Change the rules, all or none."""
     subprocess.run(["nft", "-f", "-"], input="\n".join([*rules, ""]), text=True, check=True)

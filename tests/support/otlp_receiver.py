@@ -33,7 +33,6 @@ class Received:
     scopes: set[tuple[str, str, str]] = field(default_factory=set[tuple[str, str, str]])
 
     def take(self, path: str, body: bytes) -> None:
-        """Keep a request."""
         if path == "/v1/traces":
             traces = ExportTraceServiceRequest.FromString(body)
             for sent in traces.resource_spans:
@@ -49,13 +48,11 @@ class Received:
                     self.metrics.update({metric.name: metric for metric in scope.metrics})
 
     def span(self, name: str) -> Span:
-        """The one span of that name."""
         (found_span,) = [span for span in self.spans if span.name == name]
         return found_span
 
 
 def values(pairs: list[KeyValue]) -> dict[str, Plain]:
-    """Attributes as a dict."""
     return {pair.key: _plain(pair.value) for pair in pairs}
 
 
@@ -75,7 +72,6 @@ def _plain(value: AnyValue) -> Plain:
 
 @contextmanager
 def receiving() -> Generator[Received, None, None]:
-    """A receiver, at work on a port of its own."""
     received = Received()
 
     class Handler(BaseHTTPRequestHandler):

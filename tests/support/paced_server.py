@@ -73,7 +73,6 @@ class PacedServer:
 
     @property
     def url(self) -> str:
-        """Where it answers."""
         return f"http://127.0.0.1:{self._server.server_port}/v1"
 
 

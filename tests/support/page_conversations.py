@@ -93,25 +93,20 @@ class AsksBeforeOrders:
     """A guard that has the user approve of orders."""
 
     async def before(self, call: GuardedCall) -> Verdict:
-        """Ask for an order."""
         if call.tool == "tea.order":
             return Ask(f"Order {call.arguments.get('grams')} g of {call.arguments.get('tea')}?")
         return Allow()
 
     async def after(self, call: GuardedCall, text: str) -> str:
-        """Leave the text as it is."""
         del call
         return text
 
 
 class TeaGuide(BaseWorkflow):
-    """The loop with these tools."""
-
     instructions = "You know everything about tea. Cite the notes, and ask before you order."
     guards = (AsksBeforeOrders(),)
 
     async def process(self, payload: TurnPayload) -> TurnResult:
-        """Run the loop."""
         react = await self.build_react(scratchpad=self.scratchpad, tools_module=__name__)
         return await react.run(payload)
 
@@ -136,7 +131,6 @@ def steep(minutes: int) -> str:
 
 
 def usage(prompt: int, output: int, cached: int = 0) -> Usage:
-    """Return the usage of a request."""
     return Usage(input_tokens=prompt, output_tokens=output, cache_read_tokens=cached)
 
 
@@ -171,7 +165,6 @@ SCRIPT: Sequence[Say | str] = [
 
 
 def tea_model(script: Sequence[Say | str] = SCRIPT, *, strict: bool = False) -> ScriptedModel:
-    """Return a model that plays a script."""
     return ScriptedModel(
         list(script), strict=strict, thinking=True, price=PRICE, name="scripted:tea"
     )

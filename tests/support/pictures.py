@@ -13,7 +13,6 @@ SIZE = (64, 48)
 
 
 def saved(image: Image.Image, kind: str, **options: object) -> bytes:
-    """Return the image as a file of that kind."""
     file = io.BytesIO()
     image.save(file, kind, **options)
     return file.getvalue()
@@ -26,13 +25,11 @@ def frames(kind: str, count: int, size: tuple[int, int] = SIZE) -> bytes:
 
 
 def photo(kind: str, mode: str = "RGB", **options: object) -> bytes:
-    """Return a picture with some colours."""
     image = Image.linear_gradient("L").resize(SIZE).convert(mode)
     return saved(image, kind, **options)
 
 
 def shown() -> Mapping[str, bytes]:
-    """Return images that must be taken."""
     return {
         "photo.jpg": photo("JPEG"),
         "progressive.jpg": photo("JPEG", progressive=True),

@@ -67,8 +67,6 @@ TOOLS_SPECS = [{"module": __name__, "alias": "play"}]
 
 
 class Playground(BaseWorkflow):
-    """The loop with these tools."""
-
     instructions = "Play."
 
     async def process(self, payload: TurnPayload) -> TurnResult:

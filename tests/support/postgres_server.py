@@ -73,12 +73,10 @@ class PostgresServer:
         self.process: subprocess.Popen[bytes] | None = None
 
     def create(self) -> None:
-        """Create the folder of the data."""
         encoding = ("-E", "UTF8", "--locale", "C.UTF-8")
         self.run("initdb", "-D", str(self.data), "-U", "postgres", "-A", "trust", *encoding, "-N")
 
     def run(self, program: str, *arguments: str) -> None:
-        """Run a program of PostgreSQL."""
         subprocess.run(
             [self.programs / program, *arguments],
             check=True,
@@ -89,7 +87,6 @@ class PostgresServer:
         )
 
     def start(self) -> None:
-        """Start the server and wait until it answers."""
         options = [f"-c{name}={value}" for name, value in self.settings.items()]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
@@ -108,7 +105,6 @@ class PostgresServer:
         self.wait_until_ready()
 
     def wait_until_ready(self) -> None:
-        """Wait until the server answers."""
         deadline = time.monotonic() + START_SECONDS
         while True:
             try:
@@ -128,16 +124,13 @@ class PostgresServer:
             self.process = None
 
     def remove(self) -> None:
-        """Stop the server and remove its data."""
         self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def url(self, database: str = "postgres", user: str = "postgres") -> str:
-        """The URL of a database."""
         return f"postgresql://{user}@127.0.0.1:{self.port}/{database}"
 
     def store_url(self, database: str = "postgres") -> str:
-        """The URL of a new store."""
         return f"{self.url(database)}?schema=s{uuid.uuid4().hex[:12]}"
 
     def create_vectors(self) -> str:

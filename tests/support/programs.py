@@ -23,5 +23,4 @@ def python(program: str, *filenames: str) -> Entry:
 
 
 def lines(text: str) -> Sequence[str]:
-    """What a program has printed, of a report."""
     return [line.removeprefix("| ") for line in text.splitlines() if line.startswith("| ")]

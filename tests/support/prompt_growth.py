@@ -81,7 +81,6 @@ class Diarist:
         self.closing = False
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        """The next reply."""
         if prompt.purpose == "summary":
             yield Reply(text=f"Goal: keep the diary. {self.turn} turns are over.")
             return

@@ -78,7 +78,6 @@ class Fact:
 
 
 def facts(turns: int, seed: int = 7) -> list[Fact]:
-    """A fact for each turn, in each of the places by turns."""
     random = Random(seed)
     return [
         Fact(
@@ -93,7 +92,6 @@ def facts(turns: int, seed: int = 7) -> list[Fact]:
 
 
 def filler(words: int, seed: int) -> str:
-    """So many words that say nothing."""
     random = Random(seed)
     return " ".join(random.choice(FILLER) for _ in range(words))
 
@@ -139,15 +137,12 @@ class Held:
 
     @property
     def share(self) -> float:
-        """The share of the facts that the prompt has."""
         has = self.word_for_word + self.by_ref
         return has / (has + len(self.lost))
 
 
 @dataclass(frozen=True)
 class Lived:
-    """The conversation as it was."""
-
     requests: Sequence[Prompt]
     blocks: Sequence[Block]
     planted: Sequence[Fact]

@@ -30,7 +30,6 @@ class Watching:
         return lambda block: self.spans.extend(fold.take(block))
 
     async def close(self) -> None:
-        """Keep that it was closed."""
         self.closed += 1
 
 

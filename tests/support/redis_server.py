@@ -30,12 +30,10 @@ class RedisServer:
 
     @property
     def url(self) -> str:
-        """The URL of the server."""
         return f"redis://127.0.0.1:{self.port}"
 
     @property
     def traffic(self) -> Sequence[str]:
-        """Its connections."""
         return port_traffic(self.port)
 
     def start(self) -> None:
@@ -79,7 +77,6 @@ class RedisServer:
         self.process.send_signal(signal.SIGCONT)
 
     def run(self, *command: str) -> str:
-        """Run a command of Redis, and return what it answers."""
         ran = subprocess.run(
             ["redis-cli", "-p", f"{self.port}", *command],
             check=True,
@@ -89,7 +86,6 @@ class RedisServer:
         return ran.stdout.strip()
 
     def remove(self) -> None:
-        """Kill the server and remove its folder."""
         self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -72,7 +72,6 @@ TOOLS_SPECS = [{"module": __name__, "alias": "desk"}]
 
 
 async def passage(ref: str) -> Passage:
-    """The passage of that name, pinned."""
     path, _, lines = ref.removeprefix("ks:").partition("#")
     path = path.partition("@")[0]
     span = f"#{lines}" if lines else ""
@@ -150,7 +149,6 @@ class ScriptedSteps:
     capabilities: Capabilities = SMALL
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        """The next step."""
         self.requests.append(prompt)
         if prompt.purpose == "summary":
             if len(self.requests) % 2:

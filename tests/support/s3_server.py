@@ -37,12 +37,10 @@ class S3Server:
         return f"http://127.0.0.1:{self.port}"
 
     def url(self, prefix: str = "talk", **options: str) -> str:
-        """The URL of blobs in the bucket."""
         more = "".join(f"&{name}={value}" for name, value in options.items())
         return f"s3://{BUCKET}/{prefix}?endpoint={self.endpoint}{more}"
 
     def age(self, by: timedelta) -> None:
-        """Make every object older."""
         self._control(f"age?seconds={by.total_seconds()}")
 
     def fail(self, requests: int) -> None:
@@ -106,8 +104,6 @@ Wsgi = Callable[[dict[str, Any], Callable[..., object]], Iterable[bytes]]
 
 
 class _Controlled:
-    """The application of moto, with the controls."""
-
     def __init__(self, inner: Wsgi, folder: Path | None = None) -> None:
         self.inner = inner
         self.folder = folder

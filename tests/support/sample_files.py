@@ -21,7 +21,6 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def gif(width: int, height: int, *, moving: bool = False) -> bytes:
-    """The beginning of a GIF."""
     loop = b"\x21\xff\x0bNETSCAPE2.0\x03\x01\0\0\0" if moving else b""
     return b"GIF89a" + struct.pack("<HHBBB", width, height, 0, 0, 0) + loop + b";"
 
@@ -48,7 +47,6 @@ def webp(kind: bytes, width: int, height: int) -> bytes:
 
 
 def pdf(*pages: str) -> bytes:
-    """A PDF with a line of text on each page."""
     kids = " ".join(f"{number} 0 R" for number in range(4, 4 + 2 * len(pages), 2))
     objects = [
         "<< /Type /Catalog /Pages 2 0 R >>",

@@ -149,8 +149,6 @@ class Kind:
 
 @dataclass(frozen=True)
 class Scenario:
-    """What happens in a conversation."""
-
     turns: tuple[Said, ...]
     models: tuple[Kind, ...] = (Kind(),)
     summaries: tuple[str, ...] = ("",)
@@ -175,8 +173,6 @@ class Sent:
 
 @dataclass
 class ScenarioRun:
-    """What has become of a conversation."""
-
     scenario: Scenario
     sent: list[Sent] = field(default_factory=list[Sent])
     summaries: list[Prompt] = field(default_factory=list[Prompt])
@@ -191,8 +187,6 @@ class ScenarioRun:
 
 
 class ScenarioModel:
-    """Says what the scenario has it say."""
-
     def __init__(self, world: World, kind: Kind) -> None:
         self._world = world
         self._kind = kind
@@ -208,7 +202,6 @@ class ScenarioModel:
         )
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        """The next act."""
         if prompt.purpose == "summary":
             yield self._summary(prompt)
             return
@@ -256,7 +249,6 @@ class World:
         )
 
     def begin(self, said: Said) -> None:
-        """What the model is to say in the turn."""
         self._number = said.model
         self.acts = [*said.acts, Act(said.answer)]
 
@@ -335,7 +327,6 @@ def in_files(prompt: Prompt) -> int:
 
 
 def said_by(name: ProtocolName, text: str, calls: tuple[ToolCall, ...]) -> Reply:
-    """A decision in the protocol of that name."""
     if name == "native":
         return Reply(text=text, calls=calls)
     if name == "json":
@@ -377,7 +368,6 @@ def made(act: Act, prompt: Prompt) -> list[ToolCall]:
 
 
 def said_in(arguments: JsonObject) -> JsonObject:
-    """The arguments with their texts spoken."""
     return {
         name: spoken(value) if isinstance(value, str) else value
         for name, value in arguments.items()
@@ -421,7 +411,6 @@ def is_pinned(text: str) -> bool:
 
 
 async def read(talk: Conversation, refs: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """The status and the digest of what each ref gives."""
     if not refs:
         return {}
     reading = await talk.read(refs)
@@ -432,7 +421,6 @@ async def read(talk: Conversation, refs: Sequence[str]) -> dict[str, tuple[str, 
 
 
 def run_scenario(scenario: Scenario, store: str = "memory:") -> ScenarioRun:
-    """Run it to its end."""
     return asyncio.run(_run(scenario, store))
 
 
@@ -452,7 +440,6 @@ async def _run(scenario: Scenario, store: str) -> ScenarioRun:
 
 
 async def live_in(world: World, log: TimelineLog) -> None:
-    """Live the world's scenario, in this log."""
     traced.set(world.run.trace)
     remaining_turns = list(world.run.scenario.turns)
     while remaining_turns:
@@ -461,7 +448,6 @@ async def live_in(world: World, log: TimelineLog) -> None:
 
 @asynccontextmanager
 async def aclosing_log(log: TimelineLog) -> AsyncGenerator[None, None]:
-    """Close the log in the end."""
     try:
         yield
     finally:

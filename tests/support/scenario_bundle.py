@@ -34,7 +34,6 @@ class Trace:
 
     @contextmanager
     def looking(self) -> Generator[None, None, None]:
-        """A tool looks meanwhile."""
         self.busy += 1
         self.busiest = max(self.busiest, self.busy)
         try:
@@ -154,7 +153,6 @@ class Warden:
     """Lets nothing be written that is called `forbidden`, and asks about what is called `dear`."""
 
     async def before(self, call: GuardedCall) -> Verdict:
-        """By what is to be written."""
         match call.arguments.get("name"):
             case "forbidden":
                 return Deny("That is never written.")
@@ -164,7 +162,6 @@ class Warden:
                 return Allow()
 
     async def after(self, call: GuardedCall, text: str) -> str:
-        """The text as it is."""
         del call
         return text
 

@@ -16,7 +16,6 @@ from tests.support.scenario import Act, Judged, Kind, Said, Scenario, Shown
 
 
 def call(name: str, /, **arguments: Json) -> ToolCall:
-    """A call with these arguments."""
     return ToolCall(name=name, arguments=arguments)
 
 
@@ -24,22 +23,18 @@ sizes = st.sampled_from([0, 40, 300, 399, 400, 401, 2_000, 6_000, 20_000, 60_000
 
 
 def look(size: int, seed: int) -> ToolCall:
-    """A call that looks."""
     return call("life.look", size=size, seed=seed)
 
 
 def table(count: int, width: int) -> ToolCall:
-    """A call that looks at JSON."""
     return call("life.rows", count=count, width=width)
 
 
 def find(page: int, size: int) -> ToolCall:
-    """A call that finds a source."""
     return call("life.find", page=page, size=size)
 
 
 def write(name: str, size: int) -> ToolCall:
-    """A call with a long argument."""
     return call("life.write", name=name, text=f"@{size}")
 
 
@@ -176,7 +171,6 @@ def _limits(
 def scenario_of(
     turns: list[Said], one: Kind, two: Kind, summaries: list[str], limits: Limits
 ) -> Scenario:
-    """A scenario of these turns with two models."""
     return Scenario(
         turns=tuple(turns),
         models=(one, replace(two, name="two")),

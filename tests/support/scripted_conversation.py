@@ -22,7 +22,6 @@ async def talking(
     name: str = "c",
     properties: Mapping[str, Setting] | None = None,
 ) -> AsyncGenerator[Conversation, None]:
-    """A conversation of the bundle whose model follows the script."""
     model = script if isinstance(script, ScriptedModel) else ScriptedModel(script)
     async with Harness.open(
         bundle, store=store, model=model, clock=FakeClock(), properties=properties

@@ -36,7 +36,6 @@ class Another:
         self._process = process
 
     async def interrupt(self, now: Interruption, store: str) -> Receipt | None:
-        """Have it interrupt the story; what it says of that."""
         value = json.loads(await asyncio.to_thread(self._told, dumps([store, now.step, now.kind])))
         return Receipt(*value) if value else None
 
@@ -50,7 +49,6 @@ class Another:
 
 @contextmanager
 def outside() -> Generator[Another, None, None]:
-    """Another process, until the end."""
     with subprocess.Popen(
         [sys.executable, "-m", __name__],
         cwd=ROOT,
@@ -77,7 +75,6 @@ async def _interrupt(store: str, now: Interruption) -> list[Json]:
 
 
 def main() -> None:
-    """Interrupt as the lines say, until there are no more."""
     sys.stdout.write("\n")
     sys.stdout.flush()
     for line in sys.stdin:

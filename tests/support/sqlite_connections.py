@@ -10,7 +10,6 @@ from loopline.store.sqlite import Connection, on_connect
 
 @contextmanager
 def each_connection(prepare: Callable[[Connection], object]) -> Generator[None, None, None]:
-    """Prepare every connection that is opened within."""
     on_connect.append(prepare)
     try:
         yield

@@ -274,7 +274,6 @@ def _take_over(streams: Sequence[int]) -> None:
 
 
 def _become(request: _Request) -> None:
-    """Run the program."""
     os.chdir(request.folder)
     os.environ.clear()
     os.environ.update(request.environment)

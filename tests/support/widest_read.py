@@ -8,8 +8,6 @@ from loopline.timeline import Block, ConversationKey, MemoryLog
 
 
 class WidestRead(MemoryLog):
-    """A log that counts the blocks of the widest read."""
-
     widest: int = 0
 
     async def read(
@@ -23,7 +21,6 @@ class WidestRead(MemoryLog):
         last: int | None = None,
         also: Sequence[int] = (),
     ) -> Sequence[Block]:
-        """Read."""
         blocks = await super().read(
             conversation, after=after, limit=limit, types=types, turn=turn, last=last, also=also
         )

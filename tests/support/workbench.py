@@ -56,7 +56,6 @@ class Desk:
 
     @property
     def began(self) -> list[str]:
-        """What was begun, in order."""
         return [row[1:] for row in self.order if row[0] == "+"]
 
 
@@ -167,7 +166,6 @@ def workbench(
     preset: PresetName | Preset = "bare",
     **limits: Unpack[Limits],
 ) -> Bundle:
-    """A bundle with these tools, whose turns share the desk."""
     shared, around_calls = desk or Desk(), tuple(guards)
     between, about = tuple(round_hooks), tuple(middleware)
 
@@ -200,7 +198,6 @@ async def at_work(
     store: str | TimelineLog = "memory:",
     properties: Mapping[str, Setting] | None = None,
 ) -> AsyncGenerator[Conversation, None]:
-    """A conversation at the workbench, with a model, a chain of them or a script."""
     asked_model = ScriptedModel(model) if isinstance(model, list) else model
     opened = Harness.open(
         bundle or workbench(),
@@ -220,7 +217,6 @@ def in_json(script: Sequence[Entry], **capabilities: Unpack[CapabilityChoices]) 
 
 
 async def bodies(talk: Conversation, kind: type[T]) -> list[T]:
-    """The bodies of that kind, in order."""
     return [block.body for block in await talk.blocks() if isinstance(block.body, kind)]
 
 
@@ -234,7 +230,6 @@ async def begun(talk: Conversation, kind: str = "react.round.start") -> None:
 
 
 async def types(talk: Conversation) -> list[str]:
-    """The types of all blocks, in order."""
     return [block.type for block in await talk.blocks()]
 
 
@@ -249,12 +244,10 @@ def shown(prompt: Prompt) -> str:
 
 
 def roles(messages: Sequence[Message]) -> list[str]:
-    """Who speaks."""
     return [type(message).__name__.removesuffix("Message").lower() for message in messages]
 
 
 def decisions(model: ScriptedModel) -> list[Prompt]:
-    """The requests for decisions."""
     return [request for request in model.requests if request.purpose == "decision"]
 
 
@@ -313,7 +306,6 @@ class Spoken:
         self._replies = list(replies)
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        """The next reply."""
         self.requests.append(prompt)
         reply = self._replies.pop(0)
         if not isinstance(reply, Reply):

@@ -40,7 +40,6 @@ def measure() -> Iterator[Outcome]:
 
 
 def make(part: str, options: argparse.Namespace) -> Iterable[Outcome]:
-    """Make a part of the attacks."""
     seed: int = options.seed
     match part:
         case "measured":

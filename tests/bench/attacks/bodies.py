@@ -40,8 +40,6 @@ _RESET_PEAK = "5"
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server in a process of its own."""
-
     process_id: int
     port: int
 
@@ -56,7 +54,6 @@ class Server:
 
     @property
     def resident_mb(self) -> float:
-        """The memory that is resident now."""
         return self._read_mb("VmRSS")
 
     def _read_mb(self, name: str) -> float:
@@ -68,7 +65,6 @@ class Server:
 
 @contextmanager
 def serving_with_keys(folder: Path) -> Generator[Server]:
-    """Run `loopline serve` in the folder, with a file of keys."""
     (folder / "guide").mkdir()
     (folder / "guide/__init__.py").write_text(BUNDLE)
     add_key(folder / "keys.json", Principal(tenant="acme", project="tea", user="ann"))

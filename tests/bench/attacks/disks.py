@@ -56,7 +56,6 @@ def give_room(folder: Path) -> None:
 
 
 def run_mount(*arguments: str) -> None:
-    """Run `mount`."""
     subprocess.run(["mount", *arguments], check=True, capture_output=True)
 
 
@@ -114,7 +113,6 @@ async def talk_until_full(store: Path, ledger: Path, random: Random) -> Tally:
 
 
 def lines_of(path: Path) -> list[str]:
-    """The lines of a file, if it was begun."""
     return path.read_text("utf-8").splitlines() if path.exists() else []
 
 
@@ -143,7 +141,6 @@ def limit_files(store: Path, random: Random) -> Tally:
 
 
 def fill_disks(disks: int, seed: int) -> Outcome:
-    """Fill so many disks, each of a drawn size."""
     random, tally = Random(seed), Tally()
     for number in range(disks):
         with TemporaryDirectory() as name:

@@ -47,7 +47,6 @@ class Import:
 
 
 async def state(store: Store) -> list[tuple[str, int]]:
-    """The conversations of a store, and their heads."""
     return [(summary.conversation.name, summary.head) async for summary in store.conversations()]
 
 
@@ -80,7 +79,6 @@ async def use(harness: Harness, store: Store, document: JsonObject, name: str) -
 async def import_each(
     original: JsonObject, seeds: Sequence[int], folder: Path, output: Connection
 ) -> None:
-    """Import the document of each seed into one store; say what came of each."""
     url = f"sqlite:///{folder}/{seeds[0]}.db"
     model = ScriptedModel(["Done."] * (len(seeds) + 1), strict=False)
     async with Harness.open(bundle, store=url, model=model) as harness, Store.open(url) as store:
@@ -142,7 +140,6 @@ def outcomes_of(seeds: Sequence[int], folder: Path) -> list[Import]:
 
 
 def tamper(documents: int, seed: int, jobs: int) -> Outcome:
-    """Import so many documents, drawn from the seed on."""
     seeds = range(seed, seed + documents)
     with quick_folder() as folder, ThreadPoolExecutor(jobs) as pool:
         parts = [seeds[number::jobs] for number in range(jobs)]

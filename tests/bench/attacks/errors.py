@@ -50,7 +50,6 @@ def _failing_files(store: Path) -> Generator[None]:
 
 
 def draw_failure(random: Random) -> tuple[str, Failure]:
-    """Draw a failure, and return its name and how it is injected."""
     more_bytes = random.randint(0, 60_000)
     failures: Mapping[str, Failure] = {
         "EIO in the log": lambda store: failing(_log_of(store)),
@@ -103,7 +102,6 @@ def injected(store: Path) -> Generator[Injection]:
 
 
 def expect_named(tally: Tally, name: str, error: StoreError) -> None:
-    """Expect that the error names the failure, and count it."""
     tally.done[name] += 1
     match error:
         case StoreFull():

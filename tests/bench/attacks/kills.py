@@ -48,7 +48,6 @@ class SpeakingLog(KillingLog):
         key: str = "",
         at_head: bool = False,
     ) -> Sequence[Block]:
-        """Append, and say so."""
         blocks = await super().append(
             conversation, entries, seen=seen, term=term, key=key, at_head=at_head
         )

@@ -90,7 +90,6 @@ async def many_calls(folder: Path) -> list[Outcome]:
 
 
 def none_of(attack: str, before: str, count: int) -> Outcome:
-    """Return a row of what may not be there at all."""
     return Outcome(attack, before, f"{count:,}", holds=count == 0)
 
 
@@ -137,7 +136,6 @@ async def forged_approval(folder: Path) -> list[Outcome]:
 
 
 def lines_of(path: Path) -> list[str]:
-    """The lines of a file, if there is one."""
     return path.read_text("utf-8").splitlines() if path.exists() else []
 
 

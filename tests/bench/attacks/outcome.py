@@ -24,7 +24,6 @@ class Tally:
     broken: Counter[str] = field(default_factory=Counter[str])
 
     def expect(self, holds: bool, problem: str, count: int = 1) -> None:
-        """Count a problem unless the condition holds."""
         if not holds:
             self.broken[problem] += count
 

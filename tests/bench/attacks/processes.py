@@ -51,7 +51,6 @@ class Member:
         self.tally = Tally()
 
     def acknowledge(self, kind: Kind, talk: Conversation, **values: str | int) -> None:
-        """Write down what was acknowledged."""
         entry: JsonObject = {"kind": kind, "conversation": talk.conversation.name, **values}
         self._journal.write(dumps(entry) + "\n")
         self._journal.flush()
@@ -125,12 +124,10 @@ class Member:
 
 
 def url(folder: Path, name: str = "crowd.db") -> str:
-    """The URL of a store in the folder."""
     return f"sqlite:///{folder}/{name}"
 
 
 async def blocks_of(talk: Conversation) -> list[Block]:
-    """All blocks of a conversation."""
     return list(await talk.blocks())
 
 
@@ -161,7 +158,6 @@ def play(member: str, ledger: Path) -> Callable[[Prompt], Move]:
 
 
 async def belong(folder: Path, number: int, seconds: float, seed: int) -> Tally:
-    """Be one process of the crowd for so long."""
     model = BillingModel(play(f"p{number}", folder / "ledger"))
     end = time.monotonic() + seconds
     async with Harness.open(bundle, store=url(folder), model=model) as harness:
@@ -175,7 +171,6 @@ async def belong(folder: Path, number: int, seconds: float, seed: int) -> Tally:
 
 
 def run_member(folder: Path, number: int, seconds: float, seed: int) -> None:
-    """Be one process, and leave its tally in the folder."""
     tally = asyncio.run(belong(folder, number, seconds, seed))
     text = dumps({"done": dict(tally.done), "broken": dict(tally.broken)})
     (folder / f"tally-{number}").write_text(text, encoding="utf-8")
@@ -190,12 +185,10 @@ def tally_of(path: Path) -> Tally:
 
 
 def lines_of(path: Path) -> list[str]:
-    """The lines of a file."""
     return path.read_text("utf-8").splitlines()
 
 
 def entries_of(folder: Path) -> list[dict[str, str | int]]:
-    """All that was acknowledged to any process."""
     return [json.loads(line) for path in folder.glob("journal-*") for line in lines_of(path)]
 
 
@@ -245,7 +238,6 @@ def judge_conversation(blocks: list[Block], noted: Counter[str]) -> Tally:
 
 
 def is_there(entry: dict[str, str | int], blocks: list[Block]) -> bool:
-    """Whether what was acknowledged is in the conversation."""
     match entry["kind"]:
         case "turn":
             answers = [

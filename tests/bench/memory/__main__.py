@@ -168,7 +168,6 @@ async def found_by_vectors(generated: Generated, embedder: Embedder) -> float:
 
 
 async def measured(generated: Generated, embedder: Embedder, folder: Path) -> Figures:
-    """Search in every way, and return the figures."""
     log, facts, clock = generated.log, generated.facts, FakeClock(NOW)
     by_words = ConversationMemory(log, partial(MemoryFile, folder / "words"), clock)
     shared = SharedEmbedder(lambda: embedder)
@@ -241,7 +240,6 @@ def _stranger(number: int, fact: PlantedFact, owners: Sequence[Owner]) -> Owner:
 
 
 def problems_of(figures: Figures) -> list[str]:
-    """The goals that were missed."""
     problems = [f"{figures.foreign_hits} hits of another user"] if figures.foreign_hits else []
     reached = figures.rows[0].both
     if reached < GOAL:

@@ -104,7 +104,6 @@ def _names(random: Random) -> Iterator[str]:
 
 
 def _conversation(random: Random, fact: Fact | None, name: str) -> tuple[list[Block], int]:
-    """Return the blocks of a conversation, and the turn that tells the fact."""
     talk = [line.split("|") for line in OTHER_TALK.strip().splitlines()]
     turns: list[list[Body]] = [
         [UserPrompt(text=asks), Completion(text=answers)]
@@ -119,5 +118,4 @@ def _conversation(random: Random, fact: Fact | None, name: str) -> tuple[list[Bl
 
 
 def key_of(fact: PlantedFact) -> ConversationKey:
-    """The conversation in which the fact was told."""
     return fact.owner.key(fact.conversation)

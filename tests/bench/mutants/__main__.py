@@ -44,7 +44,6 @@ class Tried:
     result: Result
 
     def line(self) -> str:
-        """A row of the table."""
         result, mutant = self.result, self.mutant
         where = f"{mutant.path}:{mutant.line} {mutant.function}"
         by = f"  by {result.by}" if result.by else ""

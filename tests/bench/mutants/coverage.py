@@ -60,7 +60,6 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
 
 
 def pytest_sessionfinish() -> None:
-    """Write what was found."""
     if _found:
         folder = Path(os.environ["TRACES"])
         folder.mkdir(parents=True, exist_ok=True)

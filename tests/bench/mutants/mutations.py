@@ -39,11 +39,9 @@ class Mutant:
     text: str
 
     def applied(self, source: bytes) -> bytes:
-        """The source with the fault in it."""
         return source[: self.start] + self.text.encode() + source[self.end :]
 
     def shown(self, source: bytes) -> str:
-        """What becomes of what, on one line."""
         before = " ".join(source[self.start : self.end].decode().split())
         after = " ".join(self.text.split())
         return f"{before[:70]} → {after[:70] or 'nothing'}"
@@ -74,7 +72,6 @@ class _Places:
 
 
 def mutants(path: str, source: bytes) -> Iterator[Mutant]:
-    """Every mutant of a file, in its order."""
     places = _Places(path, source)
     yield from _within(ast.parse(source), "", places)
 
@@ -86,7 +83,6 @@ def drawn(sources: dict[str, bytes], count: int, seed: int) -> list[Mutant]:
 
 
 def sources_of(package: Path, rooms: Sequence[str]) -> dict[str, bytes]:
-    """The files of these rooms, by their paths in the package."""
     files = [file for room in rooms for file in sorted((package / room).rglob("*.py"))]
     return {file.relative_to(package).as_posix(): file.read_bytes() for file in files}
 
@@ -106,7 +102,6 @@ def _within(node: ast.AST, function: str, places: _Places) -> Iterator[Mutant]:
 
 
 def _children(node: ast.AST) -> list[ast.AST]:
-    """What is looked at in a node."""
     match node:
         case ast.FunctionDef(args=args, body=body) | ast.AsyncFunctionDef(args=args, body=body):
             return [*args.defaults, *filter(None, args.kw_defaults), *body]
@@ -179,7 +174,6 @@ def _without(
     function: str,
     places: _Places,
 ) -> Mutant:
-    """The call without one of its arguments."""
     kept = [places.text(arg) for arg in call.args]
     for keyword in call.keywords:
         if keyword is not dropped:

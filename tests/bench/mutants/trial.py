@@ -65,7 +65,6 @@ class Copy:
 
     @property
     def package(self) -> Path:
-        """The package in it."""
         return self.folder / PACKAGE.strip("/")
 
     def pytest(

@@ -181,7 +181,6 @@ def environment(commands: Path, folder: Path, peer: Peer) -> dict[str, str]:
 def problems(
     program: Program, codes: Sequence[int], printed: Sequence[str], orders: Sequence[str]
 ) -> Iterator[str]:
-    """Say what the program did not do."""
     expected = [-signal.SIGKILL, 0] if program.task in ("resume", "ten") else [0] * len(codes)
     if codes != expected:
         yield f"exit codes {codes}"
@@ -211,7 +210,6 @@ def problems(
 
 
 async def version(commands: Path, library: str) -> str:
-    """Return the versions of what the table names."""
     code = "import sys; from importlib.metadata import version; print(*(f'{p} {version(p)}' for p in sys.argv[1:]), sep=', ')"
     process = await asyncio.create_subprocess_exec(
         commands / "python", "-c", code, *SHOWN[library], stdout=PIPE

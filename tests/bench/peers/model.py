@@ -34,7 +34,6 @@ class TeaModel:
         self._results: dict[str, int] = {}
 
     def respond(self, asked: Request) -> Sequence[Step]:
-        """Answer a request."""
         vendor = OpenAI()
         refused = vendor.refuses(asked)
         before = self._results.get(str(asked.body.get("previous_response_id")), 0)

@@ -331,7 +331,6 @@ class LlamaIndex:
         self._cosines = vector_rows(b"".join(known[text] for text in texts), len(texts))
 
     def find(self, question: str) -> list[Chunk]:
-        """The chunks nearest to a question."""
         cosines = self._cosines(self._embedder.embed_query(question))
         best = sorted(range(len(cosines)), key=cosines.__getitem__, reverse=True)
         return [self._chunks[number] for number in best[:CONSIDERED]]
@@ -480,7 +479,6 @@ def main() -> int:
 
 
 def print_rows(rows: Sequence[Row]) -> None:
-    """Print the figures as a table."""
     table = Table(
         *("kind", "by", "questions", "recall@1", "recall@5", "95 %", "recall@10"),
         *("nDCG@10", "MRR", "AUC"),

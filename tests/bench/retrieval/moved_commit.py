@@ -27,8 +27,6 @@ GOAL_MILLISECONDS = 150
 
 
 class CountedRepository(GitRepository):
-    """Counts the blobs that are read."""
-
     blobs: int = 0
 
     def contents(self, blobs: Sequence[str]) -> Iterator[bytes]:

@@ -81,7 +81,6 @@ def index_figures(
 def embedding_figures(
     embedder: Embedder, passages: Sequence[Chunk], sample: int, clock: Clock
 ) -> list[Figure]:
-    """How many passages are embedded in a second, and what all would take."""
     texts = [passage_text(part) for part in passages[:: max(len(passages) // sample, 1)]][:sample]
     embedder.embed_passages(texts[: embedder.batch])
     began = clock()
@@ -141,7 +140,6 @@ def drawn_vectors(size: int, dimensions: int) -> VectorMatrix:
 
 
 def main() -> int:
-    """Measure and print."""
     arguments = read_options(
         __doc__,
         embedder=DEFAULT_EMBEDDER,

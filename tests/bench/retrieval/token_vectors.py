@@ -38,7 +38,6 @@ Rows = NDArray[np.float32]
 
 
 def read_vocabulary(folder: Path) -> list[str]:
-    """The pieces of the vocabulary in order."""
     return [name for name in (folder / "vocab.txt").read_text().split("\n") if name]
 
 
@@ -64,7 +63,6 @@ def weigh(names: list[str]) -> Rows:
 
 
 def make_table(names: list[str], vectors: Rows) -> bytes:
-    """The file of the table."""
     weights = weigh(names)
     sample = (vectors * weights[:, None])[::SAMPLED]
     _, _, components = np.linalg.svd(sample, full_matrices=False)

@@ -57,7 +57,6 @@ class RoundRobin:
     stores: int = 0
 
     def store(self) -> Path:
-        """Return the path of a store that is not there yet."""
         self.stores += 1
         return self.folder / f"{self.stores}.db"
 
@@ -112,7 +111,6 @@ class RoundRobin:
 
 
 def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Read the options of the command."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.speed")
     parser.add_argument("--environments", type=Path, help="a folder that keeps the environments")
     parser.add_argument("--only", nargs="*", choices=LIBRARIES, default=list(LIBRARIES))

@@ -68,11 +68,9 @@ class Stopwatch:
     cpu_at: list[float] = field(default_factory=list[float])
 
     def begin(self) -> None:
-        """Note that the turns begin."""
         self.asked()
 
     def asked(self) -> None:
-        """Note that the model is asked."""
         self.cpu_at.append(time.process_time())
         self.asked_at.append(time.monotonic())
 

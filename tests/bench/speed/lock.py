@@ -27,7 +27,6 @@ class LockShare:
 
     @property
     def share(self) -> float:
-        """Return the share of looks at which it was held."""
         return self.held / self.looks if self.looks else 0.0
 
 

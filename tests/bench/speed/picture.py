@@ -55,7 +55,6 @@ def figures(results: SpeedResults, row: str) -> dict[str, tuple[float, float, fl
 
 
 def panel(row: str, bars: dict[str, tuple[float, float, float]], top: int) -> Iterator[str]:
-    """Draw a row."""
     better, unit = ("more", "rounds/s") if is_per_second(row) else ("less", "ms a round")
     yield f'<text class="title" x="8" y="{top + 18}">{escape(TITLES[row])}</text>'
     yield f'<text class="faint" x="{WIDTH - 8}" y="{top + 18}" text-anchor="end">{unit}, {better} is better</text>'

@@ -26,7 +26,6 @@ class SpeedRow:
 
 
 def names(count: int, first: int = 0) -> tuple[str, ...]:
-    """Return the names of so many conversations."""
     return tuple(f"c{number}" for number in range(first, first + count))
 
 
@@ -74,7 +73,6 @@ class SpeedResults:
     lock_shares: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
 
     def add(self, row: str, subject: str, sample: Sample) -> None:
-        """Keep a sample."""
         self.samples.setdefault(row, {}).setdefault(subject, []).append(sample)
 
     def failed(self, row: str, problem: str) -> None:
@@ -84,7 +82,6 @@ class SpeedResults:
             self.skipped.append(line)
 
     def json(self) -> str:
-        """Return all samples as JSON."""
         return json.dumps(asdict(self), indent=1)
 
     @property

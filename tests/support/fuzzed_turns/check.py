@@ -46,12 +46,10 @@ class Talk:
     requests: list[Line] = field(default_factory=list[Line])
 
     def of(self, *types: str) -> list[Row]:
-        """Return the blocks of these types."""
         return [row for row in self.rows if row.type in types]
 
     @cached_property
     def exits(self) -> dict[int, Row]:
-        """The first exit of each turn."""
         return {row.turn: row for row in reversed(self.of("react.exit"))}
 
     @cached_property
@@ -95,7 +93,6 @@ class World:
 
 
 def read_world(folder: Path) -> World:
-    """Read the store and the ledgers of a folder."""
     talks = {talk.name: talk for talk in read_talks(folder)}
     broken: list[str] = []
     for kind in ("told", "effects", "requests"):
@@ -135,7 +132,6 @@ def read_talks(folder: Path) -> Iterator[Talk]:
 
 
 def read_row(found: tuple[Any, ...], *, is_own: bool) -> Row:
-    """Return a row of the table as a block."""
     seq, turn, number, ts, term, kind, body = found
     return Row(seq, turn, number, ts, term, kind, json.loads(body), is_own)
 
@@ -180,7 +176,6 @@ def check_ended(talk: Talk) -> Iterator[str]:
 
 
 def waits(talk: Talk, turn: int) -> bool:
-    """Return whether a call of a turn waits for the user."""
     pending = [row for row in talk.of("react.tool.pending") if row.turn == turn]
     return any(not talk.result_of(row) for row in pending)
 
@@ -258,7 +253,6 @@ def check_results(talk: Talk) -> Iterator[str]:
 
 
 def check_result(talk: Talk, line: Line, turn: int, end: Row) -> Iterator[str]:
-    """The result of a turn that has ended is what is stored."""
     told, stored = line["exit_reason"], end.body["reason"]
     if (told, line["answer"], line["rounds"], stored) == ("stopped", "", 0, "stopped"):
         return  # the request was stopped while it waited, before the turn had ended
@@ -464,7 +458,6 @@ def check_stopped_child(talk: Talk, parent: Talk | None) -> Iterator[str]:
 
 
 def check(world: World) -> list[str]:
-    """Return every violation."""
     wrong = list(world.broken)
     for name, talk in world.talks.items():
         wrong += [f"{name}: {problem}" for holds in CHECKS for problem in holds(talk)]
@@ -472,7 +465,6 @@ def check(world: World) -> list[str]:
 
 
 def count(world: World) -> Counter[str]:
-    """Count what happened."""
     counts = Counter[str]()
     for name, talk in world.talks.items():
         counts["child runs" if "~" in name else "conversations"] += 1

@@ -17,7 +17,6 @@ ADDRESS = "store.url"
 
 
 def store_url(folder: Path) -> str:
-    """Return the URL of the store."""
     address = folder / ADDRESS
     return address.read_text() if address.exists() else f"sqlite:///{folder / FILE}"
 

@@ -67,7 +67,6 @@ class Worker:
     # What a user does, and what is written about it.
 
     def talk(self, name: str) -> Conversation[Any]:
-        """Return a conversation of that name."""
         return self.harness.conversation(name)
 
     def any_name(self) -> str:
@@ -130,7 +129,6 @@ class Worker:
         self.note_result(name, await submission.result(), text)
 
     async def cancel(self, name: str) -> None:
-        """Say something, and cancel the wait for it."""
         text = self.text()
         self.note("sending", name, text=text)
         saying = asyncio.create_task(self.talk(name).say(text))

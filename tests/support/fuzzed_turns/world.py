@@ -74,13 +74,10 @@ class Ledger:
         os.write(self._file, json.dumps({"at": time.time(), **line}).encode() + b"\n")
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._file)
 
 
 class StoreView(Tables):
-    """The tables, and what they say of a conversation."""
-
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self._by_key: dict[str, str] = {}
@@ -290,7 +287,6 @@ bundle = Bundle(id="fuzz", version="1", workflow=Fuzzed, tools=TOOLS, agents=AGE
 
 
 def text_of(message: Message) -> str:
-    """Return what the model reads of a message."""
     calls = repr(message.calls) if isinstance(message, AssistantMessage) else ""
     return f"{message.text}{calls}"
 
@@ -372,7 +368,6 @@ class RandomModel:
             raise ModelOverloaded("busy")
 
     def reply(self, prompt: Prompt, size: int) -> Reply:
-        """Draw a reply."""
         draw, chance = self.draw, self.draw.random()
         usage = Usage(input_tokens=size, output_tokens=50) if draw.random() < 0.5 else Usage()
         if chance < 0.02:
@@ -403,7 +398,6 @@ class RandomModel:
         return [self.call(prompt) for _ in range(count)]
 
     def call(self, prompt: Prompt) -> ToolCall:
-        """Draw a call."""
         draw = self.draw
         # A waiting message may be read by its ref, also by a request of another turn before it is recalled.
         refs = [ref for ref in refs_in(prompt) if ".user." not in ref] or ["tc:turn_1.c1.result"]

@@ -118,11 +118,9 @@ class Talk:
 
     @property
     def column(self) -> str:
-        """The column of the table."""
         return "forgotten" if self.is_gone else self.turns.get(self.active, "idle")
 
     def apply(self, step: Step) -> None:
-        """Do what the cell of the event says."""
         cell = self.table[step.event, self.column]
         if step.event == "stop" and cell == "nothing" and "queued" in self.turns.values():
             cell = "stops"
@@ -148,7 +146,6 @@ class Talk:
         )
 
     def facts(self) -> dict[str, str]:
-        """Return all of it as facts to compare."""
         facts = {f"sender {label}": outcome for label, outcome in self.outcomes.items()}
         if not self.is_gone:
             # A turn whose prompt was recalled may be ended, or never begin.
@@ -185,7 +182,6 @@ class Talk:
         self.queue(step)
 
     def say_cell(self, step: Step) -> None:
-        """Give the sender the word of the cell."""
         cell = self.table[step.event, self.column]
         if cell == "waits for the turn":
             self.followers.append(step.sender)
@@ -220,7 +216,6 @@ class Talk:
             self.outcomes[label] = "resumed" if resumes else f"turn_{turn} {reason}"
 
     def answer(self, step: Step) -> None:
-        """Give the active turn its answer."""
         turn = self.active
         if self.turns[turn] == "asking":
             self.calls = 1
@@ -461,7 +456,6 @@ def runner_of(state: State, steps: Sequence[Step], door: Door) -> str:
 
 
 def fits(observed: Mapping[str, str], facts: Mapping[str, str]) -> bool:
-    """Return whether what was observed is what the facts allow."""
     return observed.keys() == facts.keys() and all(
         value == ANY or observed[name] in value.split("|") for name, value in facts.items()
     )

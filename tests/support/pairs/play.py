@@ -129,7 +129,6 @@ def _differences(facts: Facts, allowed: Facts) -> list[str]:
 
 
 def _names(facts: Facts, allowed: Facts) -> set[str]:
-    """Return the names of the facts that the table does not allow."""
     return {
         name
         for name in facts.keys() | allowed.keys()
@@ -144,14 +143,12 @@ class Crew:
     processes: dict[str, ProcessSender] = field(default_factory=dict[str, ProcessSender])
 
     async def sender(self, name: str) -> ProcessSender:
-        """Return the process of that name, a new one if it was killed."""
         process = self.processes.get(name)
         if process is None or not process.lives:
             process = self.processes[name] = await ProcessSender.begin()
         return process
 
     async def close(self) -> None:
-        """End them."""
         for process in self.processes.values():
             await process.kill()
 
@@ -167,7 +164,6 @@ class Stage:
         self.killed = False
 
     async def start(self, step: Step) -> None:
-        """Begin an event."""
         blocks = await self.log.read(KEY)
         given: dict[str, Json] = {"text": f"m-{step.label}", "call_id": "c1"}
         given |= {"seq": len(blocks) or 1, "is_open": self.case.state == "asking"}
@@ -186,14 +182,12 @@ class Stage:
         await self.senders[sender].start(label, "say", text=text)
 
     async def outcomes(self) -> dict[str, str]:
-        """Return what came of all that was done."""
         found = dict(self.lost)
         for sender in self.senders.values():
             found |= await sender.outcomes()
         return found
 
     async def is_done(self, label: str) -> bool:
-        """Return whether something is done."""
         return label in await self.outcomes()
 
     async def is_stored(self, step: Step) -> bool:
@@ -266,7 +260,6 @@ class Stage:
         return facts
 
     async def observe(self) -> dict[str, str]:
-        """Return the facts."""
         blocks = await self.log.read(KEY)
         outcomes = await self.outcomes()
         facts = {f"sender {label}": _word(outcomes.get(label, "waits")) for label in self.homes}
@@ -422,7 +415,6 @@ def steps_of(case: Case) -> list[Step]:
 
 
 async def play(case: Case, folder: Path, cut: Path, crew: Crew) -> Observed:
-    """Play a case, and compare it with the table."""
     steps = steps_of(case)
     facts = allowed(case.state, steps, case.door, at_once=case.order == "at once")
     try:

@@ -55,11 +55,9 @@ class Scene:
         (self.folder / f"closed-{gate}").touch()
 
     def open(self, gate: Gate) -> None:
-        """Let it go on."""
         (self.folder / f"closed-{gate}").unlink(missing_ok=True)
 
     def is_closed(self, gate: Gate) -> bool:
-        """Return whether the gate is closed."""
         return (self.folder / f"closed-{gate}").exists()
 
     def waiting(self) -> set[str]:
@@ -83,7 +81,6 @@ class Scene:
             path.unlink(missing_ok=True)
 
     async def pass_gate(self, gate: Gate) -> None:
-        """Wait until the gate is open."""
         if self.is_closed(gate):
             async with self.at(gate):
                 while True:
@@ -97,7 +94,6 @@ class Scene:
             file.write(f"{line}\n")
 
     def lines(self, name: str) -> list[str]:
-        """Return the lines of a file of the folder."""
         path = self.folder / name
         return path.read_text("utf-8").splitlines() if path.exists() else []
 
@@ -132,7 +128,6 @@ class Scene:
         return Bundle(id="desk", workflow=desk, tools=[work, brew, spend, fetch, Inquire(self)])
 
     async def step(self) -> str:
-        """Work as a step of a workflow does."""
         self.add("ledger", "step")
         await self.pass_gate("tool")
         return "stepped"
@@ -151,7 +146,6 @@ class Desk(BaseWorkflow):
     scene: Scene
 
     async def process(self, payload: TurnPayload) -> TurnResult[Any]:
-        """Run the step, and then the loop."""
         if "stepwise" in payload.text:
             await self.step("step", self.scene.step, reconcile=_find_step)
         return await (await self.build_react()).run(payload)
@@ -169,7 +163,6 @@ class Inquire(ToolFunction[[], str]):
         self._scene = scene
 
     def bind(self, alias: str) -> Tool:
-        """Return the tool."""
         return _InquireTool(self._scene, f"{alias}.inquire")
 
 
@@ -190,7 +183,6 @@ class _InquireTool:
         """Accept any."""
 
     def key(self, arguments: JsonObject) -> str:
-        """Return the key of all tools here."""
         del arguments
         return "desk"
 
@@ -219,7 +211,6 @@ class GatedModel:
         self._scene = scene
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        """Reply to the last message."""
         texts = [message.text for message in prompt.messages if isinstance(message, UserMessage)]
         self._scene.add("requests", json.dumps(MARK.findall("\n".join(texts))))
         yield TextDelta(text="")

@@ -29,9 +29,7 @@ KEY = ConversationKey(name=TALK)
 class Sender(Protocol):
     """Does things to the conversation, each under a label, and knows what came of it."""
 
-    async def start(self, label: str, event: Event, **given: Json) -> None:
-        """Begin to do it."""
-        ...
+    async def start(self, label: str, event: Event, **given: Json) -> None: ...
 
     async def outcomes(self) -> dict[str, str]:
         """Return what came of what is done, by label."""
@@ -51,7 +49,6 @@ class Doing:
         self._stack = AsyncExitStack()
 
     def do(self, label: str, doing: Awaitable[str]) -> None:
-        """Do it."""
         self._tasks[label] = asyncio.ensure_future(_outcome(doing))
 
     async def outcomes(self) -> dict[str, str]:
@@ -75,8 +72,6 @@ async def _outcome(doing: Awaitable[str]) -> str:
 
 
 class LocalSender(Doing):
-    """A harness of this process."""
-
     def __init__(self, harness: Harness, log: TimelineLog | None = None) -> None:
         super().__init__()
         self._harness = harness
@@ -85,7 +80,6 @@ class LocalSender(Doing):
 
     @classmethod
     async def open(cls, scene: Scene, store: str | TimelineLog) -> LocalSender:
-        """Open a harness over the store."""
         harness = Harness.open(scene.bundle(), store=store, model=GatedModel(scene))
         async with AsyncExitStack() as stack:
             sender = cls(await stack.enter_async_context(harness))
@@ -94,7 +88,6 @@ class LocalSender(Doing):
         return sender
 
     async def start(self, label: str, event: Event, **given: Json) -> None:
-        """Begin to do it."""
         match event:
             case "takeover":
                 self.do(label, self._take_over())
@@ -130,14 +123,11 @@ class LocalSender(Doing):
 
 
 class RemoteSender(Doing):
-    """A client of a server."""
-
     def __init__(self, talk: RemoteConversation) -> None:
         super().__init__()
         self._talk = talk
 
     async def start(self, label: str, event: Event, **given: Json) -> None:
-        """Begin to do it."""
         match event:
             case "forget":
                 self.do(label, self._forget())
@@ -190,8 +180,6 @@ async def act(
 
 
 class ProcessSender:
-    """A harness of another process."""
-
     def __init__(self, process: Process) -> None:
         self._process = process
         self._last: dict[str, str] = {}
@@ -199,7 +187,6 @@ class ProcessSender:
 
     @classmethod
     async def begin(cls) -> ProcessSender:
-        """Begin another process."""
         return cls(
             await create_subprocess_exec(
                 sys.executable, "-m", __name__, cwd=ROOT, stdin=PIPE, stdout=PIPE
@@ -208,7 +195,6 @@ class ProcessSender:
 
     @property
     def pid(self) -> int:
-        """The id of the process."""
         return self._process.pid
 
     @property
@@ -217,12 +203,10 @@ class ProcessSender:
         return self._process.returncode is None
 
     async def open(self, folder: Path, store: str) -> None:
-        """Open a harness over the store."""
         self._last = {}
         await self._ask("open", f"{folder}", store)
 
     async def start(self, label: str, event: Event, **given: Json) -> None:
-        """Begin to do it."""
         await self._ask("start", label, event, dict(given))
 
     async def outcomes(self) -> dict[str, str]:
@@ -237,7 +221,6 @@ class ProcessSender:
             await self._ask("close")
 
     async def kill(self) -> None:
-        """Kill the process."""
         if self.lives:
             self._process.kill()
             await self._process.wait()
@@ -251,7 +234,6 @@ class ProcessSender:
 
 
 async def serve() -> None:
-    """Do what the lines of the input say, until there are no more."""
     loop, lines = asyncio.get_running_loop(), asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
     sender: LocalSender | None = None

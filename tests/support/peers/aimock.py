@@ -26,7 +26,6 @@ process.stdin.on('end', () => process.exit()).resume();  // it ends with whoever
 
 @contextmanager
 def running(folder: Path) -> Generator[str, None, None]:
-    """Run what is installed in that folder; its address."""
     with subprocess.Popen(
         [node(), "-e", _SERVE],
         cwd=folder,

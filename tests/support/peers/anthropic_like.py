@@ -31,8 +31,6 @@ USUAL_FAULTS = {
 
 
 class Anthropic:
-    """How Anthropic puts things."""
-
     def refuses(self, asked: Request) -> Reply | None:
         """Anything but the one post."""
         if asked.method == "POST" and asked.path.partition("?")[0] == MESSAGES:
@@ -40,7 +38,6 @@ class Anthropic:
         return document(error_of("not_found_error", "Not found"), 404)
 
     def reply(self, says: Says, asked: Request) -> Reply:
-        """What is scripted, as it is."""
         return message(says, says.blocks, says.usage, asked)
 
     def error(self, status: int, fault: Fault) -> JsonObject:
@@ -49,7 +46,6 @@ class Anthropic:
         return error_of(fault.kind or kind, fault.message or words)
 
     def broken_off(self, fault: Fault, asked: Request, at: int) -> Event:
-        """An event named error."""
         kind, words = USUAL_FAULTS[529]
         return event(_error(fault.kind or kind, fault.message or words), "error")
 

@@ -24,7 +24,6 @@ from tests.support.peers.streams import Event, Reply, Stream, document, event
 
 
 def message(says: Says, blocks: Sequence[Block], usage: Usage, asked: Request) -> Reply:
-    """The message of these blocks, streamed if the request wants it."""
     headers = {"request-id": named_after(asked, "req")}
     if asked.body.get("stream") is True:
         events = tuple(_events(says, blocks, usage, asked))
@@ -80,7 +79,6 @@ def _named(body: JsonObject) -> Event:
 
 
 def _opened(block: Block) -> JsonObject:
-    """What a block has as it opens."""
     match block:
         case Text():
             return block_of(Text(""))

@@ -25,7 +25,6 @@ class Turn:
     blocks: tuple[JsonObject, ...]
 
     def of_type(self, kind: str) -> list[JsonObject]:
-        """Its blocks of a type."""
         return [block for block in self.blocks if block["type"] == kind]
 
 

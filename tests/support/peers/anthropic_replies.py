@@ -24,8 +24,6 @@ Stop: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Words for the reader."""
-
     text: str
 
 
@@ -59,7 +57,6 @@ class Usage:
     thinking: int = 0
 
     def told(self) -> JsonObject:
-        """As a message has it."""
         return {
             "input_tokens": self.input,
             "cache_creation_input_tokens": self.written + self.written_1h,
@@ -107,18 +104,15 @@ class Says(Speech):
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        """All that it says, in order."""
         text = (Text(self.text),) if self.text else ()
         return (*self.thinking, *text, *self.calls, *self.more)
 
     @property
     def stopped(self) -> Stop:
-        """Why it ended."""
         calls = any(isinstance(block, Call) for block in self.blocks)
         return self.stop or ("tool_use" if calls else "end_turn")
 
     def cut(self, text: str) -> list[str]:
-        """A part of it in pieces."""
         return pieces_of(text, self.pieces)
 
 

@@ -48,7 +48,6 @@ def lifetime(marker: JsonObject) -> str:
 
 
 def thinks(block: JsonObject) -> bool:
-    """Whether it is a thinking block, redacted or not."""
     return block.get("type") in {"thinking", "redacted_thinking"}
 
 

@@ -47,19 +47,13 @@ USUAL = Fault()
 
 
 class Vendor(Protocol[SayT_contra]):
-    """How a vendor puts things."""
-
     def refuses(self, asked: Request) -> Reply | None:
         """What is answered to a request that it does not take; the script waits for the next."""
         ...
 
-    def reply(self, says: SayT_contra, asked: Request) -> Reply:
-        """What was to be said, as this request wants it."""
-        ...
+    def reply(self, says: SayT_contra, asked: Request) -> Reply: ...
 
-    def error(self, status: int, fault: Fault) -> JsonObject:
-        """The body of a refusal."""
-        ...
+    def error(self, status: int, fault: Fault) -> JsonObject: ...
 
     def broken_off(self, fault: Fault, asked: Request, at: int) -> Event:
         """The event of that number, by which a stream that has begun fails."""
@@ -152,7 +146,6 @@ def answering(behaviours: Sequence[Behaviour[S]], vendor: Vendor[S]) -> Respond:
 
 
 def steps(behaviour: Behaviour[S], asked: Request, vendor: Vendor[S]) -> list[Step]:
-    """What the behaviour comes to on the wire."""
     match behaviour:
         case Status():
             return on_the_wire(_refusal(behaviour, vendor))

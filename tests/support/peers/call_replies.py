@@ -26,5 +26,4 @@ def named_after(asked: Request, prefix: str) -> str:
 
 
 def model_of(asked: Request) -> str:
-    """The model that was asked for."""
     return str(asked.body.get("model", ""))

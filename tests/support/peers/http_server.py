@@ -79,8 +79,6 @@ class Gone(Exception):
 
 @dataclass(slots=True)
 class Line:
-    """One connection."""
-
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     _ahead: bytes = field(default=b"", init=False)
@@ -198,7 +196,6 @@ class Peer:
 
     @property
     def bodies(self) -> list[JsonObject]:
-        """The JSON of each request."""
         return [request.body for request in self.requests]
 
 

@@ -27,8 +27,6 @@ sys.stdin.read()  # it ends with whoever started it
 
 @dataclass(frozen=True, slots=True)
 class Llama:
-    """Where it is, and its process."""
-
     peer: Peer
     process: subprocess.Popen[str]
 

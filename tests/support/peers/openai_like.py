@@ -30,8 +30,6 @@ USUAL_FAULTS: dict[int, tuple[str, str | None, str]] = {
 
 
 class OpenAI:
-    """How OpenAI puts things."""
-
     def refuses(self, asked: Request) -> Reply | None:
         """Anything but the two posts."""
         if asked.method == "POST" and asked.path in {CHAT, RESPONSES}:
@@ -40,7 +38,6 @@ class OpenAI:
         return document(refusal(unknown, code="unknown_url"), 404)
 
     def reply(self, says: Says, asked: Request) -> Reply:
-        """By the wire that the request is for."""
         return chat(says, asked) if asked.path == CHAT else respond(says, asked)
 
     def error(self, status: int, fault: Fault) -> JsonObject:
@@ -65,7 +62,6 @@ def refusal(
     param: str | None = None,
     code: str | None = None,
 ) -> JsonObject:
-    """An error in OpenAI's form."""
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 

@@ -24,7 +24,6 @@ class Usage:
     reasoning: int = 0
 
     def of_chat(self) -> JsonObject:
-        """As a chat completion has it."""
         return {
             "prompt_tokens": self.prompt,
             "completion_tokens": self.completion,
@@ -38,7 +37,6 @@ class Usage:
         }
 
     def of_response(self) -> JsonObject:
-        """As a response has it."""
         return {
             "input_tokens": self.prompt,
             "input_tokens_details": {
@@ -111,9 +109,7 @@ class Says(Speech):
 
     @property
     def finished(self) -> Finish:
-        """Why it ended."""
         return self.finish or ("tool_calls" if self.calls else "stop")
 
     def cut(self, text: str) -> list[str]:
-        """A part of it in pieces."""
         return pieces_of(text, self.pieces)

@@ -17,7 +17,6 @@ from tests.support.peers.streams import Event, Reply, Stream, document, event
 
 
 def respond(says: Says, asked: Request) -> Reply:
-    """The response, streamed if the request wants it."""
     if asked.body.get("stream") is not True:
         return document(_ended(says, asked))
     bodies = enumerate(_bodies(says, asked))
@@ -154,7 +153,6 @@ def _call(call: Call, at: int, asked: Request) -> JsonObject:
 
 
 def _empty(item: JsonObject) -> JsonObject:
-    """What an item has not yet when it opens."""
     match item["type"]:
         case "message":
             return {"content": []}

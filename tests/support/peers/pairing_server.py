@@ -31,7 +31,6 @@ class Pairing(OpenAI):
     """OpenAI, which looks at each id."""
 
     def refuses(self, asked: Request) -> Reply | None:
-        """What is not in pairs."""
         elsewhere = super().refuses(asked)
         if elsewhere is not None:
             return elsewhere

@@ -42,7 +42,6 @@ class Prefix:
     digest: str
 
     def extend(self, role: str, block: JsonObject) -> None:
-        """Go on by a block."""
         self.digest = sha256(f"{self.digest}{role}{canonical(block)}".encode()).hexdigest()
 
 
@@ -160,7 +159,6 @@ class Signing(Anthropic):
         return replace(usage, written_1h=tokens)
 
     def _cached(self, prompt: Prompt) -> CacheOutcome:
-        """Send it to the cache of its model."""
         if prompt.model not in self._caches:
             minimum = minimum_tokens(prompt.model) if self.minimum is None else self.minimum
             self._caches[prompt.model] = AnthropicCache(minimum=minimum, ttl=self.ttl)

@@ -24,7 +24,6 @@ class Event:
 
 
 def event(body: JsonObject, name: str = "") -> Event:
-    """An event of a JSON document."""
     return Event(dumps(body), name)
 
 
@@ -43,7 +42,6 @@ class Framing:
     """What goes into one packet: an event, so many bytes, or no whole multi-byte character."""
 
     def lay(self, one: Event) -> bytes:
-        """The event in bytes."""
         colon = ": " if self.space else ":"
         comments = [] if self.comment is None else [f":{self.comment}"]
         name = [f"event{colon}{one.name}"] if one.name else []
@@ -68,8 +66,6 @@ PLAIN = Framing()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Whole:
-    """A reply in one piece."""
-
     body: bytes
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -89,7 +85,6 @@ Reply: TypeAlias = Whole | Stream
 
 
 def document(body: Json, status: int = 200, headers: Mapping[str, str] | None = None) -> Whole:
-    """A reply of one JSON document."""
     return Whole(body=dumps(body).encode(), status=status, headers=headers or {})
 
 

@@ -28,29 +28,21 @@ class Known(BaseModel):
 
 
 class TextPart(Known):
-    """A part of a message that is text."""
-
     type: Literal["text"]
     text: str = Field(min_length=1)
 
 
 class ImageUrl(Known):
-    """Where an image is."""
-
     url: str
     detail: Literal["auto", "low", "high"] = "auto"
 
 
 class ImagePart(Known):
-    """A part of a message that is an image."""
-
     type: Literal["image_url"]
     image_url: ImageUrl
 
 
 class Called(Known):
-    """Which function was called, with what."""
-
     name: str = Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")
     arguments: str
 
@@ -64,8 +56,6 @@ class CallMade(Known):
 
 
 class Message(Known):
-    """A message of any role."""
-
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[TextPart | ImagePart] | None = None
     name: str | None = None
@@ -74,8 +64,6 @@ class Message(Known):
 
 
 class Function(Known):
-    """A function that may be called."""
-
     name: str = Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")
     description: str | None = None
     parameters: dict[str, object] | None = None
@@ -83,8 +71,6 @@ class Function(Known):
 
 
 class Tool(Known):
-    """A tool that may be used."""
-
     type: Literal["function"]
     function: Function
 
@@ -155,7 +141,6 @@ def problems(body: Body) -> Iterator[JsonObject]:
 
 
 def _misshapen(message: Message) -> str | None:
-    """What a message of its role has not, or may not have."""
     says = message.content is not None and message.content not in ("", [])
     match message.role:
         case "assistant" if not says and not message.tool_calls:

@@ -52,7 +52,6 @@ class WindowServer:
     url: str = ""
 
     def respond(self, request: Request) -> Sequence[Step]:
-        """Answer, or refuse."""
         sent = dumps([request.body["messages"], request.body.get("tools", [])])
         prompt, output = len(sent) // BYTES_A_TOKEN, int(str(request.body["max_tokens"]))
         if self.once:
@@ -79,7 +78,6 @@ class WindowServer:
 
     @property
     def refused(self) -> int:
-        """How many requests were refused."""
         return sum(not asked.served for asked in self.asked)
 
     @asynccontextmanager

@@ -119,7 +119,6 @@ def split_field(instruction: str) -> bytes:
 
 
 def related(kind: str, target: str = "http://evil.example/x", part: str = "document") -> bytes:
-    """Return a document with an external relationship."""
     written = (
         f'<Relationship Id="r1" Type="http://schemas.openxmlformats.org/officeDocument/2006/'
         f'relationships/{kind}" Target="{target}" TargetMode="External"/>'
@@ -128,7 +127,6 @@ def related(kind: str, target: str = "http://evil.example/x", part: str = "docum
 
 
 def sheet(cells: str, **more: str) -> bytes:
-    """Return a workbook with a sheet of these cells, and more parts."""
     parts: dict[str, bytes | str] = {
         "[Content_Types].xml": TYPES.format(""),
         "xl/workbook.xml": "<workbook/>",
@@ -140,7 +138,6 @@ def sheet(cells: str, **more: str) -> bytes:
 
 
 def formula(text: str) -> bytes:
-    """Return a workbook with a formula."""
     escaped = text.replace("&", "&amp;").replace("<", "&lt;")
     return sheet(f'<c r="A1"><f>{escaped}</f><v>1</v></c>')
 

@@ -127,12 +127,10 @@ def is_control(character: str) -> bool:
 
 
 def listed(schema: Json = OBJECT, **fields: Json) -> JsonObject:
-    """Return a hostile tool."""
     return {"name": "hostile", "inputSchema": schema, "annotations": READS, **fields}
 
 
 def tools() -> Iterator[tuple[str, Json]]:
-    """Yield the hostile tools by what is wrong."""
     for what, value in WRONG_VALUES.items():
         yield f"{what} for a tool", value
         for field in FIELDS:

@@ -50,7 +50,6 @@ def is_there(key: str, redacted: str) -> bool:
 
 
 def in_pieces(redactor: LibraryRedactor, random: Random, text: str) -> str:
-    """Redact a text that is received in pieces."""
     stream, released = RedactedStream(redactor), ""
     while text:
         size = random.randint(1, 9)

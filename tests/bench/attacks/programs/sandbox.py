@@ -146,8 +146,6 @@ def host_words(folder: Path) -> list[str]:
 
 
 async def execute(sandbox: Sandbox, program: str, filenames: Sequence[str] = ()) -> ExecutionResult:
-    """Run a program that is to make these files."""
-
     async def serve(tool: str, arguments: JsonObject) -> ServedCall:
         del arguments
         return ServedCall(False, None, tool)
@@ -218,7 +216,6 @@ async def end_oddly(draw: Draw, sandbox: Sandbox) -> AsyncIterator[Trial]:
 
 
 async def emit(name: str) -> list[Event]:
-    """Have a program emit an event of that name; return the events of its turn."""
     program = f"emit({name!r}, {FORGED!r} | {{'mark': {MARK[:6]!r} + {MARK[6:]!r}}})"
     model = ScriptedModel([programs.python(program), Say("Done.")], strict=False)
     async with Harness.open(programs.bundle(), store="memory:", model=model) as harness:

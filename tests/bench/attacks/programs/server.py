@@ -183,7 +183,6 @@ class Issuer:
         return {name: value for name, value in claims.items() if value is not None}
 
     def token(self, key: str = "sign", kid: str | None = None, **changed: Any) -> str:
-        """Return a token that a key signed."""
         return self.signed(self.claims(**changed), {"kid": kid or key}, key)
 
     def signed(self, claims: Json | str, head: dict[str, Any], key: str = "sign") -> str:
@@ -196,7 +195,6 @@ class Issuer:
 
 
 def encode(data: bytes) -> str:
-    """Encode a part of a token."""
     return urlsafe_b64encode(data).decode().rstrip("=")
 
 
@@ -210,7 +208,6 @@ USES: Mapping[str, dict[str, Json]] = {
 
 @contextmanager
 def issuing() -> Generator[Issuer]:
-    """Serve the documents of an issuer."""
     keys = {name: ec.generate_private_key(ec.SECP256R1()) for name in [*USES, "unlisted"]}
     algorithm = jwt.get_algorithm_by_name("ES256")
     rows: list[Json] = [
@@ -242,7 +239,6 @@ def issuing() -> Generator[Issuer]:
 
 
 def tokens(issuer: Issuer) -> Iterator[tuple[str, str]]:
-    """Yield tokens that are wrong, by what is wrong."""
     good = issuer.token()
     head, body, signature = good.split(".")
     none = encode(b'{"alg":"none","kid":"sign"}')
@@ -392,8 +388,6 @@ ODD = (
 
 
 class Lines(logging.Handler):
-    """Keeps every line that is logged."""
-
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
         self.lines: list[str] = []
@@ -405,7 +399,6 @@ class Lines(logging.Handler):
 
 
 def odd_requests() -> Iterator[tuple[str, tuple[str, str, Json, dict[str, str]]]]:
-    """Yield requests with odd names by where the name is."""
     for name in ODD:
         written = quote(name, safe="")
         requests: Sequence[tuple[str, str, Json]] = (
@@ -542,7 +535,6 @@ async def never_end(draw: Draw, at: Served) -> AsyncIterator[Trial]:
 
 
 def changed_urls(url: str) -> Iterator[tuple[str, str]]:
-    """Yield a signed URL with changes."""
     parts = urlsplit(url)
     fields = dict(parse_qsl(parts.query))
     changes: dict[str, Callable[[str], str]] = {
@@ -592,7 +584,6 @@ async def change_urls(draw: Draw, at: Served) -> AsyncIterator[Trial]:
 
 
 async def revoke(draw: Draw, at: Served) -> AsyncIterator[Trial]:
-    """Revoke a key, and use it."""
     key = await asyncio.to_thread(add_key, at.keys_file, ANN)
     late = Served(at.url, at.keys_file, {"late": key})
     await asyncio.to_thread(wait_for, lambda: late.send("late", "GET", "/me").is_success)

@@ -196,7 +196,6 @@ async def fill(folder: Path) -> None:
 
 
 def run(folder: Path, arguments: tuple[str, ...]) -> str:
-    """Return what a command writes to a terminal."""
     with Terminal(Loopline(folder), *arguments, columns=200, lines=50) as terminal:
         terminal.end()
         return terminal.shown

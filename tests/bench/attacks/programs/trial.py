@@ -29,14 +29,12 @@ class Draw:
     most: int | None = None
 
     def programs(self, group: Mapping[str, T]) -> list[tuple[str, T]]:
-        """Return the programs of a group, or as many as are drawn."""
         rows = list(group.items())
         if self.most is None or self.most >= len(rows):
             return rows
         return self.random.sample(rows, self.most)
 
     def subfolder(self, name: str) -> Path:
-        """Make and return a folder."""
         path = self.folder / name
         path.mkdir(parents=True)
         return path
