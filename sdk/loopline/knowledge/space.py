@@ -201,12 +201,10 @@ class VectorBuild:
             )
 
     def stop(self) -> None:
-        """Stop after the current batch, and close the vectors. Vectors made so far stay stored for the next start."""
+        """Stop after the current batch. Vectors made so far stay stored for the next start."""
         with self._starting:
             self._stopped.set()
         self._thread.join()
-        if self._vectors is not None:
-            self._vectors.close()
 
     def _start(self) -> threading.Thread:
         thread = threading.Thread(target=self._run, name="loopline-embed", daemon=True)
@@ -487,17 +485,13 @@ class RepositorySpace:
 
     def _open(self, commit: str, progress: Progress | None) -> _Opened:
         start = self._clock.elapsed()
-        key = IndexKey(
-            index_signature(
-                commit, self._roots, validate_refs=self.config.validate_refs, name=self.name
-            ),
-            index_signature(
-                self._repository.name,
-                self._roots,
-                validate_refs=self.config.validate_refs,
-                name=self.name,
-            ),
+        sign = partial(
+            index_signature,
+            roots=self._roots,
+            validate_refs=self.config.validate_refs,
+            name=self.name,
         )
+        key = IndexKey(sign(commit), sign(self._repository.name))
         with ThreadPoolExecutor(1) as pool:
             uncommitted = pool.submit(self._repository.count_uncommitted)
             stored, report, reused = self._load_or_build(key, commit, progress)

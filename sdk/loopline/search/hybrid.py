@@ -133,7 +133,7 @@ def search(
     known_share = len(occurring) / len(candidates.terms) if candidates.terms else 1.0
     ranking = Ranking(chunks, words, static, cosines, names_code=named, known_share=known_share)
     if compare is not None and not cosines and ranking.weight > 0:
-        ranking = ranking.compared(compare)
+        ranking.compare(compare)
     return ranking.hits(limit)
 
 
@@ -147,14 +147,13 @@ class Ranking:
         static: Mapping[int, float],
         cosines: Mapping[int, float],
         *,
-        names_code: bool = False,
-        known_share: float = 1.0,
+        names_code: bool,
+        known_share: float,
     ) -> None:
         """`static` and `cosines` may lack chunks, or be empty. `names_code` says that the query has a name of the code.
 
         `known_share` is the share of the query's words that some chunk of the index has.
         """
-        self._names_code = names_code
         self._known_share = known_share
         self._chunks = chunks
         self._words = words
@@ -169,23 +168,15 @@ class Ranking:
         self._best_words = max((score.bm25 for score in best), default=0.0) or 1.0
         self._best_static = max(map(self._static_score, chunks), default=0.0) or 1.0
 
-    def compared(self, compare: Compare) -> Ranking:
-        """Return the ranking with the cosines of a model for the best `COMPARED` candidates."""
+    def compare(self, compare: Compare) -> None:
+        """Add the cosines of a model for the best `COMPARED` candidates."""
         numbers = sorted(self._chunks, key=self._score, reverse=True)[:COMPARED]
         values = compare([self._chunks[number] for number in numbers])
-        cosines = {
+        self._cosines = {
             number: value
             for number, value in zip(numbers, values, strict=True)
             if value is not None
         }
-        return Ranking(
-            self._chunks,
-            self._words,
-            self._static,
-            cosines,
-            names_code=self._names_code,
-            known_share=self._known_share,
-        )
 
     def hits(self, limit: int) -> list[Hit]:
         """Return the best `limit` candidates, best first, with calibrated scores."""

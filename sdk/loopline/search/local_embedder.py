@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import file_digest
 from importlib import import_module
@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -261,8 +261,7 @@ class LocalEmbedder:
     def _embed(self, texts: Sequence[str]) -> list[Vector]:
         # Tokenizers reject lone surrogates.
         valid = [text.encode("utf-8", "replace").decode() for text in texts]
-        encodings = self._tokenizer.encode_batch(valid)
-        tokens = [encoding.ids for encoding in encodings]
+        tokens = [encoding.ids for encoding in self._tokenizer.encode_batch(valid)]
         vectors: list[Vector] = []
         for start in range(0, len(tokens), BATCH):
             rows = self.encoder.encode(tokens[start : start + BATCH])
@@ -270,65 +269,12 @@ class LocalEmbedder:
         return vectors
 
 
-class _Encoding(Protocol):
-    @property
-    def ids(self) -> Sequence[int]: ...
-
-
-class _Tokenizer(Protocol):
-    """The part of a tokenizer that is used; its own types are incomplete."""
-
-    def encode_batch(self, texts: list[str], /) -> Sequence[_Encoding]: ...
-
-    def enable_truncation(self, max_length: int, /) -> None: ...
-
-    def no_padding(self) -> None: ...
-
-
-class _SafeTensors(Protocol):
-    """The part of `safetensors.numpy` that is used; its own types are incomplete."""
-
-    def load_file(self, path: Path, /) -> dict[str, Matrix]: ...
-
-
-class _OnnxPort(Protocol):
-    """An input or output of a network."""
-
-    name: str
-    shape: Sequence[int | str]
-
-
-class _OnnxSession(Protocol):
-    def get_inputs(self) -> Sequence[_OnnxPort]: ...
-
-    def get_outputs(self) -> Sequence[_OnnxPort]: ...
-
-    def run(self, outputs: None, inputs: Mapping[str, NDArray[np.int64]]) -> Sequence[Matrix]: ...
-
-
-class _OnnxOptions(Protocol):
-    def add_session_config_entry(self, key: str, value: str, /) -> None: ...
-
-
-class _OnnxSessions(Protocol):
-    def __call__(
-        self, path: str, options: _OnnxOptions, /, *, providers: Sequence[str]
-    ) -> _OnnxSession: ...
-
-
-class _OnnxRuntime(Protocol):
-    """The part of `onnxruntime` that is used; it is not typed."""
-
-    InferenceSession: _OnnxSessions
-    SessionOptions: Callable[[], _OnnxOptions]
-
-
 class _OnnxEncoder:
     """An encoder with a `model.onnx` that maps token ids and an attention mask to the last hidden states."""
 
     def __init__(self, path: Path, *, takes_first_token: bool) -> None:
         try:
-            runtime = cast(_OnnxRuntime, import_module("onnxruntime"))
+            runtime: Any = import_module("onnxruntime")
         except ImportError as error:
             raise EmbeddingError(
                 f"{path} needs onnxruntime: pip install onnxruntime, or remove the file to use NumPy"
@@ -352,10 +298,8 @@ class _OnnxEncoder:
             ids[row, : len(text)] = text
             mask[row, : len(text)] = 1
         inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
-        outputs = self._session.run(
-            None, {name: value for name, value in inputs.items() if name in self._inputs}
-        )
-        states = outputs[0]
+        taken = {name: value for name, value in inputs.items() if name in self._inputs}
+        states: Matrix = self._session.run(None, taken)[0]
         if self._takes_first_token:
             rows: Matrix = states[:, 0]
         else:
@@ -395,9 +339,7 @@ LEAST_COSINE = 0.95
 """The smallest cosine of an exported network's vector and that of the weights; 0.99 is usual."""
 
 
-def _load_encoder(
-    folder: Path, exports: Path | None, tokenizer: _Tokenizer
-) -> tuple[_Encoder, Path, str]:
+def _load_encoder(folder: Path, exports: Path | None, tokenizer: Any) -> tuple[_Encoder, Path, str]:
     """Load the encoder of a folder; return it, the file of its weights, and its precision.
 
     Raises:
@@ -460,13 +402,14 @@ def _read_tensors(weights: Path) -> dict[str, Matrix]:
         EmbeddingError: the file is damaged.
     """
     try:
-        tensors = cast(_SafeTensors, import_module("safetensors.numpy")).load_file(weights)
+        library: Any = import_module("safetensors.numpy")
+        tensors: dict[str, Matrix] = library.load_file(weights)
     except ValueError as error:
         raise EmbeddingError(f"{weights} cannot be read: {error}") from error
     return {name.removeprefix("bert."): tensor for name, tensor in tensors.items()}
 
 
-def _export(shape: BertShape, weights: Path, exported: Path, tokenizer: _Tokenizer) -> bool:
+def _export(shape: BertShape, weights: Path, exported: Path, tokenizer: Any) -> bool:
     """Write the network with 8-bit weights; return False if its vectors differ too much, and log it.
 
     The file is complete or missing, also if the process is killed.
@@ -520,11 +463,11 @@ def _takes_first_token(folder: Path) -> bool:
             return False
 
 
-def _load_tokenizer(folder: Path) -> _Tokenizer:
+def _load_tokenizer(folder: Path) -> Any:
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise EmbeddingError(f"{folder} has no tokenizer.json")
-    tokenizer = cast(_Tokenizer, Tokenizer.from_file(str(path)))
+    tokenizer: Any = Tokenizer.from_file(str(path))
     match _read_json(folder / "sentence_bert_config.json", default={}):
         case {"max_seq_length": int() as limit}:
             tokenizer.enable_truncation(limit)

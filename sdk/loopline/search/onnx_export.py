@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from io import BytesIO
-from typing import NewType, Protocol, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,70 +35,18 @@ class EncoderTensors:
     tensors: Mapping[str, NDArray[np.float32]]
 
 
-_Message = NewType("_Message", object)
-"""A node, tensor, graph or model of the package `onnx`."""
-
-
-class _Onnx(Protocol):
-    """The part of `onnx` that is used; it is not typed."""
-
-    def save_model(self, model: _Message, file: BytesIO, /) -> None: ...
-
-
-class _Helper(Protocol):
-    """The part of `onnx.helper` that is used; it is not typed."""
-
-    def make_node(
-        self,
-        operator: str,
-        inputs: Sequence[str],
-        outputs: Sequence[str],
-        /,
-        *,
-        domain: str,
-        **attributes: float | Sequence[int],
-    ) -> _Message: ...
-
-    def make_tensor_value_info(
-        self, name: str, kind: int, shape: Sequence[int | str], /
-    ) -> _Message: ...
-
-    def make_graph(
-        self,
-        nodes: Sequence[_Message],
-        name: str,
-        inputs: Sequence[_Message],
-        outputs: Sequence[_Message],
-        /,
-        *,
-        initializer: Sequence[_Message],
-    ) -> _Message: ...
-
-    def make_opsetid(self, domain: str, version: int, /) -> _Message: ...
-
-    def make_model(
-        self, graph: _Message, /, *, opset_imports: Sequence[_Message], ir_version: int
-    ) -> _Message: ...
-
-
-class _Arrays(Protocol):
-    """The part of `onnx.numpy_helper` that is used."""
-
-    def from_array(self, array: _Array, /, name: str) -> _Message: ...
-
-
 FLOAT, INT64 = 1, 7
 """The numbers of the types of ONNX."""
 
 
 class _Network:
-    """A network that grows node by node. Each method returns the name of its output."""
+    """A network that grows node by node. Each method returns the name of its output. The package `onnx` is not typed."""
 
     def __init__(self) -> None:
-        self.helper: _Helper = cast(_Helper, import_module("onnx.helper"))
-        self._arrays = cast(_Arrays, import_module("onnx.numpy_helper"))
-        self.nodes: list[_Message] = []
-        self.constants: list[_Message] = []
+        self.helper: Any = import_module("onnx.helper")
+        self._arrays: Any = import_module("onnx.numpy_helper")
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
 
     def constant(self, array: _Array) -> str:
         name = f"c{len(self.constants)}"
@@ -231,5 +179,6 @@ def _serialize(network: _Network, width: int) -> bytes:
     versions = [helper.make_opsetid("", OPERATORS), helper.make_opsetid(RUNTIME_DOMAIN, 1)]
     model = helper.make_model(graph, opset_imports=versions, ir_version=IR_VERSION)
     file = BytesIO()
-    cast(_Onnx, import_module("onnx")).save_model(model, file)
+    onnx: Any = import_module("onnx")
+    onnx.save_model(model, file)
     return file.getvalue()

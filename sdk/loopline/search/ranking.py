@@ -60,23 +60,11 @@ PHRASE_BONUS = 1.2
 TITLE_PHRASE_BONUS = 1.5
 DEFINITION_BONUS = 1.5
 SHORTEST_NAME = 3
-DEFINING_WORDS = (
-    *(
-        "class",
-        "const",
-        "def",
-        "enum",
-        "fn",
-        "func",
-        "function",
-        "impl",
-        "interface",
-        "let",
-        "macro",
-        "module",
-    ),
-    *("mod", "namespace", "package", "struct", "trait", "type", "union", "var", "void", "#define"),
-)
+_DEFINING_WORDS = """
+class const def enum fn func function impl interface let macro module mod namespace package struct trait type union var
+void #define
+"""
+DEFINING_WORDS = frozenset(_DEFINING_WORDS.split())
 """The words before the name of a definition, in many languages."""
 MOST_NAMES = 8
 """The names of code in a query that are looked for."""
@@ -142,13 +130,11 @@ def query_names(query: str) -> tuple[str, ...]:
     for token in query.split():
         bare = token.strip(",:;!?[]{}<>\"'`*.")
         called = bare.endswith(")") and "(" in bare[1:]
-        path = [part for part in _NAME.findall(bare.partition("(")[0]) if part]
         joined = bare.partition("(")[0]
-        is_dotted = len(path) > 1 and joined == ".".join(path)
-        for name in path[-1:] if is_dotted or called else path:
-            if len(name) < SHORTEST_NAME:
-                continue
-            if is_dotted or called or "_" in name or _is_compound(name):
+        path = _NAME.findall(joined)
+        is_path = called or (len(path) > 1 and joined == ".".join(path))
+        for name in path[-1:] if is_path else path:
+            if len(name) >= SHORTEST_NAME and (is_path or "_" in name or _is_compound(name)):
                 names[name.lower()] = None
     return tuple(names)[:MOST_NAMES]
 
@@ -161,17 +147,14 @@ def defines(text: str, names: Iterable[str]) -> bool:
             end = start + len(name)
             before = text[max(start - LONGEST_DEFINING_WORD, 0) : start].split("\n")[-1]
             word = before.rstrip().rpartition(" ")[2].rpartition("\t")[2]
-            is_word = before[-1:].isspace() and not _continues_name(text[end : end + 1])
+            after = text[end : end + 1]
+            is_word = before[-1:].isspace() and not after.isalnum() and after != "_"
             if is_word and word in DEFINING_WORDS:
                 return True
             if not before and text[end : end + 3] == " = ":
                 return True
             start = text.find(name, end)
     return False
-
-
-def _continues_name(character: str) -> bool:
-    return character.isalnum() or character == "_"
 
 
 def _is_compound(token: str) -> bool:

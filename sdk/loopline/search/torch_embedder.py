@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,31 +16,6 @@ from loopline.search.local_embedder import weights_digest
 BATCH = 64
 PADDED_TOGETHER = 8
 """The texts that are computed together. They are padded to the longest, so a batch is sorted by length and split."""
-
-
-class _Model(Protocol):
-    """The part of `SentenceTransformer` that is used; its own types are incomplete."""
-
-    prompts: Mapping[str, str]
-
-    def encode_query(self, text: str, *, normalize_embeddings: bool) -> NDArray[np.float32]: ...
-
-    def encode_document(
-        self, texts: Sequence[str], *, batch_size: int, normalize_embeddings: bool
-    ) -> NDArray[np.float32]: ...
-
-    def get_embedding_dimension(self) -> int | None: ...
-
-
-class _Models(Protocol):
-    def __call__(
-        self, name: str, *, revision: str | None, model_kwargs: Mapping[str, object]
-    ) -> _Model: ...
-
-
-class _SentenceTransformers(Protocol):
-    SentenceTransformer: _Models
-    __version__: str
 
 
 class TorchEmbedder:
@@ -54,7 +29,7 @@ class TorchEmbedder:
         Raises:
             EmbeddingError: the model does not exist or cannot be loaded.
         """
-        library = cast(_SentenceTransformers, import_module("sentence_transformers"))
+        library: Any = import_module("sentence_transformers")
         precision = "bfloat16" if _has_bfloat16() else "float32"
         folder = Path(name)
         model = name
@@ -62,7 +37,7 @@ class TorchEmbedder:
         if not folder.is_dir():
             model, _, revision = name.partition("@")
         try:
-            self._model = library.SentenceTransformer(
+            self._model: Any = library.SentenceTransformer(
                 model, revision=revision or None, model_kwargs={"dtype": precision}
             )
         except (OSError, ValueError) as error:

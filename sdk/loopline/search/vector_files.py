@@ -11,8 +11,9 @@ import fcntl
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
 
@@ -74,9 +75,6 @@ class VectorMatrix:
         """Return the cosine of the query and the vector of each of these chunks, in the same order."""
         rows = self._rows[np.asarray(numbers, dtype=np.int64) - 1]
         return [float(value) for value in rows @ np.frombuffer(query, dtype="<f4")]
-
-    def close(self) -> None:
-        """Do nothing: the mapping is freed with the last reference."""
 
 
 def vector_rows(data: bytes, count: int) -> CosineFunction:
@@ -154,7 +152,7 @@ class _Files:
         """Append the missing rows; return False if `progress` returned False before the end."""
         growing = self.vectors.with_suffix(UNFINISHED)
         done = self._count_valid_rows(growing)
-        source = _TextRows(index, self._embedder, self._load_base(index), self._load_earlier)
+        source = _TextRows(index, self._embedder, self._load_base(index), self)
         with growing.open("ab") as vectors, _digests_of(growing).open("ab") as digests:
             vectors.truncate(done * self._row_bytes)
             digests.truncate(done * DIGEST_BYTES)
@@ -197,16 +195,9 @@ class _Files:
             return None
         return _Base(rows, _digests_of(path).read_bytes(), index.base.changed)
 
-    def _load_earlier(self) -> _Earlier:
-        return _Earlier(self._find_other_rows(".vectors", UNFINISHED, CACHED))
-
     def read_cached(self) -> dict[bytes, Vector]:
         """Return the vectors of single texts by the digest of their text; vectors that were cut off are left out."""
-        found: dict[bytes, Vector] = {}
-        for rows, digests in self._find_other_rows(CACHED):
-            for row, vector in enumerate(rows):
-                found[digests[row * DIGEST_BYTES : (row + 1) * DIGEST_BYTES]] = vector.tobytes()
-        return found
+        return {key: _vector(*place) for key, place in self.find_rows(CACHED).items()}
 
     def append_cached(self, vectors: Mapping[bytes, Vector]) -> None:
         """Append vectors of single texts. Other processes that append wait.
@@ -241,17 +232,18 @@ class _Files:
     def _paths(self, suffix: str) -> list[Path]:
         return list(self._directory.glob(f"*-{self.model}{suffix}"))
 
-    def _find_other_rows(self, *suffixes: str) -> list[tuple[_Rows, bytes]]:
-        """Return the rows and digests of other indexes of the same model."""
-        candidates: list[tuple[_Rows, bytes]] = []
+    def find_rows(self, *suffixes: str) -> dict[bytes, tuple[_Rows, int]]:
+        """Return the rows of other indexes of the same model by the digest of their text: a matrix and a number of a row."""
+        found: dict[bytes, tuple[_Rows, int]] = {}
         for path in [path for suffix in suffixes for path in self._paths(suffix)]:
             rows = self._map_rows(path)
-            if rows is not None and path != self.vectors.with_suffix(UNFINISHED):
-                usable = len(rows)
-                if path.suffix == UNFINISHED:
-                    usable = self._count_valid_rows(path)
-                candidates.append((rows[:usable], _digests_of(path).read_bytes()))
-        return candidates
+            if rows is None or path == self.vectors.with_suffix(UNFINISHED):
+                continue
+            usable = self._count_valid_rows(path) if path.suffix == UNFINISHED else len(rows)
+            digests = _digests_of(path).read_bytes()
+            for row in range(usable):
+                found[digests[row * DIGEST_BYTES : (row + 1) * DIGEST_BYTES]] = (rows, row)
+        return found
 
     def _map_rows(self, vectors: Path) -> _Rows | None:
         """Map the rows of a file; None if a file is missing, or a finished file is truncated.
@@ -324,18 +316,15 @@ class _Base:
 class _TextRows:
     """Makes the rows of an index in batches. It copies the vectors of texts that were embedded earlier, and embeds the rest."""
 
-    def __init__(
-        self,
-        index: Index,
-        embedder: Embedder,
-        base: _Base | None,
-        earlier: Callable[[], _Earlier],
-    ) -> None:
+    def __init__(self, index: Index, embedder: Embedder, base: _Base | None, files: _Files) -> None:
         self._index = index
         self._embedder = embedder
         self._base = base
-        self._find_earlier = earlier
-        self._earlier: _Earlier | None = None
+        self._files = files
+
+    @cached_property
+    def _earlier(self) -> Mapping[bytes, tuple[_Rows, int]]:
+        return self._files.find_rows(".vectors", UNFINISHED, CACHED)
 
     def batch(self, done: int) -> tuple[bytes, bytes]:
         """Return the rows after the first `done` rows and the digests of their texts, one batch of both."""
@@ -351,33 +340,15 @@ class _TextRows:
         return b"".join(self._vectors(texts, keys)), b"".join(keys)
 
     def _vectors(self, texts: Sequence[str], keys: Sequence[bytes]) -> list[Vector]:
-        if self._earlier is None:
-            self._earlier = self._find_earlier()
-        rows = [self._earlier.vector(key) for key in keys]
-        new = [text for text, row in zip(texts, rows, strict=True) if row is None]
+        found = [self._earlier.get(key) for key in keys]
+        new = [text for text, place in zip(texts, found, strict=True) if place is None]
         embedded = iter(self._embedder.embed_passages(new) if new else [])
-        return [next(embedded) if row is None else row for row in rows]
+        return [next(embedded) if place is None else _vector(*place) for place in found]
 
 
-class _Earlier:
-    """The vectors of the same embedder in other indexes, by the digest of their text."""
-
-    def __init__(self, others: Sequence[tuple[_Rows, bytes]]) -> None:
-        self._rows: dict[bytes, tuple[_Rows, int]] = {}
-        for rows, digests in others:
-            keys = [
-                digests[start : start + DIGEST_BYTES]
-                for start in range(0, len(rows) * DIGEST_BYTES, DIGEST_BYTES)
-            ]
-            self._rows.update({key: (rows, row) for row, key in enumerate(keys)})
-
-    def vector(self, key: bytes) -> Vector | None:
-        """Return the vector of the text with this digest, or None."""
-        if key not in self._rows:
-            return None
-        rows, row = self._rows[key]
-        vector: Vector = rows[row].tobytes()
-        return vector
+def _vector(rows: _Rows, row: int) -> Vector:
+    vector: Vector = rows[row].tobytes()
+    return vector
 
 
 def _vectors_name(signature: str, model: str) -> str:

@@ -117,10 +117,6 @@ class VectorIndex(Protocol):
         """Return the cosine of the query and the vector of each of these chunks, in the same order."""
         ...
 
-    def close(self) -> None:
-        """Release files and memory. Closing twice is allowed."""
-        ...
-
 
 class VectorCache(Protocol):
     """Vectors of single texts by one embedder, which stay stored. Any thread may use it, and the calls block."""
@@ -229,9 +225,6 @@ class MemoryVectorIndex:
     def similarities(self, query: Vector, numbers: Sequence[int]) -> list[float]:
         """Return the cosine of the query and the vector of each of these chunks, in the same order."""
         return cosines(query, [self._vectors[number - 1] for number in numbers])
-
-    def close(self) -> None:
-        """Do nothing: the vectors do not use a file."""
 
 
 class MemoryVectors:
