@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from aiosqlite import Connection
 
 from loopline.memory import (
     IndexedConversation,
@@ -26,9 +27,8 @@ from loopline.memory import (
     TurnUpdate,
 )
 from loopline.memory.postgres_turn_index import PostgresTurnIndex
-from loopline.memory.turn_file import MemoryFile
-from loopline.search import CosineFunction, Vector, VectorLoader, VectorState, loaded_vectors
-from loopline.search.vector_files import vector_rows
+from loopline.memory.turn_file import MemoryFile, on_connect
+from loopline.search import Vector, VectorState
 from loopline.store.postgres_log import PostgresLog
 from loopline.timeline import ConversationKey
 from tests.support.postgres_server import running_postgres
@@ -45,7 +45,7 @@ START = datetime(2026, 3, 1, tzinfo=UTC)
 IN_POSTGRES = ["postgres", "pgvector"]
 """Databases without the extension pgvector and with it."""
 FILES = ["file", *(pytest.param(name, marks=pytest.mark.service) for name in IN_POSTGRES)]
-OpenIndex = Callable[[VectorLoader], TurnIndex]
+OpenIndex = Callable[[], TurnIndex]
 
 
 @asynccontextmanager
@@ -62,18 +62,18 @@ async def opening(kind: str, folder: Path) -> AsyncGenerator[OpenIndex]:
             database = server.create_vectors() if kind == "pgvector" else "postgres"
             log = await PostgresLog.open(server.store_url(database))
             await stack.enter_async_context(log)
-            yield lambda load: close(PostgresTurnIndex(log.database, load))
+            yield lambda: close(PostgresTurnIndex(log.database))
         else:
-            yield lambda load: close(MemoryFile(folder / "talk.db-memory", load))
+            yield lambda: close(MemoryFile(folder / "talk.db-memory"))
 
 
-@pytest.fixture(params=["memory", "numpy", *FILES])
+@pytest.fixture(params=["memory", *FILES])
 async def index(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[TurnIndex]:
     if request.param == "memory":
         yield MemoryTurnIndex()
         return
     async with opening(request.param, tmp_path) as open_index:
-        yield open_index(vector_rows if request.param == "numpy" else loaded_vectors)
+        yield open_index()
 
 
 @pytest.fixture(params=FILES)
@@ -82,7 +82,7 @@ async def open_index(
 ) -> AsyncIterator[Callable[[], TurnIndex]]:
     """Opens the same stored index each time."""
     async with opening(request.param, tmp_path) as open_with:
-        yield lambda: open_with(loaded_vectors)
+        yield open_with
 
 
 def said(
@@ -316,14 +316,6 @@ async def test_what_is_removed_is_not_found(index: TurnIndex) -> None:
     assert set(await index.read_progress(ANN)) == {"other"}
 
 
-async def test_a_cleared_index_is_empty_and_can_be_filled_again(index: TurnIndex) -> None:
-    await fill(index, said("tea"))
-    await index.clear()
-    assert await index.read_progress(ANN) == {}
-    await fill(index, said("tea"))
-    assert len(await found(index, TurnQuery(owner=ANN, text="tea"))) == 1
-
-
 # Vectors.
 
 MODEL = "a model"
@@ -483,24 +475,22 @@ def contents(folder: Path) -> bytes:
     return b"".join(file.read_bytes() for file in folder.iterdir())
 
 
-class CountedLoads:
-    """Loads vectors, and counts how often it was asked to."""
-
-    def __init__(self) -> None:
-        self.counts: list[int] = []
-
-    def __call__(self, data: bytes, count: int) -> CosineFunction:
-        self.counts.append(count)
-        return loaded_vectors(data, count)
-
-
 async def test_the_vectors_of_an_owner_are_read_once(tmp_path: Path) -> None:
-    loads = CountedLoads()
-    index = MemoryFile(tmp_path / "m", loads)
+    statements: list[str] = []
+
+    async def trace(connection: Connection) -> None:
+        await connection.set_trace_callback(statements.append)
+
+    index = MemoryFile(tmp_path / "m")
     await fill_with_vectors(index, {"oolong": EAST, "assam": NORTH})
-    for _ in range(3):
-        assert len(await near(index, TurnQuery(owner=ANN, text="beverage"))) == 2
-    assert loads.counts == [0, 2]
+    await index.close()
+    on_connect.append(trace)
+    try:
+        for _ in range(3):
+            assert len(await near(index, TurnQuery(owner=ANN, text="beverage"))) == 2
+    finally:
+        on_connect.remove(trace)
+    assert sum("SELECT digest, data FROM vector" in statement for statement in statements) == 1
     await index.close()
 
 

@@ -29,11 +29,9 @@ from loopline.models import Json
 from loopline.reader import KnowledgeRead
 from loopline.search import (
     STATIC_KEY,
-    CosineFunction,
     Embedder,
     EmbeddingError,
     SharedEmbedder,
-    loaded_vectors,
 )
 from loopline.timeline import History, KnowledgeCommit, Timeline, TimelineLog
 
@@ -340,13 +338,6 @@ async def finish_cut_off_forgetting(
         logger.warning("forgotten conversations are not removed completely: %s", error)
 
 
-def _vector_rows(data: bytes, count: int) -> CosineFunction:
-    """Return a function that compares a query with these vectors; the first call imports NumPy, which takes 0.1 s."""
-    from loopline.search.vector_files import vector_rows
-
-    return vector_rows(data, count)
-
-
 def open_memory(
     log: TimelineLog,
     store: TimelineLog,
@@ -361,13 +352,12 @@ def open_memory(
     """
 
     def open_index() -> TurnIndex:
-        load = loaded_vectors if embedder is None else _vector_rows
         if store_file is not None:
             from loopline.memory.turn_file import MemoryFile
 
-            return MemoryFile(memory_file(store_file.resolve()), load)
+            return MemoryFile(memory_file(store_file.resolve()))
         if isinstance(store, HasTurnDatabase):
-            return PostgresTurnIndex(store.database, load)
+            return PostgresTurnIndex(store.database)
         return MemoryTurnIndex()
 
     return ConversationMemory(log, open_index, clock, embedder)

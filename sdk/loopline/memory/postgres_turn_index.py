@@ -30,33 +30,18 @@ from loopline.memory.turn_rows import (
     turn_text,
 )
 from loopline.memory.turn_texts import Owner, TurnQuery, TurnText
-from loopline.search import (
-    QueryTerm,
-    Vector,
-    VectorLoader,
-    VectorState,
-    loaded_vectors,
-    rarity,
-)
+from loopline.search import QueryTerm, Vector, VectorState, rarity
 from loopline.search.ranking import word_stem, word_stems
 from loopline.timeline import ConversationKey
 
 T = TypeVar("T")
 
 
-class Rows(Protocol):
-    """The rows of a statement."""
-
-    def fetchall(self) -> list[Any]:
-        """Return the remaining rows."""
-        ...
-
-
 class TurnConnection(Protocol):
     """A connection in a transaction."""
 
-    def execute(self, statement: str, parameters: Mapping[str, Any], /) -> Rows:
-        """Run the statement, whose parameters are written as `%(name)s`."""
+    def execute(self, statement: str, parameters: Mapping[str, Any], /) -> Any:
+        """Run the statement, whose parameters are written as `%(name)s`; return the cursor with its rows."""
         ...
 
 
@@ -92,10 +77,10 @@ class PostgresTurnIndex:
     If the extension `vector` is installed in the database, the database compares vectors, otherwise this process.
     """
 
-    def __init__(self, database: TurnDatabase, load: VectorLoader = loaded_vectors) -> None:
-        """`load` prepares vectors for comparisons; `vector_rows` does it with NumPy. `close` does not close the database."""
+    def __init__(self, database: TurnDatabase) -> None:
+        """`close` does not close the database."""
         self._database = database
-        self._vectors = OwnerVectors(load)
+        self._vectors = OwnerVectors()
         self._opened: tables.VectorStatements | None = None
 
     async def read_progress(self, owner: Owner) -> Mapping[str, IndexedConversation]:
@@ -187,12 +172,6 @@ class PostgresTurnIndex:
         await self._write(
             owner, lambda connection: connection.execute(tables.REMOVE_CONVERSATIONS, named)
         )
-
-    async def clear(self) -> None:
-        """Remove all conversations, texts and vectors of the store, for all processes."""
-        await self._open()
-        self._vectors.clear()
-        await self._database.write(lambda connection: connection.execute(tables.EMPTY, {}))
 
     async def close(self) -> None:
         """Remove the vectors from memory; a later use is allowed."""
@@ -354,5 +333,4 @@ def _find(
 
 
 def _texts(rows: Sequence[Any]) -> tuple[TurnText, ...]:
-    columns: list[tuple[Any, ...]] = [(*row[1:-1], json.decode(row[-1], type=str)) for row in rows]
-    return tuple(turn_text(*values) for values in columns)
+    return tuple(turn_text([*row[1:-1], json.decode(row[-1], type=str)]) for row in rows)

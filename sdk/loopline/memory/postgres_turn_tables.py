@@ -66,7 +66,6 @@ SELECT quote_ident(nspname), EXISTS (
 ) FROM pg_extension JOIN pg_namespace ON pg_namespace.oid = extnamespace WHERE extname = 'vector'
 """
 ADD_POINTS = "ALTER TABLE turn_vectors ADD COLUMN IF NOT EXISTS point {}.vector"
-EMPTY = "TRUNCATE turn_conversations, turn_texts, turn_vectors"
 
 
 def _statement(text: str) -> str:

@@ -47,9 +47,7 @@ from loopline.memory.turn_texts import Owner, TurnQuery, TurnText
 from loopline.search import (
     QueryTerm,
     Vector,
-    VectorLoader,
     VectorState,
-    loaded_vectors,
     name_parts,
 )
 from loopline.timeline import ConversationKey
@@ -204,7 +202,7 @@ def _match_expression(owner: Owner, terms: Sequence[str]) -> str:
 
 
 def _texts(rows: Sequence[_Row]) -> tuple[TurnText, ...]:
-    return tuple(turn_text(*columns) for _, *columns in rows)
+    return tuple(turn_text(row[1:]) for row in rows)
 
 
 async def _rows(
@@ -224,10 +222,9 @@ async def _execute_many(
 class MemoryFile:
     """An index of turns in a file. The first use opens the file. An instance belongs to one event loop."""
 
-    def __init__(self, path: Path, load: VectorLoader = loaded_vectors) -> None:
-        """`load` prepares vectors for comparisons; `vector_rows` does it with NumPy."""
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._vectors = OwnerVectors(load)
+        self._vectors = OwnerVectors()
         self._idle: list[aiosqlite.Connection] | None = None
         self._opening = asyncio.Lock()
 
@@ -329,7 +326,7 @@ class MemoryFile:
             parameters["limit"] = max(TEXTS_TO_RANK, 8 * query.limit)
         async with self._reading() as connection:
             terms = await self._count_terms(connection, query)
-            rows = [*await _rows(connection, statement, parameters)]
+            rows = await _rows(connection, statement, parameters)
             if vector is None or not terms:
                 return TurnCandidates(terms=terms, texts=_texts(rows))
             cosines = await self._cosines(connection, query.owner, vector, parameters)

@@ -78,23 +78,16 @@ class TurnHit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _TextMatch:
+class _ScoredText:
+    """A text with the values of its `TurnHit`. `by_words` is its score by words and recency alone."""
+
     text: TurnText
     words: float = 0.0
     cosine: float | None = None
     relevance: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class _ScoredText:
-    match: _TextMatch
-    recency: float
-    score: float
-    by_words: float
-
-    @property
-    def text(self) -> TurnText:
-        return self.match.text
+    recency: float = 0.0
+    score: float = 0.0
+    by_words: float = 0.0
 
 
 def rank_turns(query: TurnQuery, candidates: TurnCandidates, now: datetime) -> list[TurnHit]:
@@ -128,10 +121,10 @@ def _make_descending(hits: Sequence[TurnHit]) -> list[TurnHit]:
     return [replace(hit, score=score) for hit, score in zip(hits, [*scores][::-1], strict=True)]
 
 
-def _matches(query: TurnQuery, candidates: TurnCandidates) -> list[_TextMatch]:
-    """Return the texts that match by words or by vector; all texts if the query has an ordinal or no words."""
+def _matches(query: TurnQuery, candidates: TurnCandidates) -> list[_ScoredText]:
+    """Return the texts that match by words or by vector, without scores; all if the query has an ordinal or no words."""
     if not candidates.terms:
-        return [_TextMatch(text=text) for text in candidates.texts]
+        return [_ScoredText(text=text) for text in candidates.texts]
     chunks = [
         Chunk(path="", title="", text=text.text, lines=(1, 1), kind="prose")
         for text in candidates.texts
@@ -143,7 +136,7 @@ def _matches(query: TurnQuery, candidates: TurnCandidates) -> list[_TextMatch]:
     nearest = max((cosine for cosine in compared if cosine is not None), default=0.0)
     weight = turn_vector_weight(coverage) if nearest > 0 else 0.0
     certainty = (1 - weight) * coverage + weight * nearness(nearest)
-    matches: list[_TextMatch] = []
+    matches: list[_ScoredText] = []
     for text, score, cosine in zip(candidates.texts, scores, compared, strict=True):
         by_words = score.bm25 / best
         relevance = coverage * by_words
@@ -152,9 +145,8 @@ def _matches(query: TurnQuery, candidates: TurnCandidates) -> list[_TextMatch]:
             relevance = certainty * ((1 - weight) * by_words + weight * near)
         is_near = cosine is not None and cosine >= candidates.least_cosine and weight > 0
         if query.ordinal is not None or score.bm25 > 0 or is_near:
-            matches.append(
-                _TextMatch(text=text, words=coverage * by_words, cosine=cosine, relevance=relevance)
-            )
+            words = coverage * by_words
+            matches.append(_ScoredText(text=text, words=words, cosine=cosine, relevance=relevance))
     return matches
 
 
@@ -166,12 +158,12 @@ def turn_vector_weight(coverage: float) -> float:
     return VECTORS_BESIDE_WORDS + (VECTORS_WITHOUT_WORDS - VECTORS_BESIDE_WORDS) * missing
 
 
-def _score(match: _TextMatch, query: TurnQuery, now: datetime) -> _ScoredText:
+def _score(match: _ScoredText, query: TurnQuery, now: datetime) -> _ScoredText:
     age = max((now - match.text.ts) / timedelta(days=1), 0.0)
     recency = math.pow(0.5, age / query.half_life_days) if query.half_life_days > 0 else 0.0
     lift = (1 + RECENCY_LIFT * recency) / (1 + RECENCY_LIFT)
     score = match.relevance * lift if query.terms else recency
-    return _ScoredText(match, recency, score, match.words * lift)
+    return replace(match, recency=recency, score=score, by_words=match.words * lift)
 
 
 def _drop_copies(scored: Sequence[_ScoredText], current: str) -> list[_ScoredText]:
@@ -202,20 +194,19 @@ def _hit(items: Sequence[_ScoredText], query: TurnQuery) -> TurnHit:
         turn_id=turn_id(best.text.turn),
         ts=best.text.ts,
         score=best.score,
-        relevance=best.match.relevance,
-        words=best.match.words,
-        cosine=best.match.cosine,
+        relevance=best.relevance,
+        words=best.words,
+        cosine=best.cosine,
         recency=best.recency,
-        excerpts=tuple(_excerpt_of(item.text, query) for item in shown),
-    )
-
-
-def _excerpt_of(text: TurnText, query: TurnQuery) -> Excerpt:
-    return Excerpt(
-        ref=text.ref_from(query.current or None),
-        target=text.target,
-        text=excerpt(text.text, query.terms),
-        ts=text.ts,
+        excerpts=tuple(
+            Excerpt(
+                ref=text.ref_from(query.current or None),
+                target=text.target,
+                text=excerpt(text.text, query.terms),
+                ts=text.ts,
+            )
+            for text in (item.text for item in shown)
+        ),
     )
 
 

@@ -122,10 +122,6 @@ class TurnIndex(Protocol):
         """Remove a conversation with its texts, and vectors of texts that no other conversation has."""
         ...
 
-    async def clear(self) -> None:
-        """Remove all conversations, texts and vectors."""
-        ...
-
     async def close(self) -> None:
         """Release files. Closing twice is allowed."""
         ...
@@ -215,11 +211,6 @@ class MemoryTurnIndex:
         """Remove a conversation with its texts and vectors."""
         self._conversations.pop(conversation, None)
         self._prune_vectors()
-
-    async def clear(self) -> None:
-        """Remove all conversations, texts and vectors."""
-        self._conversations.clear()
-        self._vectors.clear()
 
     def _texts_of(self, owner: Owner) -> list[TurnText]:
         return [

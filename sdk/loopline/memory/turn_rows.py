@@ -10,8 +10,8 @@ from hashlib import blake2b
 from typing import Any
 
 from loopline.memory.turn_index import IndexedConversation, QueryVector, TurnUpdate
-from loopline.memory.turn_texts import Owner, Target, TurnQuery, TurnText
-from loopline.search import CosineFunction, VectorLoader
+from loopline.memory.turn_texts import Owner, TurnQuery, TurnText
+from loopline.search import CosineFunction
 
 CACHED_OWNERS = 8
 """The owners whose vectors stay in memory: 15 MB for 10,000 texts of 384 dimensions."""
@@ -43,18 +43,9 @@ def limits_of(query: TurnQuery) -> dict[str, Any]:
     }
 
 
-def turn_text(
-    conversation: str,
-    turn: int,
-    seq: int,
-    start: int,
-    input_seq: int,
-    target: Target,
-    ts: int,
-    ref: str,
-    text: str,
-) -> TurnText:
-    """Return the text of a row with these columns in this order; `ts` is in milliseconds since 1970."""
+def turn_text(row: Sequence[Any]) -> TurnText:
+    """Return the text of a row: the fields of `TurnText` in this order, with `ts` in milliseconds since 1970."""
+    conversation, turn, seq, start, input_seq, target, ts, ref, text = row
     return TurnText(
         conversation=conversation,
         turn=turn,
@@ -119,9 +110,7 @@ StoredVectors = Callable[[Collection[bytes] | None], Awaitable[Sequence[tuple[by
 class OwnerVectors:
     """The vectors of the owners who searched last. An instance belongs to one event loop."""
 
-    def __init__(self, load: VectorLoader) -> None:
-        """`load` prepares vectors for comparisons."""
-        self._load = load
+    def __init__(self) -> None:
         self._loaded: dict[tuple[Owner, str], _LoadedVectors] = {}
 
     async def cosines(
@@ -138,15 +127,17 @@ class OwnerVectors:
     async def _load_vectors(
         self, name: tuple[Owner, str], digests: set[bytes], read: StoredVectors
     ) -> _LoadedVectors:
+        from loopline.search.vector_files import vector_rows
+
         cached = self._loaded.pop(name, None)
-        vectors = cached or _LoadedVectors([], b"", self._load(b"", 0))
+        vectors = cached or _LoadedVectors([], b"", vector_rows(b"", 0))
         # A vector of a digest never changes, so those in memory are valid.
         missing = digests.difference(vectors.digests)
         if cached is None or missing:
             rows = await read(None if cached is None else missing)
             data = b"".join([vectors.data, *(vector for _, vector in rows)])
             all_digests = [*vectors.digests, *(digest for digest, _ in rows)]
-            vectors = _LoadedVectors(all_digests, data, self._load(data, len(all_digests)))
+            vectors = _LoadedVectors(all_digests, data, vector_rows(data, len(all_digests)))
         self._loaded[name] = vectors
         while len(self._loaded) > CACHED_OWNERS:
             del self._loaded[next(iter(self._loaded))]

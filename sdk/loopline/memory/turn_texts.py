@@ -232,29 +232,11 @@ class TurnQuery:
         )
 
 
-_WORDS = [
-    "first",
-    "second",
-    "third",
-    "fourth",
-    "fifth",
-    "sixth",
-    "seventh",
-    "eighth",
-    "ninth",
-    "tenth",
-    "eleventh",
-    "twelfth",
-    "thirteenth",
-    "fourteenth",
-    "fifteenth",
-    "sixteenth",
-    "seventeenth",
-    "eighteenth",
-    "nineteenth",
-    "twentieth",
-]
-ORDINALS = {word: number for number, word in enumerate(_WORDS, 1)} | {
+_WORDS = """
+first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth fourteenth fifteenth
+sixteenth seventeenth eighteenth nineteenth twentieth
+"""
+ORDINALS = {word: number for number, word in enumerate(_WORDS.split(), 1)} | {
     "last": -1,
     "latest": -1,
     "previous": -1,

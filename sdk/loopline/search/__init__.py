@@ -41,10 +41,8 @@ from loopline.search.vectors import MemoryVectors as MemoryVectors
 from loopline.search.vectors import Neighbour as Neighbour
 from loopline.search.vectors import VectorCache as VectorCache
 from loopline.search.vectors import VectorIndex as VectorIndex
-from loopline.search.vectors import VectorLoader as VectorLoader
 from loopline.search.vectors import VectorProgress as VectorProgress
 from loopline.search.vectors import VectorState as VectorState
 from loopline.search.vectors import VectorStore as VectorStore
 from loopline.search.vectors import cosines as cosines
-from loopline.search.vectors import loaded_vectors as loaded_vectors
 from loopline.search.vectors import passage_text as passage_text

@@ -176,8 +176,6 @@ class VectorStore(Protocol):
 
 CosineFunction = Callable[[Vector], list[float]]
 """Returns the cosine of a query's vector and each of the loaded vectors, in order."""
-VectorLoader = Callable[[bytes, int], CosineFunction]
-"""Loads concatenated vectors, given their bytes and their number, and returns a function that compares queries with them."""
 
 
 def cosines(query: Vector, vectors: Sequence[Vector]) -> list[float]:
@@ -187,13 +185,6 @@ def cosines(query: Vector, vectors: Sequence[Vector]) -> list[float]:
         math.fsum(x * y for x, y in zip(question, _coordinates(vector), strict=True))
         for vector in vectors
     ]
-
-
-def loaded_vectors(data: bytes, count: int) -> CosineFunction:
-    """Load `count` concatenated vectors without NumPy. `vector_files.vector_rows` does the same faster with NumPy."""
-    size = len(data) // max(count, 1)
-    vectors = [data[size * row : size * (row + 1)] for row in range(count)]
-    return lambda query: cosines(query, vectors)
 
 
 class MemoryVectorIndex:

@@ -171,7 +171,7 @@ async def measured(generated: Generated, embedder: Embedder, folder: Path) -> Fi
     log, facts, clock = generated.log, generated.facts, FakeClock(NOW)
     by_words = ConversationMemory(log, partial(MemoryFile, folder / "words"), clock)
     shared = SharedEmbedder(lambda: embedder)
-    open_file = partial(MemoryFile, folder / "both", vector_rows)
+    open_file = partial(MemoryFile, folder / "both")
     by_both = ConversationMemory(log, open_file, clock, shared)
     began = time.perf_counter()
     for owner in OWNERS:
