@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
-from loopline.knowledge import IndexStore, MemoryIndexes, MemoryRepository, Repository
+from loopline.knowledge import IndexStore, MemoryRepository, Repository
 from loopline.knowledge.fts import FtsIndexes
 from loopline.knowledge.git import GitRepository
-from loopline.search import Chunk, Index, MemoryIndex
-from tests.support.indexes import index_of_chunks
 
 Files = Mapping[str, str | bytes]
 _AUTHOR = {
@@ -96,26 +93,6 @@ def writer(request: pytest.FixtureRequest, tmp_path: Path) -> Writer:
     return Writer(GitRepository.open(str(bare)), push)
 
 
-@pytest.fixture(params=["memory", "fts file", "fts in memory"])
+@pytest.fixture(params=["file", "memory"])
 def indexes(request: pytest.FixtureRequest, tmp_path: Path) -> IndexStore:
-    match request.param:
-        case "memory":
-            return MemoryIndexes()
-        case "fts file":
-            return FtsIndexes(tmp_path / "indexes")
-        case _:
-            return FtsIndexes()
-
-
-@pytest.fixture(params=["memory", "fts"])
-def index_of(request: pytest.FixtureRequest) -> Iterator[Callable[[Sequence[Chunk]], Index]]:
-    with ExitStack() as stack:
-
-        def make(chunks: Sequence[Chunk]) -> Index:
-            if request.param == "memory":
-                return MemoryIndex(chunks)
-            index = index_of_chunks(FtsIndexes(), "x", chunks)
-            stack.callback(index.close)
-            return index
-
-        yield make
+    return FtsIndexes(tmp_path / "indexes" if request.param == "file" else None)

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from loopline.errors import KnowledgeError, RefError
-from loopline.knowledge import KnowledgeSpace, MemoryIndexes
+from loopline.knowledge import KnowledgeSpace
+from loopline.knowledge.fts import FtsIndexes
 from loopline.knowledge.git import GitRepository
 from tests.support.hostile_repositories import snapshot
 
@@ -329,7 +330,7 @@ async def test_a_ref_to_what_a_space_leaves_out_says_what_it_is(
     (folder.path / "link.md").symlink_to("a.md")
     folder.git("-c", "protocol.file.allow=always", "submodule", "add", "-q", str(inner.path), "sub")
     folder.commit({})
-    space = KnowledgeSpace(GitRepository.open(str(folder.path)), MemoryIndexes())
+    space = KnowledgeSpace(GitRepository.open(str(folder.path)), FtsIndexes())
     await space.ensure()
     said: dict[str, str] = {}
     for path in ("link.md", "sub/x.md", "logo.png", "big.txt"):

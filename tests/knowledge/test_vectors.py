@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -12,11 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loopline.knowledge import IndexedFile
+from loopline.knowledge.fts import About, Contents, FtsIndex, fill_index
 from loopline.search import (
     Chunk,
     EmbeddingError,
+    Index,
     IndexBase,
-    MemoryIndex,
     MemoryVectors,
     Vector,
     VectorIndex,
@@ -25,6 +28,7 @@ from loopline.search import (
 )
 from loopline.search.vector_files import VectorFiles
 from tests.support.examples import examples
+from tests.support.indexes import index_in_memory
 from tests.support.warm_programs import warm_program
 
 Open = Callable[[Path], VectorStore]
@@ -65,7 +69,7 @@ def go_on(done: int, total: int) -> bool:
     return True
 
 
-def built(store: VectorStore, index: MemoryIndex, name: str = "one") -> VectorIndex:
+def built(store: VectorStore, index: Index, name: str = "one") -> VectorIndex:
     vectors = store.build(name, WordEmbedder(), index, go_on)
     assert vectors is not None
     return vectors
@@ -79,7 +83,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> VectorStore:
 
 def test_the_nearest_chunk_is_the_one_with_the_same_text(store: VectorStore) -> None:
     texts = chunks(50)
-    vectors = built(store, MemoryIndex(texts))
+    vectors = built(store, index_in_memory(texts))
     question = WordEmbedder().embed_passages(["title 7\nword7 text\n"])[0]
     first, second = vectors.nearest(question, limit=2)
     assert (first.number, round(first.similarity, 5)) == (8, 1.0)
@@ -87,25 +91,25 @@ def test_the_nearest_chunk_is_the_one_with_the_same_text(store: VectorStore) -> 
 
 
 def test_only_the_allowed_chunks_are_found(store: VectorStore) -> None:
-    vectors = built(store, MemoryIndex(chunks(50)))
+    vectors = built(store, index_in_memory(chunks(50)))
     question = WordEmbedder().embed_query("word7")
     assert {n.number for n in vectors.nearest(question, limit=9, among=[3, 4])} == {3, 4}
     assert vectors.nearest(question, limit=9, among=[]) == []
 
 
 def test_an_index_without_chunks_has_vectors(store: VectorStore) -> None:
-    assert built(store, MemoryIndex([])).nearest(WordEmbedder().embed_query("x"), limit=3) == []
+    assert built(store, index_in_memory([])).nearest(WordEmbedder().embed_query("x"), limit=3) == []
 
 
 def test_vectors_that_are_not_all_made_are_absent(store: VectorStore) -> None:
-    index = MemoryIndex(chunks(50))
+    index = index_in_memory(chunks(50))
     assert store.open("one", WordEmbedder(), 50) is None
     assert store.build("one", CountingEmbedder(), index, lambda done, total: done < 20) is None
     assert store.open("one", WordEmbedder(), 50) is None
 
 
 def test_a_stopped_build_goes_on_where_it_stopped(store: VectorStore) -> None:
-    index = MemoryIndex(chunks(50))
+    index = index_in_memory(chunks(50))
     store.build("one", CountingEmbedder(), index, lambda done, total: done < 24)
     again = CountingEmbedder()
     assert store.build("one", again, index, go_on) is not None
@@ -113,18 +117,20 @@ def test_a_stopped_build_goes_on_where_it_stopped(store: VectorStore) -> None:
 
 
 def test_texts_that_an_earlier_commit_had_are_not_embedded_again(store: VectorStore) -> None:
-    built(store, MemoryIndex(chunks(50)))
+    built(store, index_in_memory(chunks(50)))
     again = CountingEmbedder()
-    assert store.build("two", again, MemoryIndex(chunks(50, start=10)), go_on) is not None
+    assert store.build("two", again, index_in_memory(chunks(50, start=10)), go_on) is not None
     assert len(again.texts) == 10
 
 
 def test_texts_that_an_unfinished_build_has_embedded_are_not_embedded_again(
     store: VectorStore,
 ) -> None:
-    store.build("one", CountingEmbedder(), MemoryIndex(chunks(50)), lambda done, total: done < 24)
+    store.build(
+        "one", CountingEmbedder(), index_in_memory(chunks(50)), lambda done, total: done < 24
+    )
     again = CountingEmbedder()
-    vectors = store.build("two", again, MemoryIndex(chunks(50, start=10)), go_on)
+    vectors = store.build("two", again, index_in_memory(chunks(50, start=10)), go_on)
     assert vectors is not None
     assert len(again.texts) == 50 - 14
     question = WordEmbedder().embed_passages(["title 20\nword20 text\n"])[0]
@@ -134,7 +140,7 @@ def test_texts_that_an_unfinished_build_has_embedded_are_not_embedded_again(
 def test_vectors_of_an_index_with_another_number_of_chunks_count_as_absent(
     store: VectorStore,
 ) -> None:
-    built(store, MemoryIndex(chunks(50)))
+    built(store, index_in_memory(chunks(50)))
     assert store.open("one", WordEmbedder(), 49) is None
     assert store.open("one", WordEmbedder(), 50) is not None
 
@@ -146,7 +152,7 @@ def test_a_build_that_waits_for_another_can_be_stopped(tmp_path: Path) -> None:
         event.set()
         return released.wait(30) and go_on(done, total)
 
-    index, store = MemoryIndex(chunks(50)), VectorFiles(tmp_path)
+    index, store = index_in_memory(chunks(50)), VectorFiles(tmp_path)
     holder = threading.Thread(target=store.build, args=("one", CountingEmbedder(), index, hold))
     holder.start()
     assert event.wait(30)
@@ -156,7 +162,7 @@ def test_a_build_that_waits_for_another_can_be_stopped(tmp_path: Path) -> None:
 
 
 def test_an_embedder_that_fails_is_reported_and_loses_nothing(store: VectorStore) -> None:
-    index = MemoryIndex(chunks(50))
+    index = index_in_memory(chunks(50))
     with pytest.raises(EmbeddingError, match="the server is away"):
         store.build("one", CountingEmbedder(fails_after=30), index, go_on)
     again = CountingEmbedder()
@@ -167,7 +173,7 @@ def test_an_embedder_that_fails_is_reported_and_loses_nothing(store: VectorStore
 @given(st.lists(st.text(max_size=20), min_size=1, max_size=30), st.text(max_size=20), limits)
 @examples(50)
 def test_files_find_what_memory_finds(texts: list[str], query: str, limit: int) -> None:
-    index = MemoryIndex(
+    index = index_in_memory(
         Chunk(path=f"{n}", title="", text=text, lines=(1, 1), kind="prose")
         for n, text in enumerate(texts)
     )
@@ -179,7 +185,7 @@ def test_files_find_what_memory_finds(texts: list[str], query: str, limit: int) 
 
 
 def test_a_torn_end_of_an_unfinished_build_is_made_again(tmp_path: Path) -> None:
-    index = MemoryIndex(chunks(50))
+    index = index_in_memory(chunks(50))
     store = VectorFiles(tmp_path)
     store.build("one", CountingEmbedder(), index, lambda done, total: done < 24)
     (growing,) = tmp_path.glob("*.growing")
@@ -195,7 +201,7 @@ def test_a_torn_end_of_an_unfinished_build_is_made_again(tmp_path: Path) -> None
 
 
 def test_damaged_vectors_count_as_absent(tmp_path: Path) -> None:
-    index = MemoryIndex(chunks(50))
+    index = index_in_memory(chunks(50))
     store = VectorFiles(tmp_path)
     built(store, index)
     (complete,) = tmp_path.glob("*.vectors")
@@ -206,7 +212,7 @@ def test_damaged_vectors_count_as_absent(tmp_path: Path) -> None:
 
 
 def test_builders_of_the_same_vectors_wait_for_each_other(tmp_path: Path) -> None:
-    index = MemoryIndex(chunks(200))
+    index = index_in_memory(chunks(200))
     embedders = [CountingEmbedder() for _ in range(4)]
     threads = [
         threading.Thread(target=VectorFiles(tmp_path).build, args=("one", embedder, index, go_on))
@@ -223,9 +229,9 @@ KILLED = """
 import os, sys
 from pathlib import Path
 from loopline.search.vector_files import VectorFiles
-from loopline.search import MemoryIndex, WordEmbedder
-from tests.support.examples import examples
+from loopline.search import WordEmbedder
 from tests.knowledge.test_vectors import chunks
+from tests.support.indexes import index_in_memory
 
 class Mortal(WordEmbedder):
     batch = 8
@@ -234,7 +240,7 @@ class Mortal(WordEmbedder):
             os.kill(os.getpid(), 9)
         return super().embed_passages(texts)
 
-VectorFiles(Path(sys.argv[1])).build("one", Mortal(), MemoryIndex(chunks(100)), lambda *_: True)
+VectorFiles(Path(sys.argv[1])).build("one", Mortal(), index_in_memory(chunks(100)), lambda *_: True)
 """
 
 
@@ -242,7 +248,7 @@ VectorFiles(Path(sys.argv[1])).build("one", Mortal(), MemoryIndex(chunks(100)), 
 def test_a_killed_build_ends_as_one_that_was_not_killed(tmp_path: Path, fatal: int) -> None:
     command = warm_program("-c", KILLED, str(tmp_path / "killed"), str(fatal))
     assert subprocess.run(command, cwd=Path(__file__).parents[2], check=False).returncode == -9
-    index = MemoryIndex(chunks(100))
+    index = index_in_memory(chunks(100))
     for name in ("killed", "whole"):
         VectorFiles(tmp_path / name).build("one", CountingEmbedder(), index, go_on)
     (killed,) = (tmp_path / "killed").glob("*.vectors")
@@ -250,17 +256,20 @@ def test_a_killed_build_ends_as_one_that_was_not_killed(tmp_path: Path, fatal: i
     assert killed.read_bytes() == whole.read_bytes()
 
 
-class ContinuedIndex(MemoryIndex):
+class ContinuedIndex(FtsIndex):
     """An index that was made from the one called `one`; counts the chunks that are read."""
 
     def __init__(self, texts: Sequence[Chunk], changed: frozenset[int]) -> None:
-        super().__init__(texts)
-        self._changed = changed
-        self.numbers_read: list[int] = []
+        database = sqlite3.connect(":memory:", check_same_thread=False)
+        files = {text.path: [text] for text in texts}
 
-    @property
-    def base(self) -> IndexBase:
-        return IndexBase("one", self._changed)
+        def read(paths: Sequence[str]) -> Iterator[IndexedFile]:
+            return (IndexedFile(path, "", files[path]) for path in paths)
+
+        fill_index(database, Contents("two", dict.fromkeys(files, ""), read, repr))
+        about = About("two", "", len(texts), IndexBase("one", changed))
+        super().__init__(database, about)
+        self.numbers_read: list[int] = []
 
     def read(self, numbers: Sequence[int]) -> list[Chunk]:
         self.numbers_read += numbers
@@ -271,7 +280,7 @@ def test_vectors_of_the_index_before_are_taken_over_without_reading_their_texts(
     tmp_path: Path,
 ) -> None:
     store, texts = VectorFiles(tmp_path), chunks(100)
-    built(store, MemoryIndex(texts))
+    built(store, index_in_memory(texts))
     [other] = chunks(1, 500)
     moved = [*texts[:19], other, *texts[20:90]]
     index, embedder = ContinuedIndex(moved, frozenset({20})), CountingEmbedder()
@@ -280,5 +289,5 @@ def test_vectors_of_the_index_before_are_taken_over_without_reading_their_texts(
     assert embedder.texts == ["title 500. word500 text"]
     assert vectors is not None
     numbers, query = list(range(1, 91)), WordEmbedder().embed_query("title 500 and word3")
-    expected = built(MemoryVectors(), MemoryIndex(moved)).similarities(query, numbers)
+    expected = built(MemoryVectors(), index_in_memory(moved)).similarities(query, numbers)
     assert vectors.similarities(query, numbers) == pytest.approx(expected, abs=1e-6)

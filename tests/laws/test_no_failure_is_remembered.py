@@ -15,7 +15,8 @@ import pytest
 from loopline import LooplineError
 from loopline.errors import AttachmentError, StoreBusy
 from loopline.files.clamd import ClamdScanner
-from loopline.knowledge import KnowledgeSpace, MemoryIndexes, MemoryRepository
+from loopline.knowledge import KnowledgeSpace, MemoryRepository
+from loopline.knowledge.fts import FtsIndexes
 from loopline.knowledge.space import RETRY_SECONDS
 from loopline.memory import ConversationMemory, MemoryTurnIndex
 from loopline.sandbox.docker_daemon import DaemonError, DockerDaemon
@@ -100,7 +101,7 @@ async def test_vectors_of_a_space_that_could_not_be_made_are_made_later(what: st
     repository, clock, away = MemoryRepository("project"), FakeClock(), AwayEmbedder()
     repository.commit({"a.md": "# Tea\n\nGreen tea is steeped for two minutes."})
     shared = SharedEmbedder(Loading() if what == "loading" else lambda: away)
-    space = KnowledgeSpace(repository, MemoryIndexes(), embedder=shared, clock=clock)
+    space = KnowledgeSpace(repository, FtsIndexes(), embedder=shared, clock=clock)
     await space.ensure()
     for _ in range(1_000):
         if space.vectors is not None and space.vectors.problem:
@@ -124,7 +125,7 @@ async def test_waiting_for_the_vectors_of_a_space_tries_again_at_once() -> None:
     repository, away = MemoryRepository("project"), AwayEmbedder()
     repository.commit({"a.md": "# Tea"})
     shared = SharedEmbedder(lambda: away)
-    space = KnowledgeSpace(repository, MemoryIndexes(), embedder=shared, clock=FakeClock())
+    space = KnowledgeSpace(repository, FtsIndexes(), embedder=shared, clock=FakeClock())
     await space.ensure()
     with pytest.raises(EmbeddingError):
         await space.ready()

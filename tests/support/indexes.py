@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from loopline.knowledge import IndexedFile, IndexKey, IndexStore, StoredIndex
-from loopline.search import Chunk, Index
+from loopline.knowledge.fts import FtsIndexes
+from loopline.search import Chunk, Index, PieceEmbedder
 
 
 def stored_index(
@@ -29,3 +30,9 @@ def stored_index(
 
 def index_of_chunks(store: IndexStore, name: str, chunks: Iterable[Chunk]) -> Index:
     return stored_index(store, name, chunks).index
+
+
+def index_in_memory(chunks: Iterable[Chunk], static: PieceEmbedder | None = None) -> Index:
+    """An index in memory; with `static`, also by static vectors."""
+    load = None if static is None else lambda: static
+    return index_of_chunks(FtsIndexes(load=load), "in memory", chunks)

@@ -6,7 +6,6 @@ from loopline.knowledge.index_build import IndexedFile as IndexedFile
 from loopline.knowledge.index_build import IndexFiles as IndexFiles
 from loopline.knowledge.index_build import IndexKey as IndexKey
 from loopline.knowledge.index_build import IndexStore as IndexStore
-from loopline.knowledge.index_build import MemoryIndexes as MemoryIndexes
 from loopline.knowledge.index_build import NotesFunction as NotesFunction
 from loopline.knowledge.index_build import Progress as Progress
 from loopline.knowledge.index_build import Skipped as Skipped

@@ -15,7 +15,7 @@ from loopline.errors import KnowledgeError
 from loopline.knowledge.links import DocumentLink, broken_links, document_labels, document_links
 from loopline.knowledge.repository import Repository, RepositoryFile
 from loopline.knowledge.tree import Tree
-from loopline.search import KINDS, Chunk, Index, MemoryIndex, chunk, kind_of
+from loopline.search import KINDS, Chunk, Index, chunk, kind_of
 
 Progress = Callable[[int, int, str], None]
 """A callback for progress: the number done, the total, and the name of the activity."""
@@ -114,39 +114,6 @@ class HasIndexFiles(Protocol):
     def index_files(self) -> IndexFiles:
         """The files."""
         ...
-
-
-class MemoryIndexes:
-    """Indexes in memory, and the specification of the protocol."""
-
-    def __init__(self) -> None:
-        self._stored: dict[IndexKey, StoredIndex] = {}
-        self._files: dict[str, dict[tuple[str, str], IndexedFile]] = {}
-
-    def open(self, key: IndexKey) -> StoredIndex | None:
-        """Return the index that was built with this key, or None."""
-        return self._stored.get(key)
-
-    def build(
-        self, key: IndexKey, files: Mapping[str, str], read: FileReader, notes: NotesFunction
-    ) -> StoredIndex:
-        """Build the index of these files if it does not exist yet, and return it."""
-        if key not in self._stored:
-            known = self._files.setdefault(key.family, {})
-            missing = [path for path, blob in files.items() if (path, blob) not in known]
-            known |= {(file.path, file.blob): file for file in read(missing)}
-            indexed = [known[file] for file in files.items()]
-            index = MemoryIndex(chunk for file in indexed for chunk in file.chunks)
-            self._stored[key] = StoredIndex(
-                index, notes({file.path: file.note for file in indexed})
-            )
-        return self._stored[key]
-
-    def discard(self, key: IndexKey) -> None:
-        """Remove the index and all indexes of its family."""
-        for stored in [stored for stored in self._stored if stored.family == key.family]:
-            del self._stored[stored]
-        self._files.pop(key.family, None)
 
 
 @dataclass(frozen=True, slots=True)

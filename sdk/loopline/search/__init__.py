@@ -24,7 +24,6 @@ from loopline.search.index import PieceEmbedder as PieceEmbedder
 from loopline.search.index import PieceIndex as PieceIndex
 from loopline.search.index import QueryTerm as QueryTerm
 from loopline.search.ranking import STOP_WORDS as STOP_WORDS
-from loopline.search.ranking import MemoryIndex as MemoryIndex
 from loopline.search.ranking import name_parts as name_parts
 from loopline.search.ranking import query_terms as query_terms
 from loopline.search.ranking import rarity as rarity

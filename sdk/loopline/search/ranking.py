@@ -7,17 +7,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from loopline.search.index import (
-    Candidates,
     Chunk,
-    IndexBase,
     Kind,
-    PieceEmbedder,
-    PieceIndex,
     QueryTerm,
 )
 
@@ -257,76 +252,6 @@ def _stem(token: str) -> str:
         if token.endswith(ending) and len(token) - len(ending) >= 4:
             return token.removesuffix(ending)
     return token
-
-
-class MemoryIndex:
-    """An index in memory for a few thousand chunks, and the specification of the protocol."""
-
-    def __init__(self, chunks: Iterable[Chunk], static: PieceEmbedder | None = None) -> None:
-        """Index the chunks; with `static`, also by their static vectors."""
-        self._chunks = tuple(
-            (chunk, word_stems(f"{chunk.title}\n{chunk.path}\n{chunk.text}")) for chunk in chunks
-        )
-        self._holding = Counter(stem for _, stems in self._chunks for stem in stems)
-        self._pieces: PieceIndex | None = None
-        if static is not None:
-            vectors = static.embed_pieces([chunk for chunk, _ in self._chunks])
-            self._pieces = static.load_pieces(list(enumerate(vectors, start=1)))
-
-    @property
-    def size(self) -> int:
-        """The number of chunks in the index."""
-        return len(self._chunks)
-
-    @property
-    def base(self) -> IndexBase | None:
-        """Return None: an index in memory is always built from scratch."""
-        return None
-
-    def candidates(
-        self, query: str, *, limit: int, among: Collection[int] | None = None
-    ) -> Candidates:
-        """Return all chunks that have a term of the query; `limit` is ignored."""
-        del limit
-        stems = {term: word_stem(term) for term in query_terms(query)}
-        share = 1 / max(len(self._chunks), 1)
-        terms = tuple(QueryTerm(term, self._holding[stem] * share) for term, stem in stems.items())
-        query_stems = frozenset(stems.values())
-        return Candidates(
-            terms,
-            {
-                number: chunk
-                for number, (chunk, chunk_stems) in enumerate(self._chunks, start=1)
-                if not chunk_stems.isdisjoint(query_stems) and (among is None or number in among)
-            },
-        )
-
-    def similar(
-        self,
-        query: str,
-        *,
-        limit: int,
-        numbers: Collection[int] = (),
-        among: Collection[int] | None = None,
-    ) -> Mapping[int, float]:
-        """Return the cosines of the chunks nearest to the query, and of the chunks `numbers`; empty without vectors."""
-        if self._pieces is None:
-            return {}
-        return self._pieces.similar(query, self._rarity, limit=limit, numbers=numbers, among=among)
-
-    def _rarity(self, word: str) -> float:
-        return rarity(self._holding[word_stem(word)] / max(self.size, 1), self.size)
-
-    def read(self, numbers: Sequence[int]) -> list[Chunk]:
-        """Return the chunks with these numbers, in this order."""
-        return [self._chunks[number - 1][0] for number in numbers if 0 < number <= self.size]
-
-    def numbers(self, paths: Callable[[str], bool]) -> list[int]:
-        """Return the numbers of all chunks in the files for which `paths` is true."""
-        return [n for n, (chunk, _) in enumerate(self._chunks, start=1) if paths(chunk.path)]
-
-    def close(self) -> None:
-        """Do nothing: the index does not use a file."""
 
 
 def word_stems(text: str) -> frozenset[str]:

@@ -9,10 +9,13 @@ import json
 import sys
 import time
 from array import array
+from functools import partial
 from pathlib import Path
 
 from loopline.harness.spaces import check_embedder, load_embedder, model_folder
-from loopline.search import MemoryIndex, chunk, search
+from loopline.knowledge import IndexedFile, IndexKey
+from loopline.knowledge.fts import FtsIndexes
+from loopline.search import chunk, search
 from loopline.search.vector_files import VectorFiles
 
 NEAR = 0.999
@@ -34,7 +37,9 @@ PAGES = {
     "rain.md": "# Rain\n\nTake an umbrella when clouds gather.\n",
     "cats.md": "# Cats\n\nA kitten sleeps for most of the day.\n",
 }
-index = MemoryIndex([part for path, text in PAGES.items() for part in chunk(path, text)])
+files = {path: IndexedFile(path, "", chunk(path, text)) for path, text in PAGES.items()}
+read = partial(map, files.__getitem__)
+index = FtsIndexes().build(IndexKey("pages"), dict.fromkeys(files, ""), read, str).index
 found = VectorFiles(Path("vectors")).build("one", embedder, index, lambda done, total: True)
 assert found is not None
 question = "How long do young pets rest?"

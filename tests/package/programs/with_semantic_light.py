@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,9 @@ from safetensors.numpy import save
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from loopline.harness.spaces import check_embedder, load_embedder
-from loopline.search import MemoryIndex, chunk, search
+from loopline.knowledge import IndexedFile, IndexKey
+from loopline.knowledge.fts import FtsIndexes
+from loopline.search import chunk, search
 from loopline.search.vector_files import VectorFiles
 
 WIDTH, INNER, WORDS = 16, 32, ("[UNK]", "green", "tea", "old", "leaves", "are", "bitter")
@@ -67,7 +70,10 @@ norm("encoder.layer.0.output.LayerNorm")
 
 check_embedder("local:model", setting="knowledge.embedder")
 embedder = load_embedder("local:model", folder=Path(), environment={})
-index = MemoryIndex([*chunk("tea.txt", "green tea\n"), *chunk("leaves.txt", "old leaves\n")])
+texts = {"tea.txt": "green tea\n", "leaves.txt": "old leaves\n"}
+files = {path: IndexedFile(path, "", chunk(path, text)) for path, text in texts.items()}
+read = partial(map, files.__getitem__)
+index = FtsIndexes().build(IndexKey("pages"), dict.fromkeys(files, ""), read, str).index
 vectors = VectorFiles(Path("vectors")).build("one", embedder, index, lambda done, total: True)
 assert vectors is not None
 question = embedder.embed_passages(["leaves.txt\nold leaves\n"])[0]
