@@ -107,29 +107,12 @@ If the child run is complete already, its recorded result is returned.
 """
 
 
-LOOP_TOOLS = frozenset(
-    {
-        *(
-            "react.plan",
-            "react.read",
-            "react.hide",
-            "react.search_knowledge",
-            toolbox.REQUEST_TOOLS,
-        ),
-        *("react.write", "react.patch", "react.search_files", "react.pull", "react.checkout"),
-        *(
-            "react.memsearch",
-            "react.memory",
-            "react.background",
-            "exec.python",
-            "exec.shell",
-            "web_search",
-            "web_fetch",
-        ),
-        *(toolbox.DELEGATE, "crew.parallel", "crew.pipeline", "crew.debate", "crew.graph"),
-        *("crew.hand_over", "crew.prepare", "crew.review"),
-    }
-)
+_LOOP_TOOLS = """
+react.plan react.read react.hide react.search_knowledge react.write react.patch react.search_files react.pull
+react.checkout react.memsearch react.memory react.background exec.python exec.shell web_search web_fetch
+crew.parallel crew.pipeline crew.debate crew.graph crew.hand_over crew.prepare crew.review
+"""
+LOOP_TOOLS = frozenset([*_LOOP_TOOLS.split(), toolbox.REQUEST_TOOLS, toolbox.DELEGATE])
 """The names of the built-in tools that a loop may offer. Each is offered only under a certain condition."""
 
 

@@ -444,8 +444,7 @@ def people_patterns(properties: Properties) -> Iterator[ToolPattern]:
     """Yield the patterns of tools in the section of the people who must approve."""
     for path, _ in _leaves(properties.section(APPROVAL_PEOPLE)):
         name = ".".join((APPROVAL_PEOPLE, *path))
-        location = properties.locations.get(name, "").removesuffix(": ")
-        yield ToolPattern(APPROVAL_PEOPLE, ".".join(path), location)
+        yield ToolPattern(APPROVAL_PEOPLE, ".".join(path), properties.locations.get(name, ""))
 
 
 def _skill_search(value: Json) -> SkillSearch:

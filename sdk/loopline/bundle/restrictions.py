@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import cast
 
 from loopline.bundle.load import LoadedBundle, build_call_problems, names_every_module, tool_lists
@@ -28,19 +27,6 @@ ANY_TOOL = KnownTools(frozenset(), frozenset([""]))
 """Matches any name, for a bundle whose tools are known only when a loop is built."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Settings:
-    """The settings in the code of a bundle.
-
-    `names_tool_modules` and `names_skill_modules` are False if the name of a descriptor module is not a literal.
-    """
-
-    tools: Sequence[ToolPattern]
-    problems: Sequence[str]
-    names_tool_modules: bool
-    names_skill_modules: bool
-
-
 async def check_restrictions(
     loaded: LoadedBundle, services: Services, skill_modules: Sequence[str]
 ) -> None:
@@ -52,34 +38,26 @@ async def check_restrictions(
     Raises:
         BundleError: names are unknown. It has a problem for each of them, with file and line and a similar name.
     """
-    settings = await asyncio.to_thread(_read_settings, loaded, services)
+    tools, problems = await asyncio.to_thread(_read_settings, loaded, services)
     known_names = await services.collect_tool_names(asks_servers=False)
-    if any(may_begin(tool.pattern, [f"{MCP}."]) for tool in known_names.unknown(settings.tools)):
+    if any(may_begin(tool.pattern, [f"{MCP}."]) for tool in known_names.unknown(tools)):
         known_names = await services.collect_tool_names()
-    if not settings.names_tool_modules:
+    if not await asyncio.to_thread(names_every_module, loaded, "tools"):
         known_names |= ANY_TOOL
     skills = [skill for module in skill_modules for skill in await services.skills(module)]
-    agents = (settings.names_skill_modules and services.agents) or Agents()
-    problems = [
-        *settings.problems,
-        *known_names.problems(settings.tools),
-        *unknown_skills(agents, skills),
-    ]
+    names_skills = await asyncio.to_thread(names_every_module, loaded, "skills")
+    agents = (names_skills and services.agents) or Agents()
+    problems += [*known_names.problems(tools), *unknown_skills(agents, skills)]
     if problems:
         raise BundleError(*problems)
 
 
-def _read_settings(loaded: LoadedBundle, services: Services) -> _Settings:
+def _read_settings(loaded: LoadedBundle, services: Services) -> tuple[list[ToolPattern], list[str]]:
+    """Return the names and patterns of tools in the code of a bundle, and the problems with the names of other settings."""
     attributes = misspelt_attributes(loaded.bundle.workflow)
-    return _Settings(
-        tools=list(tool_settings(loaded, services.properties, services.agents or Agents())),
-        problems=[
-            *build_call_problems(loaded),
-            *(text for text, near in attributes if near in RESTRICTING),
-        ],
-        names_tool_modules=names_every_module(loaded, "tools"),
-        names_skill_modules=names_every_module(loaded, "skills"),
-    )
+    misspelt = (text for text, near in attributes if near in RESTRICTING)
+    tools = tool_settings(loaded, services.properties, services.agents or Agents())
+    return [*tools], [*build_call_problems(loaded), *misspelt]
 
 
 def tool_settings(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from loopline.errors import BundleError, RefError, ToolError
@@ -24,22 +24,12 @@ MAX_TOOLS = 50
 
 _TEXTS = ("url", "title", "text", "published_time_iso", "favicon_url")
 _SOURCE_KEYS = (*_TEXTS, "sid")
-_UNUSED = frozenset(
-    {
-        *(
-            "content",
-            "mime",
-            "size_bytes",
-            "base64",
-            "artifact_path",
-            "physical_path",
-            "local_path",
-        ),
-        *("rn", "hosted_uri", "key", "domain", "modified_time_iso", "fetched_time_iso", "author"),
-        *("provider_rank", "weighted_rank", "query_relevance", "authority", "favicon"),
-        *("favicon_status", "turn_id", "used", "source_type", "objective_relevance"),
-    }
-)
+_UNUSED_FIELDS = """
+content mime size_bytes base64 artifact_path physical_path local_path rn hosted_uri key domain modified_time_iso
+fetched_time_iso author provider_rank weighted_rank query_relevance authority favicon favicon_status turn_id used
+source_type objective_relevance
+"""
+_UNUSED = frozenset(_UNUSED_FIELDS.split())
 """Fields of KDCube's source pool that Loopline does not use."""
 _TOOL_KEYS = ("id", "role", "why")
 
@@ -193,13 +183,6 @@ class _Rows:
         return f"{self.path}:{self.line(index)}: {problem}"
 
 
-def tool_lines(tools: tuple[SkillTool, ...]) -> Iterator[str]:
-    """Yield the lines that name the tools of a skill."""
-    if tools:
-        yield "Tools for this skill:"
-        yield from (f"- {tool}" for tool in tools)
-
-
 def bare_text(value: Json) -> str:
     """Return a value of a front matter on one line; empty if it is a list or an object."""
     return "" if value is None or isinstance(value, dict | list) else " ".join(str(value).split())
@@ -231,7 +214,7 @@ class FolderFiles:
     """The files of a folder, sorted by path, and the problems with files that are left out."""
 
     files: tuple[SkillFile, ...] = ()
-    problems: tuple[str, ...] = field(default=())
+    problems: tuple[str, ...] = ()
 
 
 def folder_files(folder: Path, beside: frozenset[str]) -> FolderFiles:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from hashlib import sha256
@@ -42,10 +42,6 @@ class SkillSelection:
             return any(_matches(pattern, namespace, id) for pattern in self.enabled)
         hidden = namespace == HIDDEN
         return not hidden and not any(_matches(p, namespace, id) for p in self.disabled)
-
-    def matches(self, pattern: str, namespace: str, id: str) -> bool:
-        """Return whether the pattern matches a skill."""
-        return _matches(pattern, namespace, id)
 
     def unmatched(self, names: Iterable[tuple[str, str]]) -> list[str]:
         """Return the patterns without a match; `names` are pairs of namespace and id."""
@@ -91,11 +87,11 @@ def _selection(consumer: str, patterns: object) -> SkillSelection:
 
 
 def _texts(consumer: str, value: object) -> tuple[str, ...]:
-    items = cast("Iterable[object]", value) if isinstance(value, list | tuple) else [None]
-    texts = [item for item in items if isinstance(item, str)]
-    if not isinstance(value, list | tuple) or len(texts) != len(cast("list[object]", value)):
+    items = cast("Sequence[object]", value) if isinstance(value, list | tuple) else [None]
+    texts = tuple(item for item in items if isinstance(item, str))
+    if len(texts) != len(items):
         raise BundleError(f"{consumer!r} must list patterns as texts, not {value!r}")
-    return tuple(texts)
+    return texts
 
 
 def _matches(pattern: str, namespace: str, id: str) -> bool:
@@ -182,8 +178,12 @@ def read_skill(path: Path, namespace: str) -> Skill:
     fields.check_keys()
     beside = _companions(path.parent)
     listed = companions.folder_files(path.parent, frozenset((SKILL_FILE, *COMPANIONS)))
-    sources = _sources(path.parent, beside)
-    tools = _tools(path.parent, beside)
+    sources = companions.read_sources(
+        path.parent / companions.SOURCES_FILE, beside.get(companions.SOURCES_FILE, b"sources: []")
+    )
+    tools = companions.read_tools(
+        path.parent / companions.TOOLS_FILE, beside.get(companions.TOOLS_FILE, b"tools: []")
+    )
     first_line = len(stored.splitlines()) - len(body.splitlines()) + 1
     _check_citations(path, first_line, body, sources.by_number)
     compact = _decode(
@@ -256,22 +256,6 @@ def _companions(folder: Path) -> dict[str, bytes]:
     return {path.name: _bytes_of(path, companions.COMPANION_BYTES) for path in paths}
 
 
-def _sources(folder: Path, beside: Mapping[str, bytes]) -> companions.SkillSources:
-    if companions.SOURCES_FILE not in beside:
-        return companions.SkillSources(by_number={})
-    return companions.read_sources(
-        folder / companions.SOURCES_FILE, beside[companions.SOURCES_FILE]
-    )
-
-
-def _tools(folder: Path, beside: Mapping[str, bytes]) -> tuple[companions.SkillTool, ...]:
-    return (
-        companions.read_tools(folder / companions.TOOLS_FILE, beside[companions.TOOLS_FILE])
-        if companions.TOOLS_FILE in beside
-        else ()
-    )
-
-
 def _digest(stored: bytes, beside: Mapping[str, bytes], listed: companions.FolderFiles) -> str:
     """Return the digest of the SKILL.md, or of all companion files and the list of files too, if there are any."""
     if not beside and not listed.files:
@@ -306,7 +290,7 @@ def _warn_of_citations(path: Path, body: str, sources: Mapping[int, Source]) -> 
 def _appendix(skill: Skill) -> Iterator[str]:
     """Yield the paragraphs after the text of a skill: the list of its tools, and the list of its files."""
     if skill.tools:
-        yield "\n".join(companions.tool_lines(skill.tools))
+        yield "\n".join(["Tools for this skill:", *(f"- {tool}" for tool in skill.tools)])
     if skill.files:
         unlisted = len(skill.files) - companions.LISTED
         lines = [
@@ -379,13 +363,9 @@ class _Fields:
 
     def _names(self, key: str, hint: str) -> tuple[str, ...]:
         value = self.values.get(key) or []
-        items = [value] if isinstance(value, str) else value
-        names = (
-            [item.strip() for item in items if isinstance(item, str)]
-            if isinstance(items, list)
-            else []
-        )
-        if not isinstance(items, list) or len(names) != len(items) or not all(names):
+        items = value if isinstance(value, list) else [value]
+        names = [item.strip() for item in items if isinstance(item, str)]
+        if len(names) != len(items) or not all(names):
             raise self.wrong(key, hint)
         return tuple(dict.fromkeys(names))
 

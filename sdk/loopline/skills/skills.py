@@ -238,7 +238,7 @@ def add_places(skills: Skills, places: Sequence[SkillPlace]) -> Skills:
     added = list[Skill]()
     for place in places:
         warnings += _warn_of_empty_folders(place.root)
-        for path in _skill_files(place.root):
+        for path in sorted(place.root.glob(f"*/{SKILL_FILE}"))[:MAX_SKILLS]:
             try:
                 _refuse_links(path)
                 skill = read_skill(path, place.namespace)
@@ -272,11 +272,6 @@ def _refuse_links(path: Path) -> None:
     for name in (SKILL_FILE, *COMPANIONS):
         if (path.parent / name).is_symlink():
             raise BundleError(f"{path.parent / name}:1: it is a link: put the file itself here")
-
-
-def _skill_files(root: Path) -> Iterator[Path]:
-    if root.is_dir():
-        yield from sorted(root.glob(f"*/{SKILL_FILE}"))[:MAX_SKILLS]
 
 
 def _warn_of_empty_folders(root: Path) -> Iterator[str]:
