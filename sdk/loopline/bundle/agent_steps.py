@@ -147,11 +147,7 @@ class AgentSteps:
         return turn.open_steps[name]
 
     async def _ask_again(self, name: str, call_id: str) -> None:
-        """Ask the question of the step again if it has no answer yet.
-
-        Raises:
-            AskUser: it has none.
-        """
+        """Raise the question of the step as AskUser again if it has no answer yet."""
         pending = self._recorder.turn.unanswered.get(call_id)
         if pending is not None:
             question = toolbox.AskUser(pending.question, kind=pending.kind, child=pending.child)

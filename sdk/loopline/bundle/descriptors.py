@@ -152,11 +152,7 @@ def load_skills(
 
 
 def _bind_listed_tools(bundle: Bundle[Any]) -> Iterator[toolbox.Tool]:
-    """Yield the tools for the functions that the bundle and its workflow class list.
-
-    Raises:
-        BundleError: the id of the bundle cannot be an alias of tools.
-    """
+    """Yield the tools for the functions that the bundle and its workflow class list."""
     for function in (*bundle.tools, *bundle.workflow.tools):
         is_tool = isinstance(function, toolbox.ToolFunction)
         function_tool = (
@@ -171,11 +167,7 @@ def _bind_listed_tools(bundle: Bundle[Any]) -> Iterator[toolbox.Tool]:
 
 
 def _load_listed_skills(bundle: LoadedBundle) -> Skills:
-    """Load the skills in the folders that the bundle and its workflow class list.
-
-    Raises:
-        BundleError: skills are malformed; it has a problem for each of them.
-    """
+    """Load the skills in the folders that the bundle and its workflow class list; an error has all their problems."""
     listed: list[Skills] = []
     problems: list[str] = []
     for path in (*bundle.bundle.skills, *bundle.bundle.workflow.skills):
@@ -196,11 +188,7 @@ def _load_listed_skills(bundle: LoadedBundle) -> Skills:
 
 
 def _join_skills(listed: Skills, in_folder: Skills, bundle: LoadedBundle) -> Skills:
-    """Combine listed skills with those of a folder. A skill that is in both counts once.
-
-    Raises:
-        BundleError: two files have skills with the same name.
-    """
+    """Combine listed skills with those of a folder. A skill that is in both counts once."""
     skills: dict[str, Skill] = {}
     for skill in (*listed, *in_folder):
         existing = skills.setdefault(skill.full_id, skill)
@@ -410,9 +398,6 @@ def _skills_root(
     """Return the folder `CUSTOM_SKILLS_ROOT`, which is relative to the bundle; None if it is set to None.
 
     If it is not set, return `default` if that is a folder, else None.
-
-    Raises:
-        BundleError: it is not a path, or there is no such folder; the message names file and line.
     """
     if "CUSTOM_SKILLS_ROOT" not in vars(descriptor.module):
         return default if default and default.is_dir() else None

@@ -604,11 +604,7 @@ def names_every_module(bundle: LoadedBundle, kind: Kind) -> bool:
 
 
 def _check(argument: ast.keyword) -> None:
-    """Check an argument of `build_react` that is a limit or a preset. Of other expressions only the name is checked.
-
-    Raises:
-        LooplineError: the limit does not exist or is out of range, or the preset is unknown.
-    """
+    """Check an argument of `build_react` that is a limit or a preset. Of other expressions only the name is checked."""
     name = argument.arg
     if name is None or (name in build_parameters(BaseWorkflow.build_react) and name != "preset"):
         return

@@ -345,11 +345,7 @@ def guard_read(read: Callable[[str], Awaitable[Passage]]) -> KnowledgeRead:
 
 
 def _check_passage(passage: object) -> None:
-    """Check that the value is a Passage with a `ks:` ref.
-
-    Raises:
-        ToolError: it is not.
-    """
+    """Raise a ToolError if the value is not a Passage with a `ks:` ref."""
     if not isinstance(passage, Passage):
         raise ToolError(f"a knowledge function returned {passage!r}, not a Passage")
     if not isinstance(parse(passage.ref), KnowledgeRef):

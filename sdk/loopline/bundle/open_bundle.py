@@ -220,11 +220,7 @@ def _recoveries(turn: Turn, *, adopted: bool) -> int:
 
 
 def _check_deps(loaded: LoadedBundle, deps: object) -> None:
-    """Check that the dependencies have the type X if the workflow derives from `BaseWorkflow[X]`.
-
-    Raises:
-        BundleError: they have another type.
-    """
+    """Raise a BundleError if the workflow derives from `BaseWorkflow[X]` and the dependencies are not of the type X."""
     workflow = loaded.bundle.workflow
     for base in (
         base for kind in workflow.__mro__ for base in vars(kind).get("__orig_bases__", ())
@@ -235,11 +231,7 @@ def _check_deps(loaded: LoadedBundle, deps: object) -> None:
 
 
 def _check_result(result: object, loaded: LoadedBundle, answer: Completion | None) -> None:
-    """Check that the result has the recorded answer, so that all readers get the same answer.
-
-    Raises:
-        BundleError: it has not, or it is not a TurnResult.
-    """
+    """Raise a BundleError if the result does not have the recorded answer: all readers get the same answer."""
     recorded = answer.text if answer is not None else ""
     if inspect.iscoroutine(result):
         result.close()

@@ -205,22 +205,14 @@ class StepRunner:
         await self._recorder.record(structs.replace(ended, elapsed_ms=elapsed))
 
     async def _end_interrupted(self, name: str) -> Any:
-        """Record that the effect of a step is unknown.
-
-        Raises:
-            StepInterrupted: always.
-        """
+        """Record that the effect of a step is unknown, and raise StepInterrupted."""
         ended = tl.StepEnded(name=name, status="interrupted", error=EFFECT_UNKNOWN)
         await self._recorder.record(ended)
         raise StepInterrupted(name, EFFECT_UNKNOWN)
 
 
 class _ResultType:
-    """The type of a step's result: that which its function is annotated to return, otherwise JSON.
-
-    Raises:
-        BundleError: the annotation cannot be resolved, or its values cannot be written as JSON.
-    """
+    """The type of a step's result: that which its function is annotated to return, otherwise JSON."""
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self._name = name
@@ -236,11 +228,7 @@ class _ResultType:
             ) from None
 
     def dump(self, value: object) -> str:
-        """Return the result as JSON.
-
-        Raises:
-            SchemaMismatch: the value does not fit the annotated type, is not JSON, or is too large.
-        """
+        """Return the result as JSON; raise SchemaMismatch if it is too large, not JSON, or not of the annotated type."""
         text = _dump_json(value) if self._type is None else self._type.dump(value)
         size = len(text.encode())
         if size > STEP_BYTES:
@@ -251,12 +239,7 @@ class _ResultType:
         return text
 
     def read(self, ended: tl.StepEnded) -> Any:
-        """Return the recorded result.
-
-        Raises:
-            StepFailed: the step failed, or its recorded result is not one of this type.
-            StepInterrupted: the process of the step has gone.
-        """
+        """Return the recorded result; raise the error of a step that failed or was interrupted."""
         if ended.status == "interrupted":
             raise StepInterrupted(self._name, ended.error)
         if ended.status != "ok":
@@ -271,11 +254,7 @@ class _ResultType:
 
 
 def _dump_json(value: object) -> str:
-    """Return a JSON value as text.
-
-    Raises:
-        SchemaMismatch: the value would not be the same when it is read again.
-    """
+    """Return a JSON value as text; raise SchemaMismatch if it would not be the same when it is read again."""
     try:
         text = dumps(well_formed_json(cast("Any", value)))
         is_same = bool(json.loads(text) == value)

@@ -430,11 +430,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
         run: PreparedRun,
         quota: react.Quota,
     ) -> toolbox.ToolSet:
-        """Return all tools of the loop: built-in ones, and those of the bundle, MCP servers and properties.
-
-        Raises:
-            BundleError: a tool is not valid, or a pattern names a tool that does not exist.
-        """
+        """Return all tools of the loop: built-in ones, and those of the bundle, MCP servers and properties."""
         services = self._run.services
         bundle_tools = await services.toolset(loop.tools_module)
         server_tools = await services.mcp_tools(loop.tools_module)
@@ -769,9 +765,7 @@ class BaseWorkflow(Generic[toolbox.Deps]):
 def _named_preset(preset: react.PresetName | react.Preset, limits: react.Limits) -> react.Preset:
     """Return the preset of a loop, whose limits are checked.
 
-    Raises:
-        ValueError: the preset or a limit does not exist. It counts as raised by the bundle, so the error of the turn names
-            the line of the call.
+    A ValueError counts as raised by the bundle, so the error of the turn names the line of the call.
     """
     try:
         if limits:

@@ -418,11 +418,7 @@ class FtsIndex:
     def candidates(
         self, query: str, *, limit: int, among: Collection[int] | None = None
     ) -> Candidates:
-        """Return the chunks that have the most or the rarest terms of the query.
-
-        Raises:
-            IndexDamaged: the file cannot be read.
-        """
+        """Return the chunks that have the most or the rarest terms of the query."""
         words = query_terms(query.encode("utf-8", "replace").decode())
         with self._reading():
             terms = self._terms(words)
@@ -437,11 +433,7 @@ class FtsIndex:
         numbers: Collection[int] = (),
         among: Collection[int] | None = None,
     ) -> Mapping[int, float]:
-        """Return the cosines of the chunks nearest to the query, and of the chunks `numbers`; empty without vectors.
-
-        Raises:
-            IndexDamaged: the file cannot be read.
-        """
+        """Return the cosines of the chunks nearest to the query, and of the chunks `numbers`; empty without vectors."""
         if self._load is None:
             return {}
         with self._reading():
@@ -458,22 +450,14 @@ class FtsIndex:
         return rarity(term.share, self.size)
 
     def read(self, numbers: Sequence[int]) -> list[Chunk]:
-        """Return the chunks with these numbers, in this order. Numbers above `size` are left out.
-
-        Raises:
-            IndexDamaged: the file cannot be read.
-        """
+        """Return the chunks with these numbers, in this order. Numbers above `size` are left out."""
         with self._reading():
             rows = self._database.execute(_READ, (json.dumps(list(numbers)),)).fetchall()
         chunks = dict(map(_chunk, cast("list[_Row]", rows)))
         return [chunks[number] for number in numbers if number in chunks]
 
     def numbers(self, paths: Callable[[str], bool]) -> list[int]:
-        """Return the numbers of all chunks in the files for which `paths` is true.
-
-        Raises:
-            IndexDamaged: the file cannot be read.
-        """
+        """Return the numbers of all chunks in the files for which `paths` is true."""
         with self._reading():
             files = cast("list[tuple[int, str]]", self._database.execute(_FILES).fetchall())
         accepted = json.dumps([id for id, path in files if paths(path)])

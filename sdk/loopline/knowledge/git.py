@@ -293,11 +293,7 @@ class GitRepository:
         ]
 
     def _object(self, id: str) -> str:
-        """Check that `id` is a full object id, and return it.
-
-        Raises:
-            KnowledgeError: it is not. Git could interpret it as a name or an option.
-        """
+        """Check that `id` is a full object id, which git cannot interpret as a name or an option, and return it."""
         if not _OBJECT.fullmatch(id):
             raise KnowledgeError(f"{id!r} is not the full id of an object of {self.location}")
         return id
@@ -372,11 +368,7 @@ def _local_repository(setting: str) -> GitRepository:
 
 
 def _surrounding_repository(bundle_folder: Path | None) -> GitRepository:
-    """Return the repository that contains the bundle's folder or, if there is none, the current folder.
-
-    Raises:
-        KnowledgeError: neither folder is in a repository.
-    """
+    """Return the repository that contains the bundle's folder or, if there is none, the current folder."""
     current_folder = Path.cwd()
     for folder in (bundle_folder, current_folder):
         repository = _discover(folder) if folder is not None and folder.is_dir() else None
@@ -391,11 +383,7 @@ def _surrounding_repository(bundle_folder: Path | None) -> GitRepository:
 
 
 def _discover(folder: Path) -> GitRepository | None:
-    """Return the repository that contains the folder; None if it is not in a repository.
-
-    Raises:
-        KnowledgeError: git refuses to read the repository.
-    """
+    """Return the repository that contains the folder; None if it is not in a repository."""
     status, out, error = _git(
         folder,
         *_NO_PROGRAMS,
@@ -433,11 +421,9 @@ def _mirror(
 ) -> GitRepository:
     """Return the mirror of a remote repository in the folder `mirrors`, after fetching it.
 
-    With `fetch=False` an existing mirror is returned as it is; a missing mirror is fetched. If fetching fails, the older
-    copy is returned with a warning. The location of the mirror is the URL without a password, which past turns record.
-
-    Raises:
-        KnowledgeError: `mirrors` is None; or fetching failed, and the older copy does not have `ref`.
+    With `fetch=False` an existing mirror is returned as it is; a missing mirror is fetched. If fetching fails, an older copy
+    that has `ref` is returned with a warning. The location of the mirror is the URL without a password, which past turns
+    record.
     """
     public = _hide_password(url)
     if mirrors is None:
@@ -515,11 +501,7 @@ def _git(
     timeout_seconds: float | None = None,
     environment: Mapping[str, str] = _READ_ONLY,
 ) -> tuple[int, bytes, str]:
-    """Run a git command in a folder; return its exit status, standard output and error text.
-
-    Raises:
-        KnowledgeError: the folder or the git program is missing.
-    """
+    """Run a git command in a folder; return its exit status, standard output and error text."""
     # Without this check GitPython would run the command in the current folder.
     if not os.access(folder, os.X_OK):
         raise KnowledgeError(f"knowledge.repo: {folder} is gone or may not be entered")

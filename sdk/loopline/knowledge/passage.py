@@ -239,11 +239,7 @@ def read_passage(
 
 
 def _lines_below(path: str, text: str, heading: str) -> Lines:
-    """Return the lines of the section of a heading or a definition, with all its subsections.
-
-    Raises:
-        RefError: the file does not have the heading; the message lists similar ones.
-    """
+    """Return the lines of the section of a heading or a definition, with all its subsections."""
     wanted = heading_slug(heading)
     sections = [(piece.title.split(SEPARATOR), piece.lines) for piece in chunk(path, text)]
     for number, (titles, lines) in enumerate(sections):

@@ -723,11 +723,7 @@ class KnowledgeSpace:
         await asyncio.gather(*(asyncio.to_thread(space.close) for space in self._spaces.values()))
 
     async def _run_each(self, step: Callable[[RepositorySpace], KnowledgeState]) -> KnowledgeState:
-        """Call `step` for each repository, one after another, and return their joined state.
-
-        Raises:
-            KnowledgeError: a step raised it; in a space of several the message names the repository.
-        """
+        """Call `step` for each repository in turn, and return their joined state. An error names the repository."""
         states: dict[str, KnowledgeState] = {}
         for name, space in self._spaces.items():
             try:

@@ -241,12 +241,7 @@ class CallServer:
             writer.close()
 
     async def _read_line(self, reader: asyncio.StreamReader, first: bytes = b"") -> bytes:
-        """Read the rest of a line whose byte `first` was read already.
-
-        Raises:
-            MessageError: the line is too long.
-            TimeoutError: the line is not complete after ten seconds.
-        """
+        """Read the rest of a line whose byte `first` was read already, within ten seconds and the limit of a message."""
         try:
             async with asyncio.timeout(MESSAGE_SECONDS):
                 return first + await reader.readuntil(b"\n")
@@ -266,8 +261,7 @@ class CallServer:
     def _check_hello(self, line: bytes, process: int) -> None:
         """Check the first message of a connection, and mark the token as used.
 
-        Raises:
-            MessageError: the token is wrong or was used, or an isolation step is missing; then the program is stopped.
+        If an isolation step is missing, the program is stopped. All problems are a MessageError.
         """
         message = parse_message(line, self._execution.limits.message_bytes)
         if not isinstance(message, Hello) or self._is_token_used:

@@ -222,11 +222,7 @@ async def start_container(
 async def _accept(
     listener: socket.socket, daemon: DockerDaemon, container: str, folder: Path
 ) -> socket.socket:
-    """Accept the connection of the supervisor.
-
-    Raises:
-        DaemonError: the container has ended, or the supervisor has not connected after 30 seconds.
-    """
+    """Accept the connection of the supervisor; raise DaemonError if it has not connected after 30 seconds."""
     attempts = int(START_SECONDS / _POLL_SECONDS)
     # One task for all attempts: if each attempt cancelled its own, a connection just accepted would be lost.
     accepting = asyncio.ensure_future(asyncio.get_running_loop().sock_accept(listener))
@@ -432,11 +428,7 @@ class DockerSandbox:
             disk.close()
 
     async def _open(self, bundle_root: str) -> _Warm:
-        """Return the container of a bundle; a new one is started for the first program, and after the container has ended.
-
-        Raises:
-            LooplineError: the container does not start.
-        """
+        """Return the container of a bundle; start one for the first program, and after the container has ended."""
         async with self._opening:
             warm = self._warm.get(bundle_root)
             if warm is not None and not warm.container.lost:

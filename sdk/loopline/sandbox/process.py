@@ -296,11 +296,7 @@ class BubblewrapSandbox:
         return options
 
     async def _prepare(self) -> _Preparation:
-        """Check the features and make the shared folder, for the first execution.
-
-        Raises:
-            LooplineError: a part of the isolation is not available; the message names it.
-        """
+        """Check the features and make the shared folder, once; raise LooplineError if a feature is missing."""
         async with self._opening:
             if self._preparation is None:
                 missing = [f for f in await self.features() if f.required and not f.ok]
@@ -311,12 +307,9 @@ class BubblewrapSandbox:
             return self._preparation
 
     async def _compile_executor(self, shared: SharedFolder) -> _Preparation:
-        """Compile the executor to bytecode with the sandbox's Python, and write it into `shared`.
+        """Compile the executor with the sandbox's Python, and write it into `shared`, which is removed if that fails.
 
         Return it with the folders from which that Python imports.
-
-        Raises:
-            LooplineError: it could not be compiled; `shared` is removed.
         """
         compiler = await asyncio.create_subprocess_exec(
             *(self._python, "-I", "-c", _COMPILE, str(EXECUTOR)), stdout=asyncio.subprocess.PIPE

@@ -84,7 +84,11 @@ class PieceEmbedder(Protocol):
 
 
 class Index(Protocol):
-    """A full-text index of chunks with the numbers 1, 2, 3, …. Any thread may use it."""
+    """A full-text index of chunks with the numbers 1, 2, 3, …. Any thread may use it.
+
+    Raises:
+        IndexDamaged: the index cannot be read and must be built again.
+    """
 
     @property
     def size(self) -> int:
@@ -102,9 +106,6 @@ class Index(Protocol):
         """Return the chunks that have the most or the rarest terms of the query, among them the best `limit` chunks.
 
         Any text is a valid query. With `among`, only chunks with these numbers are returned.
-
-        Raises:
-            IndexDamaged: the index cannot be read and must be built again.
         """
         ...
 
@@ -120,26 +121,15 @@ class Index(Protocol):
 
         The chunks are the `limit` nearest ones, with `among` only those with these numbers, and those with `numbers`.
         The result is empty if the index has no static vectors.
-
-        Raises:
-            IndexDamaged: the index cannot be read and must be built again.
         """
         ...
 
     def read(self, numbers: Sequence[int]) -> list[Chunk]:
-        """Return the chunks with these numbers, in this order. Numbers without a chunk are left out.
-
-        Raises:
-            IndexDamaged: the index cannot be read and must be built again.
-        """
+        """Return the chunks with these numbers, in this order. Numbers without a chunk are left out."""
         ...
 
     def numbers(self, paths: Callable[[str], bool]) -> list[int]:
-        """Return the numbers of all chunks in the files for which `paths` is true.
-
-        Raises:
-            IndexDamaged: the index cannot be read and must be built again.
-        """
+        """Return the numbers of all chunks in the files for which `paths` is true."""
         ...
 
     def close(self) -> None:

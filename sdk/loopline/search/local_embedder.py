@@ -340,11 +340,7 @@ LEAST_COSINE = 0.95
 
 
 def _load_encoder(folder: Path, exports: Path | None, tokenizer: Any) -> tuple[_Encoder, Path, str]:
-    """Load the encoder of a folder; return it, the file of its weights, and its precision.
-
-    Raises:
-        EmbeddingError: the weights are missing, or the kind of model is not supported.
-    """
+    """Load the encoder of a folder; return it, the file of its weights, and its precision."""
     first_token = _takes_first_token(folder)
     for name in _ONNX:
         if (folder / name).is_file():
@@ -363,11 +359,7 @@ def _load_encoder(folder: Path, exports: Path | None, tokenizer: Any) -> tuple[_
 
 
 def _load_bert(shape: BertShape, weights: Path, tensors: Mapping[str, Matrix]) -> Bert:
-    """Return the encoder with the tensors of the file `weights`.
-
-    Raises:
-        EmbeddingError: a tensor is missing.
-    """
+    """Return the encoder with the tensors of the file `weights`; raise EmbeddingError if one is missing."""
     try:
         return Bert(shape, tensors)
     except (KeyError, ValueError) as error:
@@ -396,11 +388,7 @@ def _read_shape(folder: Path, *, takes_first_token: bool) -> BertShape:
 
 
 def _read_tensors(weights: Path) -> dict[str, Matrix]:
-    """Read the tensors of a file by their names without the prefix `bert.`.
-
-    Raises:
-        EmbeddingError: the file is damaged.
-    """
+    """Read the tensors of a file by their names without the prefix `bert.`."""
     try:
         library: Any = import_module("safetensors.numpy")
         tensors: dict[str, Matrix] = library.load_file(weights)
@@ -413,9 +401,6 @@ def _export(shape: BertShape, weights: Path, exported: Path, tokenizer: Any) -> 
     """Write the network with 8-bit weights; return False if its vectors differ too much, and log it.
 
     The file is complete or missing, also if the process is killed.
-
-    Raises:
-        EmbeddingError: the folder cannot be written to.
     """
     tensors = _read_tensors(weights)
     encoder = _load_bert(shape, weights, tensors)

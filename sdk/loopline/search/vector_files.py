@@ -200,11 +200,7 @@ class _Files:
         return {key: _vector(*place) for key, place in self.find_rows(CACHED).items()}
 
     def append_cached(self, vectors: Mapping[bytes, Vector]) -> None:
-        """Append vectors of single texts. Other processes that append wait.
-
-        Raises:
-            OSError: the folder cannot be written to.
-        """
+        """Append vectors of single texts. Other processes that append wait. Raises OSError."""
         path = self.vectors.with_suffix(CACHED)
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with lock_file(self._directory / f"{self.model}.cache-lock"):
@@ -286,11 +282,7 @@ class _CachedTexts:
             }
 
     def add(self, vectors: Mapping[str, Vector]) -> None:
-        """Store the vectors of these texts.
-
-        Raises:
-            EmbeddingError: the folder cannot be written to.
-        """
+        """Store the vectors of these texts; raise EmbeddingError if the folder cannot be written to."""
         new = {_digest(text): vector for text, vector in vectors.items()}
         with self._lock:
             if self._vectors is not None:

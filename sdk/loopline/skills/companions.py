@@ -162,11 +162,7 @@ class _Rows:
         keys: tuple[str, ...],
         unused: frozenset[str] = frozenset(),
     ) -> None:
-        """Check that a row has only known keys, and that their values are texts or numbers.
-
-        Raises:
-            BundleError: a key is unknown, or a value is a list or an object.
-        """
+        """Check that a row has only known keys, and that their values are texts or numbers."""
         for key, value in row.items():
             if key not in keys and key not in unused:
                 near = nearest_name(key, keys)

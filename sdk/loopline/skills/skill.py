@@ -265,11 +265,7 @@ def _digest(stored: bytes, beside: Mapping[str, bytes], listed: companions.Folde
 
 
 def _check_citations(path: Path, first_line: int, body: str, sources: Mapping[int, Source]) -> None:
-    """Check that the sources of a skill have the number of every citation.
-
-    Raises:
-        BundleError: a number is missing; the message names file and line.
-    """
+    """Raise a BundleError with file and line if the sources of a skill lack the number of a citation."""
     if not sources:
         return
     for token in citations.find(body, newest=max(sources)):
@@ -328,11 +324,7 @@ class _Fields:
         return value
 
     def line_of_text(self, key: str, default: str, limit: int = SKILL_BYTES) -> str:
-        """Return a text on one line; a number or a date is converted to text.
-
-        Raises:
-            BundleError: the text is missing without a default, or too long.
-        """
+        """Return a text on one line; a number or a date is converted to text. Without a `default` the text must exist."""
         value = self.values.get(key)
         if value is None and (default or key == "when_to_use"):
             return default
@@ -370,11 +362,7 @@ class _Fields:
         return tuple(dict.fromkeys(names))
 
     def check_keys(self) -> None:
-        """Check that all keys are known, and that `compatibility` is not too long.
-
-        Raises:
-            BundleError: a key is unknown, or the text is too long.
-        """
+        """Check that all keys are known, and that `compatibility` is not too long."""
         for key in self.values:
             if key not in KEYS:
                 near = nearest_name(key, KEYS)
@@ -403,11 +391,7 @@ _INSTEAD = {
 
 
 def _check_names(skill: Skill, fields: _Fields) -> Skill:
-    """Return the skill with the namespace in its front matter.
-
-    Raises:
-        BundleError: the id or the namespace differs from the path, or is not valid.
-    """
+    """Return the skill with the namespace in its front matter. Names must be valid, and agree with the path."""
     written = {
         key: fields.line_of_text(key, key) for key in ("id", "namespace") if key in fields.values
     }

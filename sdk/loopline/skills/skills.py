@@ -264,11 +264,7 @@ def add_places(skills: Skills, places: Sequence[SkillPlace]) -> Skills:
 
 
 def _refuse_links(path: Path) -> None:
-    """Check that the files of a skill are not links, which could expose files outside of its folder.
-
-    Raises:
-        BundleError: a file is a link.
-    """
+    """Raise a BundleError if a file of a skill is a link, which could expose files outside of its folder."""
     for name in (SKILL_FILE, *COMPANIONS):
         if (path.parent / name).is_symlink():
             raise BundleError(f"{path.parent / name}:1: it is a link: put the file itself here")

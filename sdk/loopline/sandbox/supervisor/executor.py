@@ -151,11 +151,7 @@ class _Kernel:
         return self._invoke(self._control, (option, value, pointer, 0, 0))
 
     def do(self, name: str, *arguments: int | bytes) -> None:
-        """Call a function of the C library.
-
-        Raises:
-            IsolationError: the function does not return 0.
-        """
+        """Call a function of the C library; raise IsolationError if it does not return 0."""
         if self._invoke(self._find(name), arguments):
             raise IsolationError(f"{name}: {self.error}")
 
@@ -172,11 +168,7 @@ class _Kernel:
         return os.strerror(self._last_error())
 
     def filter_calls(self, program: bytes) -> None:
-        """Restrict this process to the system calls that a BPF program allows.
-
-        Raises:
-            IsolationError: the kernel refuses the filter.
-        """
+        """Restrict this process to the system calls that a BPF program allows."""
         code = self._text(program)  # the bytes of this object are the address of the program
         header = (len(program) // 8).to_bytes(8, "little") + bytes(memoryview(code))
         if self.control(_SET_NO_NEW_PRIVS, 1) or self.control(_SET_SECCOMP, _FILTER_MODE, header):
