@@ -12,7 +12,6 @@ from loopline.bundle.descriptors import load_runtimes as load_runtimes
 from loopline.bundle.descriptors import load_skills as load_skills
 from loopline.bundle.descriptors import load_tools as load_tools
 from loopline.bundle.importer import blame as blame
-from loopline.bundle.load import Available as Available
 from loopline.bundle.load import LoadedBundle as LoadedBundle
 from loopline.bundle.load import available as available
 from loopline.bundle.load import build_call_problems as build_call_problems
@@ -23,7 +22,6 @@ from loopline.bundle.load import names_every_module as names_every_module
 from loopline.bundle.loop_checks import misspelt_attributes as misspelt_attributes
 from loopline.bundle.mcp_config import MCP_FILE as MCP_FILE
 from loopline.bundle.mcp_config import McpConnectionSettings as McpConnectionSettings
-from loopline.bundle.mcp_config import McpOAuthSettings as McpOAuthSettings
 from loopline.bundle.mcp_config import McpSelection as McpSelection
 from loopline.bundle.mcp_config import McpServerEntry as McpServerEntry
 from loopline.bundle.mcp_config import read_mcp_file as read_mcp_file
@@ -31,10 +29,8 @@ from loopline.bundle.open_bundle import OpenBundle as OpenBundle
 from loopline.bundle.open_bundle import call_load_hook as call_load_hook
 from loopline.bundle.open_bundle import make_deps as make_deps
 from loopline.bundle.prepared_run import LOOP_TOOLS as LOOP_TOOLS
-from loopline.bundle.prepared_run import ApplicationHostingService as ApplicationHostingService
 from loopline.bundle.prepared_run import HostFile as HostFile
 from loopline.bundle.prepared_run import McpTools as McpTools
-from loopline.bundle.prepared_run import PreparedRun as PreparedRun
 from loopline.bundle.prepared_run import RunLoop as RunLoop
 from loopline.bundle.prepared_run import Services as Services
 from loopline.bundle.prepared_run import WebPorts as WebPorts
@@ -43,7 +39,6 @@ from loopline.bundle.prepared_run import no_programs as no_programs
 from loopline.bundle.properties import BACKENDS as BACKENDS
 from loopline.bundle.properties import EXECUTION as EXECUTION
 from loopline.bundle.properties import PROGRAMS_TOOLS as PROGRAMS_TOOLS
-from loopline.bundle.properties import LoopSettings as LoopSettings
 from loopline.bundle.properties import Properties as Properties
 from loopline.bundle.properties import Setting as Setting
 from loopline.bundle.properties import SkillSearch as SkillSearch

@@ -1,23 +1,16 @@
 """Knowledge: a git repository at a commit, searched and read by `ks:` refs."""
 
-from loopline.knowledge.index_build import FileReader as FileReader
 from loopline.knowledge.index_build import HasIndexFiles as HasIndexFiles
 from loopline.knowledge.index_build import IndexedFile as IndexedFile
-from loopline.knowledge.index_build import IndexFiles as IndexFiles
 from loopline.knowledge.index_build import IndexKey as IndexKey
 from loopline.knowledge.index_build import IndexStore as IndexStore
-from loopline.knowledge.index_build import NotesFunction as NotesFunction
 from loopline.knowledge.index_build import Progress as Progress
-from loopline.knowledge.index_build import Skipped as Skipped
 from loopline.knowledge.index_build import StoredIndex as StoredIndex
 from loopline.knowledge.passage import Passage as Passage
 from loopline.knowledge.passage import read_passage as read_passage
-from loopline.knowledge.repository import LeftOut as LeftOut
 from loopline.knowledge.repository import MemoryRepository as MemoryRepository
 from loopline.knowledge.repository import Repository as Repository
-from loopline.knowledge.repository import RepositoryFile as RepositoryFile
 from loopline.knowledge.space import KnowledgeSpace as KnowledgeSpace
 from loopline.knowledge.space import KnowledgeState as KnowledgeState
 from loopline.knowledge.space import SearchFilter as SearchFilter
 from loopline.knowledge.tree import KnowledgeConfig as KnowledgeConfig
-from loopline.search import VectorState as VectorState

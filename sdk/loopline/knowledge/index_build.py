@@ -229,7 +229,10 @@ class IndexBuild:
         self._tree.check_roots()
         return {
             path: entry.blob
-            for path, entry in sorted(self._tree.files.items(), key=_kind_order)
+            for path, entry in sorted(
+                self._tree.files.items(),
+                key=lambda file: (KINDS.index(kind_of(file[0])), file[0]),
+            )
             if self._is_indexed(path, entry)
         }
 
@@ -298,8 +301,3 @@ def decode_text(data: bytes) -> str | None:
         return data.decode()
     except UnicodeDecodeError:
         return data.decode("latin-1")
-
-
-def _kind_order(file: tuple[str, RepositoryFile]) -> tuple[int, str]:
-    """Return a sort key that groups files by kind."""
-    return KINDS.index(kind_of(file[0])), file[0]

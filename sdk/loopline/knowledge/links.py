@@ -15,6 +15,7 @@ from msgspec import Struct
 from loopline.errors import RefError
 from loopline.knowledge.tree import Tree
 from loopline.refs import KnowledgeRef, parse
+from loopline.search.sections import fence_after
 
 LinkKind = Literal["ref", "path", "link", "label"]
 
@@ -31,7 +32,6 @@ _ROLE = re.compile(r"(?<!`)\{(?:ref|numref)\}`(?!`)([^`\n]++)`(?!`)")
 _ROLE_TARGET = re.compile(r"<([^<>]++)>\Z")
 _BUILT_IN_LABELS = frozenset({"genindex", "modindex", "py-modindex", "search"})
 """Labels that Sphinx defines in every project."""
-_FENCE = re.compile(r"^ {0,3}(```+|~~~+)(.*)")
 _CODE = re.compile(r"(?<!`)(`++)[^`]+\1(?!`)")
 _LINK = re.compile(
     r"\]\(\s*+(?:<([^<>\n]*+)>|([^()\s]*+(?:\([^()\s]*+\)[^()\s]*+)*+))"
@@ -208,14 +208,10 @@ def _lines_outside_fences(text: str) -> Iterator[tuple[int, str]]:
     """Yield the lines outside fenced code with their numbers from 1."""
     fence = ""
     for number, line in enumerate(text.split("\n"), start=1):
-        match = _FENCE.match(line)
-        if match is None:
-            if not fence:
-                yield number, line
-        elif not fence:
-            fence = match[1]
-        elif match[1].startswith(fence) and not match[2].strip():
-            fence = ""
+        before = fence
+        fence = fence_after(fence, line)
+        if not before and not fence:
+            yield number, line
 
 
 def _targets(line: str) -> Iterator[str]:

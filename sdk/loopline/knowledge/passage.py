@@ -19,6 +19,7 @@ from loopline.knowledge.repository import Repository, RepositoryFile
 from loopline.knowledge.tree import KnowledgeConfig, Root, Tree, read_roots, repository_path
 from loopline.refs import Characters, KnowledgeRef, Lines, Span, parse, split_lines
 from loopline.search import SEPARATOR, Explanation, chunk
+from loopline.search.sections import strip_closing_marks
 
 _ATX = re.compile(r" {0,3}#{1,6}[ \t]")
 _NAMED = re.compile(r"""\b(?:id|name)=["']([^"'\s>]+)["']""")
@@ -45,19 +46,13 @@ def _anchors(path: str, text: str) -> Iterator[str]:
     counts = Counter[str]()
     for line in text.split("\n"):
         if match := _ATX.match(line):
-            for slug in _heading_slugs(_strip_closing_marks(line[match.end() :])):
+            for slug in _heading_slugs(strip_closing_marks(line[match.end() :].strip(" \t"))):
                 yield f"{slug}-{counts[slug]}" if counts[slug] else slug
                 counts[slug] += 1
         for pattern in (_NAMED, _OWN_NAME):
             yield from (name.lower() for name in pattern.findall(line))
     for piece in chunk(path, text):
         yield from map(heading_slug, piece.title.split(SEPARATOR))
-
-
-def _strip_closing_marks(heading: str) -> str:
-    text = heading.strip(" \t")
-    bare = text.rstrip("#")
-    return bare.rstrip(" \t") if not bare or bare.endswith((" ", "\t")) else text
 
 
 def _heading_slugs(heading: str) -> set[str]:

@@ -138,7 +138,7 @@ class Tree:
                 path_in_space = f"{parent}/{name}" if parent else name
             if path_in_space is not None:
                 self.files.setdefault(path_in_space, entry)
-        self.folders: set[str] = _folders(self.files)
+        self.folders: set[str] = _add_parents(path.rpartition("/")[0] for path in self.files)
         self._all_folders = _add_parents(folders_in_space)
 
     def check_roots(self) -> None:
@@ -220,11 +220,6 @@ def _name_parts(path: str) -> set[str]:
     """Return the folder of a path, with a final slash, and each three characters of its name."""
     folder, _, name = path.rpartition("/")
     return {f"{folder}/", *(name[start : start + 3] for start in range(max(len(name) - 2, 1)))}
-
-
-def _folders(paths: Iterable[str]) -> set[str]:
-    """Return all folders that contain the paths."""
-    return _add_parents(path.rpartition("/")[0] for path in paths)
 
 
 def _add_parents(paths: Iterable[str]) -> set[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from hashlib import blake2b
-from typing import Literal
+from typing import Literal, get_args
 
 from loopline.models import well_formed
 from loopline.refs import Characters, ConversationRef, HostedRef, PlanRef, parse, replace_span
@@ -49,17 +49,7 @@ SearchedBody = (
     | Lesson
 )
 _SEARCHED = BodyUnion[SearchedBody](SearchedBody)
-SEARCHED_TYPES = (
-    "user.prompt",
-    "user.followup",
-    "user.steer",
-    "user.answer",
-    "user.attachment",
-    "assistant.completion",
-    "react.notes",
-    "conv.range.summary",
-    "crew.lesson",
-)
+SEARCHED_TYPES: tuple[str, ...] = tuple(body.type for body in get_args(SearchedBody))
 """The stored types of the bodies with searchable text."""
 
 

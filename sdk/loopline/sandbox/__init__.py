@@ -6,7 +6,6 @@ from loopline.sandbox.call_server import Hello as Hello
 from loopline.sandbox.call_server import MessageError as MessageError
 from loopline.sandbox.call_server import parse_message as parse_message
 from loopline.sandbox.call_server import too_deep as too_deep
-from loopline.sandbox.execution import ContractFile as ContractFile
 from loopline.sandbox.execution import Execution as Execution
 from loopline.sandbox.execution import ExecutionLimits as ExecutionLimits
 from loopline.sandbox.execution import Failure as Failure
@@ -16,13 +15,11 @@ from loopline.sandbox.execution import LoggedSandbox as LoggedSandbox
 from loopline.sandbox.execution import ProducedFile as ProducedFile
 from loopline.sandbox.execution import ProgramEnd as ProgramEnd
 from loopline.sandbox.execution import Sandbox as Sandbox
-from loopline.sandbox.execution import Serve as Serve
 from loopline.sandbox.execution import ServedCall as ServedCall
 from loopline.sandbox.execution import Session as Session
 from loopline.sandbox.execution import StopProgram as StopProgram
 from loopline.sandbox.execution import parse_contract as parse_contract
 from loopline.sandbox.execution import report_failure as report_failure
 from loopline.sandbox.result import ExecutionResult as ExecutionResult
-from loopline.sandbox.result import ResultItem as ResultItem
 from loopline.sandbox.result import result_of as result_of
 from loopline.sandbox.result import shown_name as shown_name

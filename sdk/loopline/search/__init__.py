@@ -32,15 +32,12 @@ from loopline.search.sections import CHUNKS_VERSION as CHUNKS_VERSION
 from loopline.search.sections import SEPARATOR as SEPARATOR
 from loopline.search.sections import chunk as chunk
 from loopline.search.sections import kind_of as kind_of
-from loopline.search.vectors import PASSAGE_TEXT_VERSION as PASSAGE_TEXT_VERSION
 from loopline.search.vectors import STATIC_KEY as STATIC_KEY
 from loopline.search.vectors import CosineFunction as CosineFunction
 from loopline.search.vectors import MemoryVectorIndex as MemoryVectorIndex
 from loopline.search.vectors import MemoryVectors as MemoryVectors
-from loopline.search.vectors import Neighbour as Neighbour
 from loopline.search.vectors import VectorCache as VectorCache
 from loopline.search.vectors import VectorIndex as VectorIndex
-from loopline.search.vectors import VectorProgress as VectorProgress
 from loopline.search.vectors import VectorState as VectorState
 from loopline.search.vectors import VectorStore as VectorStore
 from loopline.search.vectors import cosines as cosines

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 
 from loopline.models import Json
 from loopline.search.embedder import EmbeddingError, Vector
-from loopline.search.onnx_export import EXPORT_VERSION, EncoderTensors, export_encoder
+from loopline.search.onnx_export import EXPORT_VERSION, export_encoder
 
 logger: logging.Logger = logging.getLogger("loopline")
 
@@ -405,12 +405,10 @@ def _export(shape: BertShape, weights: Path, exported: Path, tokenizer: Any) -> 
     tensors = _read_tensors(weights)
     encoder = _load_bert(shape, weights, tensors)
     network = export_encoder(
-        EncoderTensors(
-            layers=shape.layers,
-            heads=shape.heads,
-            epsilon=shape.epsilon,
-            tensors={name: tensor.astype(np.float32) for name, tensor in tensors.items()},
-        )
+        {name: tensor.astype(np.float32) for name, tensor in tensors.items()},
+        layers=shape.layers,
+        heads=shape.heads,
+        epsilon=shape.epsilon,
     )
     texts = [encoding.ids for encoding in tokenizer.encode_batch(list(CHECKED_TEXTS))]
     try:

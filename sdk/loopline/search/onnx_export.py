@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from io import BytesIO
 from typing import Any
@@ -23,16 +22,6 @@ MASKED = -10_000.0
 LARGEST = 127
 """The largest 8-bit weight. Each column of a matrix has its own scale."""
 _Array = NDArray[np.float32] | NDArray[np.int8] | NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EncoderTensors:
-    """The parameters of a BERT encoder, and its tensors under their published names without the prefix `bert.`."""
-
-    layers: int
-    heads: int
-    epsilon: float
-    tensors: Mapping[str, NDArray[np.float32]]
 
 
 FLOAT, INT64 = 1, 7
@@ -86,21 +75,22 @@ class _Network:
         )
 
 
-def export_encoder(encoder: EncoderTensors) -> bytes:
-    """Return an ONNX network that maps `input_ids` and `attention_mask` to the last hidden states.
+def export_encoder(
+    tensors: Mapping[str, NDArray[np.float32]], *, layers: int, heads: int, epsilon: float
+) -> bytes:
+    """Return an ONNX network that maps `input_ids` and `attention_mask` to the last hidden states of a BERT encoder.
+
+    `tensors` have their published names without the prefix `bert.`.
 
     Raises:
         ImportError: the package `onnx` is not installed.
         KeyError: a tensor is missing.
     """
     network = _Network()
-    tensors = encoder.tensors
 
     def norm(value: str, name: str) -> str:
         weight, bias = (network.constant(tensors[f"{name}.{part}"]) for part in ("weight", "bias"))
-        return network.add(
-            "LayerNormalization", value, weight, bias, axis=-1, epsilon=encoder.epsilon
-        )
+        return network.add("LayerNormalization", value, weight, bias, axis=-1, epsilon=epsilon)
 
     def dense(value: str, *names: str) -> str:
         weight = np.concatenate([tensors[f"{name}.weight"] for name in names])
@@ -110,12 +100,12 @@ def export_encoder(encoder: EncoderTensors) -> bytes:
 
     x = norm(_embed(network, tensors), "embeddings.LayerNorm")
     mask = _attention_mask(network)
-    for number in range(encoder.layers):
+    for number in range(layers):
         layer = f"encoder.layer.{number}"
         own = f"{layer}.attention.self"
         projected = dense(x, f"{own}.query", f"{own}.key", f"{own}.value")
         width = tensors[f"{own}.query.weight"].shape[0]
-        attended = _attend(network, projected, mask, encoder.heads, width)
+        attended = _attend(network, projected, mask, heads, width)
         attended = dense(attended, f"{layer}.attention.output.dense")
         x = norm(network.add("Add", attended, x), f"{layer}.attention.output.LayerNorm")
         inner = network.add("Gelu", dense(x, f"{layer}.intermediate.dense"))

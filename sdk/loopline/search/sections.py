@@ -196,10 +196,10 @@ def _markdown_headings(lines: list[str], body: int) -> list[Heading]:
         line = lines[index] if index else lines[index].lstrip("\ufeff")
         first = line.lstrip(" ")[:1]
         if fence or first in ("`", "~"):
-            fence = _fence_after(fence, line)
+            fence = fence_after(fence, line)
         elif first == "#":
             if match := _ATX.match(line):
-                text = _plain_markdown(_strip_closing_marks(line[match.end() :].strip()))
+                text = _plain_markdown(strip_closing_marks(line[match.end() :].strip()))
                 headings.append(Heading(index, index + 1, len(match[1]), text))
         elif first in ("=", "-") and index > body and (match := _SETEXT.match(line)):
             above = lines[index - 1]
@@ -214,7 +214,7 @@ def _markdown_headings(lines: list[str], body: int) -> list[Heading]:
     return headings
 
 
-def _fence_after(fence: str, line: str) -> str:
+def fence_after(fence: str, line: str) -> str:
     """Return the code fence that is open after the line, given the fence open before it; empty if none is open."""
     match = _FENCE.match(line)
     if match is None:
@@ -287,7 +287,7 @@ def _role_text(role: str) -> str:
     return shown.rstrip() if opening and target.find(">") == len(target) - 1 else role
 
 
-def _strip_closing_marks(heading: str) -> str:
+def strip_closing_marks(heading: str) -> str:
     """Remove the closing `#` characters of a heading."""
     bare = heading.rstrip("#")
     return bare.rstrip() if not bare or bare[-1] in " \t" else heading

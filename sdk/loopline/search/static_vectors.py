@@ -189,12 +189,10 @@ def static_words(text: str) -> list[str]:
     if text.isascii():
         found = _ASCII_WORD.findall(text)
     else:
-        found = [part for word in _ANY_WORD.findall(text) for part in _split_name(word)]
+        found = []
+        for word in _ANY_WORD.findall(text):
+            found += _ASCII_WORD.findall(word) if word.isascii() else [word]
     return [word for word in map(str.lower, found) if len(word) > 1 and word not in STOP_WORDS]
-
-
-def _split_name(word: str) -> list[str]:
-    return _ASCII_WORD.findall(word) if word.isascii() else [word]
 
 
 def split_pieces(chunk: Chunk) -> list[str]:

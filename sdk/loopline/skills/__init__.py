@@ -1,8 +1,6 @@
 """Skills: texts that say how to do something, listed in the prompt and read when needed."""
 
 from loopline.skills.companions import COMPACT_FILE as COMPACT_FILE
-from loopline.skills.companions import SkillFile as SkillFile
-from loopline.skills.companions import SkillTool as SkillTool
 from loopline.skills.companions import read_folder_file as read_folder_file
 from loopline.skills.skill import DEFAULT_NAMESPACE as DEFAULT_NAMESPACE
 from loopline.skills.skill import DIGEST as DIGEST
@@ -18,6 +16,5 @@ from loopline.skills.skills import SkillPlace as SkillPlace
 from loopline.skills.skills import Skills as Skills
 from loopline.skills.skills import add_places as add_places
 from loopline.skills.skills import join_imports as join_imports
-from loopline.skills.validation import SkillProblem as SkillProblem
 from loopline.skills.validation import check_skill as check_skill
 from loopline.skills.validation import skill_folders as skill_folders
