@@ -11,7 +11,7 @@ from typing import Any
 
 from loopline.memory.turn_index import IndexedConversation, QueryVector, TurnUpdate
 from loopline.memory.turn_texts import Owner, TurnQuery, TurnText
-from loopline.search import CosineFunction
+from loopline.search import CosineFunction, load_vectors
 
 CACHED_OWNERS = 8
 """The owners whose vectors stay in memory: 15 MB for 10,000 texts of 384 dimensions."""
@@ -127,17 +127,15 @@ class OwnerVectors:
     async def _load_vectors(
         self, name: tuple[Owner, str], digests: set[bytes], read: StoredVectors
     ) -> _LoadedVectors:
-        from loopline.search.vector_files import vector_rows
-
         cached = self._loaded.pop(name, None)
-        vectors = cached or _LoadedVectors([], b"", vector_rows(b"", 0))
+        vectors = cached or _LoadedVectors([], b"", load_vectors(b"", 0))
         # A vector of a digest never changes, so those in memory are valid.
         missing = digests.difference(vectors.digests)
         if cached is None or missing:
             rows = await read(None if cached is None else missing)
             data = b"".join([vectors.data, *(vector for _, vector in rows)])
             all_digests = [*vectors.digests, *(digest for digest, _ in rows)]
-            vectors = _LoadedVectors(all_digests, data, vector_rows(data, len(all_digests)))
+            vectors = _LoadedVectors(all_digests, data, load_vectors(data, len(all_digests)))
         self._loaded[name] = vectors
         while len(self._loaded) > CACHED_OWNERS:
             del self._loaded[next(iter(self._loaded))]

@@ -28,6 +28,7 @@ from loopline.search.ranking import name_parts as name_parts
 from loopline.search.ranking import query_terms as query_terms
 from loopline.search.ranking import rarity as rarity
 from loopline.search.reorder import compare_chunks as compare_chunks
+from loopline.search.reorder import load_vectors as load_vectors
 from loopline.search.sections import CHUNKS_VERSION as CHUNKS_VERSION
 from loopline.search.sections import SEPARATOR as SEPARATOR
 from loopline.search.sections import chunk as chunk

@@ -1,4 +1,4 @@
-"""Compares the candidates of a query with a model, as far as a time budget allows."""
+"""Compares a query with its candidates by a model, as far as a time budget allows, and with loaded vectors."""
 
 from __future__ import annotations
 
@@ -7,13 +7,20 @@ from collections.abc import Sequence
 from loopline.clock import Clock
 from loopline.search.embedder import Embedder, Vector
 from loopline.search.index import Chunk
-from loopline.search.vectors import VectorCache, cosines, passage_text
+from loopline.search.vectors import CosineFunction, VectorCache, cosines, passage_text
 
 BUDGET_SECONDS = 0.3
 """The longest time that a search takes to make vectors, about: a batch that has begun is finished."""
 FIRST_BATCH = 4
 """The number of texts whose time is measured first. The later batches are as large as the remaining time allows."""
 LARGEST_BATCH = 16
+
+
+def load_vectors(data: bytes, count: int) -> CosineFunction:
+    """Load `count` concatenated vectors, and return a function that compares queries with them; the first call loads NumPy."""
+    from loopline.search.vector_files import vector_rows
+
+    return vector_rows(data, count)
 
 
 def compare_chunks(

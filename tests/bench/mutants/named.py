@@ -177,9 +177,9 @@ NAMED = (
     ),
     Named(
         "any fence closes a fence",
-        "knowledge/links.py",
-        "elif match[1].startswith(fence) and not match[2].strip():",
-        "else:",
+        "search/sections.py",
+        "closes = mark.startswith(fence) and not line[match.end() :].strip()",
+        "closes = True",
     ),
     Named(
         "a meta call gives way although its children ended",
