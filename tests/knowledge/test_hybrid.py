@@ -11,12 +11,11 @@ from loopline.search import (
     Chunk,
     Hit,
     Kind,
-    MemoryVectorIndex,
     Vector,
-    WordEmbedder,
     search,
 )
 from tests.support.indexes import index_in_memory
+from tests.support.vectors_in_memory import MemoryVectorIndex, WordEmbedder
 
 SYNONYMS: Mapping[str, str] = {"automobile": "car", "repair": "mend", "broken": "defect"}
 

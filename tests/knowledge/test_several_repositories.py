@@ -15,15 +15,16 @@ from loopline.harness import find_stale_answers
 from loopline.knowledge import (
     KnowledgeConfig,
     KnowledgeSpace,
-    MemoryRepository,
     SearchFilter,
 )
 from loopline.knowledge.fts import FtsIndexes
 from loopline.models import JsonObject, ToolMessage
 from loopline.refs import KnowledgeRef, parse
-from loopline.search import SharedEmbedder, WordEmbedder
+from loopline.search import SharedEmbedder
 from loopline.testing import Call, ScriptedModel
 from loopline.timeline import TurnHeader
+from tests.support.memory_repository import MemoryRepository
+from tests.support.vectors_in_memory import MemoryVectors, WordEmbedder
 
 from .conftest import GitFolder
 
@@ -51,6 +52,7 @@ async def space(
         FtsIndexes(),
         config,
         embedder=SharedEmbedder(lambda: WordEmbedder(32)),
+        vectors=MemoryVectors(),
     )
     await made.ready()
     return made, api

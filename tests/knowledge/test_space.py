@@ -16,7 +16,6 @@ from loopline.knowledge import (
     IndexStore,
     KnowledgeConfig,
     KnowledgeSpace,
-    MemoryRepository,
     Passage,
     SearchFilter,
 )
@@ -25,7 +24,9 @@ from loopline.knowledge.git import GitRepository
 from loopline.knowledge.repository import RepositoryFile
 from loopline.knowledge.tree import Root, Tree, read_roots, repository_path
 from loopline.refs import KnowledgeRef, Lines, parse
-from loopline.search import Embedder, EmbeddingError, SharedEmbedder, Vector, WordEmbedder
+from loopline.search import Embedder, EmbeddingError, SharedEmbedder, Vector
+from tests.support.memory_repository import MemoryRepository
+from tests.support.vectors_in_memory import MemoryVectors, WordEmbedder
 
 from .conftest import GitFolder, Writer
 
@@ -508,7 +509,9 @@ class AwayEmbedder(WordEmbedder):
 async def space_with(embedder: Embedder) -> KnowledgeSpace:
     repository = MemoryRepository("project")
     repository.commit(dict(FILES))
-    space = KnowledgeSpace(repository, FtsIndexes(), embedder=SharedEmbedder(lambda: embedder))
+    space = KnowledgeSpace(
+        repository, FtsIndexes(), embedder=SharedEmbedder(lambda: embedder), vectors=MemoryVectors()
+    )
     await space.ensure()
     return space
 
@@ -547,7 +550,9 @@ class CountingEmbedder(WordEmbedder):
 async def test_a_new_commit_embeds_only_the_passages_that_it_changed() -> None:
     embedder, repository = CountingEmbedder(), MemoryRepository("project")
     repository.commit(dict(FILES))
-    space = KnowledgeSpace(repository, FtsIndexes(), embedder=SharedEmbedder(lambda: embedder))
+    space = KnowledgeSpace(
+        repository, FtsIndexes(), embedder=SharedEmbedder(lambda: embedder), vectors=MemoryVectors()
+    )
     await space.ready()
     embedder.texts.clear()
     moved = {path: text for path, text in FILES.items() if path != "README.md"}

@@ -20,15 +20,14 @@ from loopline.search import (
     EmbeddingError,
     Index,
     IndexBase,
-    MemoryVectors,
     Vector,
     VectorIndex,
     VectorStore,
-    WordEmbedder,
 )
 from loopline.search.vector_files import VectorFiles
 from tests.support.examples import examples
 from tests.support.indexes import index_in_memory
+from tests.support.vectors_in_memory import MemoryVectors, WordEmbedder
 from tests.support.warm_programs import warm_program
 
 Open = Callable[[Path], VectorStore]
@@ -229,9 +228,9 @@ KILLED = """
 import os, sys
 from pathlib import Path
 from loopline.search.vector_files import VectorFiles
-from loopline.search import WordEmbedder
 from tests.knowledge.test_vectors import chunks
 from tests.support.indexes import index_in_memory
+from tests.support.vectors_in_memory import WordEmbedder
 
 class Mortal(WordEmbedder):
     batch = 8

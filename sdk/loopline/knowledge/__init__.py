@@ -8,7 +8,6 @@ from loopline.knowledge.index_build import Progress as Progress
 from loopline.knowledge.index_build import StoredIndex as StoredIndex
 from loopline.knowledge.passage import Passage as Passage
 from loopline.knowledge.passage import read_passage as read_passage
-from loopline.knowledge.repository import MemoryRepository as MemoryRepository
 from loopline.knowledge.repository import Repository as Repository
 from loopline.knowledge.space import KnowledgeSpace as KnowledgeSpace
 from loopline.knowledge.space import KnowledgeState as KnowledgeState

@@ -56,7 +56,6 @@ from loopline.search import (
     Hit,
     Index,
     IndexDamaged,
-    MemoryVectors,
     SharedEmbedder,
     Vector,
     VectorCache,
@@ -329,7 +328,7 @@ class RepositorySpace:
         *,
         clock: Clock,
         embedder: SharedEmbedder | None,
-        vectors: VectorStore,
+        vectors: VectorStore | None,
         name: str = "",
     ) -> None:
         self.name = name
@@ -510,7 +509,7 @@ class RepositorySpace:
                 skipped=report.skipped,
             )
         vectors = None
-        if self._embedder is not None:
+        if self._embedder is not None and self._vectors is not None:
             vectors = VectorBuild(
                 key.signature, stored.index, self._embedder, self._vectors, self._clock
             )
@@ -613,7 +612,7 @@ class KnowledgeSpace:
             config: the `knowledge` properties; by default the whole tree at HEAD.
             clock: the clock of durations.
             embedder: makes vectors of passages and queries; it is not closed. Without it only words are searched.
-            vectors: the store of vectors, by default in memory.
+            vectors: the store of vectors, which an embedder needs.
         """
         self._config = config or KnowledgeConfig()
         named = repository if isinstance(repository, Mapping) else {"": repository}
@@ -624,7 +623,7 @@ class KnowledgeSpace:
                 self._config.repositories[name] if name else self._config,
                 clock=clock or SystemClock(),
                 embedder=embedder,
-                vectors=vectors or MemoryVectors(),
+                vectors=vectors,
                 name=name,
             )
             for name, each in named.items()

@@ -4,7 +4,6 @@ from loopline.search.embedder import Embedder as Embedder
 from loopline.search.embedder import EmbeddingError as EmbeddingError
 from loopline.search.embedder import SharedEmbedder as SharedEmbedder
 from loopline.search.embedder import Vector as Vector
-from loopline.search.embedder import WordEmbedder as WordEmbedder
 from loopline.search.hybrid import ANSWER_SCORE as ANSWER_SCORE
 from loopline.search.hybrid import UNRELATED_STATIC as UNRELATED_STATIC
 from loopline.search.hybrid import Compare as Compare
@@ -35,8 +34,6 @@ from loopline.search.sections import chunk as chunk
 from loopline.search.sections import kind_of as kind_of
 from loopline.search.vectors import STATIC_KEY as STATIC_KEY
 from loopline.search.vectors import CosineFunction as CosineFunction
-from loopline.search.vectors import MemoryVectorIndex as MemoryVectorIndex
-from loopline.search.vectors import MemoryVectors as MemoryVectors
 from loopline.search.vectors import VectorCache as VectorCache
 from loopline.search.vectors import VectorIndex as VectorIndex
 from loopline.search.vectors import VectorState as VectorState

@@ -134,21 +134,6 @@ class VectorCache(Protocol):
         ...
 
 
-class MemoryVectorCache:
-    """A cache in memory, and the specification of the protocol."""
-
-    def __init__(self) -> None:
-        self._vectors: dict[str, Vector] = {}
-
-    def find(self, texts: Collection[str]) -> dict[str, Vector]:
-        """Return the vectors of those of the texts that have one."""
-        return {text: self._vectors[text] for text in texts if text in self._vectors}
-
-    def add(self, vectors: Mapping[str, Vector]) -> None:
-        """Store the vectors of these texts."""
-        self._vectors.update(vectors)
-
-
 class VectorStore(Protocol):
     """Stores vectors by the signature of an index and the key of an embedder. Methods may block."""
 
@@ -185,78 +170,6 @@ def cosines(query: Vector, vectors: Sequence[Vector]) -> list[float]:
         math.fsum(x * y for x, y in zip(question, _coordinates(vector), strict=True))
         for vector in vectors
     ]
-
-
-class MemoryVectorIndex:
-    """The vectors of an index in memory, and the specification of the protocol."""
-
-    def __init__(self, vectors: Sequence[Vector]) -> None:
-        """`vectors` are those of the chunks 1, 2, 3, …."""
-        self._vectors = list(vectors)
-
-    @property
-    def size(self) -> int:
-        """The number of vectors."""
-        return len(self._vectors)
-
-    def nearest(
-        self, query: Vector, *, limit: int, among: Collection[int] | None = None
-    ) -> list[Neighbour]:
-        """Return the `limit` nearest chunks, nearest first."""
-        numbers = [
-            number
-            for number in range(1, len(self._vectors) + 1)
-            if among is None or number in among
-        ]
-        neighbours = map(Neighbour, numbers, self.similarities(query, numbers))
-        return sorted(neighbours, key=lambda neighbour: (-neighbour.similarity, neighbour.number))[
-            :limit
-        ]
-
-    def similarities(self, query: Vector, numbers: Sequence[int]) -> list[float]:
-        """Return the cosine of the query and the vector of each of these chunks, in the same order."""
-        return cosines(query, [self._vectors[number - 1] for number in numbers])
-
-
-class MemoryVectors:
-    """Vectors in memory, and the specification of the protocol."""
-
-    def __init__(self) -> None:
-        self._texts: dict[tuple[str, str], Vector] = {}
-        self._caches: dict[str, MemoryVectorCache] = {}
-        self._indexes: dict[tuple[str, str], MemoryVectorIndex] = {}
-
-    def cache(self, embedder: Embedder) -> VectorCache:
-        """Return the cache of the vectors of single texts by the embedder."""
-        return self._caches.setdefault(embedder.key, MemoryVectorCache())
-
-    def open(self, signature: str, embedder: Embedder, size: int) -> VectorIndex | None:
-        """Return the vectors of the index with `size` chunks, or None."""
-        vectors = self._indexes.get((signature, embedder.key))
-        return vectors if vectors is not None and vectors.size == size else None
-
-    def build(
-        self, signature: str, embedder: Embedder, index: Index, progress: VectorProgress
-    ) -> VectorIndex | None:
-        """Make the missing vectors, keep and return all; return None if `progress` returned False.
-
-        `progress` gets the number of chunks that are done before each batch, and at the end. Vectors that were made before
-        it stopped are kept, and a text that has a vector is not embedded again.
-        """
-        texts: list[str] = []
-        for first in range(1, index.size + 1, embedder.batch):
-            if not progress(first - 1, index.size):
-                return None
-            numbers = range(first, first + embedder.batch)
-            window = [passage_text(chunk) for chunk in index.read(numbers)]
-            new = [text for text in window if (embedder.key, text) not in self._texts]
-            for text, vector in zip(new, embedder.embed_passages(new), strict=True):
-                self._texts[embedder.key, text] = vector
-            texts += window
-        progress(index.size, index.size)
-        built = MemoryVectorIndex([self._texts[embedder.key, text] for text in texts])
-        self._indexes[signature, embedder.key] = built
-        return built
 
 
 def _coordinates(vector: Vector) -> array[float]:

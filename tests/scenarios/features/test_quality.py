@@ -29,10 +29,11 @@ from loopline.crew.agents import effort_of_budget
 from loopline.crew.pipeline import PostOutcome, PreOutcome, RunAgent
 from loopline.crew.plan_first import complexity, parse_work_plan, resolve_placeholders
 from loopline.events import AgentEvent
-from loopline.search import EmbeddingError, SharedEmbedder, WordEmbedder
+from loopline.search import EmbeddingError, SharedEmbedder
 from loopline.testing import Call, FakeClock
 from loopline.timeline import ToolResult
 from tests.support.crews import AGENTS, READER, Scripts, desk
+from tests.support.vectors_in_memory import WordEmbedder
 
 CALL = AgentCall(agent="reader", task="Read")
 LONG = "The lake is deep and cold, and nobody has ever seen its ground, which lies far below. " * 4
