@@ -179,9 +179,9 @@ def test_an_index_that_was_moved_has_the_vectors_of_one_that_was_built(tmp_path:
     for query in ("automobile", "puppy", "ship on the sea", "jail"):
         expected = {
             built.read([n])[0].path: round(score, 4)
-            for n, score in built.similar(query, limit=9).items()
+            for n, score in built.similar(query, limit=9, numbers=(), among=None).items()
         }
-        scores = moved.similar(query, limit=9)
+        scores = moved.similar(query, limit=9, numbers=(), among=None)
         assert {moved.read([n])[0].path: round(s, 4) for n, s in scores.items()} == expected
         assert len(scores) == moved.size == len(changed)
 
@@ -193,7 +193,7 @@ def test_an_index_without_static_vectors_is_not_taken_for_one_with_them(tmp_path
     fts_index(PAGES, static_store(tmp_path))
     opened = static_store(tmp_path).open(key)
     assert opened is not None
-    assert opened.index.similar("automobile", limit=1)
+    assert opened.index.similar("automobile", limit=1, numbers=(), among=None)
 
 
 def test_the_table_names_its_origin() -> None:

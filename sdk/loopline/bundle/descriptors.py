@@ -117,13 +117,8 @@ def _is_list(value: object) -> TypeIs[Sequence[object]]:
     return isinstance(value, list | tuple)
 
 
-def load_skills(
-    module: str,
-    bundle: LoadedBundle,
-    consumer: str = REACT,
-    places: Sequence[SkillPlace] = (),
-) -> Skills:
-    """Load the skills of a bundle that `consumer` may use.
+def load_skills(module: str, bundle: LoadedBundle, places: Sequence[SkillPlace] = ()) -> Skills:
+    """Load the skills of a bundle that its loop may use.
 
     They are the skills that the bundle and its workflow class list, and those in the root of the descriptor module, by
     default the folder `skills` of the bundle. Skills in `places` outside the bundle are added after them.
@@ -136,7 +131,7 @@ def load_skills(
     if not module:
         in_folder = Skills.load(default) if default and default.is_dir() else Skills()
         own = join_imports(_join_skills(listed, in_folder, bundle))
-        return add_places(own, places).enabled({}, consumer)
+        return add_places(own, places).enabled({})
     descriptor = _Descriptor(bundle.resolve_module(module))
     descriptor.check_spelling(SKILL_NAMES)
     root = _skills_root(descriptor, bundle, default)
@@ -146,9 +141,9 @@ def load_skills(
     warnings = tuple(
         f"{descriptor.location('AGENTS_CONFIG', name)}: the consumer {name!r} is unknown"
         for name in config
-        if name not in (REACT, consumer)
+        if name != REACT
     )
-    return Skills(skills.enabled(config, consumer).skills, (*skills.warnings, *warnings))
+    return Skills(skills.enabled(config).skills, (*skills.warnings, *warnings))
 
 
 def _bind_listed_tools(bundle: Bundle[Any]) -> Iterator[toolbox.Tool]:

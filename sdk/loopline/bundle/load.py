@@ -571,13 +571,10 @@ def tool_lists(bundle: LoadedBundle) -> Iterator[ToolPattern]:
     """Yield the tool names and patterns in literal lists `tools` of `build_react` calls, with file and line."""
     for file, call in _calls(bundle):
         for argument in call.keywords:
-            match argument:
-                case ast.keyword(arg="tools", value=ast.List(elts=items) | ast.Tuple(elts=items)):
-                    for item in items:
-                        if text := _literal_text(item, bundle):
-                            yield ToolPattern(BUILD_TOOLS, text, f"{file}:{item.lineno}")
-                case _:
-                    pass
+            if argument.arg == "tools" and isinstance(argument.value, ast.List | ast.Tuple):
+                for item in argument.value.elts:
+                    if text := _literal_text(item, bundle):
+                        yield ToolPattern(BUILD_TOOLS, text, f"{file}:{item.lineno}")
 
 
 def names_every_module(bundle: LoadedBundle, kind: Kind) -> bool:
@@ -647,10 +644,7 @@ def _calls_in(source: bytes) -> tuple[tuple[ast.Call, tuple[ast.ClassDef, ...]],
     for node in nodes:
         match node:
             case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr="build_react")):
-                around = [
-                    node_around for node_around in classes if node.lineno in _lines(node_around)
-                ]
-                found.append((node, tuple(around)))
+                found.append((node, tuple(kind for kind in classes if node.lineno in _lines(kind))))
             case ast.Call(func=ast.Attribute(attr="build_react")):
                 found.append((node, ()))
             case _:

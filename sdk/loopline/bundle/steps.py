@@ -257,19 +257,14 @@ def _dump_json(value: object) -> str:
     """Return a JSON value as text; raise SchemaMismatch if it would not be the same when it is read again."""
     try:
         text = dumps(well_formed_json(cast("Any", value)))
-        is_same = bool(json.loads(text) == value)
+        if json.loads(text) != value:
+            raise ValueError("the value is another one")
     except (TypeError, ValueError, RecursionError) as error:
-        raise SchemaMismatch(_not_json(value)) from error
-    if not is_same:
-        raise SchemaMismatch(_not_json(value))
+        raise SchemaMismatch(
+            f"it returned {describe(value)}, which is not a JSON value: annotate the return type of its function, such as "
+            "-> Order or -> tuple[str, int]"
+        ) from error
     return text
-
-
-def _not_json(value: object) -> str:
-    return (
-        f"it returned {describe(value)}, which is not a JSON value: annotate the return type of its function, such as "
-        "-> Order or -> tuple[str, int]"
-    )
 
 
 def _bind_alike(

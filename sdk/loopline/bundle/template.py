@@ -36,7 +36,17 @@ def create(name: str, parent: Path, loopline: Installation, *, package: bool = F
     project = parent / name
     if project.exists():
         raise BundleError(f"{project} exists: choose another name or folder, nothing was written")
-    words = {"name": name, "workflow": _class_name(name), **_dependency_values(loopline)}
+    source = f"\n[tool.uv.sources]\nloopline = {loopline.source}\n" if loopline.source else ""
+    words = {
+        "name": name,
+        "workflow": _class_name(name),
+        "requirement": loopline.requirement,
+        "source": source,
+        "arguments": loopline.words,
+        "packages": loopline.words or "loopline ",
+        "with_loopline": loopline.with_words,
+        "place": loopline.location,
+    }
     layout = "package" if package else "module"
     for file in sorted((TEMPLATE / layout).rglob(f"*{SUFFIX}")):
         parts = file.relative_to(TEMPLATE / layout).parts
@@ -46,19 +56,6 @@ def create(name: str, parent: Path, loopline: Installation, *, package: bool = F
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(Template(file.read_text("utf-8")).substitute(words), "utf-8")
     return project
-
-
-def _dependency_values(loopline: Installation) -> dict[str, str]:
-    """Return the values of the template for the dependency on Loopline."""
-    source = f"\n[tool.uv.sources]\nloopline = {loopline.source}\n" if loopline.source else ""
-    return {
-        "requirement": loopline.requirement,
-        "source": source,
-        "arguments": loopline.words,
-        "packages": loopline.words or "loopline ",
-        "with_loopline": loopline.with_words,
-        "place": loopline.location,
-    }
 
 
 def _check(name: str) -> None:

@@ -426,12 +426,7 @@ class FtsIndex:
         return Candidates(tuple(terms), chunks)
 
     def similar(
-        self,
-        query: str,
-        *,
-        limit: int,
-        numbers: Collection[int] = (),
-        among: Collection[int] | None = None,
+        self, query: str, *, limit: int, numbers: Collection[int], among: Collection[int] | None
     ) -> Mapping[int, float]:
         """Return the cosines of the chunks nearest to the query, and of the chunks `numbers`; empty without vectors."""
         if self._load is None:

@@ -136,13 +136,8 @@ class BuildReport:
     warnings: tuple[str, ...]
 
 
-def dump_report(report: BuildReport) -> str:
-    """Encode the report as JSON."""
-    return _ENCODER.encode(report).decode()
-
-
 def load_report(text: str) -> BuildReport:
-    """Decode a report that `dump_report` encoded.
+    """Decode a report that `encode_note` encoded.
 
     Raises:
         KnowledgeError: the text is not such a report.
@@ -267,15 +262,15 @@ class IndexBuild:
     def _file(self, path: str, entry: RepositoryFile, data: bytes) -> IndexedFile:
         text = decode_text(data)
         if text is None:
-            return IndexedFile(path, entry.blob, (), _encode(FileNote(binary=True)))
+            return IndexedFile(path, entry.blob, (), encode_note(FileNote(binary=True)))
         links = document_links(entry.path, text) if self._validate_refs else ()
         labels = document_labels(entry.path, text) if self._validate_refs else ()
         checked_links = tuple(
             link for link in links if link.kind != "path" and link.path != entry.path
         )
-        note = (
-            _encode(FileNote(links=checked_links, labels=labels)) if checked_links or labels else ""
-        )
+        note = ""
+        if checked_links or labels:
+            note = encode_note(FileNote(links=checked_links, labels=labels))
         return IndexedFile(path, entry.blob, chunk(path, text), note)
 
     def _is_indexed(self, path: str, entry: RepositoryFile) -> bool:
@@ -289,7 +284,8 @@ class IndexBuild:
         return False
 
 
-def _encode(note: FileNote) -> str:
+def encode_note(note: FileNote | BuildReport) -> str:
+    """Encode the note of a file or of an index as JSON."""
     return _ENCODER.encode(note).decode()
 
 

@@ -30,7 +30,7 @@ from loopline.knowledge.index_build import (
     Skipped,
     StoredIndex,
     decode_text,
-    dump_report,
+    encode_note,
     load_report,
 )
 from loopline.knowledge.links import (
@@ -533,7 +533,7 @@ class RepositorySpace:
             key,
             build.files(),
             lambda paths: build.read(paths, progress),
-            lambda notes: dump_report(build.report(notes)),
+            lambda notes: encode_note(build.report(notes)),
         )
         return stored, load_report(stored.notes), not build.started
 

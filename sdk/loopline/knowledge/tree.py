@@ -89,19 +89,10 @@ def _move(path: str, folders: list[tuple[str, str]]) -> str | None:
     if not folders:
         return path
     for source, target in folders:
-        rest = _relative_path(path, source)
-        if rest is not None:
+        if not source or f"{path}/".startswith(f"{source}/"):
+            rest = path[len(source) :].removeprefix("/")
             return "/".join(part for part in (target, rest) if part)
     return None
-
-
-def _relative_path(path: str, folder: str) -> str | None:
-    """Return the path relative to the folder; None if it is not inside."""
-    if not folder:
-        return path
-    if path == folder:
-        return ""
-    return path[len(folder) + 1 :] if path.startswith(f"{folder}/") else None
 
 
 def _folder(setting: str, written: str) -> str:

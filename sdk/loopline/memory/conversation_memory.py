@@ -106,17 +106,19 @@ class TurnVectors:
         """
         embedder = await asyncio.to_thread(self._embedder.get)
         index = await self._index()
+
+        async def report() -> None:
+            if progress is not None:
+                state = await index.vector_state(owner, embedder.key)
+                progress(state.done, state.total)
+
         while await index.list_unembedded(owner, embedder.key, 1):
             task = self._start(owner)
             while not task.done():
-                if progress is not None:
-                    state = await index.vector_state(owner, embedder.key)
-                    progress(state.done, state.total)
+                await report()
                 await asyncio.wait({task}, timeout=0.2)
             await task
-        if progress is not None:
-            state = await index.vector_state(owner, embedder.key)
-            progress(state.done, state.total)
+        await report()
 
     async def state(self, owner: Owner) -> VectorState:
         """Return the progress of the owner's vectors, and the reason if the last attempt to make some failed."""

@@ -60,8 +60,8 @@ class PieceIndex(Protocol):
         rarity: Callable[[str], float],
         *,
         limit: int,
-        numbers: Collection[int] = (),
-        among: Collection[int] | None = None,
+        numbers: Collection[int],
+        among: Collection[int] | None,
     ) -> Mapping[int, float]:
         """Return the cosine of the query and the nearest piece of a chunk, by the number of the chunk.
 
@@ -110,12 +110,7 @@ class Index(Protocol):
         ...
 
     def similar(
-        self,
-        query: str,
-        *,
-        limit: int,
-        numbers: Collection[int] = (),
-        among: Collection[int] | None = None,
+        self, query: str, *, limit: int, numbers: Collection[int], among: Collection[int] | None
     ) -> Mapping[int, float]:
         """Return the cosine of the query and the static vectors of a chunk, by the number of the chunk.
 

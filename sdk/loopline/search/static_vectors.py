@@ -237,8 +237,8 @@ class StaticPieces:
         rarity: Callable[[str], float],
         *,
         limit: int,
-        numbers: Collection[int] = (),
-        among: Collection[int] | None = None,
+        numbers: Collection[int],
+        among: Collection[int] | None,
     ) -> Mapping[int, float]:
         """Return the cosine of the query and the nearest piece of a chunk, by the number of the chunk."""
         question = self._embedder.rows([query], rarity)[0]

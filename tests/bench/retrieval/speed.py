@@ -68,7 +68,7 @@ def index_figures(
     began = clock()
     index = index_of_chunks(store, "speed", passages)
     seconds = clock() - began
-    index.similar("load the vectors", limit=1)
+    index.similar("load the vectors", limit=1, numbers=(), among=None)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     return index, [
