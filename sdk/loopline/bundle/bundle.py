@@ -12,7 +12,7 @@ from typing import Any, Generic, cast
 from typing_extensions import TypeForm, TypeVar
 
 from loopline import names
-from loopline.bundle.loop_parts import LoopParts
+from loopline.bundle.prepared_run import LoopParts
 from loopline.bundle.workflow import BaseWorkflow
 from loopline.crew import Agent, GraphOptions, Quality
 from loopline.errors import LooplineError

@@ -12,13 +12,12 @@ from msgspec import Struct
 
 from loopline import react, timeline
 from loopline import tools as toolbox
-from loopline.bundle.loop_parts import LoopParts
 from loopline.bundle.properties import LoopSettings, Properties
 from loopline.clock import Clock
-from loopline.crew import Agents, QualityChoice
+from loopline.crew import Agents, GraphOptions, QualityChoice
 from loopline.errors import LooplineError
 from loopline.events import EventSink
-from loopline.knowledge import KnowledgeSpace, Progress
+from loopline.knowledge import KnowledgeSpace, Passage, Progress
 from loopline.memory import ConversationMemory, FactsOfTurn, PastTurns, Target
 from loopline.models import Chain, ModelRegistry, ModelSettings, OutputType, output_type_of
 from loopline.reader import ConversationLookup, ConversationView, KnowledgeRead, Reader
@@ -156,6 +155,23 @@ async def no_programs(module: str) -> Sequence[toolbox.Tool]:
     """Return an empty list: the bundle does not run programs."""
     del module
     return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopParts:
+    """The parts of a bundle that are the defaults of its loops. `Bundle` describes each of them."""
+
+    id: str
+    instructions: str = ""
+    preset: react.PresetName | react.Preset = "bare"
+    limits: react.Limits | None = None
+    guards: Sequence[react.Guard] = ()
+    round_hooks: Sequence[react.RoundHook] = ()
+    middleware: Sequence[react.Middleware] = ()
+    knowledge_space_fn: toolbox.KnowledgeSearch | Callable[..., Sequence[Passage]] | None = None
+    knowledge_read_fn: Callable[[str], Awaitable[Passage] | Passage] | None = None
+    graph: GraphOptions | None = None
+    approve: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
