@@ -6,23 +6,21 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.docs.pages import ROOT
 
 
-@pytest.mark.parametrize(
-    "tests",
-    [
-        "tests/conformance/test_conversation_log.py",
-        "tests/scenarios/test_a_turn.py",
-        "tests/scenarios/test_cut_turns_are_resumed.py",
-        "tests/crashes/test_a_cut_call_is_reconciled.py",
-    ],
-)
-def test_the_core_passes_without_what_only_linux_has(tests: str) -> None:
+TESTS_OF_THE_CORE = [
+    "tests/conformance/test_conversation_log.py",
+    "tests/scenarios/test_a_turn.py",
+    "tests/scenarios/test_cut_turns_are_resumed.py",
+    "tests/crashes/test_a_cut_call_is_reconciled.py",
+]
+
+
+def test_the_core_passes_without_what_only_linux_has() -> None:
+    pytest_without_linux = ["pytest", "-q", "-n0", "-p", "tests.support.without_linux"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "tests.support.without_linux", tests],
+        [sys.executable, "-m", *pytest_without_linux, *TESTS_OF_THE_CORE],
         cwd=ROOT,
         capture_output=True,
         text=True,
