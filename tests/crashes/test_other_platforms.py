@@ -8,7 +8,6 @@ from pathlib import Path
 
 from tests.docs.pages import ROOT
 
-
 TESTS_OF_THE_CORE = [
     "tests/conformance/test_conversation_log.py",
     "tests/scenarios/test_a_turn.py",
