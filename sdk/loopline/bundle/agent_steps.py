@@ -209,7 +209,6 @@ class AgentSteps:
 def _invocation(
     runtime: react.ToolRuntime, children: react.Children, call_id: str
 ) -> toolbox.ToolInvocation:
-    """Return the invocation through which a step runs agents."""
     recorder = runtime.recorder
 
     def make_context() -> toolbox.ToolContext[object]:

@@ -253,7 +253,6 @@ def _line(written: ast.expr, item: int | str | None) -> int:
 
 
 def _bind_tools(descriptor: _Descriptor, bundle: LoadedBundle) -> Iterator[toolbox.Tool]:
-    """Yield the tools of the entries in `TOOLS_SPECS`."""
     specs = descriptor.value("TOOLS_SPECS", None)
     if not isinstance(specs, list | tuple):
         problem = 'TOOLS_SPECS must be a list such as [{"ref": "tools.py", "alias": "shop"}]'
@@ -292,7 +291,6 @@ def _check_keys(
 
 
 def _builtin(descriptor: _Descriptor, index: int, spec: Mapping[object, object]) -> toolbox.Tool:
-    """Return the built-in tool of an entry, with the port in the entry."""
     _check_keys(descriptor, "TOOLS_SPECS", index, spec, _BUILTIN_KEYS)
     name = str(spec["builtin"])
     if name not in BUILTINS:

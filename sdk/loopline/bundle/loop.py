@@ -72,7 +72,6 @@ async def nearest_pages(
 
 
 async def _nearest(recorder: Recorder, read: KnowledgeRead, repository: str) -> AgentsPage | None:
-    """Return the page of a repository, or None."""
     for root in ROOTS:
         ref = f"ks:{'/'.join(name for name in (repository, root, NAME) if name)}"
         try:

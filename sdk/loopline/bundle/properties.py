@@ -259,7 +259,6 @@ def _leaves(section: JsonObject, path: _Path = ()) -> Iterator[tuple[_Path, Json
 
 
 def _names(section: JsonObject, path: _Path = ()) -> Iterator[_Path]:
-    """Yield the path of each section and key."""
     for key, value in section.items():
         yield (*path, key)
         yield from _names(value, (*path, key)) if isinstance(value, dict) else ()

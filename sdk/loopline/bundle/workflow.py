@@ -315,7 +315,6 @@ class BaseWorkflow(Generic[toolbox.Deps]):
     async def _spawn(
         self, run: PreparedRun, loop: LoopSpec, child: react.Child, listen: EventSink
     ) -> tl.TurnResult[Any]:
-        """Run a child run of the loop, and return its result."""
         child_loop = loop.for_child(child, run.models)
         task = replace(child.task, model=child_loop.models[0])
         # The settings of the message hold for the whole turn.

@@ -299,7 +299,6 @@ class CallServer:
                 self._start_task(self._answer(call, writer))
 
     async def _answer(self, call: CallMessage, writer: asyncio.StreamWriter) -> None:
-        """Run a call and write its result."""
         try:
             writer.write(_encode_answer(call.number, await self._call_tool(call)))
             await writer.drain()

@@ -251,7 +251,6 @@ def _write_scripts(folder: Path) -> None:
 def _config(
     settings: DockerSettings, folder: Path, bundle_root: str, *, apparmor: bool
 ) -> JsonObject:
-    """Return the configuration of a container for the daemon."""
     options = settings.options()
     # Mounts and not binds: a bind would create the folder anew if this process was killed and the folder removed.
     mounts: list[Json] = [_mount(str(folder), SHARED, writable=True)]

@@ -363,7 +363,6 @@ class FargateTask:
         return {**locations, "output": f"{prefix}output/out.zip", "manifest": address}
 
     def _task_request(self, snapshot: JsonObject) -> JsonObject:
-        """Return the arguments of `run_task` of ECS."""
         settings = self._settings
         variables = {
             "EXEC_SNAPSHOT": json.dumps(snapshot),
@@ -473,7 +472,6 @@ class FargateTask:
                 await self._handle(channel, content)
 
     async def _handle(self, channel: bytes, content: bytes) -> None:
-        """Handle one frame of the task."""
         if channel == frames.OUTPUT:
             self.stdout.feed_data(content)
         elif channel == frames.ERRORS:
@@ -556,7 +554,6 @@ class FargateTask:
 
 
 def _read_modules() -> JsonObject:
-    """Return the source code of the supervisor's modules by name."""
     return {
         f"loopline.sandbox.supervisor.{name}": (_SUPERVISOR / f"{name}.py").read_text("utf-8")
         for name in _MODULES

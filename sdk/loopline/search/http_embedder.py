@@ -80,22 +80,14 @@ class HttpEmbedder:
         return BATCH
 
     def embed_passages(self, texts: Sequence[str]) -> list[Vector]:
-        """Return the vector of each text, in the same order; send one request for each batch.
-
-        Raises:
-            EmbeddingError: the server rejects a request, or cannot be reached.
-        """
+        """Return the vector of each text, in the same order; send one request for each batch."""
         vectors: list[Vector] = []
         for start in range(0, len(texts), BATCH):
             vectors += self._embed(texts[start : start + BATCH], self._attempts)
         return vectors
 
     def embed_query(self, text: str) -> Vector:
-        """Return the vector of a query. The request is not retried, because a user is waiting.
-
-        Raises:
-            EmbeddingError: the server rejects the request, or cannot be reached.
-        """
+        """Return the vector of a query. The request is not retried, because a user is waiting."""
         return self._embed([text], attempts=1)[0]
 
     def close(self) -> None:

@@ -108,11 +108,7 @@ class VectorFiles:
     def build(
         self, signature: str, embedder: Embedder, index: Index, progress: VectorProgress
     ) -> VectorIndex | None:
-        """Make the missing vectors and return all; return None if `progress` returned False.
-
-        Raises:
-            EmbeddingError: the embedder failed, or the folder cannot be written to. Finished batches are kept.
-        """
+        """Make the missing vectors and return all; return None if `progress` returned False."""
         files = _Files(self._directory, signature, embedder)
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -251,7 +251,6 @@ def _decode(path: Path, stored: bytes) -> str:
 
 
 def _companions(folder: Path) -> dict[str, bytes]:
-    """Read the companion files in a folder, by name."""
     paths = [folder / name for name in COMPANIONS if (folder / name).is_file()]
     return {path.name: _bytes_of(path, companions.COMPANION_BYTES) for path in paths}
 
@@ -339,7 +338,6 @@ class _Fields:
 
     @property
     def imports_key(self) -> str:
-        """The key under which the file lists its imports."""
         return "import" if "import" in self.values else "imports"
 
     @property

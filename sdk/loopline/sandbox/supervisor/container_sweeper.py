@@ -20,7 +20,6 @@ class _SocketConnection(http.client.HTTPConnection):
     """An HTTP connection over a Unix socket; `host` is its path."""
 
     def connect(self) -> None:
-        """Connect to the socket."""
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.connect(self.host)
 

@@ -164,7 +164,6 @@ class _Kernel:
 
     @property
     def error(self) -> str:
-        """The text of the last error."""
         return os.strerror(self._last_error())
 
     def filter_calls(self, program: bytes) -> None:
@@ -435,7 +434,6 @@ def run_python(file: str, names: list[str]) -> None:
     sys.meta_path.append(finder)
 
     async def fetch_ctx(ref: str) -> Any:
-        """Return the text of a ref of the conversation."""
         return await supervisor.call("react.read", {"paths": [ref]})
 
     program: dict[str, Any] = {

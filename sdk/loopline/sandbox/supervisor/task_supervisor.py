@@ -285,7 +285,6 @@ class TaskSupervisor:
             await self._may_read.wait()
 
     async def _relay_answers(self) -> None:
-        """Send the answers of the harness to the program."""
         loop = asyncio.get_running_loop()
         while await self._has_answers.wait():
             self._has_answers.clear()
