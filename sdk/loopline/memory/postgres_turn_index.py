@@ -26,7 +26,7 @@ from loopline.memory.turn_rows import (
     accepted_updates,
     embedder_digest,
     limits_of,
-    milliseconds_of,
+    text_columns,
     turn_text,
 )
 from loopline.memory.turn_texts import Owner, TurnQuery, TurnText
@@ -234,13 +234,7 @@ def _encode_texts(owner: Owner, updates: Sequence[TurnUpdate]) -> dict[str, list
     return {
         update.conversation: [
             {
-                "turn": text.turn,
-                "seq": text.seq,
-                "start": text.start,
-                "input_seq": text.input_seq,
-                "target": text.target,
-                "ts": milliseconds_of(text.ts),
-                "ref": text.ref,
+                **text_columns(owner, text),
                 "digest": owner.text_digest(text.text).hex(),
                 # As JSON, because a text may have a null character.
                 "body": json.encode(text.text).decode(),

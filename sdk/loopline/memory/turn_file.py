@@ -39,7 +39,7 @@ from loopline.memory.turn_rows import (
     accepted_updates,
     embedder_digest,
     limits_of,
-    milliseconds_of,
+    text_columns,
     turn_text,
     turns_statement,
 )
@@ -106,12 +106,11 @@ AND (:since IS NULL OR ts >= :since) AND (:until IS NULL OR ts <= :until)
 _CONVERSATIONS = f"SELECT id, name, uid, head FROM conversation WHERE {_OWNED}"
 _CONVERSATION = f"{_CONVERSATIONS} AND name = :name"
 _NAMED = f"{_CONVERSATIONS} AND name IN (SELECT value FROM json_each(:names))"
-_LAST_CONVERSATION = "SELECT max(id) FROM conversation"
-_ADD_CONVERSATION = """
-INSERT INTO conversation(id, tenant, project, user, name, uid, head)
-VALUES(:id, :tenant, :project, :user, :name, :uid, :head)
+_SET_PROGRESS = """
+INSERT INTO conversation(tenant, project, user, name, uid, head)
+VALUES(:tenant, :project, :user, :name, :uid, :head)
+ON CONFLICT (tenant, project, user, name) DO UPDATE SET uid = excluded.uid, head = excluded.head
 """
-_SET_HEAD = "UPDATE conversation SET head = :head WHERE id = :id"
 _REMOVE_CONVERSATION = "DELETE FROM conversation WHERE id = :conversation"
 
 _ADD_TEXT = """
@@ -240,39 +239,30 @@ class MemoryFile:
         async with self._writing() as connection:
             named = {**_owner_parameters(owner), "names": names}
             rows = await _rows(connection, _NAMED, named)
-            stored_ids = {name: id for id, name, _, _ in rows}
-            [(last,)] = await _rows(connection, _LAST_CONVERSATION, {})
-            ids: dict[str, int] = {}
-            added: list[dict[str, Any]] = []
-            moved: list[dict[str, Any]] = []
             stored = {name: IndexedConversation(uid=uid, head=head) for _, name, uid, head in rows}
+            stored_ids = {name: id for id, name, *_ in rows}
             accepted = accepted_updates(updates, stored)
             for update in accepted:
-                stored_id = stored_ids.get(update.conversation)
-                before = update.before
-                if stored_id is not None and before is not None and before.uid != update.after.uid:
-                    await self._remove(connection, stored_id)
-                    stored_id = None
-                number = (last or 0) + len(added) + 1 if stored_id is None else stored_id
-                ids[update.conversation] = number
-                values = {
-                    **_owner_parameters(owner),
-                    "id": number,
+                if update.before is not None and update.before.uid != update.after.uid:
+                    await self._remove_texts(connection, stored_ids[update.conversation])
+            progress = [
+                {
+                    **named,
                     "name": update.conversation,
                     "uid": update.after.uid,
                     "head": update.after.head,
                 }
-                (added if stored_id is None else moved).append(values)
-            for statement, parameters in ((_ADD_CONVERSATION, added), (_SET_HEAD, moved)):
-                if parameters:
-                    await _execute_many(connection, statement, parameters)
+                for update in accepted
+            ]
+            await _execute_many(connection, _SET_PROGRESS, progress)
+            ids = {name: id for id, name, *_ in await _rows(connection, _NAMED, named)}
             await self._add_texts(connection, owner, ids, accepted)
             for update in accepted:
                 if update.recalled:
                     await self._remove_texts(connection, ids[update.conversation], update.recalled)
         if any(update.recalled for update in accepted):
             self._vectors.forget(owner)
-        return ids.keys()
+        return [update.conversation for update in accepted]
 
     async def _add_texts(
         self,
@@ -291,25 +281,17 @@ class MemoryFile:
         ]
         rows = [
             {
+                **text_columns(owner, text),
                 "id": number,
                 "conversation": conversation,
-                "turn": text.turn,
-                "seq": text.seq,
-                "start": text.start,
-                "input_seq": text.input_seq,
-                "target": text.target,
-                "ts": milliseconds_of(text.ts),
-                "ref": text.ref,
-                "digest": owner.text_digest(text.text),
                 "owner": owner_word,
                 "body": text.text,
                 "names": name_parts(text.text),
             }
             for number, (conversation, text) in enumerate(texts, (last or 0) + 1)
         ]
-        if rows:
-            await _execute_many(connection, _ADD_TEXT, rows)
-            await _execute_many(connection, _ADD_WORDS, rows)
+        await _execute_many(connection, _ADD_TEXT, rows)
+        await _execute_many(connection, _ADD_WORDS, rows)
 
     async def candidates(
         self, query: TurnQuery, vector: QueryVector | None = None
@@ -391,8 +373,7 @@ class MemoryFile:
             for digest, data in vectors.items()
         ]
         async with self._writing() as connection:
-            if rows:
-                await _execute_many(connection, _ADD_VECTOR, rows)
+            await _execute_many(connection, _ADD_VECTOR, rows)
 
     async def vector_state(self, owner: Owner, embedder: str) -> VectorState:
         """Return the number of different texts, and how many of them have a vector."""

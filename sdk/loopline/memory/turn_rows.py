@@ -43,6 +43,20 @@ def limits_of(query: TurnQuery) -> dict[str, Any]:
     }
 
 
+def text_columns(owner: Owner, text: TurnText) -> dict[str, Any]:
+    """Return the columns of a text without those of its body, in a table of which `turn_text` reads rows."""
+    return {
+        "turn": text.turn,
+        "seq": text.seq,
+        "start": text.start,
+        "input_seq": text.input_seq,
+        "target": text.target,
+        "ts": milliseconds_of(text.ts),
+        "ref": text.ref,
+        "digest": owner.text_digest(text.text),
+    }
+
+
 def turn_text(row: Sequence[Any]) -> TurnText:
     """Return the text of a row: the fields of `TurnText` in this order, with `ts` in milliseconds since 1970."""
     conversation, turn, seq, start, input_seq, target, ts, ref, text = row
