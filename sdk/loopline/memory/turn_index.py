@@ -186,10 +186,12 @@ class MemoryTurnIndex:
 
     async def list_unembedded(self, owner: Owner, embedder: str, limit: int) -> Mapping[bytes, str]:
         """Return up to `limit` texts without a vector, newest first, by digest."""
-        texts = {
-            owner.text_digest(text.text): text.text
-            for text in _sort_newest_first(self._texts_of(owner))
-        }
+        newest_first = sorted(
+            self._texts_of(owner),
+            key=lambda text: (text.ts, text.conversation, text.seq, text.start),
+            reverse=True,
+        )
+        texts = {owner.text_digest(text.text): text.text for text in newest_first}
         missing = [digest for digest in texts if (embedder, digest) not in self._vectors]
         return {digest: texts[digest] for digest in missing[:limit]}
 
@@ -275,12 +277,6 @@ def _nth_turns(texts: Sequence[TurnText], query: TurnQuery) -> list[TurnText]:
         if text.turn == (ordinal if ordinal > 0 else last[text.conversation] + 1 + ordinal)
     ]
     return _newest_turns(named, query.limit)
-
-
-def _sort_newest_first(texts: Sequence[TurnText]) -> list[TurnText]:
-    return sorted(
-        texts, key=lambda text: (text.ts, text.conversation, text.seq, text.start), reverse=True
-    )
 
 
 def _newest_turns(texts: Sequence[TurnText], limit: int) -> list[TurnText]:
