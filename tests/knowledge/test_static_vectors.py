@@ -153,11 +153,9 @@ def test_the_pieces_of_a_chunk_are_its_text(lengths: list[int]) -> None:
     assert PIECE_CHARACTERS < LONGEST_PIECE
 
 
-@pytest.mark.parametrize("kind", ["memory", "fts", "fts file"])
-def test_other_words_find_a_passage_without_a_model(kind: str, tmp_path: Path) -> None:
-    index: Index = index_in_memory(PAGES, load_static_embedder())
-    if kind != "memory":
-        index = fts_index(PAGES, static_store(tmp_path if kind == "fts file" else None))
+@pytest.mark.parametrize("is_file", [False, True])
+def test_other_words_find_a_passage_without_a_model(is_file: bool, tmp_path: Path) -> None:
+    index = fts_index(PAGES, static_store(tmp_path if is_file else None))
     assert search("mend an automobile", fts_index(PAGES, FtsIndexes()), limit=3) == []
     [best, *_] = search("mend an automobile", index, limit=3)
     assert best.chunk == PAGES[0]
