@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = ("in_memory", "durable", "reopen", "concurrency", "steer_delay", "imports")
+PARTS = ("in_memory", "durable", "reopen", "concurrency", "imports")
 
 
 @dataclass(frozen=True)

@@ -57,12 +57,14 @@ def named(parts: Mapping[str, bytes | str]) -> dict[str, bytes | str]:
     return dict(zip(names, parts.values(), strict=True))
 
 
-def pptx(text: str = "Green tea.") -> bytes:
-    """Return a presentation of two slides."""
-    slides = {f"ppt/slides/slide{n}.xml": SLIDE.format(f"{n} {text}") for n in (10, 2)}
-    return archive(
-        {"[Content_Types].xml": TYPES.format(""), "ppt/presentation.xml": "<p/>", **slides}
-    )
+def pptx(text: str = "Green tea.", **more: bytes | str) -> bytes:
+    """Return a presentation of two slides, with more parts, or others in their place, as of `docx`."""
+    parts: dict[str, bytes | str] = {
+        "[Content_Types].xml": TYPES.format(""),
+        "ppt/presentation.xml": "<p/>",
+        **{f"ppt/slides/slide{n}.xml": SLIDE.format(f"{n} {text}") for n in (10, 2)},
+    }
+    return archive({**parts, **named(more)})
 
 
 def xlsx(text: str = "Green tea", **more: bytes | str) -> bytes:
@@ -94,6 +96,34 @@ def pdf_with(catalog: bytes, *objects: bytes, page: bytes = b"") -> bytes:
     return data + tail % (size, table, size, len(data))
 
 
+def annotated(annotation: bytes, *objects: bytes) -> bytes:
+    """Return a PDF whose page has an annotation, the object 4."""
+    return pdf_with(b"", annotation, *objects, page=b"/Annots [4 0 R]")
+
+
+def compressed(action: bytes) -> bytes:
+    """Return a PDF whose action is an object in a compressed stream."""
+    packed = zlib.compress(b"4 0 " + action)
+    stream = b"/Filter /FlateDecode /Length %d >>\nstream\n%b\nendstream" % (len(packed), packed)
+    bodies = {
+        1: b"<< /Type /Catalog /Pages 2 0 R /OpenAction 4 0 R >>",
+        2: b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+        3: b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 9 9] >>",
+        5: b"<< /Type /ObjStm /N 1 /First 4 " + stream,
+    }
+    data, offsets = b"%PDF-1.5\n", {4: (2, 5)}
+    for number, body in bodies.items():
+        offsets[number] = (1, len(data))
+        data += b"%d 0 obj\n%b\nendobj\n" % (number, body)
+    offsets[6] = (1, len(data))
+    rows = b"\0\0\0\0" + b"".join(
+        struct.pack(">BHB", kind, at, 0) for _, (kind, at) in sorted(offsets.items())
+    )
+    head = b"<< /Type /XRef /Size 7 /W [1 2 1] /Root 1 0 R /Length %d >>" % len(rows)
+    data += b"6 0 obj\n" + head + b"\nstream\n" + rows + b"\nendstream\nendobj\n"
+    return data + b"startxref\n%d\n%%%%EOF" % offsets[6][1]
+
+
 def lying(data: bytes, size: int) -> bytes:
     """Return an archive whose first entry says that it has another size unpacked."""
     at = data.index(b"PK\x01\x02")
@@ -114,10 +144,9 @@ def encrypted(data: bytes) -> bytes:
     return bytes(changed)
 
 
+SCRIPT = b"<< /S /JavaScript /JS (app.alert\\(1\\)) >>"
 SCRIPTS = {
-    "JavaScript when it is opened": pdf_with(
-        b"/OpenAction << /S /JavaScript /JS (app.alert(1)) >>"
-    ),
+    "JavaScript when it is opened": pdf_with(b"/OpenAction " + SCRIPT),
     "JavaScript of another object": pdf_with(
         b"/OpenAction 4 0 R",
         b"<< /S /JavaScript /JS 5 0 R >>",
@@ -189,6 +218,30 @@ SCRIPTS = {
     "a circle of actions": pdf_with(
         b"/OpenAction 4 0 R", b"<< /S /GoTo /Next 5 0 R >>", b"<< /S /Launch /Next 4 0 R >>"
     ),
+    "rich media": annotated(b"<< /Type /Annot /Subtype /RichMedia /Rect [0 0 9 9] >>"),
+    "a screen with a rendition": annotated(
+        b"<< /Type /Annot /Subtype /Screen /A << /S /Rendition /JS (x) >> >>"
+    ),
+    "a script of an annotation": annotated(b"<< /Type /Annot /Subtype /Link /A " + SCRIPT + b" >>"),
+    "a sound to click": annotated(
+        b"<< /Type /Annot /Subtype /Sound /Sound 5 0 R >>", b"<< /R 8000 >>"
+    ),
+    "a page that runs a script": pdf_with(b"", page=b"/AA << /O " + SCRIPT + b" >>"),
+    "a script in a stream of objects": compressed(SCRIPT),
+    "a script in an outline": pdf_with(
+        b"/Outlines 4 0 R",
+        b"<< /First 5 0 R /Last 5 0 R >>",
+        b"<< /Title (a) /A " + SCRIPT + b" >>",
+    ),
+    "a script with a comment in its name": pdf_with(b"/OpenAction << /S %x\n/JavaScript /JS(x)>>"),
+    "a script with escaped letters": pdf_with(
+        b"/Open#41ction << /#53 /Java#53cript /#4a#53 (x) >>"
+    ),
+    "a script in an update": pdf_with(b"")
+    + b"\n1 0 obj\n<< /Type /Catalog /Pages 2 0 R /OpenAction "
+    + SCRIPT
+    + b" >>\nendobj\nxref\n1 1\n0000000300 00000 n \ntrailer\n<< /Size 4 /Root 1 0 R >>\nstartxref\n9\n%%EOF",
+    "a program to start by name": pdf_with(b"/OpenAction << /S /Launch /Win << /F (cmd.exe) >> >>"),
 }
 MACROS = {
     "a project of macros": docx(word__vbaProject_bin=b"\x01"),
@@ -207,7 +260,14 @@ MACROS = {
             "word/document.xml": WORD.format("x"),
         }
     ),
+    "a project with a capital letter": docx(WORD__VBAPROJECT_BIN=b"\x01"),
+    "a project of another part": docx(docProps__vbaProject_bin=b"\x01"),
+    "an add-in": pptx(ppt__vbaProject_bin="x"),
+    "macros of an open document": archive(
+        {"mimetype": "application/vnd.oasis.opendocument.text", "Basic/script-lc.xml": "<x/>"}
+    ),
     "a control": docx(word__activeX__activeX1_xml="<x/>"),
+    "a control in binary": docx(word__activeX__activeX1_bin=b"x"),
     "an embedded object": docx(word__embeddings__oleObject1_bin=b"x"),
     "an old document in it": docx(word__media__image1_png=b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1rest"),
     "sheets of macros": docx(xl__macrosheets__sheet1_xml="<x/>"),
@@ -260,12 +320,32 @@ ACTIVE = {
         f"the simple field {name}": docx(f'</w:t><w:fldSimple w:instr="{name} x"/><w:t>')
         for name in ACTIVE_FIELDS
     },
+    **{
+        f"the field {name} in small letters": docx(field(f" {name.lower()} x"))
+        for name in ACTIVE_FIELDS
+    },
+    **{f"the field {name} in letters": docx(field(*name, " x")) for name in ACTIVE_FIELDS},
+    **{
+        f"a field among the {part}": docx(
+            **{f"word__{part}_xml": WORD.format("</w:t><w:instrText>DDE x</w:instrText><w:t>")}
+        )
+        for part in ("header1", "footnotes")
+    },
+    "a field with another prefix": docx(
+        "</w:t></w:r><x:r xmlns:x='w'><x:instrText>DDE cmd</x:instrText></x:r><w:r><w:t>"
+    ),
+    "a field with entities for letters": docx(
+        "</w:t><w:instrText>&#68;&#68;E cmd.exe</w:instrText><w:t>"
+    ),
     "a split field": docx(field("INCL", "UDETEXT //evil/x")),
     "a field in a field": docx(field("IF 1 = 1 ", field("LINK x"))),
     "a field whose kind is computed": docx(field(field("QUOTE 68 68 69"), "x")),
     **{
         f"an external {kind}": related(kind, "External", "http://evil/x")
-        for kind in ("image", "frame", "video", "externalLinkPath", "mailMergeSource", "slide")
+        for kind in (
+            *("image", "frame", "video", "externalLinkPath", "mailMergeSource", "slide"),
+            *("attachedTemplate", "subDocument", "oleObject", "audio"),
+        )
     },
     **{
         f"the relation {kind}": related(kind)
@@ -277,7 +357,8 @@ ACTIVE = {
     **{
         f"the part {name}": docx(**{name: "<x/>"})
         for name in (
-            *("customUI__customUI_xml", "xl__connections_xml", "xl__queryTables__q_xml"),
+            *("customUI__customUI_xml", "customUI__customUI14_xml", "word__afchunk_mht"),
+            *("xl__connections_xml", "xl__queryTables__q_xml", "ppt__embeddings__oleObject1_bin"),
             *("word__webextensions__taskpanes_xml", "word__afchunk_htm", "xl__dialogsheets__a_xml"),
             *(
                 "xl__externalLinks__a_xml",
@@ -294,11 +375,26 @@ ACTIVE = {
         word__media__a_png="\ufeff<x><w:instrText xmlns:w='w'>DDE x</w:instrText></x>"
     ),
     "a picture by its address": docx('</w:t><v:imagedata xmlns:v="v" src="//evil/x"/><w:t>'),
-    "a program to click": docx('</w:t><a action="ppaction://program" /><w:t>'),
+    **{
+        f"the action {action} to click": pptx(
+            ppt__slides__slide2_xml=f"<p xmlns:a='a'><a:{on} action='ppaction://{action}'/></p>"
+        )
+        for on, action in (
+            ("hlinkClick", "program"),
+            ("hlinkClick", "macro?name=x"),
+            ("hlinkHover", "ole?verb=0"),
+        )
+    },
     **{
         f"the formula {formula} in {element}": calculated(formula, element)
         for formula, element in (
             ("cmd|'/c calc'!A1", "f"),
+            ("Cmd|'/c calc'!a1", "f"),
+            ("+cmd|'/c calc'!A1", "f"),
+            ("cmd | '/c calc' ! A1", "f"),
+            ("MSEXCEL|'\\..\\cmd.exe /c calc'!A1", "f"),
+            ("EXEC(&quot;calc&quot;)", "f"),
+            ("REGISTER(&quot;kernel32&quot;,&quot;WinExec&quot;,&quot;JCJ&quot;)", "f"),
             ("'cmd'|'/c calc'!A1", "f"),
             ("cmd_x007C_'/c calc'!A1", "f"),
             ("1+cmd|'/c calc'!A1", "formula1"),
@@ -341,6 +437,20 @@ ENTITIES = {
         word__header1_xml="<?xml version='1.0' encoding='utf-7'?><x>+AEQ-DE cmd</x>"
     ),
     "entities in UTF-16": docx(x_xml='<!DOCTYPE x [<!ENTITY a "b">]><x/>'.encode("utf-16")),
+    "a document type alone": docx(x_xml="<!DOCTYPE x><x/>"),
+    "macros written in EBCDIC": docx(
+        Types_xml='<?xml version="1.0" encoding="cp037"?><x t="macroEnabled"/>'.encode("cp037")
+    ),
+    "a field written in UTF-16": docx(
+        word__header1_xml=WORD.format("</w:t><w:instrText>DDE x</w:instrText><w:t>").encode(
+            "utf-16"
+        )
+    ),
+    "an external relation in UTF-16": docx(
+        word___rels__settings_xml_rels=RELATIONS.format(
+            '<Relationship Type="http://x/attachedTemplate" Target="http://e/x" TargetMode="External"/>'
+        ).encode("utf-16")
+    ),
 }
 BOMBS = {
     "a bomb": docx(word__media__a_bin=b"\0" * 50_000_000),
@@ -378,7 +488,7 @@ BOMBS = {
     ),
     "no XML": archive({"[Content_Types].xml": "", "word/document.xml": "<x"}),
 }
-SCRIPT_AT_ONCE = pdf_with(b"/OpenAction << /S /JavaScript /JS (app.alert\\(1\\)) >>")
+SCRIPT_AT_ONCE = pdf_with(b"/OpenAction " + SCRIPT)
 POLYGLOTS = {
     "a PDF after a line of PostScript": b"%!PS\n" + SCRIPT_AT_ONCE,
     "a PDF by the header of PostScript": SCRIPT_AT_ONCE.replace(
@@ -439,6 +549,19 @@ UNKNOWN = {
     "a sound": b"ID3\x03\0\0\0" + b"\xff\xfb\x90\0" * 50,
     "nothing known": bytes(range(256)),
     "a text with a null": b"tea\0tea",
+    "HTML in an archive": b"MIME-Version: 1.0\r\nContent-Type: multipart/related\r\n\r\n\0<script>",
+    "a disk image": b"\0" * 0x8001 + b"CD001" + b"\0" * 100,
+    "a cabinet": b"MSCF\0\0\0\0" + b"\0" * 60,
+    "a shortcut of the web": b"[InternetShortcut]\r\nURL=file://evil/x.exe\r\n\0",
+    "a help file": b"ITSF\x03\0\0\0" + b"\0" * 60,
+    "WebAssembly": b"\0asm\x01\0\0\0",
+    "bytecode of Python": b"\xa7\r\r\n" + b"\0" * 40,
+    "a pickle": b"\x80\x05\x95\x20\0\0\0\0\0\0\0\x8c\x05posix\x94\x8c\x06system\x94\x93\x94.",
+    "a program behind words": b"tea " * 10 + b"\0MZ\x90\0",
+    "PostScript": b"%!PS-Adobe-3.0\n(x) (r) file\0",
+    "an XZ archive": b"\xfd7zXZ\0" + b"\0" * 60,
+    "a Zstandard archive": b"\x28\xb5\x2f\xfd" + b"\0" * 60,
+    "a tar archive": b"a.txt".ljust(257, b"\0") + b"ustar\0" + b"\0" * 249,
 }
 NAMES = ("x.pdf", "x.docx", "x.png", "x.txt")
 
@@ -525,25 +648,26 @@ def harmless() -> list[Sample]:
         "umlauts.rtf": rtf("Grüner Tee für alle, die gerne Tee trinken, nur 3 €."),
         "about pdf.md": b"A file with the header %PDF-1.7 has objects.",
         "of pdf.txt": b"tea\n" * 300 + b"%PDF-1.7\n1 0 obj",
-        "updated.pdf": pdf("Tea.") + b"\nstartxref\n9\n%%EOF"[:0],
         **shown(),
         "photo named as text.txt": png(6, 4),
     }
     return [Sample(name, Attachment(name, data), harmless=True) for name, data in files.items()]
 
 
+HARMFUL = {
+    "pdf": SCRIPTS,
+    "docx": {**MACROS, **ACTIVE, **ENTITIES, **BOMBS},
+    "png": {**POLYGLOTS, **broken()},
+    "rtf": RICH_TEXTS,
+    "bin": UNKNOWN,
+}
+"""What is harmful in files of that ending."""
+
+
 def corpus() -> list[Sample]:
-    groups = [
-        ("pdf", SCRIPTS),
-        ("docx", {**MACROS, **ACTIVE, **ENTITIES, **BOMBS}),
-        ("png", POLYGLOTS),
-        ("rtf", RICH_TEXTS),
-        ("bin", UNKNOWN),
-        ("png", broken()),
-    ]
     made = [
         Sample(f"{kind} with {what}", Attachment(f"x.{kind}", data))
-        for kind, files in groups
+        for kind, files in HARMFUL.items()
         for what, data in files.items()
     ]
     renamed = [
