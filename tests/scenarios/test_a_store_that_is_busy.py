@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -36,23 +37,14 @@ class BusyLog(KillingLog):
         self.looked = asyncio.Event()
 
     async def append(
-        self,
-        conversation: ConversationKey,
-        entries: Sequence[Entry],
-        *,
-        seen: int,
-        term: int | None = None,
-        key: str = "",
-        at_head: bool = False,
+        self, conversation: ConversationKey, entries: Sequence[Entry], **options: Any
     ) -> Sequence[Block]:
         """Append, unless it is busy."""
-        if term is not None:
+        if options.get("term") is not None:
             self.busy_at -= 1
             if self.busy_at == 0:
                 raise StoreBusy("the store is busy")
-        return await super().append(
-            conversation, entries, seen=seen, term=term, key=key, at_head=at_head
-        )
+        return await super().append(conversation, entries, **options)
 
     async def read(
         self,

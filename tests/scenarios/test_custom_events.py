@@ -323,20 +323,11 @@ class Full(MemoryLog):
     """A log that keeps no custom event."""
 
     async def append(
-        self,
-        conversation: ConversationKey,
-        entries: Sequence[LogEntry],
-        *,
-        seen: int,
-        term: int | None = None,
-        key: str = "",
-        at_head: bool = False,
+        self, conversation: ConversationKey, entries: Sequence[LogEntry], **options: Any
     ) -> Sequence[Block]:
         if any(isinstance(entry.body, CustomEvent) for entry in entries):
             raise StoreError("there is no room")
-        return await super().append(
-            conversation, entries, seen=seen, key=key, term=term, at_head=at_head
-        )
+        return await super().append(conversation, entries, **options)
 
 
 @pytest.mark.parametrize("name", [item.name for item in TOOLS])

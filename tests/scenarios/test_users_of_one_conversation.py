@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -209,43 +210,29 @@ class StoppingLog(MemoryLog):
     """A log in which the user, in another process, stops the turn in the moment before a call starts."""
 
     async def append(
-        self,
-        conversation: ConversationKey,
-        entries: Sequence[Entry],
-        *,
-        seen: int,
-        term: int | None = None,
-        key: str = "",
-        at_head: bool = False,
+        self, conversation: ConversationKey, entries: Sequence[Entry], **options: Any
     ) -> Sequence[Block]:
         if any(isinstance(entry.body, ToolStarted) for entry in entries):
-            await super().append(conversation, [Entry(body=UserStop(), turn=1)], seen=seen)
-        return await super().append(
-            conversation, entries, seen=seen, term=term, key=key, at_head=at_head
-        )
+            await super().append(
+                conversation, [Entry(body=UserStop(), turn=1)], seen=options["seen"]
+            )
+        return await super().append(conversation, entries, **options)
 
 
 class StoppedBetweenRounds(MemoryLog):
     """A log in which the user, in another process, stops the turn in the moment before its second round starts."""
 
     async def append(
-        self,
-        conversation: ConversationKey,
-        entries: Sequence[Entry],
-        *,
-        seen: int,
-        term: int | None = None,
-        key: str = "",
-        at_head: bool = False,
+        self, conversation: ConversationKey, entries: Sequence[Entry], **options: Any
     ) -> Sequence[Block]:
         starts = [entry for entry in entries if isinstance(entry.body, RoundStart)]
         if any(entry.round == 2 for entry in starts) and not await self.read(
             conversation, types=["user.stop"]
         ):
-            await super().append(conversation, [Entry(body=UserStop(), turn=1)], seen=seen)
-        return await super().append(
-            conversation, entries, seen=seen, term=term, key=key, at_head=at_head
-        )
+            await super().append(
+                conversation, [Entry(body=UserStop(), turn=1)], seen=options["seen"]
+            )
+        return await super().append(conversation, entries, **options)
 
 
 async def test_a_round_does_not_start_behind_a_stop() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from loopline.errors import StoreError
 from loopline.timeline import Block, ConversationKey, Entry, TimelineLog
@@ -21,19 +22,10 @@ class CrashingLog(KillingLog):
         self.left: int | None = None
 
     async def append(
-        self,
-        conversation: ConversationKey,
-        entries: Sequence[Entry],
-        *,
-        seen: int,
-        term: int | None = None,
-        key: str = "",
-        at_head: bool = False,
+        self, conversation: ConversationKey, entries: Sequence[Entry], **options: Any
     ) -> Sequence[Block]:
         if self.left is not None:
             if self.left <= 0:
                 raise Crashed("dead")
             self.left -= 1
-        return await super().append(
-            conversation, entries, seen=seen, term=term, key=key, at_head=at_head
-        )
+        return await super().append(conversation, entries, **options)

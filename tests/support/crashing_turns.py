@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from loopline import (
     Attachment,
@@ -75,21 +75,12 @@ class KillingLog(ForwardingLog):
         self._crash_point = crash_point
 
     async def append(
-        self,
-        conversation: ConversationKey,
-        entries: Sequence[Entry],
-        *,
-        seen: int,
-        term: int | None = None,
-        key: str = "",
-        at_head: bool = False,
+        self, conversation: ConversationKey, entries: Sequence[Entry], **options: Any
     ) -> Sequence[Block]:
         """Append, and die at the chosen moment."""
         kinds = {entry.body.type for entry in entries}
         self._crash_point.at("before", *(f"before {kind}" for kind in kinds))
-        blocks = await super().append(
-            conversation, entries, seen=seen, term=term, key=key, at_head=at_head
-        )
+        blocks = await super().append(conversation, entries, **options)
         self._crash_point.at("after", *(f"after {kind}" for kind in kinds))
         return blocks
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from msgspec import structs
 
@@ -171,21 +171,12 @@ class StepLog(KillingLog):
         self._scene = scene
 
     async def append(
-        self,
-        conversation: ConversationKey,
-        entries: Sequence[Entry],
-        *,
-        seen: int,
-        term: int | None = None,
-        key: str = "",
-        at_head: bool = False,
+        self, conversation: ConversationKey, entries: Sequence[Entry], **options: Any
     ) -> Sequence[Block]:
-        if term is None:
-            return await super().append(conversation, entries, seen=seen, key=key)
+        if options.get("term") is None:
+            return await super().append(conversation, entries, **options)
         await self._scene.pause()
-        blocks = await super().append(
-            conversation, entries, seen=seen, term=term, key=key, at_head=at_head
-        )
+        blocks = await super().append(conversation, entries, **options)
         await self._scene.pause()
         return blocks
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from loopline.timeline import Block, ConversationKey, MemoryLog
 
@@ -10,19 +11,7 @@ from loopline.timeline import Block, ConversationKey, MemoryLog
 class WidestRead(MemoryLog):
     widest: int = 0
 
-    async def read(
-        self,
-        conversation: ConversationKey,
-        *,
-        after: int = 0,
-        limit: int | None = None,
-        types: Sequence[str] = (),
-        turn: int | None = None,
-        last: int | None = None,
-        also: Sequence[int] = (),
-    ) -> Sequence[Block]:
-        blocks = await super().read(
-            conversation, after=after, limit=limit, types=types, turn=turn, last=last, also=also
-        )
+    async def read(self, conversation: ConversationKey, **options: Any) -> Sequence[Block]:
+        blocks = await super().read(conversation, **options)
         self.widest = max(self.widest, len(blocks))
         return blocks

@@ -17,6 +17,7 @@ from itertools import islice
 from multiprocessing.connection import Connection
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from loopline import Store
 from loopline.timeline import Block, ConversationKey, Entry, ToolStarted
@@ -39,18 +40,9 @@ class SpeakingLog(KillingLog):
     """A log that writes to stdout the last place of what was acknowledged."""
 
     async def append(
-        self,
-        conversation: ConversationKey,
-        entries: Sequence[Entry],
-        *,
-        seen: int,
-        term: int | None = None,
-        key: str = "",
-        at_head: bool = False,
+        self, conversation: ConversationKey, entries: Sequence[Entry], **options: Any
     ) -> Sequence[Block]:
-        blocks = await super().append(
-            conversation, entries, seen=seen, term=term, key=key, at_head=at_head
-        )
+        blocks = await super().append(conversation, entries, **options)
         say(blocks[-1].seq)
         return blocks
 

@@ -16,6 +16,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from loopline import Bundle, Harness
 from loopline.crew import GraphOptions
@@ -114,19 +115,10 @@ class CuttingLog(ForwardingLog):
         self._type = type
 
     async def append(
-        self,
-        conversation: ConversationKey,
-        entries: Sequence[Entry],
-        *,
-        seen: int,
-        term: int | None = None,
-        key: str = "",
-        at_head: bool = False,
+        self, conversation: ConversationKey, entries: Sequence[Entry], **options: Any
     ) -> Sequence[Block]:
         """Append, and die at the chosen block."""
-        blocks = await super().append(
-            conversation, entries, seen=seen, term=term, key=key, at_head=at_head
-        )
+        blocks = await super().append(conversation, entries, **options)
         types = [entry.body.type for entry in entries]
         if conversation.name == self._conversation and self._type in types:
             os.kill(os.getpid(), signal.SIGKILL)
