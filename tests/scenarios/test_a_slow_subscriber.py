@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
+from typing import Any
 
 from loopline import Bundle, Harness, Output, OutputFile, tool
 from loopline.conversations import Conversation
@@ -149,23 +150,11 @@ class LateLog(MemoryLog):
         self.let_go = asyncio.Event()
         self._first = True
 
-    async def read(
-        self,
-        conversation: ConversationKey,
-        *,
-        after: int = 0,
-        limit: int | None = None,
-        types: Sequence[str] = (),
-        turn: int | None = None,
-        last: int | None = None,
-        also: Sequence[int] = (),
-    ) -> Sequence[Block]:
+    async def read(self, conversation: ConversationKey, **options: Any) -> Sequence[Block]:
         first, self._first = self._first, False
         if first:
             await self.let_go.wait()
-        return await super().read(
-            conversation, after=after, limit=limit, types=types, turn=turn, last=last, also=also
-        )
+        return await super().read(conversation, **options)
 
 
 async def test_no_text_is_heard_behind_the_block_that_stands_for_it() -> None:

@@ -46,26 +46,14 @@ class BusyLog(KillingLog):
                 raise StoreBusy("the store is busy")
         return await super().append(conversation, entries, **options)
 
-    async def read(
-        self,
-        conversation: ConversationKey,
-        *,
-        after: int = 0,
-        limit: int | None = None,
-        types: Sequence[str] = (),
-        turn: int | None = None,
-        last: int | None = None,
-        also: Sequence[int] = (),
-    ) -> Sequence[Block]:
+    async def read(self, conversation: ConversationKey, **options: Any) -> Sequence[Block]:
         """Read; it is busy when it is looked for a steer for the first time."""
-        if "user.steer" in types:
+        if "user.steer" in options.get("types", ()):
             self.looks += 1
             if self.looks == 1:
                 self.looked.set()
                 raise StoreBusy("the store is busy")
-        return await super().read(
-            conversation, after=after, limit=limit, types=types, turn=turn, last=last, also=also
-        )
+        return await super().read(conversation, **options)
 
 
 @pytest.mark.parametrize("busy_at", range(1, 7))

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from loopline import Harness, tool
 from loopline.conversations import Conversation
@@ -184,23 +185,11 @@ class CountingLog(MemoryLog):
         super().__init__()
         self.looked_through = 0
 
-    async def read(
-        self,
-        conversation: ConversationKey,
-        *,
-        after: int = 0,
-        limit: int | None = None,
-        types: Sequence[str] = (),
-        turn: int | None = None,
-        last: int | None = None,
-        also: Sequence[int] = (),
-    ) -> Sequence[Block]:
-        if types and last is None:
+    async def read(self, conversation: ConversationKey, **options: Any) -> Sequence[Block]:
+        if options.get("types") and options.get("last") is None:
             summary = await self.find(conversation)
-            self.looked_through += (summary.head if summary else 0) - after
-        return await super().read(
-            conversation, after=after, limit=limit, types=types, turn=turn, last=last, also=also
-        )
+            self.looked_through += (summary.head if summary else 0) - options.get("after", 0)
+        return await super().read(conversation, **options)
 
 
 async def test_a_turn_looks_for_work_in_the_background_only_among_new_blocks() -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -74,30 +75,12 @@ class ReadsCounted(MemoryLog):
         super().__init__(clock)
         self.was_asked = asyncio.Event()
 
-    async def read(
-        self,
-        conversation: ConversationKey,
-        *,
-        after: int = 0,
-        limit: int | None = None,
-        types: Sequence[str] = (),
-        turn: int | None = None,
-        last: int | None = None,
-        also: Sequence[int] = (),
-    ) -> Sequence[Block]:
+    async def read(self, conversation: ConversationKey, **options: Any) -> Sequence[Block]:
         """Count the read."""
-        if types:
+        if options.get("types"):
             self.reads += 1
             self.was_asked.set()
-        return await super().read(
-            conversation,
-            after=after,
-            limit=limit,
-            types=types,
-            turn=turn,
-            last=last,
-            also=also,
-        )
+        return await super().read(conversation, **options)
 
 
 async def for_ever() -> None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import httpx2
 import pytest
@@ -214,22 +214,10 @@ class CountingLog(ForwardingLog):
 
     opened = 0
 
-    async def read(
-        self,
-        conversation: ConversationKey,
-        *,
-        after: int = 0,
-        limit: int | None = None,
-        types: Sequence[str] = (),
-        turn: int | None = None,
-        last: int | None = None,
-        also: Sequence[int] = (),
-    ) -> Sequence[Block]:
+    async def read(self, conversation: ConversationKey, **options: Any) -> Sequence[Block]:
         """Return the blocks after `after` that match."""
-        self.opened += not types
-        return await super().read(
-            conversation, after=after, limit=limit, types=types, turn=turn, last=last, also=also
-        )
+        self.opened += not options.get("types")
+        return await super().read(conversation, **options)
 
 
 async def test_what_waits_for_the_user_is_read_at_once() -> None:

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Sequence
 from contextlib import AsyncExitStack, ExitStack, aclosing, contextmanager
+from typing import Any
 
 import pytest
 
@@ -209,23 +210,11 @@ class FailingLog(MemoryLog):
     is_away = False
     reads = 0
 
-    async def read(
-        self,
-        conversation: ConversationKey,
-        *,
-        after: int = 0,
-        limit: int | None = None,
-        types: Sequence[str] = (),
-        turn: int | None = None,
-        last: int | None = None,
-        also: Sequence[int] = (),
-    ) -> Sequence[Block]:
+    async def read(self, conversation: ConversationKey, **options: Any) -> Sequence[Block]:
         self.reads += 1
         if self.is_away:
             raise StoreError("the server is away")
-        return await super().read(
-            conversation, after=after, limit=limit, types=types, turn=turn, last=last, also=also
-        )
+        return await super().read(conversation, **options)
 
 
 async def test_listeners_of_a_store_that_was_away_hear_what_is_stored_afterwards() -> None:
