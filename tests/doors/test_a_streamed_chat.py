@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.doors.command import LIMIT_SECONDS, Loopline, wait_for, write
 from tests.doors.terminal import Terminal
-from tests.support.paced_server import PacedServer
+from tests.support.paced_server import paced_server
 
 BUNDLE = """from loopline import Bundle
 
@@ -54,8 +54,8 @@ def test_a_piece_is_on_the_screen_before_the_next_one_is_sent(tmp_path: Path) ->
     def last() -> Iterator[str]:
         yield "Milk, then."
 
-    with PacedServer([answer, last]) as server:
-        loopline = Loopline(tmp_path, {"OPENAI_BASE_URL": server.url, "OPENAI_API_KEY": "none"})
+    with paced_server([answer, last]) as url:
+        loopline = Loopline(tmp_path, {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "none"})
         with Terminal(loopline, "chat", "talker", "--model", "openai-chat:gpt-4o") as terminal:
             terminal.see("\n>")
             terminal.type("go\r")
@@ -87,8 +87,8 @@ def test_a_narrower_terminal_shows_each_word_once_and_a_stopped_turn_has_its_rou
         yield f"**Words**\n\n{' '.join(WORDS)}"
         stopped.wait(LIMIT_SECONDS)
 
-    with PacedServer([answer]) as server:
-        loopline = Loopline(tmp_path, {"OPENAI_BASE_URL": server.url, "OPENAI_API_KEY": "none"})
+    with paced_server([answer]) as url:
+        loopline = Loopline(tmp_path, {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "none"})
         arguments = ("chat", "talker", "--model", "openai-chat:gpt-4o", "-c", "c1")
         with Terminal(loopline, *arguments) as terminal:
             terminal.see("\n>")

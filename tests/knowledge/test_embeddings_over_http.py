@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import threading
 from array import array
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from loopline.harness.spaces import Embedders
 from loopline.search import EmbeddingError
 from loopline.search.http_embedder import HttpEmbedder
 from loopline.testing import ScriptedModel
+from tests.support.local_http import Answering, at_work
 
 from .conftest import GitFolder
 
@@ -31,9 +31,9 @@ class EmbeddingServer:
         self.inputs: list[list[str]] = []
         owner = self
 
-        class Answering(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        class Handler(Answering):
+            def post(self) -> None:
+                body = json.loads(self.body())
                 owner.authorizations.append(self.headers["authorization"] or "")
                 owner.inputs.append(body["input"])
                 status = owner.statuses.pop(0) if owner.statuses else 200
@@ -44,10 +44,7 @@ class EmbeddingServer:
                 self.end_headers()
                 self.wfile.write(answer.encode())
 
-            def log_request(self, code: object = "-", size: object = "-") -> None:
-                """Log nothing."""
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Answering)
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
 
     @property
     def url(self) -> str:
@@ -64,14 +61,8 @@ class EmbeddingServer:
 @contextmanager
 def serving() -> Generator[EmbeddingServer]:
     server = EmbeddingServer()
-    thread = threading.Thread(target=server.http.serve_forever, args=(0.02,))
-    thread.start()
-    try:
+    with at_work(server.http):
         yield server
-    finally:
-        server.http.shutdown()
-        thread.join()
-        server.http.server_close()
 
 
 @pytest.fixture

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler
+from collections.abc import Sequence
 from pathlib import Path
 from socketserver import ThreadingUnixStreamServer
 
@@ -29,6 +26,7 @@ from tests.crashes.processes import finish, prompt, start
 from tests.crashes.without_files import PARTS, TASKS
 from tests.mcp.served import Served, plain
 from tests.support.echo_model import EchoModel
+from tests.support.local_http import Answering, at_work
 from tests.support.memory_repository import MemoryRepository
 from tests.support.playground import bundle
 from tests.support.vectors_in_memory import MemoryVectors, WordEmbedder
@@ -172,27 +170,9 @@ async def test_a_virus_scanner_that_was_away_is_asked_for_the_next_file(tmp_path
         await scanner.scan("a.txt", b"tea")
 
 
-class _Version(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:  # the name that the library calls
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.end_headers()
-        self.wfile.write(b'{"Version": "27.0", "ApiVersion": "1.47"}')
-
-    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-        """Say nothing."""
-
-
-@contextmanager
-def docker_at(socket: Path) -> Generator[None]:
-    with ThreadingUnixStreamServer(str(socket), _Version) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            server.shutdown()
-            thread.join()
+class _Version(Answering):
+    def get(self) -> None:
+        self.answer(b'{"Version": "27.0", "ApiVersion": "1.47"}')
 
 
 async def test_a_daemon_of_docker_that_was_away_is_asked_again(tmp_path: Path) -> None:
@@ -200,10 +180,10 @@ async def test_a_daemon_of_docker_that_was_away_is_asked_again(tmp_path: Path) -
     daemon = DockerDaemon(f"unix://{socket}")
     with pytest.raises(DaemonError, match="no Docker daemon"):
         await daemon.version()
-    with docker_at(socket):
+    with at_work(ThreadingUnixStreamServer(str(socket), _Version)):
         assert await daemon.version() == "27.0"
     socket.unlink()
-    with docker_at(socket):
+    with at_work(ThreadingUnixStreamServer(str(socket), _Version)):
         assert await daemon.version() == "27.0"
     await daemon.close()
 

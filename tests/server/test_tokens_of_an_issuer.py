@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import hmac
 import json
-import threading
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from hashlib import sha256
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import jwt
@@ -20,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from loopline import LooplineError
 from loopline.server import TokenUsers, Unauthenticated
 from loopline.testing import FakeClock
+from tests.support.local_http import Answering, http_server
 
 AUDIENCE = "loopline"
 NOW = 1_800_000_000
@@ -80,27 +79,16 @@ def issuer() -> Generator[Issuer]:
     made = Issuer()
     made.rotate("k1")
 
-    class Answering(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+    class Handler(Answering):
+        def get(self) -> None:
             if made.is_down:
                 made.asked += 1
                 self.send_error(503)
                 return
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(json.dumps(made.document(self.path)).encode())
+            self.answer(json.dumps(made.document(self.path)).encode())
 
-        def log_request(self, code: object = "-", size: object = "-") -> None:
-            """Log nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answering)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    made.url = f"http://127.0.0.1:{server.server_port}"
-    yield made
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with http_server(Handler) as made.url:
+        yield made
 
 
 async def test_a_token_says_who_its_user_is(issuer: Issuer) -> None:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 from typing import Protocol, cast
 
 from loopline.models import Json, JsonObject
 from loopline.sandbox.fargate import FargateSettings
 from tests.support.docker_daemons import IMAGE
+from tests.support.local_http import Answering, http_server
 
 BUCKET = "snapshots"
 TASKS = FargateSettings(
@@ -146,29 +145,16 @@ def ecs_endpoint(host: str) -> Generator[tuple[str, Tasks]]:
         "DescribeTaskDefinition": lambda _: {"taskDefinition": {"family": "exec-task"}},
     }
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
+    class Handler(Answering):
+        def post(self) -> None:
             operation = self.headers["X-Amz-Target"].rpartition(".")[2]
-            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            body = json.dumps(answers[operation](request)).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/x-amz-json-1.1")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            answer = answers[operation](json.loads(self.body()))
+            self.answer(json.dumps(answer).encode(), "application/x-amz-json-1.1")
 
-        def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-            """Say nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}", tasks
+        with http_server(Handler) as url:
+            yield url, tasks
     finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
         tasks.close()
 
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-import threading
 from base64 import urlsafe_b64encode
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from secrets import token_hex
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec
+
+from tests.support.local_http import Answering, http_server
 
 CLIENT = "page"
 LATER = 4_000_000_000
@@ -81,38 +81,20 @@ def openid_provider() -> Generator[Provider]:
     """Serve a provider until the context ends."""
     provider = Provider()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+    class Handler(Answering):
+        def get(self) -> None:
             parts = urlsplit(self.path)
             if parts.path == "/authorize":
                 self.send_response(302)
                 self.send_header("Location", provider.authorize(parse_qs(parts.query)))
                 self.end_headers()
                 return
-            self._answer(200, provider.document(parts.path))
+            self.answer(json.dumps(provider.document(parts.path)).encode())
 
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-            tokens = provider.tokens(parse_qs(body))
-            self._answer(400 if tokens is None else 200, tokens or {"error": "invalid_grant"})
+        def post(self) -> None:
+            tokens = provider.tokens(parse_qs(self.body().decode()))
+            document = json.dumps(tokens or {"error": "invalid_grant"})
+            self.answer(document.encode(), status=400 if tokens is None else 200)
 
-        def _answer(self, status: int, document: dict[str, Any]) -> None:
-            data = json.dumps(document).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-            """Print nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    provider.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with http_server(Handler) as provider.url:
         yield provider
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -6,8 +6,9 @@ import json
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from http.server import ThreadingHTTPServer
+
+from tests.support.local_http import Answering, at_work
 
 PUBLIC, PRIVATE = "127.0.0.9", "127.0.0.1"
 """The address that the tests allow, as if it were public, and one that must not be reached."""
@@ -45,14 +46,12 @@ def site(
 ) -> Generator[Site, None, None]:
     """Serve the answers; any other path is not found."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Answering):
         protocol_version = "HTTP/1.1"
         disable_nagle_algorithm = True  # else each body waits 40 ms for an acknowledgement
 
-        def do_GET(self) -> None:
-            length = int(self.headers.get("Content-Length") or 0)
-            sent = self.rfile.read(length)
-            running.asked.append((self.path, dict(self.headers), sent))
+        def get(self) -> None:
+            running.asked.append((self.path, dict(self.headers), self.body()))
             answer = answers.get(self.path.partition("?")[0], Answer("none", status=404))
             body = answer.body.encode() if isinstance(answer.body, str) else answer.body
             self.send_response(answer.status)
@@ -63,22 +62,13 @@ def site(
             self.end_headers()
             self.wfile.write(body)
 
-        def do_POST(self) -> None:
-            self.do_GET()
+        def post(self) -> None:
+            self.get()
 
-        def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-            """Say nothing."""
-
-    with ThreadingHTTPServer((host, port), Handler) as server:
-        server.daemon_threads = True
-        running = Site(f"http://{host}:{server.server_port}", server.server_port)
-        thread = Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-        thread.start()
-        try:
-            yield running
-        finally:
-            server.shutdown()
-            thread.join()
+    server = ThreadingHTTPServer((host, port), Handler)
+    running = Site(f"http://{host}:{server.server_port}", server.server_port)
+    with at_work(server):
+        yield running
 
 
 def as_json(value: object) -> Answer:

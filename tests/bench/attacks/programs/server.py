@@ -6,14 +6,12 @@ import asyncio
 import hmac
 import json
 import logging
-import threading
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
@@ -37,6 +35,7 @@ from tests.doors.command import wait_for
 from tests.server.test_who_may_ask import ANN, OTHERS, SECRET, protocol_routes, routes
 from tests.support.echo_model import EchoModel
 from tests.support.live_server import SHOP, serving
+from tests.support.local_http import Answering, http_server
 
 NO_READ = "a sender without the right key gets nothing of the conversation, and changes nothing"
 NO_TOKEN = "a token that is not right in every claim lets nobody in"
@@ -216,26 +215,13 @@ def issuing() -> Generator[Issuer]:
     ]
     documents: dict[str, Json] = {"/keys": {"keys": rows}}
 
-    class Answering(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(json.dumps(documents.get(self.path)).encode())
+    class Handler(Answering):
+        def get(self) -> None:
+            self.answer(json.dumps(documents.get(self.path)).encode())
 
-        def log_request(self, code: object = "-", size: object = "-") -> None:
-            """Log nothing."""
-
-    answering = ThreadingHTTPServer(("127.0.0.1", 0), Answering)
-    thread = threading.Thread(target=answering.serve_forever, daemon=True)
-    thread.start()
-    url = f"http://127.0.0.1:{answering.server_port}"
-    documents["/.well-known/openid-configuration"] = {"issuer": url, "jwks_uri": f"{url}/keys"}
-    try:
+    with http_server(Handler) as url:
+        documents["/.well-known/openid-configuration"] = {"issuer": url, "jwks_uri": f"{url}/keys"}
         yield Issuer(url, keys)
-    finally:
-        answering.shutdown()
-        thread.join()
-        answering.server_close()
 
 
 def tokens(issuer: Issuer) -> Iterator[tuple[str, str]]:
