@@ -36,7 +36,7 @@ from loopline.timeline import (
     UserPrompt,
 )
 from tests.support.past_turns import NOW, blocks_of
-from tests.support.postgres_server import DURABLE, PostgresServer
+from tests.support.postgres_server import PostgresServer, durable_postgres
 
 SHAPES = (1, 30, 300)
 WORDS = [f"{first}{last}" for first in ["kalmo", "pitre", "sundra", "vobel"] for last in range(500)]
@@ -133,10 +133,7 @@ def main() -> int:
     with ExitStack() as stack:
         server: PostgresServer | None = None
         if arguments.postgres:
-            server = PostgresServer(DURABLE)
-            stack.callback(server.remove)
-            server.create()
-            server.start()
+            server = stack.enter_context(durable_postgres())
         for conversations in SHAPES:
             rounds: dict[str, list[list[float]]] = {"file": []}
             for _ in range(arguments.rounds):

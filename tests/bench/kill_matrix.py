@@ -32,7 +32,7 @@ from loopline.timeline import Block, Exit, RoundStart, ToolStarted, UserPrompt
 from tests.bench.options import read_options
 from tests.support.kill_parts import BucketPart, DatabasePart, Part, ProgramPart
 from tests.support.network import Network, network
-from tests.support.postgres_server import DURABLE, PostgresServer
+from tests.support.postgres_server import durable_postgres
 from tests.support.redis_server import RedisServer
 from tests.support.s3_server import BUCKET
 
@@ -125,10 +125,7 @@ class Deployment:
 
 async def deploy(folder: Path, stack: ExitStack) -> Deployment:
     """Start all parts; they end with the stack."""
-    database = PostgresServer(DURABLE)
-    database.create()
-    database.start()
-    stack.callback(database.remove)
+    database = stack.enter_context(durable_postgres())
     objects = folder / "objects"
     objects.mkdir()
     bucket = BucketPart(objects)

@@ -13,7 +13,7 @@ import os
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from pathlib import Path
 from statistics import quantiles
 from typing import Any
@@ -25,7 +25,7 @@ from loopline.harness import WorkerLimits, open_worker
 from loopline.models import Capabilities, Prompt, Reply, TextDelta
 from loopline.timeline import Block, Exit
 from tests.bench.rounds import ROOT, Row, tell
-from tests.support.postgres_server import DURABLE, PostgresServer
+from tests.support.postgres_server import durable_postgres
 from tests.support.redis_server import RedisServer
 
 PIECES = 20
@@ -188,10 +188,9 @@ def processor_seconds(parent: int) -> float:
 
 
 async def measured(listeners: int, rate: float, *, uses_redis: bool) -> list[Row]:
-    server, redis = PostgresServer(DURABLE), RedisServer()
-    server.create()
-    server.start()
-    try:
+    with ExitStack() as stack:
+        server, redis = stack.enter_context(durable_postgres()), RedisServer()
+        stack.callback(redis.remove)
         if uses_redis:
             redis.start()
         relay = redis.url if uses_redis else ""
@@ -221,9 +220,6 @@ async def measured(listeners: int, rate: float, *, uses_redis: bool) -> list[Row
         finally:
             await worker.communicate(b"")  # without bytes Python 3.11 leaves its input open
         return rows
-    finally:
-        server.remove()
-        redis.remove()
 
 
 def main() -> None:

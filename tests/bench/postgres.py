@@ -31,7 +31,7 @@ from tests.bench.peers.__main__ import make_all
 from tests.bench.speed.driver import Task
 from tests.bench.speed.results import names
 from tests.bench.speed.subjects import Subject, TaskFailed, library, ours
-from tests.support.postgres_server import DURABLE, PostgresServer
+from tests.support.postgres_server import PostgresServer, durable_postgres
 
 CONVERSATIONS = 200
 ROUNDS = 5
@@ -207,14 +207,9 @@ async def run(server: PostgresServer, times: int, peers: Path | None) -> None:
 def main() -> None:
     """Measure; `--peers FOLDER` keeps the environments of the other libraries there."""
     options = read_options(__doc__, times=3, peers="")
-    server = PostgresServer(DURABLE)
-    server.create()
-    server.start()
-    try:
-        peers = Path(options.peers).resolve() if options.peers else None
+    peers = Path(options.peers).resolve() if options.peers else None
+    with durable_postgres() as server:
         asyncio.run(run(server, options.times, peers))
-    finally:
-        server.remove()
 
 
 if __name__ == "__main__":

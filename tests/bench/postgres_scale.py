@@ -28,7 +28,7 @@ from loopline.timeline import (
     open_timeline,
 )
 from tests.bench.options import read_options
-from tests.support.postgres_server import DURABLE, PostgresServer
+from tests.support.postgres_server import PostgresServer, durable_postgres
 
 BLOCKS = 50
 TURN_BLOCKS = 5
@@ -120,13 +120,8 @@ async def run(server: PostgresServer, conversations: int) -> dict[str, tuple[flo
 
 def main() -> None:
     options = read_options(__doc__, conversations=20_000)
-    server = PostgresServer(DURABLE)
-    server.create()
-    server.start()
-    try:
+    with durable_postgres() as server:
         results = asyncio.run(run(server, options.conversations))
-    finally:
-        server.remove()
     table = Table("one conversation of 50 blocks", "empty, ms", "full, ms", "×")
     for name, (empty, full) in results.items():
         table.add_row(name, f"{empty:.1f}", f"{full:.1f}", f"{full / empty:.2f}")

@@ -22,7 +22,7 @@ from loopline.client import RemoteConversation, connect
 from loopline.timeline import Exit, RoundStart, UserPrompt
 from tests.bench.options import read_options
 from tests.support.kill_parts import ProgramPart
-from tests.support.postgres_server import DURABLE, PostgresServer
+from tests.support.postgres_server import durable_postgres
 
 
 @dataclass(slots=True)
@@ -36,10 +36,7 @@ async def run(conversations: int, upgrades: int, *, pause: float = 0.5) -> Upgra
     """Upgrade so many times while so many conversations are under way."""
     report = UpgradeReport()
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        server = PostgresServer(DURABLE)
-        server.create()
-        server.start()
-        stack.callback(server.remove)
+        server = stack.enter_context(durable_postgres())
         store, ledger = server.store_url(), Path(folder) / "ledger"
 
         async def start(kind: str, version: int, port: int = 0) -> ProgramPart:

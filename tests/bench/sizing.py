@@ -27,15 +27,14 @@ from rich.table import Table
 
 from loopline import Bundle, Harness
 from loopline.harness import open_worker
+from tests.bench.live_events import processor_seconds
 from tests.bench.workload import Bench, Instant, opened
-from tests.support.postgres_server import DURABLE, PostgresServer
+from tests.support.postgres_server import PostgresServer, durable_postgres
 
 ROUNDS = (1, 5, 20)
 TURNS = 100
 WARM = 20
 AT_ONCE = 10
-TICKS = 100
-"""The clock ticks of a second in /proc."""
 COUNTED = 20
 
 
@@ -93,18 +92,7 @@ class PostgresDatabase:
     def cpu_ms(self) -> float:
         """The milliseconds of CPU of the server's processes, also of those that have ended."""
         assert self._server.process is not None
-        postmaster = self._server.process.pid
-        ticks = 0
-        for path in Path("/proc").glob("[0-9]*/stat"):
-            try:
-                words = path.read_text().rpartition(") ")[2].split()
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            if path.parent.name == f"{postmaster}":
-                ticks += sum(map(int, words[11:15]))
-            elif words[1] == f"{postmaster}":
-                ticks += sum(map(int, words[11:13]))
-        return ticks / TICKS * 1_000
+        return processor_seconds(self._server.process.pid) * 1_000
 
     def commits(self) -> int:
         """The transactions that were committed. The statistics are a second old, so it waits for them."""
@@ -186,10 +174,7 @@ async def count_statements(server: PostgresServer) -> dict[str, float]:
 
 def main() -> None:
     """Print the costs of each number of rounds, and the lines that fit them."""
-    server = PostgresServer(DURABLE)
-    server.create()
-    server.start()
-    try:
+    with durable_postgres() as server:
         table = Table("store", "rounds", "CPU, ms", "database, ms", "rows", "bytes", "commits")
         for name in ("SQLite", "PostgreSQL"):
             costs: list[TurnCost] = []
@@ -216,8 +201,6 @@ def main() -> None:
         Console(width=140).print(table)
         for name, number in asyncio.run(count_statements(server)).items():
             sys.stdout.write(f"{name}: {number:g}\n")
-    finally:
-        server.remove()
 
 
 if __name__ == "__main__":

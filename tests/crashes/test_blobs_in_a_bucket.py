@@ -178,7 +178,7 @@ def test_a_server_that_does_not_answer_or_has_gone_is_an_error_that_stores_nothi
     with s3_server() as server:
         blobs = opened(server, "gone", QUICK, cache_bytes="0")
         blobs.put(b"hello")
-        server.stop()
+        server.pause()
         with pytest.raises(StoreFailed, match=r"S3 failed for s3://blobs/gone/.*reachable"):
             blobs.put(b"other")
         server.resume()

@@ -21,7 +21,12 @@ from loopline.errors import StoreBusy
 from loopline.store.postgres_log import PostgresLog
 from loopline.timeline import NEW_TURN, ConversationKey, Entry, UserPrompt
 from tests.support.cutting_relay import losing_commits
-from tests.support.postgres_server import DURABLE, PostgresServer, running_postgres
+from tests.support.postgres_server import (
+    DURABLE,
+    PostgresServer,
+    durable_postgres,
+    running_postgres,
+)
 from tests.support.stopped_in_commit import KEY
 
 pytestmark = pytest.mark.service
@@ -32,11 +37,8 @@ CONVERSATIONS = [ConversationKey(name=f"c{number}") for number in range(10)]
 @pytest.fixture
 def server() -> Generator[PostgresServer, None, None]:
     """A server of its own that syncs its log to the disk."""
-    server = PostgresServer(DURABLE)
-    server.create()
-    server.start()
-    yield server
-    server.remove()
+    with durable_postgres() as server:
+        yield server
 
 
 class Writers:

@@ -26,11 +26,12 @@ from tests.support.network import group_traffic, port_traffic
 from tests.support.postgres_server import PostgresServer, free_port
 from tests.support.redis_server import RedisServer
 from tests.support.s3_server import CREDENTIALS
+from tests.support.server_process import ServerProcess
 from tests.support.worker_process import ROOT, work
 
 
-@dataclass(slots=True)
-class ProgramPart:
+@dataclass
+class ProgramPart(ServerProcess):
     """A server or a worker in a process of its own; the server keeps its port."""
 
     kind: str
@@ -41,7 +42,6 @@ class ProgramPart:
     version: str = ""
     relay: str = ""
     group: int | None = None
-    process: subprocess.Popen[str] | None = None
 
     @property
     def traffic(self) -> Sequence[str]:
@@ -65,28 +65,12 @@ class ProgramPart:
                 return
             self.process.wait()
 
-    def kill(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process.communicate()
-            self.process = None
-
     def end(self) -> None:
         """Ask it to end, which it does when its turns and requests have, and wait for that."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         self.process.communicate()
         self.process = None
-
-    def pause(self) -> None:
-        """Stop the process, so that it keeps its connections and its leases."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Let the process go on."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGCONT)
 
 
 @dataclass(slots=True)
@@ -130,13 +114,12 @@ class DatabasePart:
         return [process.pid, *map(int, children.split())]
 
 
-@dataclass(slots=True)
-class BucketPart:
+@dataclass
+class BucketPart(ServerProcess):
     """An S3 server that keeps its objects in a folder, and its port."""
 
     folder: Path
     port: int = field(default_factory=free_port)
-    process: subprocess.Popen[bytes] | None = None
 
     @property
     def traffic(self) -> Sequence[str]:
@@ -151,21 +134,6 @@ class BucketPart:
             env={**os.environ, **CREDENTIALS},
             stderr=subprocess.DEVNULL,
         )
-
-    def kill(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-
-    def pause(self) -> None:
-        """Stop the process, so that it answers nothing."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Let the process go on."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGCONT)
 
 
 Part = ProgramPart | DatabasePart | BucketPart | RedisServer

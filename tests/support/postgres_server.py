@@ -12,7 +12,8 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -143,6 +144,18 @@ class PostgresServer:
         with psycopg.connect(self.url("vectors")) as connection:
             connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
         return "vectors"
+
+
+@contextmanager
+def durable_postgres() -> Generator[PostgresServer]:
+    """A server that syncs its log to the disk; it is removed at the end."""
+    server = PostgresServer(DURABLE)
+    try:
+        server.create()
+        server.start()
+        yield server
+    finally:
+        server.remove()
 
 
 @cache

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
@@ -15,18 +14,18 @@ from pathlib import Path
 
 from tests.support.network import port_traffic
 from tests.support.postgres_server import free_port
+from tests.support.server_process import ServerProcess
 
 START_SECONDS = 30.0
 
 
-class RedisServer:
+class RedisServer(ServerProcess):
     """A server that listens on a port of 127.0.0.1, and stores nothing on disk."""
 
     def __init__(self, options: Sequence[str] = (), *, port: int = 0) -> None:
         self.port = port or free_port()
         self.options = options
         self.folder = Path(tempfile.mkdtemp(prefix="loopline-redis-"))
-        self.process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
@@ -58,23 +57,6 @@ class RedisServer:
                 time.sleep(0.02)
             else:
                 return
-
-    def kill(self) -> None:
-        """Kill the server, which loses all that it has."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            self.process = None
-
-    def pause(self) -> None:
-        """Stop the process, so that it keeps its connections and answers nothing."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Let the process go on."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGCONT)
 
     def run(self, *command: str) -> str:
         ran = subprocess.run(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -19,6 +18,8 @@ from typing import Any
 from urllib.parse import parse_qs, quote, unquote
 from urllib.request import urlopen
 
+from tests.support.server_process import ServerProcess
+
 BUCKET = "blobs"
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
 STARTED_WITHIN_SECONDS = 60.0
@@ -26,11 +27,11 @@ _CONTROL = "/-control"
 
 
 @dataclass
-class S3Server:
+class S3Server(ServerProcess):
     """A running S3 with an empty bucket."""
 
-    process: subprocess.Popen[bytes]
     port: int
+    process: subprocess.Popen[Any] | None = None
 
     @property
     def endpoint(self) -> str:
@@ -51,17 +52,6 @@ class S3Server:
         """The requests since the last call, as `PUT /blobs/talk/…`."""
         return self._control("requests").splitlines()
 
-    def stop(self) -> None:
-        """Stop the process, so that it keeps its connections and answers nothing."""
-        self.process.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        self.process.send_signal(signal.SIGCONT)
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
     def _control(self, request: str) -> str:
         with urlopen(f"{self.endpoint}{_CONTROL}/{request}", timeout=30) as answer:
             text: bytes = answer.read()
@@ -73,12 +63,11 @@ def s3_server() -> Generator[S3Server]:
     """Start an S3 with an empty bucket; it ends with the context."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = int(free.getsockname()[1])
-    environment = {**os.environ, **CREDENTIALS}
     process = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-m", "tests.support.s3_server", str(port)],
-        env=environment,
+        env={**os.environ, **CREDENTIALS},
     )
-    server = S3Server(process, port)
+    server = S3Server(port, process)
     try:
         _await_port(process, port)
         yield server

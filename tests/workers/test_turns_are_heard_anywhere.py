@@ -16,7 +16,7 @@ from loopline.conversations import Conversation
 from loopline.events import Delta, Event
 from loopline.timeline import Block, Completion, Exit
 from tests.support.echo_model import EchoModel
-from tests.support.postgres_server import DURABLE, PostgresServer, running_postgres
+from tests.support.postgres_server import durable_postgres, running_postgres
 from tests.support.redis_server import running_redis
 from tests.support.worker_process import work, worker_process
 
@@ -167,10 +167,7 @@ async def test_a_listener_is_heard_out_when_the_runner_is_killed_and_another_tak
 async def test_nothing_is_lost_when_the_server_of_the_store_restarts_meanwhile(
     ledger: Path,
 ) -> None:
-    server = PostgresServer(DURABLE)
-    server.create()
-    server.start()
-    try:
+    with durable_postgres() as server:
         store = server.store_url()
         with worker_process(store, ledger):
             async with listening(store, ledger) as harness:
@@ -188,8 +185,6 @@ async def test_nothing_is_lost_when_the_server_of_the_store_restarts_meanwhile(
         assert heard.answers == answers == [f"You said: {LONG}"] * 2
         assert answers[0].startswith(heard.shown[0])
         assert heard.shown[1] == answers[1]
-    finally:
-        server.remove()
 
 
 async def test_a_turn_of_another_process_is_steered_and_stopped(ledger: Path) -> None:
