@@ -64,7 +64,6 @@ class Image:
             self.problems.append(what)
 
     def timed(self, what: str, act: Callable[[], str]) -> str:
-        """Do something, and print how long it took."""
         began = time.perf_counter()
         printed = act()
         self.check(what, holds=True, seen=f"{time.perf_counter() - began:.1f} s")

@@ -85,7 +85,6 @@ class Deployment:
 
     @property
     def source(self) -> Path:
-        """The copy of the repository, in which commands run."""
         return self.folder / "source"
 
     def shell(self, command: str) -> str:
@@ -413,7 +412,6 @@ def upgrade(deployment: Deployment) -> None:
 
 @contextmanager
 def daemon(folder: Path, keep: Path) -> Generator[None]:
-    """Run a daemon in the namespace of this process, with its images in `keep`."""
     command: list[str | Path] = [
         "dockerd",
         "--data-root",

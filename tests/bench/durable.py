@@ -51,7 +51,6 @@ class Telling(Instant):
 
 
 async def run_until_killed(store: str) -> None:
-    """Run rounds, more than there will be time for."""
     async with opened(store, Telling(1_000_000)) as harness:
         await harness.conversation("c").say("go")
 

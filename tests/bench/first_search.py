@@ -118,7 +118,6 @@ def report(store: str, conversations: int, rounds: Sequence[Sequence[float]]) ->
 
 
 def main() -> int:
-    """Measure each shape, and print a row for each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=3_000)
     parser.add_argument("--rounds", type=int, default=5)

@@ -36,7 +36,6 @@ HELD: tuple[tuple[ModuleType, SearchStrategy[Any], Callable[[Any], Sequence[Bloc
 
 
 def laws(module: ModuleType) -> list[Callable[[Any], None]]:
-    """List every law of the module that is held over what is drawn."""
     return [
         law.hypothesis.inner_test for law in vars(module).values() if hasattr(law, "hypothesis")
     ]

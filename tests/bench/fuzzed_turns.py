@@ -31,8 +31,6 @@ SHOWN = 10
 
 @dataclass
 class Report:
-    """What came of it: counts, and what is wrong."""
-
     counts: Counter[str] = field(default_factory=Counter[str])
     wrong: list[str] = field(default_factory=list[str])
 

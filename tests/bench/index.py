@@ -70,7 +70,6 @@ class Vocabulary:
         return [values[int(len(values) * self.drawn.random() ** 3)] for _ in range(count)]
 
     def sentence(self) -> str:
-        """Return a sentence, which may name something."""
         words = self.some(self.words, self.drawn.randint(6, 14))
         if self.drawn.random() < 0.3:
             words.append(f"`{self.some(self.names, 1)[0]}`")

@@ -115,7 +115,6 @@ class Deployment:
         return bool
 
     async def start(self, kind: str) -> ProgramPart:
-        """Start a server or a worker, which is killed at the end."""
         part = ProgramPart(kind, self.store, self.ledger, self.blobs, relay=self.redis.url)
         part.group = self.network.new_group()
         await asyncio.to_thread(part.start)

@@ -66,7 +66,6 @@ def measured(window: int) -> Row:
 
 
 def main() -> None:
-    """Measure, and print a table or JSON."""
     rows = list[Row]()
     for window in WINDOWS:
         sys.stderr.write(f"a window of {window:,} tokens\n")

@@ -160,7 +160,6 @@ def play(url: str) -> None:
 
 
 def main() -> None:
-    """Take all pictures into the folder that is named."""
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     program = shutil.which("chromium") or shutil.which("chromium-browser")

@@ -86,7 +86,6 @@ def sample(chosen: Sequence[Case], size: int, seed: int) -> list[Case]:
 
 
 def main() -> int:
-    """Print the table; how much was wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sample", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)

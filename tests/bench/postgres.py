@@ -142,7 +142,6 @@ async def measure_log(server: PostgresServer) -> dict[str, dict[str, float]]:
 
 
 def new_database(server: PostgresServer) -> str:
-    """Create an empty database and return its URL."""
     name = f"d{uuid.uuid4().hex[:12]}"
     with psycopg.connect(server.url(), autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}".encode())

@@ -50,7 +50,6 @@ def measured(what: str, lived: Carried) -> Row:
 
 
 def main() -> None:
-    """Measure, and print a table or JSON."""
     counts = [int(argument) for argument in sys.argv[1:] if argument.isdigit()]
     turns = counts[0] if counts else TURNS
     diaries = {

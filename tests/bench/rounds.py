@@ -47,7 +47,6 @@ def measured_apart(part: str, *arguments: str) -> list[Row]:
 
 
 def main() -> None:
-    """Measure, and print a table or JSON."""
     rows = [row for part in PARTS for row in measured_apart(part)]
     if "--json" in sys.argv[1:]:
         tell(rows)

@@ -287,7 +287,6 @@ async def measure_bare(conversations: int, each: int, rounds: int) -> LoadReport
 
 
 def percentiles(delays: Sequence[float]) -> str:
-    """Return the median and the 99th percentile."""
     return f"{median(delays):.1f} / {quantiles(delays, n=100)[98]:.1f}"
 
 

@@ -73,8 +73,6 @@ class SqliteDatabase:
 
 
 class PostgresDatabase:
-    """A store in a running server."""
-
     def __init__(self, server: PostgresServer) -> None:
         self._server = server
         self.store = server.store_url()

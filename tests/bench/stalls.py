@@ -40,8 +40,6 @@ def fetch(query: str = "") -> str:
 
 
 class Attacked(BaseWorkflow):
-    """The loop with a tool that gives the text."""
-
     async def process(self, payload: TurnPayload) -> TurnResult:
         react = await self.build_react(tools_module="tests.bench.stalls")
         return await react.run(payload)

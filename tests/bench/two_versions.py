@@ -63,8 +63,6 @@ GUARDS: dict[Version, str] = {"1": "()", "2": '(ask_before(["tea.order"]),)'}
 
 @dataclass
 class Report:
-    """What came of it: counts, and what is wrong."""
-
     counts: Counter[str] = field(default_factory=Counter[str])
     wrong: list[str] = field(default_factory=list[str])
 

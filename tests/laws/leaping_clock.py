@@ -27,7 +27,6 @@ class LeapingClock:
         return float(next(self._looks))
 
     async def sleep(self, seconds: float) -> None:
-        """Let the others go on."""
         await asyncio.sleep(0)
 
     def alarm(self, seconds: float, ring: Callable[[], None]) -> Alarm:

@@ -187,7 +187,6 @@ async def test_a_secret_in_them_is_not_in_a_cassette() -> None:
 
 
 def contents(folder: Path) -> list[bytes]:
-    """What all files below the folder hold."""
     return [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
 
 

@@ -40,7 +40,6 @@ def test_what_the_running_turn_was_told_is_in_its_prompts(scenario: Scenario) ->
 
 
 def shows(sent: Sent, block: tl.Block) -> bool:
-    """Whether the request shows what the user said."""
     assert isinstance(block.body, tl.UserPrompt | tl.UserFollowup)
     texts = [message.text for message in sent.prompt.messages if isinstance(message, UserMessage)]
     found = [text.partition(f"[{block.ref}]\n") for text in texts if f"[{block.ref}]\n" in text]

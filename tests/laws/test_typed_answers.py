@@ -79,7 +79,6 @@ class Writer:
     name: str = "writer"
 
     async def stream(self, prompt: models.Prompt) -> AsyncIterator[models.TextDelta | models.Reply]:
-        """Write the answer as the request wants it."""
         if any(tool.name == ANSWER_TOOL for tool in prompt.tools):
             arguments = self.value if isinstance(self.value, dict) else {}
             wrapped = prompt.tools[-1].parameters.get("required") == ["value"]

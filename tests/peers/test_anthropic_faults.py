@@ -39,7 +39,6 @@ SOON = 0.2
 
 
 async def told(client: AsyncAnthropic) -> str:
-    """The text of a streamed message."""
     stream = await client.messages.create(model=CLAUDE, max_tokens=100, messages=HELLO, stream=True)
     deltas = [event.delta async for event in stream if event.type == "content_block_delta"]
     return "".join(delta.text for delta in deltas if delta.type == "text_delta")

@@ -46,7 +46,6 @@ async def accumulated(says: Says) -> ChatCompletion:
 
 
 async def chunks(says: Says, *, usage: bool = True) -> list[ChatCompletionChunk]:
-    """The chunks of the stream, as the client reads them."""
     async with openai_like(says) as peer, openai_at(peer) as client:
         stream = await client.chat.completions.create(
             model=GPT,

@@ -43,7 +43,6 @@ SOON = 0.2
 
 
 async def told(client: AsyncOpenAI) -> str:
-    """The text of a streamed completion."""
     stream = await client.chat.completions.create(
         model=GPT, messages=[{"role": "user", "content": "Hello"}], stream=True
     )

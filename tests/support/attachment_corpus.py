@@ -134,7 +134,6 @@ def lying(data: bytes, size: int) -> bytes:
 
 
 def encrypted(data: bytes) -> bytes:
-    """Return an archive whose entries say that they are encrypted."""
     changed = bytearray(data)
     for mark, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
         at = changed.find(mark)
@@ -304,7 +303,6 @@ def field(*instructions: str, result: str = "") -> str:
 
 
 def related(kind: str, mode: str = "Internal", target: str = "a.xml") -> bytes:
-    """Return a Word document with a relationship."""
     relation = f'<Relationship Type="http://x/{kind}" Target="{target}" TargetMode="{mode}"/>'
     return docx(word___rels__document_xml_rels=RELATIONS.format(relation))
 

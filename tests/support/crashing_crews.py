@@ -46,7 +46,6 @@ def make_turn(folder: Path) -> tuple[Bundle, Scripts]:
 
 
 async def findings(folder: Path) -> dict[str, object]:
-    """Return what a store holds of the turn."""
     bodies = [block.body for block in await read_blocks(folder)]
     return {
         "files": [(body.version, body.text) for body in bodies if isinstance(body, FileAdded)],

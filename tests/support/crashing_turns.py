@@ -77,7 +77,6 @@ class KillingLog(ForwardingLog):
     async def append(
         self, conversation: ConversationKey, entries: Sequence[Entry], **options: Any
     ) -> Sequence[Block]:
-        """Append, and die at the chosen moment."""
         kinds = {entry.body.type for entry in entries}
         self._crash_point.at("before", *(f"before {kind}" for kind in kinds))
         blocks = await super().append(conversation, entries, **options)
@@ -123,7 +122,6 @@ class Careful:
     """Lets nothing be noted under the name `dear` that the user has not approved of."""
 
     async def before(self, call: GuardedCall) -> Verdict:
-        """Ask, or let it pass."""
         return Ask("May it be noted?") if call.arguments.get("name") == "dear" else Allow()
 
     async def after(self, call: GuardedCall, text: str) -> str:
@@ -144,8 +142,6 @@ bundle = Bundle(id="dying", workflow=Dying)
 
 
 def replies(length: Length, ledger: str) -> list[Reply]:
-    """What the model decides, in order."""
-
     def call(name: str, /, **arguments: Json) -> ToolCall:
         return ToolCall(name=name, arguments=arguments)
 

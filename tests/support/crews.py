@@ -19,7 +19,6 @@ def find(name: str) -> Output:
 
 
 def handoff(summary: str, **parts: str) -> str:
-    """Return an answer that ends in a handoff block."""
     lines = "\n".join(f"{name}: {text}" for name, text in parts.items())
     return f"Done.\n<handoff>\nsummary: {summary}\n{lines}\n</handoff>"
 
@@ -45,7 +44,6 @@ class Scripts(Cast):
         return min(named, key=lambda task: (first.index(task), -len(task)))
 
     def prompt_of(self, task: str) -> str:
-        """Return the text of the last request for a task."""
         prompt = self.requests[task][-1]
         return "\n".join(f"{message}" for message in prompt.messages)
 

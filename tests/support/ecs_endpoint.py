@@ -85,7 +85,6 @@ class Tasks:
         return {"tasks": [_task(container["Id"], "PROVISIONING")], "failures": []}
 
     def describe(self, request: JsonObject) -> JsonObject:
-        """DescribeTasks: what the daemon says of the container."""
         [arn] = cast("list[str]", request["tasks"])
         container = arn.rpartition("/")[2]
         client = self.client()
@@ -122,7 +121,6 @@ class Tasks:
 
 
 def _remove_snapshot(snapshot: str) -> None:
-    """Remove the archive of the working directory."""
     _, _, place = str(json.loads(snapshot)["work"]).partition("://")
     bucket, _, key = place.partition("/")
     s3 = cast("_Boto3", import_module("boto3")).client("s3")
@@ -208,7 +206,6 @@ def keys(address: str) -> list[str]:
 
 
 def clear(address: str) -> None:
-    """Remove every object of the bucket."""
     s3 = _client(address)
     for key in keys(address):
         s3.delete_object(Bucket=BUCKET, Key=key)

@@ -298,7 +298,6 @@ class Canaries:
 
 @contextmanager
 def canaries(folder: Path) -> Generator[Canaries]:
-    """Canaries below a folder, and a secret in the environment."""
     os.environ["CANARY_SECRET"] = SECRET
     opened = Canaries(folder)
     try:

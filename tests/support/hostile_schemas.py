@@ -34,7 +34,6 @@ def _nested(levels: int) -> JsonObject:
 
 
 def _doubled(number: int) -> JsonObject:
-    """Return a schema that names the next one twice."""
     following: JsonObject = {"$ref": f"#/$defs/d{number + 1}"}
     return {"allOf": [following, following]}
 

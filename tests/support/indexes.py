@@ -13,7 +13,6 @@ from loopline.search import Chunk, Index, PieceEmbedder
 def stored_index(
     store: IndexStore, name: str, chunks: Iterable[Chunk], notes: str = "notes"
 ) -> StoredIndex:
-    """The index of these chunks under a name, in a family of its own."""
     of_files: dict[str, list[Chunk]] = defaultdict(list)
     for chunk in chunks:
         of_files[chunk.path].append(chunk)

@@ -61,5 +61,4 @@ def due(story: Told, by: Block) -> Sequence[Asked]:
 
 
 def ended(blocks: Sequence[Block]) -> int:
-    """Return the seq of the first exit."""
     return next(block.seq for block in blocks if block.type == "react.exit")

@@ -311,8 +311,6 @@ def tellers(scene: Scene) -> list[Teller]:
 
 
 class Story(BaseWorkflow):
-    """The loop with these tools and this guard."""
-
     instructions = "Tell."
     guards = (Slow(),)
 

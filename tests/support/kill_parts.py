@@ -103,7 +103,6 @@ class DatabasePart:
             _send(number, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let all its processes go on."""
         for number in reversed(self._processes()):
             _send(number, signal.SIGCONT)
 

@@ -34,7 +34,6 @@ class Provider:
     refuses: str = ""
 
     def document(self, path: str) -> dict[str, Any]:
-        """Return the configuration, or the public key."""
         if path.endswith("openid-configuration"):
             return {
                 "issuer": self.url,
@@ -78,7 +77,6 @@ class Provider:
 
 @contextmanager
 def openid_provider() -> Generator[Provider]:
-    """Serve a provider until the context ends."""
     provider = Provider()
 
     class Handler(Answering):

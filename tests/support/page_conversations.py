@@ -90,8 +90,6 @@ TOOLS_SPECS = [{"module": __name__, "alias": "tea"}]
 
 
 class AsksBeforeOrders:
-    """A guard that has the user approve of orders."""
-
     async def before(self, call: GuardedCall) -> Verdict:
         if call.tool == "tea.order":
             return Ask(f"Order {call.arguments.get('grams')} g of {call.arguments.get('tea')}?")

@@ -19,7 +19,6 @@ def saved(image: Image.Image, kind: str, **options: object) -> bytes:
 
 
 def frames(kind: str, count: int, size: tuple[int, int] = SIZE) -> bytes:
-    """Return an animation of so many frames, no two alike."""
     images = [Image.new("L", size, n % 2 * 200) for n in range(count)]
     return saved(images[0], kind, save_all=True, append_images=images[1:], duration=20)
 
@@ -78,7 +77,6 @@ def _noise(data: bytes, places: Sequence[int]) -> bytes:
 
 
 def broken() -> Mapping[str, bytes]:
-    """Return images that must be refused."""
     header = struct.pack(">IIBBBBB", 40, 40, 8, 2, 0, 0, 0)
     start, end = b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header), _chunk(b"IEND", b"")
     bomb = _chunk(b"zTXt", b"Comment\0\0" + zlib.compress(b"\0" * 90_000_000))

@@ -119,7 +119,6 @@ class Diarist:
 
 
 def begun(number: int, diary: Diary) -> ToolCall:
-    """The call that begins a plan whose steps are all its own."""
     steps = [
         f"{place} of {number}: {'look at the page ' * (diary.words // 4)}"
         for place in range(1, diary.steps + 1)

@@ -51,5 +51,4 @@ LIFE = Scenario(
 
 @cache
 def lived() -> ScenarioRun:
-    """The conversation, once it is over."""
     return run_scenario(LIFE)

@@ -338,7 +338,6 @@ def said_by(name: ProtocolName, text: str, calls: tuple[ToolCall, ...]) -> Reply
 
 
 def in_json(text: str, calls: Sequence[ToolCall]) -> str:
-    """A decision in the protocol of JSON actions."""
     if not calls:
         return dumps({"action": "final_answer", "answer": text or "So."})
     return "\n".join(
@@ -520,7 +519,6 @@ async def _meanwhile(world: World, talk: Conversation, said: Said) -> None:
 
 
 async def _given(talk: Conversation, said: Said) -> dict[str, Json]:
-    """What the user gives to each call that waits."""
     waiting = [
         item for turn in Timeline(await talk.blocks()).resumable for item in turn.pending.values()
     ]

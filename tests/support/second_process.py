@@ -30,8 +30,6 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Another:
-    """The other process, as the one that tells the story sees it."""
-
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 

@@ -15,8 +15,6 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no
 
 @dataclass(slots=True)
 class Served:
-    """The page, and what was asked for and sent."""
-
     url: str = ""
     asked: list[str] = field(default_factory=list[str])
     sent: list[bytes] = field(default_factory=list[bytes])

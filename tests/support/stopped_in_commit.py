@@ -40,7 +40,6 @@ class StoppingClock(SystemClock):
 
 
 def say(line: str) -> None:
-    """Write a line to the process that waits for it."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 

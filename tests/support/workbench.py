@@ -221,7 +221,6 @@ async def bodies(talk: Conversation, kind: type[T]) -> list[T]:
 
 
 async def begun(talk: Conversation, kind: str = "react.round.start") -> None:
-    """Wait until the conversation has a block of that type."""
     for _ in range(10_000):
         if kind in await types(talk):
             return
@@ -234,7 +233,6 @@ async def types(talk: Conversation) -> list[str]:
 
 
 def results(prompt: Prompt) -> list[ToolMessage]:
-    """The results that a request shows, in its order."""
     return [message for message in prompt.messages if isinstance(message, ToolMessage)]
 
 
@@ -257,7 +255,6 @@ async def heard(
     act: Callable[[Event], object] | None = None,
     **limits: Unpack[Limits],
 ) -> list[Event]:
-    """All that a listener hears of a turn."""
     events = list[Event]()
     async for event in talk.stream(text, **limits):
         events.append(event)

@@ -59,7 +59,6 @@ def make(part: str, options: argparse.Namespace) -> Iterable[Outcome]:
 
 
 def print_row(row: Outcome) -> None:
-    """Print a row as soon as it is there; the attacks take their time."""
     holds = "yes" if row.holds else "NO"
     sys.stdout.write(f"| {row.attack} | {row.before or '–'} | {row.now} | {holds} |\n")
     sys.stdout.flush()

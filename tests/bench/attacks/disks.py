@@ -33,7 +33,6 @@ BEFORE = "12: nothing acknowledged lost"
 
 @contextmanager
 def small_disk(folder: Path, size_mb: int) -> Generator[None, None, None]:
-    """Mount a file system of that size on the folder."""
     run_mount("-t", "tmpfs", "-o", f"size={size_mb}m", "tmpfs", str(folder))
     try:
         yield
@@ -51,7 +50,6 @@ def may_mount(folder: Path) -> bool:
 
 
 def give_room(folder: Path) -> None:
-    """Make the file system on the folder larger."""
     run_mount("-o", f"remount,size={ROOMY_MB}m", str(folder))
 
 

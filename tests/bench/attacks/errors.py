@@ -82,7 +82,6 @@ class Injection:
         self._active.close()
 
     def before_statement(self, _: str) -> None:
-        """Begin the failure if its statement has come."""
         failure = self._pending
         self._remaining -= 1
         if failure is not None and self._remaining < 0:

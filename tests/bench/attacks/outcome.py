@@ -33,7 +33,6 @@ class Tally:
         self.broken.update(other.broken)
 
     def outcome(self, attack: str, before: str) -> Outcome:
-        """Return the row of the whole campaign."""
         done = ", ".join(f"{count:,} {what}" for what, count in self.done.items())
         broken = ", ".join(f"{count:,} × {what}" for what, count in self.broken.most_common(8))
         now = f"{done}; {broken or 'nothing broke'}"

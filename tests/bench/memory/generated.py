@@ -68,8 +68,6 @@ class PlantedFact:
 
 @dataclass(frozen=True)
 class Generated:
-    """A log of conversations, and the facts in them."""
-
     log: MemoryLog
     facts: Sequence[PlantedFact]
     conversations: int

@@ -37,8 +37,6 @@ TARGET = 0.85
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A mutant, what it changed, and what came of it."""
-
     mutant: Mutant
     change: str
     result: Result

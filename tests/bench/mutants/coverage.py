@@ -49,7 +49,6 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Note what the test runs."""
     _run.clear()
     sys.settrace(_trace)
     try:

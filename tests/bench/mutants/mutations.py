@@ -77,7 +77,6 @@ def mutants(path: str, source: bytes) -> Iterator[Mutant]:
 
 
 def drawn(sources: dict[str, bytes], count: int, seed: int) -> list[Mutant]:
-    """So many of all mutants of these files, the same for the same seed."""
     every = [mutant for path in sorted(sources) for mutant in mutants(path, sources[path])]
     return random.Random(seed).sample(every, min(count, len(every)))
 

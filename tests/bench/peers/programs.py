@@ -76,7 +76,6 @@ def killed_inside(program: Program) -> Program:
 
 
 def programs() -> list[Program]:
-    """Read every program, task by task."""
     return [
         Program(framework=library, task=task, text=path.read_text("utf-8"))
         for task in TASKS

@@ -67,7 +67,6 @@ class RoundRobin:
             await self._sample(subject, replace(WARM_UP, store=str(self.store())))
 
     async def measure(self, key: str, row: SpeedRow) -> None:
-        """Run a row once with each subject that can do it."""
         for subject in list(self.subjects):
             task = replace(row.task, store=str(self.store())) if row.durable else row.task
             try:
@@ -156,7 +155,6 @@ async def measured(chosen: argparse.Namespace) -> SpeedResults:
 
 
 def write(results: SpeedResults, chosen: argparse.Namespace) -> None:
-    """Write the samples and the picture where the options say."""
     if chosen.json:
         chosen.json.write_text(results.json() + "\n", "utf-8")
     if chosen.picture:

@@ -37,7 +37,6 @@ class Task:
 
     @property
     def is_in_postgres(self) -> bool:
-        """Return whether the store is a PostgreSQL database."""
         return self.store.startswith("postgresql://")
 
     @property
@@ -75,7 +74,6 @@ class Stopwatch:
         self.asked_at.append(time.monotonic())
 
     def sample(self, task: Task) -> Sample:
-        """Return what the task took that ends now."""
         self.asked()
         expected = len(task.conversations) * (task.rounds + 1) + 2
         if len(self.asked_at) != expected:

@@ -39,7 +39,6 @@ def write(task: Task, stopwatch: Stopwatch) -> None:
 
 
 def commit(database: sqlite3.Connection, bodies: list[str]) -> None:
-    """Write the rows of one append."""
     database.execute("BEGIN IMMEDIATE")
     rows = [(body,) for body in bodies]
     database.executemany("INSERT INTO blocks (body) VALUES (?)", rows)

@@ -114,7 +114,6 @@ def figure(row: str, sample: Sample) -> float:
 
 
 def spread(values: list[float]) -> tuple[float, float, float]:
-    """Return the lowest, the median and the highest."""
     return min(values), median(values), max(values)
 
 

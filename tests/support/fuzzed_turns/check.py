@@ -394,7 +394,6 @@ def check_shown(talk: Talk) -> Iterator[str]:
 
 
 def check_read(talk: Talk) -> Iterator[str]:
-    """Every ref of a block could be read."""
     for line in talk.told:
         if line["action"] == "read" and line["status"] not in ("ok", "cut"):
             yield f"{line['ref']} at {line['seq']} cannot be read: {line['status']}"

@@ -25,8 +25,6 @@ from tests.support.scenario_bundle import words
 
 
 class Action(Protocol):
-    """What a user does in a conversation of that name."""
-
     __name__: str
 
     async def __call__(self, name: str, /) -> None: ...
@@ -82,7 +80,6 @@ class Worker:
         return f"{mark} {words(self.draw.choice([0, 30, 200, 1500]), self.made)}".strip()
 
     def note(self, action: str, name: str, **line: object) -> None:
-        """Write what a user was told."""
         self.told.write(action=action, conversation=name, by=self.name, **line)
 
     def note_receipt(self, action: str, name: str, text: str, receipt: Receipt) -> None:
@@ -91,7 +88,6 @@ class Worker:
         self.note(action, name, text=text, seq=receipt.seq, turn=receipt.turn)
 
     def note_result(self, name: str, result: Result[Any], text: str = "") -> None:
-        """Write what a turn has come to."""
         self.note(
             "result",
             name,
@@ -189,7 +185,6 @@ class Worker:
         self.note("feedback", name, seq=receipt.seq)
 
     async def drawn_answers(self, name: str) -> dict[str, Json]:
-        """Draw answers to all or some of the calls that wait."""
         values: dict[str, Json] = {}
         for block in await self.talk(name).blocks():
             match block.body:
@@ -241,7 +236,6 @@ class Worker:
                 sys.stdout.flush()
 
     def begin(self, action: Action, name: str) -> asyncio.Task[None]:
-        """Begin an action that the watch looks after."""
         task = asyncio.create_task(self.guarded(action, name))
         self.begun[task] = (action.__name__, name, time.monotonic())
         task.add_done_callback(lambda task: self.begun.pop(task, None))

@@ -83,7 +83,6 @@ class StoreView(Tables):
         self._by_key: dict[str, str] = {}
 
     def head(self, name: str) -> int:
-        """Return the last seq of a conversation."""
         [(head,)] = self.rows(f"SELECT max(seq) FROM blocks WHERE {_NAMED}", [name])
         return head or 0
 
@@ -218,8 +217,6 @@ async def panel(tasks: list[str], context: ToolContext[World]) -> str:
 
 
 class Warden:
-    """Denies what is called `forbidden`."""
-
     async def before(self, call: GuardedCall) -> Verdict:
         return Deny("That is never written.") if "forbidden" in str(call.arguments) else Allow()
 
@@ -316,7 +313,6 @@ class RandomModel:
         self.draw = self.world.draw
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        """Reply, fail, or break off."""
         size = self.count(prompt)
         self._note(prompt, size)
         if prompt.purpose in ("summary", "selection"):
@@ -432,7 +428,6 @@ class RandomModel:
 
 @asynccontextmanager
 async def opened(folder: Path, name: str, seed: str) -> AsyncGenerator[Harness, None]:
-    """Open a harness over the store of the folder, with ledgers of that name."""
     effects, requests = Ledger(folder / f"effects-{name}"), Ledger(folder / f"requests-{name}")
     store = StoreView(folder)
     world = World(store, effects, requests, random.Random(f"{seed}-model"))

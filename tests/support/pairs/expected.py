@@ -160,7 +160,6 @@ class Talk:
         return facts
 
     def queue(self, step: Step) -> None:
-        """Store the prompt of a new turn."""
         number = len(self.turns) + 1
         self.turns[number], self.prompts[step.label] = "queued", number
         self.inputs[step.label], self.waiting[step.label] = "pending", number
@@ -177,7 +176,6 @@ class Talk:
             self._take_joined()
 
     def interrupt(self, step: Step) -> None:
-        """End the active turn for a new one."""
         self._finish(self.active, "interrupted")
         self.queue(step)
 
@@ -229,12 +227,10 @@ class Talk:
         self._take_joined()
 
     def plan(self, step: Step) -> None:
-        """Let nothing change any more."""
         self.plans = True
         self.outcomes[step.label] = "changed"
 
     def revoke(self, step: Step) -> None:
-        """Revoke the rule that an answer has granted."""
         self.outcomes[step.label] = "revoked" if self.rules else "refused"
         self.rules = 0
 

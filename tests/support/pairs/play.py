@@ -108,7 +108,6 @@ class Observed:
 
     @property
     def is_right(self) -> bool:
-        """Return whether it is as the table says, and no law was broken."""
         return not self.broken and any(fits(self.facts, facts) for facts in self.allowed)
 
     def __str__(self) -> str:
@@ -176,7 +175,6 @@ class Stage:
         await self.senders[step.sender].start(step.label, step.event, **given)
 
     async def say(self, label: str, what: str = "", sender: str = "a") -> None:
-        """Send a message that prepares the state."""
         text = f"m-{label} {what}"
         self.homes[label] = sender
         await self.senders[sender].start(label, "say", text=text)

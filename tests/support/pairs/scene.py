@@ -89,7 +89,6 @@ class Scene:
                         break
 
     def add(self, name: str, line: str) -> None:
-        """Append a line to a file of the folder."""
         with (self.folder / name).open("a", encoding="utf-8") as file:
             file.write(f"{line}\n")
 
@@ -102,8 +101,6 @@ class Scene:
         return {mark for line in self.lines("requests") for mark in json.loads(line)}
 
     def bundle(self) -> Bundle:
-        """Return the bundle whose tools work in this folder."""
-
         @tool(effect="write", key="desk")
         async def work(context: ToolContext) -> str:
             """Do something, which takes a while."""
@@ -187,7 +184,6 @@ class _InquireTool:
         return "desk"
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """Ask, and go on with the answer."""
         del arguments
         async with self._scene.at("answer"):
             value = await call.on_question("Which one?", {"type": "boolean"})

@@ -32,7 +32,6 @@ USUAL_FAULTS = {
 
 class Anthropic:
     def refuses(self, asked: Request) -> Reply | None:
-        """Anything but the one post."""
         if asked.method == "POST" and asked.path.partition("?")[0] == MESSAGES:
             return None
         return document(error_of("not_found_error", "Not found"), 404)

@@ -17,7 +17,6 @@ from tests.support.peers.streams import Event, Reply, Stream, document, event
 
 
 def chat(says: Says, asked: Request) -> Reply:
-    """The completion, streamed if the request wants it."""
     if asked.body.get("stream") is True:
         done = () if says.odd.omits_done else (Event("[DONE]"),)
         events = tuple(event(chunk) for chunk in _chunks(says, asked))

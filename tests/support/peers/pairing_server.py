@@ -39,7 +39,6 @@ class Pairing(OpenAI):
 
 
 def paired(asked: Request) -> Paired:
-    """The ids in a request of either wire."""
     if asked.path == CHAT:
         messages = list(map(as_object, as_list(asked.body.get("messages"))))
         new_items = [

@@ -74,8 +74,6 @@ class Whole:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """A reply event by event."""
-
     events: tuple[Event, ...]
     framing: Framing = PLAIN
     headers: Mapping[str, str] = field(default_factory=dict[str, str])

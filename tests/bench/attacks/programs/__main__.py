@@ -40,7 +40,6 @@ CLASSES: Mapping[str, Attack] = {
 
 
 async def run_class(name: str, seed: int, most: int | None) -> list[Trial]:
-    """Run the programs of a class in a temporary folder."""
     with TemporaryDirectory(prefix="lp") as folder:
         draw = Draw(Random(f"{seed}/{name}"), Path(folder), most)
         return [trial async for trial in CLASSES[name](draw)]

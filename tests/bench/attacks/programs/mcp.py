@@ -108,7 +108,6 @@ async def live(folder: Path, tool: Json, arguments_of_it: JsonObject | None = No
 
 
 def problem(turn: Turn) -> str:
-    """Say what did not hold, if anything."""
     if not turn.results or turn.results[-1].text != "worked":
         return f"the tool that works did not: {turn.results[-1:]}"
     if turn.seconds > MOST_SECONDS:

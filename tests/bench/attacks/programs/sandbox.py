@@ -163,7 +163,6 @@ async def execute(sandbox: Sandbox, program: str, filenames: Sequence[str] = ())
 
 
 async def look_around(draw: Draw, sandbox: Sandbox, folder: Path) -> AsyncIterator[Trial]:
-    """Run the programs that print what they see."""
     words = host_words(folder)
     for name, program in draw.programs(VIEWS):
         result = await execute(sandbox, f"try:\n    exec({program!r})\nexcept OSError: pass")
@@ -181,12 +180,10 @@ def fill_program(random: Random) -> tuple[str, str]:
 
 
 def names_below(folder: Path) -> list[str]:
-    """Return the names of the folders of executions that are still there."""
     return [path.name for path in folder.glob("*/*/")]
 
 
 async def fill(draw: Draw, sandbox: Sandbox, folder: Path, rows: int) -> AsyncIterator[Trial]:
-    """Run drawn programs that fill the disk."""
     most = disk_corpus.LIMITS.disk_bytes * BUDGET
     for _ in range(rows):
         name, program = fill_program(draw.random)

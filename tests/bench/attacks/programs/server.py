@@ -54,8 +54,6 @@ PIECE = b"10000\r\n" + b" " * 65_536 + b"\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A server with keys and a conversation of ann."""
-
     url: str
     keys_file: Path
     keys: dict[str, str]
@@ -73,7 +71,6 @@ class Served:
 
 @contextmanager
 def served(folder: Path) -> Generator[Served]:
-    """Serve a shop to ann and to others."""
     file = folder / "keys.json"
     keys = {name: add_key(file, principal) for name, principal in {"ann": ANN, **OTHERS}.items()}
     keys["made up"] = keys["ann"][:-4] + "AAAA"
@@ -283,7 +280,6 @@ def tokens(issuer: Issuer) -> Iterator[tuple[str, str]]:
 
 
 async def forge_tokens(draw: Draw) -> AsyncIterator[Trial]:
-    """Authenticate with each wrong token, and with the right one."""
     with issuing() as issuer:
         for name, token in draw.programs(dict(tokens(issuer))):
             users = TokenUsers(issuer.url, AUDIENCE)
@@ -546,7 +542,6 @@ def changed_urls(url: str) -> Iterator[tuple[str, str]]:
 
 
 async def change_urls(draw: Draw, at: Served) -> AsyncIterator[Trial]:
-    """Open the URL of a file as it was signed, and with changes."""
     spoken: Json = {
         "role": "user",
         "parts": [{"type": "text", "text": "call shop.draw name=secret"}],
@@ -584,7 +579,6 @@ async def revoke(draw: Draw, at: Served) -> AsyncIterator[Trial]:
 
 
 async def attack(draw: Draw) -> AsyncIterator[Trial]:
-    """Run all programs against servers of their own."""
     with served(draw.subfolder("server")) as at:
         for part in (
             read_of_others(draw, at),
