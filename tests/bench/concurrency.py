@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import time
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import closing
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -17,6 +15,7 @@ from loopline.errors import StoreBusy
 from loopline.store import SqlLog
 from loopline.timeline import NEW_TURN, ConversationKey, Entry, Notes, ToolResult, UserPrompt
 from tests.bench.rounds import Row, tell
+from tests.bench.speed.floor import BODIES, commit, floor_database
 from tests.bench.workload import REPLY, RESULT, Instant, opened
 
 CONVERSATIONS = 200
@@ -43,16 +42,11 @@ async def crowd(store: str) -> tuple[float, int]:
 def floor(folder: Path) -> float:
     """Rounds a second that raw sqlite3 commits one by one, three commits a round."""
     rounds = CONVERSATIONS * 5
-    with closing(sqlite3.connect(folder / "floor.db", isolation_level=None)) as database:
-        database.execute("PRAGMA journal_mode=WAL")
-        database.execute("PRAGMA synchronous=NORMAL")
-        database.execute("CREATE TABLE b (id INTEGER PRIMARY KEY, body TEXT)")
+    with floor_database(folder / "floor.db") as database:
         start = time.perf_counter()
         for _ in range(rounds):
-            for size in (500, 270, 1_100):
-                database.execute("BEGIN IMMEDIATE")
-                database.execute("INSERT INTO b (body) VALUES (?)", ("b" * size,))
-                database.execute("COMMIT")
+            for bodies in BODIES:
+                commit(database, bodies)
         return rounds / (time.perf_counter() - start)
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import closing
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -16,6 +14,7 @@ from tempfile import TemporaryDirectory
 from loopline.models import Prompt, Reply, TextDelta
 from loopline.timeline import ToolResult
 from tests.bench.rounds import ROOT, Row, tell
+from tests.bench.speed.floor import BODIES, commit, floor_database
 from tests.bench.workload import Instant, gaps, opened, tenths
 
 KILLED_AT = 50
@@ -26,16 +25,11 @@ TURNS = 200
 def floor(folder: Path, rounds: int) -> float:
     """Milliseconds a round that raw sqlite3 takes to commit as many rows of as many bytes."""
     times = list[float]()
-    with closing(sqlite3.connect(folder / "floor.db", isolation_level=None)) as database:
-        database.execute("PRAGMA journal_mode=WAL")
-        database.execute("PRAGMA synchronous=NORMAL")
-        database.execute("CREATE TABLE b (id INTEGER PRIMARY KEY, body TEXT)")
+    with floor_database(folder / "floor.db") as database:
         for _ in range(rounds):
             start = time.perf_counter()
-            for bodies in (["s" * 500], ["d" * 100, "n" * 80, "c" * 90], ["r" * 1_100]):
-                database.execute("BEGIN IMMEDIATE")
-                database.executemany("INSERT INTO b (body) VALUES (?)", [(b,) for b in bodies])
-                database.execute("COMMIT")
+            for bodies in BODIES:
+                commit(database, bodies)
             times.append((time.perf_counter() - start) * 1000)
     return median(times)
 

@@ -46,7 +46,6 @@ BARE = [
     "--dev",
     "/dev",
     "/usr/bin/python3",
-    "-c",
 ]
 PROGRAM = "print('first line')"
 RUNS = 60
@@ -98,7 +97,7 @@ async def bare(*options: str) -> float:
     """Return the milliseconds until the first line of bare bubblewrap with Python and these options is there."""
     began = time.perf_counter()
     process = await asyncio.create_subprocess_exec(
-        *BARE[:-1], *options, "-c", PROGRAM, stdout=subprocess.PIPE
+        *BARE, *options, "-c", PROGRAM, stdout=subprocess.PIPE
     )
     if process.stdout is not None:
         await process.stdout.readline()

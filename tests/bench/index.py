@@ -26,7 +26,7 @@ from tests.bench.rounds import Row, tell
 
 FILES, MEGABYTES, GOAL_SECONDS = 3_300, 40, 3
 WORDS = 6_000
-SYLLABLES = (
+SYLLABLES = [
     "ba",
     "ce",
     "di",
@@ -42,7 +42,7 @@ SYLLABLES = (
     "al",
     "er",
     "re",
-)
+]
 CODE_SHARE, TEST_SHARE = 0.6, 0.15
 """The shares of files that are source, and tests; the others are documents."""
 PROGRESS_EVERY = 300

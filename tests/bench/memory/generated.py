@@ -12,7 +12,7 @@ import yaml
 from pydantic import BaseModel, TypeAdapter
 
 from loopline.memory import Owner
-from loopline.timeline import Block, Body, Completion, ConversationKey, MemoryLog, UserPrompt
+from loopline.timeline import Block, Body, Completion, MemoryLog, UserPrompt
 from tests.support.past_turns import NOW, OWNERS, blocks_of
 
 FACTS = Path(__file__).with_name("facts.yaml")
@@ -70,7 +70,6 @@ class PlantedFact:
 class Generated:
     log: MemoryLog
     facts: Sequence[PlantedFact]
-    conversations: int
 
 
 async def generate(users: int, conversations: int, seed: int) -> Generated:
@@ -89,7 +88,7 @@ async def generate(users: int, conversations: int, seed: int) -> Generated:
                 ts = next(block.ts for block in blocks if block.turn == turn)
                 tells = fact.tells.format(name=name)
                 planted.append(PlantedFact(owner, key.name, turn, ts, tells, fact.asks, name))
-    return Generated(log, planted, users * conversations)
+    return Generated(log, planted)
 
 
 def _names(random: Random) -> Iterator[str]:
@@ -113,7 +112,3 @@ def _conversation(random: Random, fact: Fact | None, name: str) -> tuple[list[Bl
         turns[turn] = [prompt, Completion(text=random.choice(ACKNOWLEDGED))]
     started = NOW - timedelta(days=random.randrange(1, 300))
     return blocks_of(turns, started), turn + 1
-
-
-def key_of(fact: PlantedFact) -> ConversationKey:
-    return fact.owner.key(fact.conversation)

@@ -7,12 +7,24 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from contextlib import closing
+from collections.abc import Generator
+from contextlib import closing, contextmanager
+from pathlib import Path
 
 from tests.bench.speed.driver import CannotRun, Stopwatch, Task, serve
 
 BODIES = (["s" * 500], ["d" * 100, "n" * 80, "c" * 90], ["r" * 1_100])
 """What is committed at once, as long as the blocks of a round are."""
+
+
+@contextmanager
+def floor_database(path: Path | str) -> Generator[sqlite3.Connection]:
+    """A new database of the given path with a table, which syncs as a store does."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.execute("PRAGMA journal_mode=WAL")
+        database.execute("PRAGMA synchronous=NORMAL")
+        database.execute("CREATE TABLE blocks (id INTEGER PRIMARY KEY, body TEXT)")
+        yield database
 
 
 async def run(task: Task, stopwatch: Stopwatch) -> None:
@@ -24,10 +36,7 @@ async def run(task: Task, stopwatch: Stopwatch) -> None:
 
 def write(task: Task, stopwatch: Stopwatch) -> None:
     """Commit each round, and one commit for the answer."""
-    with closing(sqlite3.connect(task.store, isolation_level=None)) as database:
-        database.execute("PRAGMA journal_mode=WAL")
-        database.execute("PRAGMA synchronous=NORMAL")
-        database.execute("CREATE TABLE blocks (id INTEGER PRIMARY KEY, body TEXT)")
+    with floor_database(task.store) as database:
         stopwatch.begin()
         for _ in task.conversations:
             for _ in range(task.rounds):
