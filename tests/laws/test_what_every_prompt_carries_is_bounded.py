@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -27,6 +28,7 @@ from tests.support.scenario_bundle import bundle, words
 from tests.support.scripted_conversation import talking
 
 NOON = tl.Moment(datetime(2026, 1, 1, 12, tzinfo=UTC), "turn_1")
+announced = partial(announce, iteration=1, limit=9, now=NOON.ts, turn_id="turn_9")
 diaries = st.builds(
     Diary,
     turns=st.integers(20, 35),
@@ -78,9 +80,7 @@ def test_announced_plans_fit_their_room_and_show_the_step_that_comes_next(
     )
     for snapshot in [ticked] if ticked else []:
         plans.take(snapshot)
-    tail = announce(
-        iteration=1, limit=9, now=NOON.ts, turn_id="turn_9", plans=plans.open_plans, room=room
-    )
+    tail = announced(plans=plans.open_plans, room=room)
     assert estimate(tail) <= room + 60
     for shown in plans.open_plans:
         assert f"plan_id={shown.plan_id}" in tail
@@ -89,11 +89,7 @@ def test_announced_plans_fit_their_room_and_show_the_step_that_comes_next(
 
 @pytest.mark.parametrize("room", [0, 1, 2])
 def test_the_smallest_room_is_a_limit_too(room: int) -> None:
-    tail = announce(
-        iteration=1,
-        limit=9,
-        now=NOON.ts,
-        turn_id="turn_9",
+    tail = announced(
         plans=[],
         feedback=[f"turn_{n} not_ok (user): {'so ' * 90}" for n in range(9)],
         unseen=unseen_sources({n: tl.Source(url=f"https://a.b/{n}") for n in range(1, 99)}, set()),
@@ -107,11 +103,7 @@ def test_sources_and_reactions_are_announced_in_a_room_of_their_own() -> None:
     sources = {n: tl.Source(url=f"https://a.b/{n}", title="t\n" * 500) for n in range(1, 5_001)}
     shown = set(range(1, 5_001, 2))
     reactions = [f"turn_{n} not_ok (user): {'so ' * 90}" for n in range(1, 900)]
-    tail = announce(
-        iteration=1,
-        limit=9,
-        now=NOON.ts,
-        turn_id="turn_9",
+    tail = announced(
         plans=[],
         feedback=reactions,
         unseen=unseen_sources(sources, shown),
@@ -128,9 +120,7 @@ def test_sources_and_reactions_are_announced_in_a_room_of_their_own() -> None:
 def test_sources_are_named_in_what_plans_and_reactions_leave_of_the_room(room: int) -> None:
     sources = {n: tl.Source(url=f"https://a.b/{n}", title="word " * 500) for n in range(1, 10)}
     unseen = unseen_sources(sources, ())
-    tail = announce(
-        iteration=1, limit=9, now=NOON.ts, turn_id="turn_9", plans=[], unseen=unseen, room=room
-    )
+    tail = announced(plans=[], unseen=unseen, room=room)
     named = [line for line in tail.splitlines() if line.startswith("[[S:")]
     left = room - int(room * PLANS_SHARE) - int(room * FEEDBACK_SHARE)
     assert estimate("\n".join(named)) <= left
@@ -140,7 +130,7 @@ def test_the_newest_sources_are_named_and_the_others_by_their_numbers() -> None:
     sources = {n: tl.Source(url=f"https://a.b/{n}", title=f"page {n}") for n in range(1, 301)}
     unseen = unseen_sources(sources, {5, 298, *range(102, 120)})
     assert [sid for sid, _ in unseen.newest] == [293, 294, 295, 296, 297, 299, 300][1:]
-    tail = announce(iteration=1, limit=9, now=NOON.ts, turn_id="turn_9", plans=[], unseen=unseen)
+    tail = announced(plans=[], unseen=unseen)
     assert tail.splitlines()[-7:] == [
         "so:sources_pool[1-101,120-293]",
         *(f"[[S:{n}]] page {n}" for n in (294, 295, 296, 297, 299, 300)),
@@ -164,9 +154,7 @@ def test_where_there_is_no_room_each_plan_is_its_next_step() -> None:
         steps = [f"step {number} of {plan_id}" for number in range(1, 41)]
         for snapshot in tl.plan.new(plans, plan_id, steps, NOON):
             plans.take(snapshot)
-    tail = announce(
-        iteration=1, limit=9, now=NOON.ts, turn_id="turn_9", plans=plans.open_plans, room=9
-    )
+    tail = announced(plans=plans.open_plans, room=9)
     steps = [line for line in tail.splitlines() if " of p" in line]
     assert [line.partition(" step ")[2] for line in steps] == ["1 of p1", "1 of p2"]
 
