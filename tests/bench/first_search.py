@@ -21,20 +21,12 @@ from pathlib import Path
 from random import Random
 from statistics import median
 
+from loopline import timeline as tl
 from loopline.clock import SystemClock
 from loopline.harness.read_only_store import open_log, parse_store_url
 from loopline.harness.spaces import open_memory
 from loopline.memory import ConversationMemory
 from loopline.search import Embedder, SharedEmbedder
-from loopline.timeline import (
-    NEW_TURN,
-    Body,
-    Completion,
-    ConversationKey,
-    Entry,
-    TimelineLog,
-    UserPrompt,
-)
 from tests.support.past_turns import NOW, blocks_of
 from tests.support.postgres_server import PostgresServer, durable_postgres
 
@@ -44,21 +36,21 @@ USER = "ann"
 STEPS = ("nothing indexed", "next", "after a turn", "another process", "next")
 
 
-def turns_of(random: Random, count: int) -> list[list[Body]]:
+def turns_of(random: Random, count: int) -> list[list[tl.Body]]:
     """Turns with a question of 12 words and an answer of 60."""
     return [
         [
-            UserPrompt(text=" ".join(random.choices(WORDS, k=12))),
-            Completion(text=" ".join(random.choices(WORDS, k=60))),
+            tl.UserPrompt(text=" ".join(random.choices(WORDS, k=12))),
+            tl.Completion(text=" ".join(random.choices(WORDS, k=60))),
         ]
         for _ in range(count)
     ]
 
 
-async def fill(log: TimelineLog, conversations: int, turns: int) -> None:
+async def fill(log: tl.TimelineLog, conversations: int, turns: int) -> None:
     random = Random(7)
     for number in range(conversations):
-        key = ConversationKey(name=f"c{number}", user=USER)
+        key = tl.ConversationKey(name=f"c{number}", user=USER)
         blocks = blocks_of(turns_of(random, turns // conversations), NOW - timedelta(days=200))
         await log.restore(key, blocks)
 
@@ -83,8 +75,8 @@ async def search(url: str, seen: int) -> list[float]:
         await memory.ready(user=USER)
         milliseconds.append(await timed(memory))
         if seen:
-            entry = Entry(body=UserPrompt(text=f"and {WORDS[3]}?"), turn=NEW_TURN)
-            await log.append(ConversationKey(name="c0", user=USER), [entry], seen=seen)
+            entry = tl.Entry(body=tl.UserPrompt(text=f"and {WORDS[3]}?"), turn=tl.NEW_TURN)
+            await log.append(tl.ConversationKey(name="c0", user=USER), [entry], seen=seen)
             milliseconds.append(await timed(memory))
     return milliseconds
 

@@ -17,16 +17,8 @@ from psycopg import sql
 from rich.console import Console
 from rich.table import Table
 
+from loopline import timeline as tl
 from loopline.store.postgres_log import PostgresLog
-from loopline.timeline import (
-    NEW_TURN,
-    ConversationKey,
-    Entry,
-    Exit,
-    Notes,
-    UserPrompt,
-    open_timeline,
-)
 from tests.bench.options import read_options
 from tests.support.postgres_server import PostgresServer, durable_postgres
 
@@ -53,7 +45,7 @@ _COPY_BLOCKS = (
 async def fill(server: PostgresServer, url: str, conversations: int) -> None:
     """Store one conversation, and copies of it inside the server, as autovacuum leaves them."""
     async with await PostgresLog.open(url) as log:
-        await write(log, ConversationKey(name="template"), BLOCKS)
+        await write(log, tl.ConversationKey(name="template"), BLOCKS)
     schema = url.rpartition("=")[2]
     with psycopg.connect(server.url(), autocommit=True) as connection:
         connection.execute(sql.SQL("SET search_path = {}").format(sql.Identifier(schema)))
@@ -63,15 +55,15 @@ async def fill(server: PostgresServer, url: str, conversations: int) -> None:
         connection.execute("VACUUM ANALYZE")
 
 
-async def write(log: PostgresLog, key: ConversationKey, blocks: int) -> None:
+async def write(log: PostgresLog, key: tl.ConversationKey, blocks: int) -> None:
     """Append turns of `TURN_BLOCKS` blocks, as a runner does."""
     async with log.lease(key) as term:
         seq = 0
         for turn in range(1, blocks // TURN_BLOCKS + 1):
-            prompt = [Entry(body=UserPrompt(text="go"), turn=NEW_TURN)]
+            prompt = [tl.Entry(body=tl.UserPrompt(text="go"), turn=tl.NEW_TURN)]
             seq = (await log.append(key, prompt, seen=seq))[-1].seq
-            note = Entry(body=Notes(text="n" * 1_000), turn=turn, round=1)
-            end = Entry(body=Exit(reason="complete"), turn=turn, round=1)
+            note = tl.Entry(body=tl.Notes(text="n" * 1_000), turn=turn, round=1)
+            end = tl.Entry(body=tl.Exit(reason="complete"), turn=turn, round=1)
             entries = [note] * (TURN_BLOCKS - 2) + [end]
             seq = (await log.append(key, entries, seen=seq, term=term))[-1].seq
 
@@ -85,11 +77,11 @@ async def took(work: Awaitable[object]) -> float:
 
 async def measure(log: PostgresLog, number: int) -> dict[str, float]:
     """Milliseconds of each operation with one new conversation."""
-    key = ConversationKey(name=f"new{number}", user=f"n{number}")
+    key = tl.ConversationKey(name=f"new{number}", user=f"n{number}")
     await write(log, key, BLOCKS)
-    entry = Entry(body=UserPrompt(text="go"), turn=NEW_TURN)
+    entry = tl.Entry(body=tl.UserPrompt(text="go"), turn=tl.NEW_TURN)
     operations: dict[str, Callable[[], Awaitable[object]]] = {
-        "open": lambda: open_timeline(log, key),
+        "open": lambda: tl.open_timeline(log, key),
         "find": lambda: log.find(key),
         "list, a user": lambda: log.conversations(user=key.user),
         "list, the newest 20": lambda: log.conversations(limit=20),

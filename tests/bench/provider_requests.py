@@ -21,15 +21,7 @@ from openai.types.responses import ResponseInputParam
 from rich.console import Console
 from rich.table import Table
 
-from loopline.models import (
-    AssistantMessage,
-    JsonObject,
-    Message,
-    Prompt,
-    ToolCall,
-    ToolMessage,
-    UserMessage,
-)
+from loopline import models
 from tests.providers.flat_request import WIRES, sent, wired
 
 TIMES = 15
@@ -46,19 +38,21 @@ class Kept(httpx2.BaseTransport):
         return httpx2.Response(200, headers={"Content-Type": "text/event-stream"})
 
 
-def conversation(messages: int) -> tuple[Message, ...]:
+def conversation(messages: int) -> tuple[models.Message, ...]:
     """So many messages: what was asked, then calls with results of 1,000 characters."""
-    new_messages: list[Message] = [UserMessage(text="Is there tea?")]
+    new_messages: list[models.Message] = [models.UserMessage(text="Is there tea?")]
     while len(new_messages) < messages:
-        call = ToolCall(
+        call = models.ToolCall(
             name="shop.find",
             arguments={"name": f"tea {len(new_messages)}"},
             call_id=f"c{len(new_messages)}",
         )
         new_messages.append(
-            AssistantMessage(text="I look it up and say what I find.", calls=(call,))
+            models.AssistantMessage(text="I look it up and say what I find.", calls=(call,))
         )
-        new_messages.append(ToolMessage(call_id=call.call_id, name="shop.find", text="x" * 1_000))
+        new_messages.append(
+            models.ToolMessage(call_id=call.call_id, name="shop.find", text="x" * 1_000)
+        )
     return tuple(new_messages[:messages])
 
 
@@ -86,7 +80,9 @@ def grown(wire: str, messages: int) -> float:
     """A request that says two messages more than the one before, time after time."""
     model, said = wired(wire), conversation(messages + 2 * TIMES)
     prompts = [
-        Prompt(system="You keep a shop.", messages=said[: messages + 2 * n], tail=f"ANNOUNCE {n}")
+        models.Prompt(
+            system="You keep a shop.", messages=said[: messages + 2 * n], tail=f"ANNOUNCE {n}"
+        )
         for n in range(TIMES, -1, -1)
     ]
     model.body(prompts.pop())
@@ -96,13 +92,13 @@ def grown(wire: str, messages: int) -> float:
 def fresh(wire: str, messages: int) -> float:
     """A request none of whose parts has been made."""
     model = wired(wire)
-    prompts = [Prompt(system="s", messages=conversation(messages)) for _ in range(TIMES)]
+    prompts = [models.Prompt(system="s", messages=conversation(messages)) for _ in range(TIMES)]
     return milliseconds(lambda: model.body(prompts.pop()))
 
 
 def vendors(wire: str, messages: int) -> float:
     """The same by the vendor's library, as far as its transport."""
-    body = sent(wire, Prompt(system="s", messages=conversation(messages)))
+    body = sent(wire, models.Prompt(system="s", messages=conversation(messages)))
     kept = Kept()
     with httpx2.Client(transport=kept) as http:
         cost = milliseconds(asking(wire, body, http), runs=3)
@@ -110,7 +106,7 @@ def vendors(wire: str, messages: int) -> float:
     return cost
 
 
-def asking(wire: str, body: JsonObject, http: httpx2.Client) -> Callable[[], object]:
+def asking(wire: str, body: models.JsonObject, http: httpx2.Client) -> Callable[[], object]:
     """What asks by the library of that wire's vendor."""
     url = "http://localhost/v1"
     match wire:
@@ -130,7 +126,7 @@ def asking(wire: str, body: JsonObject, http: httpx2.Client) -> Callable[[], obj
 
 def whole(messages: int) -> float:
     """The same, made anew in one go."""
-    body = sent("chat", Prompt(system="s", messages=conversation(messages)))
+    body = sent("chat", models.Prompt(system="s", messages=conversation(messages)))
     return milliseconds(lambda: json.dumps(body).encode())
 
 

@@ -21,20 +21,12 @@ from pathlib import Path
 from typing import Literal
 
 from loopline import Harness, LooplineError
+from loopline import timeline as tl
 from loopline.conversations import Conversation
 from loopline.models import Prompt
 from loopline.store import SqlLog
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
-from loopline.timeline import (
-    Block,
-    ToolCalled,
-    ToolPending,
-    ToolStarted,
-    TurnHeader,
-    UserAnswer,
-    UserPrompt,
-)
 
 Version = Literal["1", "2"]
 CONVERSATIONS = 5
@@ -110,8 +102,8 @@ async def work(folder: Path, version: Version, turns: int) -> None:
 async def approve(talk: Conversation[object]) -> None:
     """Approve of the calls that wait, unless a later message has ended their turn."""
     timeline = await talk.blocks()
-    answered = {block.body.call_id for block in timeline if isinstance(block.body, UserAnswer)}
-    asked = [block.body.call_id for block in timeline if isinstance(block.body, ToolPending)]
+    answered = {block.body.call_id for block in timeline if isinstance(block.body, tl.UserAnswer)}
+    asked = [block.body.call_id for block in timeline if isinstance(block.body, tl.ToolPending)]
     for call_id in asked:
         if call_id not in answered:
             try:
@@ -170,25 +162,25 @@ async def check(folder: Path, report: Report) -> None:
             check_conversation(await log.read(summary.conversation), report)
 
 
-def check_conversation(blocks: Sequence[Block], report: Report) -> None:
+def check_conversation(blocks: Sequence[tl.Block], report: Report) -> None:
     """Add what is wrong in a conversation: each turn of the second version has its header, each order its approval."""
     senders: dict[int, str] = {}
     approved: set[str] = set()
     asked: set[str] = set()
-    orders = {block.body.call_id for block in blocks if isinstance(block.body, ToolCalled)}
+    orders = {block.body.call_id for block in blocks if isinstance(block.body, tl.ToolCalled)}
     for block in blocks:
         match block.body:
-            case UserPrompt(sender=sender):
+            case tl.UserPrompt(sender=sender):
                 senders[block.turn] = sender.version if sender else ""
                 report.counts[f"turns of version {senders[block.turn]}"] += 1
-            case TurnHeader(version=version):
+            case tl.TurnHeader(version=version):
                 if version < senders[block.turn]:
                     report.wrong.append(f"{block.ref} has the earlier version {version}")
-            case ToolPending(call_id=call_id):
+            case tl.ToolPending(call_id=call_id):
                 asked.add(call_id)
-            case UserAnswer(call_id=call_id, value=True):
+            case tl.UserAnswer(call_id=call_id, value=True):
                 approved |= {call_id} & asked
-            case ToolStarted(call_id=call_id):
+            case tl.ToolStarted(call_id=call_id):
                 if senders[block.turn] == "2" and call_id in orders - approved:
                     report.wrong.append(f"{block.ref} began without its approval")
             case _:

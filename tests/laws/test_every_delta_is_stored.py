@@ -16,30 +16,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loopline import Harness
+from loopline import Harness, models
 from loopline import timeline as tl
 from loopline.errors import ModelUnavailable
 from loopline.events import Delta, Event
-from loopline.models import (
-    Capabilities,
-    Prompt,
-    ProtocolName,
-    Reply,
-    StopReason,
-    TextDelta,
-    ToolCall,
-)
 from loopline.prompt import protocol
 from loopline.react import Limits
 from loopline.testing import FakeClock
 from tests.support.examples import examples
 from tests.support.playground import bundle
 
-NAMES: list[ProtocolName] = ["native", "json", "tagged", "thought_action"]
+NAMES: list[models.ProtocolName] = ["native", "json", "tagged", "thought_action"]
 
 COMMON = ["@ ", "@\n", "\n\n", " ", "✓ [1] @\n", "- ✗ 2. @\n", "✓ 12 @ tests\n", "✓ [1] ", "[[S:1]]",
           "[[S:2,1]]", "[[S:9]]", "[[S:", "`", "```\n", "é@ "]  # fmt: skip
-OWN: dict[ProtocolName, list[str]] = {
+OWN: dict[models.ProtocolName, list[str]] = {
     "native": [],
     "json": [
         '{"action": "final_answer", "notes": "@", "answer": "@ [[S:1]]"}',
@@ -77,7 +68,7 @@ class Drawn:
 
     text: str
     ends: Sequence[int]
-    stop: StopReason
+    stop: models.StopReason
     thinking: str
     calls: bool
     breaks: bool
@@ -90,7 +81,7 @@ class Drawn:
 
 
 @st.composite
-def drawn(draw: st.DrawFn, name: ProtocolName) -> Drawn:
+def drawn(draw: st.DrawFn, name: models.ProtocolName) -> Drawn:
     atoms = draw(st.lists(st.sampled_from([*COMMON, *OWN[name], *OWN[name]]), max_size=7))
     text = "".join(atoms)
     if draw(st.booleans()):
@@ -113,56 +104,60 @@ def drawn(draw: st.DrawFn, name: ProtocolName) -> Drawn:
 class Rambling:
     """A model that finds two sources, begins a plan if it is to, rambles, and comes to an end."""
 
-    name_of_protocol: ProtocolName
+    name_of_protocol: models.ProtocolName
     replies: list[Drawn]
     plans: bool
     name: str = "rambling"
-    capabilities: Capabilities = field(default_factory=lambda: Capabilities(window=200_000))
+    capabilities: models.Capabilities = field(
+        default_factory=lambda: models.Capabilities(window=200_000)
+    )
     said: list[str] = field(default_factory=list[str])
     requests: int = 0
     stop: Callable[[], Awaitable[object]] = asyncio.Event().wait
 
-    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+    async def stream(self, prompt: models.Prompt) -> AsyncIterator[models.TextDelta | models.Reply]:
         self.requests += 1
         spoken = protocol(prompt.options.protocol)
         if self.requests == 1:
             calls = [
-                ToolCall(name="play.find", arguments={"url": f"https://x.example/{n}"})
+                models.ToolCall(name="play.find", arguments={"url": f"https://x.example/{n}"})
                 for n in "ab"
             ]
             if self.plans:
                 steps = ["look", "tell"]
                 calls.append(
-                    ToolCall(name="react.plan", arguments={"mode": "new", "steps": [*steps]})
+                    models.ToolCall(name="react.plan", arguments={"mode": "new", "steps": [*steps]})
                 )
             message = spoken.render_calls("", calls)
-            yield Reply(text=message.text, calls=message.calls)
+            yield models.Reply(text=message.text, calls=message.calls)
         elif not self.replies or not prompt.options.allow_calls:
             text = spoken.render_answer("The end.").text
-            yield TextDelta(text=text)
-            yield Reply(text=text)
+            yield models.TextDelta(text=text)
+            yield models.Reply(text=text)
         else:
             async for event in self._ramble():
                 yield event
 
-    async def _ramble(self) -> AsyncIterator[TextDelta | Reply]:
+    async def _ramble(self) -> AsyncIterator[models.TextDelta | models.Reply]:
         reply = self.replies[0]
         if reply.breaks:
             self.replies[0] = replace(reply, breaks=False)
             for piece in reply.pieces[:3]:
-                yield TextDelta(text=piece)
+                yield models.TextDelta(text=piece)
             raise ModelUnavailable("it broke off")
         self.replies.pop(0)
         if reply.thinking:
-            yield TextDelta(text=reply.thinking, channel="thinking")
+            yield models.TextDelta(text=reply.thinking, channel="thinking")
         for place, piece in enumerate(reply.pieces):
             if place == reply.stopped:
                 await self.stop()
-            yield TextDelta(text=piece)
+            yield models.TextDelta(text=piece)
         self.said += [reply.text, reply.thinking]
-        call = ToolCall(name="play.look", arguments={"text": "it"})
+        call = models.ToolCall(name="play.look", arguments={"text": "it"})
         calls = (call,) if reply.calls and reply.stop == "stop" else ()
-        yield Reply(text=reply.text, calls=calls, thinking=reply.thinking, stop_reason=reply.stop)
+        yield models.Reply(
+            text=reply.text, calls=calls, thinking=reply.thinking, stop_reason=reply.stop
+        )
 
 
 @dataclass(frozen=True)
@@ -255,7 +250,7 @@ def goes_on(block: tl.Block) -> bool:
 
 
 def check(
-    name: ProtocolName,
+    name: models.ProtocolName,
     replies: list[Drawn],
     plans: bool,
     synthesizes: bool,
@@ -280,7 +275,7 @@ def check(
 @examples(100)
 @given(data=st.data())
 def test_what_a_listener_has_of_a_channel_when_it_closes_is_the_text_of_its_blocks(
-    name: ProtocolName, data: st.DataObject
+    name: models.ProtocolName, data: st.DataObject
 ) -> None:
     replies = data.draw(st.lists(drawn(name), max_size=4))
     plans, synthesizes = data.draw(st.booleans()), data.draw(st.sampled_from([False, False, True]))

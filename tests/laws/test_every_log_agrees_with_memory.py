@@ -15,18 +15,10 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from loopline import timeline as tl
 from loopline.errors import StoreError
 from loopline.store import SqlLog
 from loopline.store.postgres_log import PostgresLog
-from loopline.timeline import (
-    Block,
-    ConversationKey,
-    ConversationLimits,
-    ConversationSummary,
-    Entry,
-    MemoryLog,
-    TimelineLog,
-)
 from tests.laws.leaping_clock import LeapingClock
 from tests.strategies import bodies, entries, user_bodies
 from tests.support.examples import examples
@@ -35,13 +27,13 @@ from tests.support.postgres_server import running_postgres
 T = TypeVar("T")
 
 NAMES = [
-    ConversationKey(name="a"),
-    ConversationKey(name="a", user="other"),
-    ConversationKey(name="b", tenant="t", project="p"),
-    ConversationKey(name="c"),
-    ConversationKey(name="d"),
+    tl.ConversationKey(name="a"),
+    tl.ConversationKey(name="a", user="other"),
+    tl.ConversationKey(name="b", tenant="t", project="p"),
+    tl.ConversationKey(name="c"),
+    tl.ConversationKey(name="d"),
 ]
-LIMITS = ConversationLimits(blocks=40, bytes=4_000)
+LIMITS = tl.ConversationLimits(blocks=40, bytes=4_000)
 conversations = st.sampled_from(NAMES)
 keys = st.sampled_from(["", "", "k", "l"])
 far = st.integers(0, 12)
@@ -62,11 +54,11 @@ class LogsSideBySide(RuleBasedStateMachine):
         self.folder = TemporaryDirectory()
         self.runner = asyncio.Runner()
         self.clock = LeapingClock()
-        self.memory = MemoryLog(LeapingClock(), LIMITS)
+        self.memory = tl.MemoryLog(LeapingClock(), LIMITS)
         self.url = self.new_store()
         self.kept: list[SqlLog | PostgresLog] = [self.open(), self.open()]
         self.terms = dict.fromkeys(NAMES, 0)
-        self.read = dict[ConversationKey, Sequence[Block]]()
+        self.read = dict[tl.ConversationKey, Sequence[tl.Block]]()
 
     def new_store(self) -> str:
         return f"sqlite:///{Path(self.folder.name) / 'talk.db'}"
@@ -74,7 +66,7 @@ class LogsSideBySide(RuleBasedStateMachine):
     def open(self) -> SqlLog | PostgresLog:
         return self.runner.run(SqlLog.open(self.url, clock=self.clock, limits=LIMITS))
 
-    def both(self, which: int, do: Callable[[TimelineLog], Coroutine[None, None, T]]) -> T | str:
+    def both(self, which: int, do: Callable[[tl.TimelineLog], Coroutine[None, None, T]]) -> T | str:
         expected = self.runner.run(outcome(do(self.memory)))
         assert self.runner.run(outcome(do(self.kept[which]))) == expected
         return expected
@@ -87,7 +79,12 @@ class LogsSideBySide(RuleBasedStateMachine):
         key=keys,
     )
     def the_user_speaks(
-        self, which: int, conversation: ConversationKey, said: list[Entry], seen: int, key: str
+        self,
+        which: int,
+        conversation: tl.ConversationKey,
+        said: list[tl.Entry],
+        seen: int,
+        key: str,
     ) -> None:
         self.both(which, lambda log: log.append(conversation, said, seen=seen, key=key))
 
@@ -102,8 +99,8 @@ class LogsSideBySide(RuleBasedStateMachine):
     def a_runner_works(
         self,
         which: int,
-        conversation: ConversationKey,
-        done: list[Entry],
+        conversation: tl.ConversationKey,
+        done: list[tl.Entry],
         seen: int,
         late: int,
         key: str,
@@ -112,8 +109,8 @@ class LogsSideBySide(RuleBasedStateMachine):
         self.both(which, lambda log: log.append(conversation, done, seen=seen, term=term, key=key))
 
     @rule(which=st.integers(0, 1), conversation=conversations)
-    def a_runner_takes_over(self, which: int, conversation: ConversationKey) -> None:
-        async def take(log: TimelineLog) -> int:
+    def a_runner_takes_over(self, which: int, conversation: tl.ConversationKey) -> None:
+        async def take(log: tl.TimelineLog) -> int:
             async with log.lease(conversation, wait=False) as term:
                 return term
 
@@ -131,7 +128,7 @@ class LogsSideBySide(RuleBasedStateMachine):
     def somebody_reads(
         self,
         which: int,
-        conversation: ConversationKey,
+        conversation: tl.ConversationKey,
         after: int,
         limit: int | None,
         types: list[str],
@@ -159,7 +156,7 @@ class LogsSideBySide(RuleBasedStateMachine):
         after: datetime | None,
         before: datetime | None,
     ) -> None:
-        async def listed(log: TimelineLog) -> list[ConversationSummary]:
+        async def listed(log: tl.TimelineLog) -> list[tl.ConversationSummary]:
             listing = await log.conversations(
                 user=user, project=project, tenant=tenant, after=after, before=before
             )
@@ -172,14 +169,14 @@ class LogsSideBySide(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 1), limit=st.integers(0, 6))
     def somebody_lists_a_few(self, which: int, limit: int) -> None:
-        async def active(log: TimelineLog) -> list[datetime]:
+        async def active(log: tl.TimelineLog) -> list[datetime]:
             return [summary.last_activity_at for summary in await log.conversations(limit=limit)]
 
         self.both(which, active)
 
     @rule(which=st.integers(0, 1), conversation=conversations, late=st.integers(-1, 1))
     def a_runner_looks_at_its_lease(
-        self, which: int, conversation: ConversationKey, late: int
+        self, which: int, conversation: tl.ConversationKey, late: int
     ) -> None:
         term = self.terms[conversation] - late
         self.both(which, lambda log: log.holds(conversation, term))
@@ -191,19 +188,19 @@ class LogsSideBySide(RuleBasedStateMachine):
         seq=st.integers(0, 6),
     )
     def somebody_forks(
-        self, which: int, conversation: ConversationKey, fork: ConversationKey, seq: int
+        self, which: int, conversation: tl.ConversationKey, fork: tl.ConversationKey, seq: int
     ) -> None:
         self.both(which, lambda log: log.fork(conversation, fork, seq))
 
     @rule(which=st.integers(0, 1), conversation=conversations, cascade=st.booleans())
-    def somebody_forgets(self, which: int, conversation: ConversationKey, cascade: bool) -> None:
+    def somebody_forgets(self, which: int, conversation: tl.ConversationKey, cascade: bool) -> None:
         self.both(which, lambda log: log.forget(conversation, cascade=cascade))
         for name in [name for name in NAMES if name in self.read]:
             if self.was_forgotten(which, name):
                 del self.read[name]
                 self.terms[name] += 1
 
-    def was_forgotten(self, which: int, conversation: ConversationKey) -> bool:
+    def was_forgotten(self, which: int, conversation: tl.ConversationKey) -> bool:
         return self.both(which, lambda log: log.forgotten(conversation)) is not None
 
     @rule(which=st.integers(0, 1))

@@ -11,14 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loopline import ToolError
-from loopline.tools.builtin.calculator import (
-    MAX_DEPTH,
-    MAX_DIGITS,
-    MAX_LENGTH,
-    Number,
-    calculate,
-    format_number,
-)
+from loopline.tools.builtin import calculator
 
 SIGNS: dict[str, Callable[[int, int], int]] = {
     "+": operator.add,
@@ -55,18 +48,18 @@ def sums() -> st.SearchStrategy[Sum]:
 @given(sums())
 def test_whole_numbers_are_exact(written: Sum) -> None:
     text, value = written
-    assert calculate(text) == value
-    assert format_number(calculate(text)) == str(value)
+    assert calculator.calculate(text) == value
+    assert calculator.format_number(calculator.calculate(text)) == str(value)
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_a_number_is_read_as_python_writes_it(value: float) -> None:
-    assert calculate(repr(value)) == value
+    assert calculator.calculate(repr(value)) == value
 
 
 @given(st.integers(-50, 50), st.integers(0, 50))
 def test_powers_are_exact(base: int, exponent: int) -> None:
-    assert calculate(f"({base})**{exponent}") == base**exponent
+    assert calculator.calculate(f"({base})**{exponent}") == base**exponent
 
 
 @pytest.mark.parametrize(
@@ -111,7 +104,7 @@ def test_powers_are_exact(base: int, exponent: int) -> None:
     ],
 )
 def test_a_sum_has_its_value(text: str, value: str) -> None:
-    assert format_number(calculate(text)) == value
+    assert calculator.format_number(calculator.calculate(text)) == value
 
 
 @pytest.mark.parametrize(
@@ -167,19 +160,22 @@ def test_a_sum_has_its_value(text: str, value: str) -> None:
 )
 def test_what_is_wrong_is_told_with_its_place(text: str, problem: str, place: str) -> None:
     with pytest.raises(ToolError) as raised:
-        calculate(text)
+        calculator.calculate(text)
     assert problem in str(raised.value)
     assert place in str(raised.value)
 
 
 def test_an_expression_has_an_end() -> None:
-    assert calculate("1+" * (MAX_LENGTH // 2 - 1) + "1") == MAX_LENGTH // 2
+    assert (
+        calculator.calculate("1+" * (calculator.MAX_LENGTH // 2 - 1) + "1")
+        == calculator.MAX_LENGTH // 2
+    )
     with pytest.raises(ToolError, match="at most 1000 characters"):
-        calculate("1" + "+1" * (MAX_LENGTH // 2))
+        calculator.calculate("1" + "+1" * (calculator.MAX_LENGTH // 2))
 
 
 def test_parentheses_may_be_as_deep_as_is_allowed() -> None:
-    assert calculate("(" * MAX_DEPTH + "1" + ")" * MAX_DEPTH) == 1
+    assert calculator.calculate("(" * calculator.MAX_DEPTH + "1" + ")" * calculator.MAX_DEPTH) == 1
 
 
 WORDS = [
@@ -189,10 +185,10 @@ WORDS = [
 ]
 
 
-def answer(text: str) -> Number | None:
+def answer(text: str) -> calculator.Number | None:
     """The value; None when there is none. Anything but a ToolError fails the test."""
     try:
-        return calculate(text)
+        return calculator.calculate(text)
     except ToolError:
         return None
 
@@ -202,10 +198,10 @@ def test_any_text_has_a_value_of_a_bounded_size_or_is_told_why_not(text: str) ->
     value = answer(text)
     if value is not None:
         assert isinstance(value, int) or math.isfinite(value)
-        assert len(format_number(value)) <= MAX_DIGITS + 1
+        assert len(calculator.format_number(value)) <= calculator.MAX_DIGITS + 1
 
 
 @given(st.lists(st.sampled_from(["9" * 9, "**", "*", "(", ")", "-"]), max_size=100).map("".join))
 def test_towers_of_powers_are_refused_before_they_are_worked_out(text: str) -> None:
     value = answer(text)
-    assert value is None or len(format_number(value)) <= MAX_DIGITS + 1
+    assert value is None or len(calculator.format_number(value)) <= calculator.MAX_DIGITS + 1

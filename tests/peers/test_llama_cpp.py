@@ -13,21 +13,10 @@ import jsonschema
 import pytest
 
 import loopline
-from loopline import Harness, TurnResult
+from loopline import Harness, TurnResult, models
 from loopline.clock import SystemClock
 from loopline.conversations import Conversation
 from loopline.errors import ModelOverflow, ModelStreamBroken, ModelTimedOut, ModelUnreachable
-from loopline.models import (
-    ClosingModel,
-    JsonObject,
-    ModelFacts,
-    Options,
-    Prompt,
-    Reply,
-    ToolSpec,
-    UserMessage,
-    structured_llm_call,
-)
 from loopline.models.json_schema import json_form
 from loopline.react.model_requests import RetryPolicy, request_reply
 from loopline.testing import FakeClock
@@ -39,13 +28,13 @@ from tests.support.workbench import bodies, workbench
 
 T = TypeVar("T")
 WINDOW = 16_384
-SCHEMA: JsonObject = {
+SCHEMA: models.JsonObject = {
     "type": "object",
     "properties": {"kind": {"enum": ["green", "black"]}, "hot": {"type": "boolean"}},
     "required": ["kind", "hot"],
     "additionalProperties": False,
 }
-PICK = ToolSpec(name="pick", description="Pick a tea.", parameters=SCHEMA)
+PICK = models.ToolSpec(name="pick", description="Pick a tea.", parameters=SCHEMA)
 ENDS = {"complete", "max_iterations", "stagnation"}
 
 
@@ -55,14 +44,19 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Llama]:
         yield running
 
 
-def asking(text: str, *tools: ToolSpec, options: Options | None = None) -> Prompt:
-    messages = (UserMessage(text=text),)
-    return Prompt(
-        system="You keep a shop.", tools=tools, messages=messages, options=options or Options()
+def asking(
+    text: str, *tools: models.ToolSpec, options: models.Options | None = None
+) -> models.Prompt:
+    messages = (models.UserMessage(text=text),)
+    return models.Prompt(
+        system="You keep a shop.",
+        tools=tools,
+        messages=messages,
+        options=options or models.Options(),
     )
 
 
-async def told(served: Llama, *prompts: Prompt) -> list[Reply]:
+async def told(served: Llama, *prompts: models.Prompt) -> list[models.Reply]:
     """What it says, asked again where it closes a connection that was idle just then."""
     patience = RetryPolicy(clock=SystemClock(), retries=3)
     async with model_at(served.peer, "chat") as model:
@@ -78,7 +72,7 @@ async def until(talk: Conversation, kind: type[T], text: str) -> tuple[TurnResul
 
 
 async def test_text_comes_in_pieces_is_counted_and_ends_where_it_is_limited(tmp_path: Path) -> None:
-    prompt = asking("Tea?", options=Options(output_limit=50))
+    prompt = asking("Tea?", options=models.Options(output_limit=50))
     with llama(tmp_path, ends=False) as served:
         async with model_at(served.peer, "chat") as model:
             deltas, reply = await asked(model, prompt)
@@ -105,12 +99,12 @@ async def test_whatever_it_calls_has_the_arguments_of_the_schema(served: Llama) 
 
 
 async def test_where_calls_are_not_allowed_there_are_none(served: Llama) -> None:
-    (reply,) = await told(served, asking("Tea?", PICK, options=Options(allow_calls=False)))
+    (reply,) = await told(served, asking("Tea?", PICK, options=models.Options(allow_calls=False)))
     assert (reply.calls, bool(reply.text)) == ((), True)
 
 
 async def test_one_json_object_is_one_json_object(served: Llama) -> None:
-    options = Options(json_object=True)
+    options = models.Options(json_object=True)
     asked_for = [asking(f"Tea {number}?", options=options) for number in range(8)]
     replies = await told(served, *asked_for)
     whole_replies = [reply for reply in replies if reply.stop_reason == "stop"]
@@ -127,18 +121,18 @@ async def test_the_vendors_client_reads_the_same(served: Llama) -> None:
 
 
 async def test_a_text_is_held_to_a_form(served: Llama) -> None:
-    options = Options(json_form=json_form("tea", SCHEMA))
+    options = models.Options(json_form=json_form("tea", SCHEMA))
     (reply,) = await told(served, asking("Tea?", options=options))
     jsonschema.validate(json.loads(reply.text), SCHEMA)
 
 
 async def test_a_structured_call_fits_at_once(served: Llama) -> None:
-    facts = ModelFacts(json_schema=True)
+    facts = models.ModelFacts(json_schema=True)
     model = loopline.model(
         "openai:m", base_url=f"{served.peer.url}/v1", facts=facts, timeouts=PATIENT
     )
-    result = await structured_llm_call(model, asking("Tea?"), SCHEMA)
-    assert isinstance(model, ClosingModel)
+    result = await models.structured_llm_call(model, asking("Tea?"), SCHEMA)
+    assert isinstance(model, models.ClosingModel)
     await model.close(failed=False)
     jsonschema.validate(result.required(), SCHEMA)
     assert [(attempt.level, attempt.problem) for attempt in result.attempts] == [("json_mode", "")]

@@ -14,18 +14,8 @@ from loopline import (
     ToolContext,
     TurnPayload,
     TurnResult,
+    models,
     tool,
-)
-from loopline.models import (
-    AssistantMessage,
-    Capabilities,
-    Price,
-    Prompt,
-    Reply,
-    TextDelta,
-    ToolCall,
-    Usage,
-    UserMessage,
 )
 from loopline.react import Allow, Ask, GuardedCall, Verdict
 from loopline.testing import FakeClock
@@ -33,7 +23,7 @@ from tests.support import playground
 
 _numbers = count(1)
 
-EACH = Usage(input_tokens=10, output_tokens=5)
+EACH = models.Usage(input_tokens=10, output_tokens=5)
 
 
 @tool(effect="meta", key="{task}")
@@ -165,7 +155,7 @@ class Kin(BaseWorkflow):
 
 bundle = Bundle(id="kin", workflow=Kin)
 
-Line = str | ToolCall | tuple[ToolCall, ...]
+Line = str | models.ToolCall | tuple[models.ToolCall, ...]
 
 
 class Cast:
@@ -175,30 +165,30 @@ class Cast:
     """
 
     name = "cast"
-    capabilities = Capabilities(
-        window=1_000_000, price=Price(input=1.0, output=2.0, cache_read=0.0, cache_write=0.0)
+    capabilities = models.Capabilities(
+        window=1_000_000, price=models.Price(input=1.0, output=2.0, cache_read=0.0, cache_write=0.0)
     )
 
     def __init__(self, scripts: Mapping[str, Sequence[Line]]) -> None:
         self._scripts = scripts
-        self.requests: dict[str, list[Prompt]] = {task: [] for task in scripts}
+        self.requests: dict[str, list[models.Prompt]] = {task: [] for task in scripts}
 
-    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+    async def stream(self, prompt: models.Prompt) -> AsyncIterator[models.TextDelta | models.Reply]:
         """The next line of whoever asks."""
         first = next(
-            message.text for message in prompt.messages if isinstance(message, UserMessage)
+            message.text for message in prompt.messages if isinstance(message, models.UserMessage)
         )
         task = self.task_of(first, [task for task in self._scripts if task in first])
         self.requests[task].append(prompt)
-        total = sum(isinstance(message, AssistantMessage) for message in prompt.messages)
+        total = sum(isinstance(message, models.AssistantMessage) for message in prompt.messages)
         match self._scripts[task][total]:
             case str() as text:
-                yield TextDelta(text=text)
-                yield Reply(text=text, usage=EACH)
-            case ToolCall() as call:
-                yield Reply(calls=(call,), stop_reason="tool_use", usage=EACH)
+                yield models.TextDelta(text=text)
+                yield models.Reply(text=text, usage=EACH)
+            case models.ToolCall() as call:
+                yield models.Reply(calls=(call,), stop_reason="tool_use", usage=EACH)
             case calls:
-                yield Reply(calls=calls, stop_reason="tool_use", usage=EACH)
+                yield models.Reply(calls=calls, stop_reason="tool_use", usage=EACH)
 
     def task_of(self, first: str, named: Sequence[str]) -> str:
         """The task, of those that the first message names, whose script goes on."""

@@ -23,6 +23,7 @@ from loopline import (
     TurnResult,
     tool,
 )
+from loopline import timeline as tl
 from loopline.conversations import Conversation
 from loopline.errors import ModelError
 from loopline.models import Capabilities, Json, Prompt, Reply, TextDelta, ToolCall
@@ -30,19 +31,10 @@ from loopline.react import Allow, Ask, GuardedCall, Verdict
 from loopline.redaction.redacted_log import ForwardingLog
 from loopline.store import SqlLog
 from loopline.store.blobs import FileBlobs
-from loopline.timeline import (
-    Block,
-    ClientTool,
-    ConversationKey,
-    Entry,
-    Timeline,
-    TimelineLog,
-    ToolPending,
-)
 
 FILE = Attachment("go.txt", b"tea and cake, " * 3_600)
 Length = Literal["short", "long", "client"]
-WHERE = ClientTool(
+WHERE = tl.ClientTool(
     name="where",
     parameters={"type": "object", "properties": {"name": {"type": "string"}}},
     result={"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]},
@@ -70,13 +62,13 @@ class CrashPoint:
 class KillingLog(ForwardingLog):
     """A log whose appends are points: before and after each, also by the types of what it keeps."""
 
-    def __init__(self, log: TimelineLog, crash_point: CrashPoint) -> None:
+    def __init__(self, log: tl.TimelineLog, crash_point: CrashPoint) -> None:
         super().__init__(log)
         self._crash_point = crash_point
 
     async def append(
-        self, conversation: ConversationKey, entries: Sequence[Entry], **options: Any
-    ) -> Sequence[Block]:
+        self, conversation: tl.ConversationKey, entries: Sequence[tl.Entry], **options: Any
+    ) -> Sequence[tl.Block]:
         kinds = {entry.body.type for entry in entries}
         self._crash_point.at("before", *(f"before {kind}" for kind in kinds))
         blocks = await super().append(conversation, entries, **options)
@@ -233,7 +225,7 @@ async def live(
         async with Harness.open(bundle, store=logging(log, crash_point), model=model) as harness:
             talk = model.talk = harness.conversation(crashing_turn.conversation)
             while True:
-                timeline = Timeline(await talk.blocks())
+                timeline = tl.Timeline(await talk.blocks())
                 turn = timeline.turn(1)
                 if turn.exit is not None:
                     return turn.exit.reason
@@ -246,7 +238,7 @@ async def live(
                     await talk.resume(_given(waiting, set(turn.answers), folder))
 
 
-def _given(waiting: Sequence[ToolPending], answered: set[str], folder: Path) -> dict[str, Json]:
+def _given(waiting: Sequence[tl.ToolPending], answered: set[str], folder: Path) -> dict[str, Json]:
     return {
         item.call_id: run_on_client(item.call_id, folder) if item.client else ANSWERS[item.kind]
         for item in waiting

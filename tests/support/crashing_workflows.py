@@ -18,31 +18,13 @@ from loopline import (
     ToolContext,
     TurnPayload,
     TurnResult,
+    models,
     tool,
 )
+from loopline import timeline as tl
 from loopline.errors import StepInterrupted
-from loopline.models import (
-    AssistantMessage,
-    Capabilities,
-    Prompt,
-    Reply,
-    TextDelta,
-    ToolCall,
-)
 from loopline.store import SqlLog
 from loopline.testing import Call
-from loopline.timeline import (
-    BACKGROUND_STARTED,
-    BackgroundResult,
-    Block,
-    CustomEvent,
-    Exit,
-    RoundStart,
-    RunChild,
-    StepEnded,
-    StepStarted,
-    ToolResult,
-)
 from tests.support.child_runs import Line
 from tests.support.crashing_turns import CrashPoint, KillingLog
 from tests.support.crews import Scripts
@@ -109,9 +91,11 @@ def make_turn(folder: Path) -> tuple[Bundle[Any], Scripts]:
 async def findings(folder: Path) -> dict[str, object]:
     blocks = await read_blocks(folder)
     bodies = [block.body for block in blocks]
-    begun = Counter(b.name for b in bodies if isinstance(b, StepStarted))
-    ended = Counter(b.name for b in bodies if isinstance(b, StepEnded))
-    children = Counter(b.conversation for b in bodies if isinstance(b, RunChild) and not b.reason)
+    begun = Counter(b.name for b in bodies if isinstance(b, tl.StepStarted))
+    ended = Counter(b.name for b in bodies if isinstance(b, tl.StepEnded))
+    children = Counter(
+        b.conversation for b in bodies if isinstance(b, tl.RunChild) and not b.reason
+    )
     lines = Counter(_lines(folder / "ledger"))
     blind = lines.pop("blind", 0)
     return {
@@ -119,7 +103,7 @@ async def findings(folder: Path) -> dict[str, object]:
         "blind": blind <= 1,
         "steps": begun == ended == dict.fromkeys(begun, 1) and len(begun) == 6,
         "children": dict(sorted(children.items())),
-        "exits": [b.reason for b in bodies if isinstance(b, Exit)],
+        "exits": [b.reason for b in bodies if isinstance(b, tl.Exit)],
     }
 
 
@@ -137,21 +121,21 @@ class Brewer:
     """A model that brews and orders in its first reply, and then says that it has."""
 
     name = "brewer"
-    capabilities = Capabilities(window=1_000_000, tool_call=True)
+    capabilities = models.Capabilities(window=1_000_000, tool_call=True)
 
     def __init__(self, ledger: Path) -> None:
         self._ledger = str(ledger)
 
-    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        yield TextDelta(text="")
-        if any(isinstance(message, AssistantMessage) for message in prompt.messages):
-            yield Reply(text="It is on its way.")
+    async def stream(self, prompt: models.Prompt) -> AsyncIterator[models.TextDelta | models.Reply]:
+        yield models.TextDelta(text="")
+        if any(isinstance(message, models.AssistantMessage) for message in prompt.messages):
+            yield models.Reply(text="It is on its way.")
             return
         calls = [
-            ToolCall(name=f"kitchen.{name}", arguments={"ledger": self._ledger})
+            models.ToolCall(name=f"kitchen.{name}", arguments={"ledger": self._ledger})
             for name in ("brew", "order", "blind")
         ]
-        yield Reply(calls=tuple(calls), stop_reason="tool_use")
+        yield models.Reply(calls=tuple(calls), stop_reason="tool_use")
 
 
 def _look_for_order(ledger: str) -> str | None:
@@ -215,16 +199,18 @@ def run_brewing(folder: Path, point: str = "never", n: int = 0) -> int | None:
 
 async def brewed(folder: Path) -> dict[str, object]:
     """Return what a store and the ledger have of the calls in the background."""
-    blocks: list[Block] = await read_blocks(folder)
-    results = {b.seq: b.body for b in blocks if isinstance(b.body, BackgroundResult)}
-    taken = Counter(seq for b in blocks if isinstance(b.body, RoundStart) for seq in b.body.takes)
+    blocks: list[tl.Block] = await read_blocks(folder)
+    results = {b.seq: b.body for b in blocks if isinstance(b.body, tl.BackgroundResult)}
+    taken = Counter(
+        seq for b in blocks if isinstance(b.body, tl.RoundStart) for seq in b.body.takes
+    )
     lines = Counter(_lines(folder / "ledger"))
-    ends = [b.body for b in blocks if isinstance(b.body, ToolResult)]
+    ends = [b.body for b in blocks if isinstance(b.body, tl.ToolResult)]
     # A call that was cut off before it was in the background, and whose `reconcile` found its outcome, has only a result.
     begun = {
         b.body.call_id
         for b in blocks
-        if isinstance(b.body, CustomEvent) and b.body.name == BACKGROUND_STARTED
+        if isinstance(b.body, tl.CustomEvent) and b.body.name == tl.BACKGROUND_STARTED
     }
     return {
         "results": sorted(result.call_id for result in results.values()) == sorted(begun),

@@ -6,16 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 
-from loopline.models import (
-    AssistantMessage,
-    Capabilities,
-    Prompt,
-    Reply,
-    TextDelta,
-    ToolCall,
-    ToolMessage,
-    UserMessage,
-)
+from loopline import models
 
 CALL = re.compile(r"call (\w+(?:\.\w+)?) (\w+)=(.+)")
 
@@ -27,32 +18,32 @@ class EchoModel:
     """
 
     name = "echo"
-    capabilities = Capabilities(window=1_000_000, tool_call=True)
+    capabilities = models.Capabilities(window=1_000_000, tool_call=True)
 
     def __init__(self, *, pause: float = 0.0) -> None:
         self._pause = pause
 
-    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+    async def stream(self, prompt: models.Prompt) -> AsyncIterator[models.TextDelta | models.Reply]:
         reply = answered(prompt)
         for start in range(0, len(reply.text), 10):
-            yield TextDelta(text=reply.text[start : start + 10])
+            yield models.TextDelta(text=reply.text[start : start + 10])
             if self._pause:
                 await asyncio.sleep(self._pause)
         yield reply
 
 
-def answered(prompt: Prompt) -> Reply:
+def answered(prompt: models.Prompt) -> models.Reply:
     for message in reversed(prompt.messages):
         match message:
-            case ToolMessage(text=text):
-                return Reply(text=f"The tool said: {text}")
-            case UserMessage(text=text, passing=False):
+            case models.ToolMessage(text=text):
+                return models.Reply(text=f"The tool said: {text}")
+            case models.UserMessage(text=text, passing=False):
                 said = text.partition("\n")[2] if text.startswith("[ar:") else text
                 match = CALL.search(said)
                 if match is None:
-                    return Reply(text=f"You said: {said}")
-                call = ToolCall(name=match[1], arguments={match[2]: match[3]})
-                return Reply(calls=(call,), stop_reason="tool_use")
-            case UserMessage() | AssistantMessage():
+                    return models.Reply(text=f"You said: {said}")
+                call = models.ToolCall(name=match[1], arguments={match[2]: match[3]})
+                return models.Reply(calls=(call,), stop_reason="tool_use")
+            case models.UserMessage() | models.AssistantMessage():
                 pass
-    return Reply(text="Nobody said anything.")
+    return models.Reply(text="Nobody said anything.")

@@ -27,6 +27,7 @@ from loopline import (
     TurnResult,
     tool,
 )
+from loopline import timeline as tl
 from loopline.clock import SystemClock
 from loopline.conversations import Conversation, Receipt
 from loopline.errors import ModelTimedOut
@@ -34,17 +35,6 @@ from loopline.models import Capabilities, Json, Prompt, Reply, TextDelta, ToolCa
 from loopline.react import Allow, Ask, GuardedCall, Limits, PresetName, Verdict
 from loopline.store import SqlLog
 from loopline.testing import FakeClock
-from loopline.timeline import (
-    Block,
-    ConversationKey,
-    Entry,
-    ExitReason,
-    MemoryLog,
-    RoundStart,
-    Timeline,
-    TimelineLog,
-    Turn,
-)
 from tests.support.crashing_turns import ANSWERS, CrashPoint, KillingLog
 from tests.support.scenario import said_by
 
@@ -86,8 +76,8 @@ class Asked:
 class Told:
     """What became of an interrupted turn, and when it rested until the user answered."""
 
-    blocks: Sequence[Block]
-    children: Sequence[Sequence[Block]]
+    blocks: Sequence[tl.Block]
+    children: Sequence[Sequence[tl.Block]]
     requests: Sequence[Prompt]
     asked: Sequence[Asked]
     late: Sequence[str]
@@ -98,11 +88,11 @@ class Told:
     rests: Sequence[datetime]
 
     @property
-    def turn(self) -> Turn:
-        return Timeline(self.blocks).turn(1)
+    def turn(self) -> tl.Turn:
+        return tl.Timeline(self.blocks).turn(1)
 
     @property
-    def reason(self) -> ExitReason:
+    def reason(self) -> tl.ExitReason:
         end = self.turn.exit
         assert end is not None
         return end.reason
@@ -134,7 +124,7 @@ class Scene:
     began: list[float] = field(default_factory=list[float])
     requests: list[Prompt] = field(default_factory=list[Prompt])
     asked: list[Asked] = field(default_factory=list[Asked])
-    log: TimelineLog | None = None
+    log: tl.TimelineLog | None = None
     preset: PresetName = "bare"
     made: dict[str, int] = field(default_factory=dict[str, int])
     fault: tuple[int, Fault] | None = None
@@ -166,13 +156,13 @@ scenes: ContextVar[Scene] = ContextVar("scenes")
 class StepLog(KillingLog):
     """A log of which every read and append of a runner is a step before it and one behind it."""
 
-    def __init__(self, log: TimelineLog, scene: Scene) -> None:
+    def __init__(self, log: tl.TimelineLog, scene: Scene) -> None:
         super().__init__(log, CrashPoint())
         self._scene = scene
 
     async def append(
-        self, conversation: ConversationKey, entries: Sequence[Entry], **options: Any
-    ) -> Sequence[Block]:
+        self, conversation: tl.ConversationKey, entries: Sequence[tl.Entry], **options: Any
+    ) -> Sequence[tl.Block]:
         if options.get("term") is None:
             return await super().append(conversation, entries, **options)
         await self._scene.pause()
@@ -289,8 +279,8 @@ class Teller:
         is_own = prompt.cache_key == self._scene.requests[0].cache_key  # else a child's
         if log is None or not is_own or prompt.purpose not in _ASKED:
             return
-        starts = await log.read(ConversationKey(name="c"), types=["react.round.start"])
-        rounds = [b.seq for b in starts if isinstance(b.body, RoundStart) and b.body.model]
+        starts = await log.read(tl.ConversationKey(name="c"), types=["react.round.start"])
+        rounds = [b.seq for b in starts if isinstance(b.body, tl.RoundStart) and b.body.model]
         self._scene.asked.append(Asked(rounds[-1], prompt))
 
     async def _declined(self, fault: Fault, usage: Usage) -> Reply:
@@ -337,7 +327,7 @@ async def told(
     """
     due = sorted(interruptions, key=lambda one: one.step)
     scene = Scene(due=due, fault=fault, preset=preset)
-    whole_log = MemoryLog(scene.clock)
+    whole_log = tl.MemoryLog(scene.clock)
     harness = Harness.open(story, store=whole_log, model=tellers(scene), clock=scene.clock)
     async with harness as other:
         elsewhere = other.conversation("c")
@@ -361,7 +351,7 @@ async def told_outside(now: Interruption, store: str, other: Outside) -> Told:
         async def landed() -> None:
             """Come back once it is in the log."""
             kind = "followup" if now.kind == "recall" else now.kind
-            while not await log.read(ConversationKey(name="c"), types=[f"user.{kind}"]):
+            while not await log.read(tl.ConversationKey(name="c"), types=[f"user.{kind}"]):
                 await scene.clock.sleep(0.01)
 
         return await play(scene, log, interrupt, landed=landed)
@@ -369,7 +359,7 @@ async def told_outside(now: Interruption, store: str, other: Outside) -> Told:
 
 async def play(
     scene: Scene,
-    whole: TimelineLog,
+    whole: tl.TimelineLog,
     interrupt: Callable[[Interruption, Conversation], Coroutine[None, None, Receipt | None]],
     limits: Limits | None = None,
     *,
@@ -422,7 +412,9 @@ async def play(
 async def _wanted(talk: Conversation) -> dict[str, Json]:
     """What the user answers to every call that waits."""
     waiting = [
-        item for turn in Timeline(await talk.blocks()).resumable for item in turn.pending.values()
+        item
+        for turn in tl.Timeline(await talk.blocks()).resumable
+        for item in turn.pending.values()
     ]
     return {item.call_id: ANSWERS[item.kind] for item in waiting}
 
@@ -449,6 +441,6 @@ async def interrupted(now: Interruption, talk: Conversation, scene: Scene) -> Re
 def became(story: Told, receipt: Receipt) -> str:
     """What became of something said: the round that took it, or that the next turn takes it."""
     for block in story.blocks:
-        if isinstance(block.body, RoundStart) and receipt.seq in block.body.takes:
+        if isinstance(block.body, tl.RoundStart) and receipt.seq in block.body.takes:
             return f"round {block.round}"
-    return "next turn" if receipt.seq in Timeline(story.blocks).pending else "lost"
+    return "next turn" if receipt.seq in tl.Timeline(story.blocks).pending else "lost"

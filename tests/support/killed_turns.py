@@ -8,23 +8,9 @@ from collections import Counter
 from pathlib import Path
 
 from loopline import Store
+from loopline import timeline as tl
 from loopline.models import AssistantMessage, Message, ToolMessage
 from loopline.prompt import Native, View
-from loopline.timeline import (
-    Block,
-    Exit,
-    RangeSummary,
-    RoundStart,
-    Timeline,
-    ToolCalled,
-    ToolPending,
-    ToolResult,
-    ToolStarted,
-    UserAnswer,
-    UserAttachment,
-    UserFollowup,
-    UserPrompt,
-)
 from tests.support import crashing_turns
 from tests.support.crashing_turns import CrashingTurn
 from tests.support.forked_processes import forked
@@ -46,7 +32,7 @@ def run(crashing_turn: CrashingTurn) -> tuple[int | None, str, Counter[str]]:
     return process.exitcode, reason, Counter(passed)
 
 
-async def stored(crashing_turn: CrashingTurn) -> tuple[list[Block], dict[str, str]]:
+async def stored(crashing_turn: CrashingTurn) -> tuple[list[tl.Block], dict[str, str]]:
     """The blocks, and what each is read as by its ref."""
     if not await asyncio.to_thread(crashing_turn.path.exists):
         return [], {}
@@ -57,24 +43,26 @@ async def stored(crashing_turn: CrashingTurn) -> tuple[list[Block], dict[str, st
         return blocks, {item.requested: item.text for item in reading}
 
 
-def check(blocks: list[Block], folder: Path, batches: list[int]) -> None:
+def check(blocks: list[tl.Block], folder: Path, batches: list[int]) -> None:
     """The laws that hold of the turn, in whatever way it came to its end."""
     assert [block.seq for block in blocks] == list(range(1, len(blocks) + 1))
-    calls = [block.body.call_id for block in blocks if isinstance(block.body, ToolCalled)]
-    results = [block.body for block in blocks if isinstance(block.body, ToolResult)]
-    starts = [block.body.call_id for block in blocks if isinstance(block.body, ToolStarted)]
+    calls = [block.body.call_id for block in blocks if isinstance(block.body, tl.ToolCalled)]
+    results = [block.body for block in blocks if isinstance(block.body, tl.ToolResult)]
+    starts = [block.body.call_id for block in blocks if isinstance(block.body, tl.ToolStarted)]
     assert calls == [f"c{number}" for number in range(1, sum(batches) + 1)]
     assert sorted(result.call_id for result in results) == calls
     assert len(starts) == len(set(starts))
-    seqs = [block.seq for block in blocks if isinstance(block.body, UserPrompt | UserFollowup)]
-    taken = [seq for b in blocks if isinstance(b.body, RoundStart) for seq in b.body.takes]
+    seqs = [
+        block.seq for block in blocks if isinstance(block.body, tl.UserPrompt | tl.UserFollowup)
+    ]
+    taken = [seq for b in blocks if isinstance(b.body, tl.RoundStart) for seq in b.body.takes]
     assert taken == seqs
-    attached = [(b.seq, b.body.size) for b in blocks if isinstance(b.body, UserAttachment)]
+    attached = [(b.seq, b.body.size) for b in blocks if isinstance(b.body, tl.UserAttachment)]
     assert attached == [(seqs[0] + 1, len(crashing_turns.FILE.data))]
     terms = [block.term for block in blocks if block.term]
     assert terms == sorted(terms)
-    assert isinstance(blocks[-1].body, Exit)
-    assert Timeline(blocks).resumable == []
+    assert isinstance(blocks[-1].body, tl.Exit)
+    assert tl.Timeline(blocks).resumable == []
     check_ledger(results, folder / "ledger")
     check_pairs(View(Native(), blocks).messages, calls, batches)
 
@@ -91,7 +79,7 @@ def check_pairs(messages: list[Message], calls: list[str], batches: list[int]) -
     assert len(shown) == sum(isinstance(message, ToolMessage) for message in messages)
 
 
-def check_ledger(results: list[ToolResult], ledger: Path) -> None:
+def check_ledger(results: list[tl.ToolResult], ledger: Path) -> None:
     """Each write has one line, or none and a result that says that it was interrupted."""
     lines = ledger.read_text().splitlines() if ledger.exists() else []
     writes = [result for result in results if result.tool == "dying.note"]
@@ -102,9 +90,9 @@ def check_ledger(results: list[ToolResult], ledger: Path) -> None:
     assert sum(result.status == "interrupted" for result in results) <= 2
 
 
-def check_client(blocks: list[Block], folder: Path) -> None:
+def check_client(blocks: list[tl.Block], folder: Path) -> None:
     """Each call of the client has the result that it sent, which it made once."""
-    results = [block.body for block in blocks if isinstance(block.body, ToolResult)]
+    results = [block.body for block in blocks if isinstance(block.body, tl.ToolResult)]
     sent = {result.call_id: result.text for result in results if result.tool == "where"}
     assert sent == {call_id: f'{{"at":"{call_id} at home"}}' for call_id in ("c1", "c3", "c5")}
     assert (folder / "client").read_text("utf-8").splitlines() == [
@@ -113,13 +101,13 @@ def check_client(blocks: list[Block], folder: Path) -> None:
     assert all(result.status == "ok" for result in results if result.tool != "dying.note")
 
 
-def check_long(blocks: list[Block], summary: str) -> None:
+def check_long(blocks: list[tl.Block], summary: str) -> None:
     """One summary, each question answered once, and its answer used."""
     bodies = [block.body for block in blocks]
-    texts = [body.text for body in bodies if isinstance(body, RangeSummary)]
+    texts = [body.text for body in bodies if isinstance(body, tl.RangeSummary)]
     assert texts == [summary]
-    call_ids = [body.call_id for body in bodies if isinstance(body, ToolPending)]
-    answered = [body.call_id for body in bodies if isinstance(body, UserAnswer)]
+    call_ids = [body.call_id for body in bodies if isinstance(body, tl.ToolPending)]
+    answered = [body.call_id for body in bodies if isinstance(body, tl.UserAnswer)]
     assert call_ids == answered
-    used = {body.call_id: body.status for body in bodies if isinstance(body, ToolResult)}
+    used = {body.call_id: body.status for body in bodies if isinstance(body, tl.ToolResult)}
     assert len([item for item in call_ids if used[item] == "interrupted"]) <= 1

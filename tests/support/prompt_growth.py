@@ -7,15 +7,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
-from loopline import BaseWorkflow, Bundle, Harness
-from loopline.models import (
-    Capabilities,
-    Prompt,
-    Reply,
-    TextDelta,
-    ToolCall,
-    UserMessage,
-)
+from loopline import BaseWorkflow, Bundle, Harness, models
 from loopline.models.prompt import cost, estimate
 from loopline.testing import FakeClock
 from loopline.timeline import Block, Plan, RoundStart, TimelineLog
@@ -72,7 +64,7 @@ class Diarist:
 
     def __init__(self, diary: Diary) -> None:
         self.diary = diary
-        self.capabilities: Capabilities = Capabilities(
+        self.capabilities: models.Capabilities = models.Capabilities(
             window=diary.window, output_limit=OUTPUT_LIMIT
         )
         self.turn = 0
@@ -80,9 +72,9 @@ class Diarist:
         self.carried = 0
         self.closing = False
 
-    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+    async def stream(self, prompt: models.Prompt) -> AsyncIterator[models.TextDelta | models.Reply]:
         if prompt.purpose == "summary":
-            yield Reply(text=f"Goal: keep the diary. {self.turn} turns are over.")
+            yield models.Reply(text=f"Goal: keep the diary. {self.turn} turns are over.")
             return
         self.carried = max(self.carried, carried_tokens(prompt))
         self.round += 1
@@ -93,40 +85,42 @@ class Diarist:
         else:
             yield self._plan()
 
-    def _plan(self) -> Reply:
+    def _plan(self) -> models.Reply:
         diary, note = self.diary, f"[D] decision {self.turn} is {self.turn * 7919 % 9973}-x"
         if self.round == 1:
-            return Reply(text=note, calls=(begun(self.turn, diary),))
+            return models.Reply(text=note, calls=(begun(self.turn, diary),))
         done = "\n".join(f"✓ [{n}]" for n in range(1, diary.steps + (not diary.left_open)))
-        return Reply(text=f"{done}\nTurn {self.turn} is over.")
+        return models.Reply(text=f"{done}\nTurn {self.turn} is over.")
 
-    def _tick(self, tail: str) -> Reply:
+    def _tick(self, tail: str) -> models.Reply:
         if self.turn == 1 and self.round <= self.diary.standing:
-            return Reply(text="", calls=(begun(self.round, self.diary),))
+            return models.Reply(text="", calls=(begun(self.round, self.diary),))
         current = _CURRENT.search(tail)
         if current is None:
-            return Reply(text="", calls=(begun(self.turn, self.diary),))
+            return models.Reply(text="", calls=(begun(self.turn, self.diary),))
         coming = _NEXT.search(current[2])
         assert coming is not None, tail
-        return Reply(text=f"✓ [{coming[1]}]\nTurn {self.turn} is over.")
+        return models.Reply(text=f"✓ [{coming[1]}]\nTurn {self.turn} is over.")
 
-    def _close(self, tail: str) -> Reply:
+    def _close(self, tail: str) -> models.Reply:
         open_plans = _PLAN_IDS.findall(tail)
         if not open_plans:
-            return Reply(text="All plans are closed.")
-        call = ToolCall(name="react.plan", arguments={"mode": "close", "plan_id": open_plans[-1]})
-        return Reply(text="", calls=(call,))
+            return models.Reply(text="All plans are closed.")
+        call = models.ToolCall(
+            name="react.plan", arguments={"mode": "close", "plan_id": open_plans[-1]}
+        )
+        return models.Reply(text="", calls=(call,))
 
 
-def begun(number: int, diary: Diary) -> ToolCall:
+def begun(number: int, diary: Diary) -> models.ToolCall:
     steps = [
         f"{place} of {number}: {'look at the page ' * (diary.words // 4)}"
         for place in range(1, diary.steps + 1)
     ]
-    return ToolCall(name="react.plan", arguments={"mode": "new", "steps": [*steps]})
+    return models.ToolCall(name="react.plan", arguments={"mode": "new", "steps": [*steps]})
 
 
-def carried_tokens(prompt: Prompt) -> int:
+def carried_tokens(prompt: models.Prompt) -> int:
     """The tokens of what stands for past turns: summary, plans, reactions, and of the tail."""
     stands = [message for message in prompt.messages if _is_carried(message)]
     return sum(map(cost, stands)) + estimate(prompt.tail)
@@ -134,7 +128,7 @@ def carried_tokens(prompt: Prompt) -> int:
 
 def _is_carried(message: object) -> bool:
     match message:
-        case UserMessage(text=text):
+        case models.UserMessage(text=text):
             return "]\n[SUMMARY]" in text or "]\n[EARLIER PLANS]" in text
         case _:
             return False

@@ -20,27 +20,12 @@ from loopline import (
     TurnResult,
     tool,
 )
+from loopline import timeline as tl
 from loopline.errors import ModelError
 from loopline.models import Capabilities, Prompt, Reply, TextDelta, ToolCall, Usage
 from loopline.testing import Call, FakeClock
-from loopline.timeline import (
-    NEW_TURN,
-    Block,
-    Body,
-    ConversationKey,
-    Entry,
-    Exit,
-    Feedback,
-    MemoryLog,
-    TimelineLog,
-    ToolResult,
-    UserFollowup,
-    UserPrompt,
-    UserRecalled,
-    UserSteer,
-)
 
-HERE = ConversationKey(name="c")
+HERE = tl.ConversationKey(name="c")
 SMALL = Capabilities(window=8_000, output_limit=1_500)
 LONG = "seven words that say nothing at all " * 90
 
@@ -141,10 +126,10 @@ scripts: st.SearchStrategy[Script] = st.lists(st.lists(acting, max_size=4), min_
 class ScriptedSteps:
     """A model that takes the steps of each turn, whoever asks it, and then answers."""
 
-    log: TimelineLog
+    log: tl.TimelineLog
     steps: list[Step] = field(default_factory=list[Step])
     requests: list[Prompt] = field(default_factory=list[Prompt])
-    conversation: ConversationKey = HERE
+    conversation: tl.ConversationKey = HERE
     name: str = "acting"
     capabilities: Capabilities = SMALL
 
@@ -166,27 +151,29 @@ class ScriptedSteps:
     async def _say(self, what: str) -> None:
         summary = await self.log.find(self.conversation)
         turn, head = (summary.turns, summary.head) if summary else (1, 0)
-        record: dict[str, list[Entry]] = {
-            "followup": [Entry(body=UserFollowup(text="also this"), turn=turn)],
-            "steer": [Entry(body=UserSteer(text="rather this"), turn=turn)],
-            "prompt": [Entry(body=UserPrompt(text="another matter"), turn=NEW_TURN)],
+        record: dict[str, list[tl.Entry]] = {
+            "followup": [tl.Entry(body=tl.UserFollowup(text="also this"), turn=turn)],
+            "steer": [tl.Entry(body=tl.UserSteer(text="rather this"), turn=turn)],
+            "prompt": [tl.Entry(body=tl.UserPrompt(text="another matter"), turn=tl.NEW_TURN)],
             "recalled": [
-                Entry(body=UserPrompt(text="never mind"), turn=NEW_TURN),
-                Entry(body=UserRecalled(said=head + 1), turn=turn + 1),
+                tl.Entry(body=tl.UserPrompt(text="never mind"), turn=tl.NEW_TURN),
+                tl.Entry(body=tl.UserRecalled(said=head + 1), turn=turn + 1),
             ],
-            "ok": [Entry(body=Feedback(reaction="ok", text="well done"), turn=max(turn - 1, 1))],
-            "not_ok": [Entry(body=Feedback(reaction="not_ok"), turn=turn)],
+            "ok": [
+                tl.Entry(body=tl.Feedback(reaction="ok", text="well done"), turn=max(turn - 1, 1))
+            ],
+            "not_ok": [tl.Entry(body=tl.Feedback(reaction="not_ok"), turn=turn)],
         }
         if what:
             await self.log.append(self.conversation, record[what], seen=head)
 
 
 async def run_script(
-    script: Script, *, afresh: bool, log: TimelineLog | None = None
-) -> tuple[TimelineLog, ScriptedSteps]:
+    script: Script, *, afresh: bool, log: tl.TimelineLog | None = None
+) -> tuple[tl.TimelineLog, ScriptedSteps]:
     """The turns of a script; `afresh` each in a process of its own, which knows only the log."""
     clock = FakeClock()
-    log = log or MemoryLog(clock)
+    log = log or tl.MemoryLog(clock)
     model = ScriptedSteps(log)
     harness = Harness.open(bundle, store=log, model=model, clock=clock)
     async with harness:
@@ -203,7 +190,7 @@ async def run_script(
     return log, model
 
 
-def timeless(blocks: Sequence[Block]) -> list[tuple[int, int, int, int, int, Body]]:
+def timeless(blocks: Sequence[tl.Block]) -> list[tuple[int, int, int, int, int, tl.Body]]:
     """The blocks without the time they took, and without the number of the harness that sent a message."""
     return [
         (block.seq, block.turn, block.round, block.n, block.term, _untimed(block.body))
@@ -211,11 +198,11 @@ def timeless(blocks: Sequence[Block]) -> list[tuple[int, int, int, int, int, Bod
     ]
 
 
-def _untimed(body: Body) -> Body:
+def _untimed(body: tl.Body) -> tl.Body:
     match body:
-        case ToolResult() | Exit():
+        case tl.ToolResult() | tl.Exit():
             return structs.replace(body, elapsed_ms=0.0)
-        case UserPrompt():
+        case tl.UserPrompt():
             return structs.replace(body, sender=None)
         case _:
             return body

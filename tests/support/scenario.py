@@ -12,6 +12,7 @@ from hashlib import sha256
 from msgspec import structs
 
 from loopline import Attachment, Harness, LooplineError
+from loopline import timeline as tl
 from loopline.conversations import Conversation
 from loopline.errors import ModelError, ModelTimedOut
 from loopline.events import Event, Observer
@@ -48,16 +49,6 @@ from loopline.refs import (
 )
 from loopline.store import SqlLog
 from loopline.testing import FakeClock
-from loopline.timeline import (
-    Block,
-    MemoryLog,
-    Reaction,
-    RoundStart,
-    Timeline,
-    TimelineLog,
-    ToolCalled,
-    ToolStarted,
-)
 from tests.support.crashing_log import CrashingLog
 from tests.support.scenario_bundle import Trace, bundle, spoken, traced
 
@@ -91,7 +82,7 @@ class Judged:
     """What somebody thinks of a turn, by its number counted from the last."""
 
     back: int
-    reaction: Reaction | None
+    reaction: tl.Reaction | None
     text: str = ""
 
 
@@ -161,13 +152,13 @@ class Sent:
     """One request as the model got it, and the round that it belongs to."""
 
     prompt: Prompt
-    start: Block
+    start: tl.Block
     kind: Kind
     reported: int
 
     @property
-    def begun(self) -> RoundStart:
-        assert isinstance(self.start.body, RoundStart)
+    def begun(self) -> tl.RoundStart:
+        assert isinstance(self.start.body, tl.RoundStart)
         return self.start.body
 
 
@@ -178,9 +169,9 @@ class ScenarioRun:
     summaries: list[Prompt] = field(default_factory=list[Prompt])
     replies: list[Usage] = field(default_factory=list[Usage])
     heard: list[list[Event]] = field(default_factory=list[list[Event]])
-    deaths: list[list[Block]] = field(default_factory=list[list[Block]])
+    deaths: list[list[tl.Block]] = field(default_factory=list[list[tl.Block]])
     trace: Trace = field(default_factory=Trace)
-    blocks: list[Block] = field(default_factory=list[Block])
+    blocks: list[tl.Block] = field(default_factory=list[tl.Block])
     document: JsonObject = field(default_factory=JsonObject)
     first: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
     last: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
@@ -242,7 +233,7 @@ class World:
         self.clock = FakeClock()
         self._number = 0
 
-    def harness(self, log: TimelineLog) -> Harness:
+    def harness(self, log: tl.TimelineLog) -> Harness:
         """A harness of this world, that is yet to be entered."""
         return Harness.open(
             bundle, store=log, model=self._models, clock=self.clock, telemetry=self.observer
@@ -263,7 +254,7 @@ class World:
         assert self.talk is not None
         blocks = await self.talk.blocks()
         start = [
-            block for block in blocks if isinstance(block.body, RoundStart) and block.body.model
+            block for block in blocks if isinstance(block.body, tl.RoundStart) and block.body.model
         ][-1]
         reported = kind.counts(whole(prompt)) + in_files(prompt) if kind.counts else 0
         self.run.sent.append(Sent(prompt, start, kind, reported))
@@ -425,7 +416,7 @@ def run_scenario(scenario: Scenario, store: str = "memory:") -> ScenarioRun:
 
 async def _run(scenario: Scenario, store: str) -> ScenarioRun:
     world = World(scenario)
-    log: TimelineLog = MemoryLog(world.clock)
+    log: tl.TimelineLog = tl.MemoryLog(world.clock)
     if store != "memory:":
         log = await SqlLog.open(store, clock=world.clock)
     async with aclosing_log(log):
@@ -438,7 +429,7 @@ async def _run(scenario: Scenario, store: str) -> ScenarioRun:
     return world.run
 
 
-async def live_in(world: World, log: TimelineLog) -> None:
+async def live_in(world: World, log: tl.TimelineLog) -> None:
     traced.set(world.run.trace)
     remaining_turns = list(world.run.scenario.turns)
     while remaining_turns:
@@ -446,14 +437,14 @@ async def live_in(world: World, log: TimelineLog) -> None:
 
 
 @asynccontextmanager
-async def aclosing_log(log: TimelineLog) -> AsyncGenerator[None, None]:
+async def aclosing_log(log: tl.TimelineLog) -> AsyncGenerator[None, None]:
     try:
         yield
     finally:
         await log.close()
 
 
-async def _session(world: World, log: TimelineLog, left: list[Said]) -> None:
+async def _session(world: World, log: tl.TimelineLog, left: list[Said]) -> None:
     """Turns in one harness, until the next is to be said in another, or this one dies."""
     crashing = CrashingLog(log)
     async with world.harness(crashing) as harness:
@@ -492,7 +483,7 @@ async def _before(world: World, talk: Conversation, said: Said) -> None:
         await talk.followup(said.between, attachments=said.files[:1])
 
 
-async def _turn(world: World, talk: Conversation, said: Said, log: TimelineLog) -> None:
+async def _turn(world: World, talk: Conversation, said: Said, log: tl.TimelineLog) -> None:
     limits: Limits = {**world.run.scenario.limits}
     if said.protocol != "native":
         limits["protocol"] = said.protocol
@@ -520,7 +511,9 @@ async def _meanwhile(world: World, talk: Conversation, said: Said) -> None:
 
 async def _given(talk: Conversation, said: Said) -> dict[str, Json]:
     waiting = [
-        item for turn in Timeline(await talk.blocks()).resumable for item in turn.pending.values()
+        item
+        for turn in tl.Timeline(await talk.blocks()).resumable
+        for item in turn.pending.values()
     ]
     return {item.call_id: said.approves if item.kind == "approval" else "blue" for item in waiting}
 
@@ -533,9 +526,9 @@ async def _hear(world: World, talk: Conversation, events: AsyncIterator[Event]) 
     async for event in events:
         heard_events.append(event)
         match event:
-            case Block(body=ToolCalled(tool="life.stall", call_id=call_id)):
+            case tl.Block(body=tl.ToolCalled(tool="life.stall", call_id=call_id)):
                 stalled.add(call_id)
-            case Block(body=ToolStarted(call_id=call_id)) if call_id in stalled:
+            case tl.Block(body=tl.ToolStarted(call_id=call_id)) if call_id in stalled:
                 await talk.stop()
             case _:
                 pass

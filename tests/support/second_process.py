@@ -17,14 +17,7 @@ from loopline import Harness
 from loopline.conversations import Receipt
 from loopline.models import Json, dumps
 from loopline.store import SqlLog
-from tests.support.interruption_scenario import (
-    Interruption,
-    OwnClock,
-    Scene,
-    interrupted,
-    story,
-    tellers,
-)
+from tests.support import interruption_scenario
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -33,7 +26,9 @@ class Another:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
-    async def interrupt(self, now: Interruption, store: str) -> Receipt | None:
+    async def interrupt(
+        self, now: interruption_scenario.Interruption, store: str
+    ) -> Receipt | None:
         value = json.loads(await asyncio.to_thread(self._told, dumps([store, now.step, now.kind])))
         return Receipt(*value) if value else None
 
@@ -62,13 +57,15 @@ def outside() -> Generator[Another, None, None]:
     assert process.returncode == 0
 
 
-async def _interrupt(store: str, now: Interruption) -> list[Json]:
-    scene = Scene(clock=OwnClock())
+async def _interrupt(store: str, now: interruption_scenario.Interruption) -> list[Json]:
+    scene = interruption_scenario.Scene(clock=interruption_scenario.OwnClock())
     async with (
         await SqlLog.open(store) as log,
-        Harness.open(story, store=log, model=tellers(scene)) as harness,
+        Harness.open(
+            interruption_scenario.story, store=log, model=interruption_scenario.tellers(scene)
+        ) as harness,
     ):
-        said = await interrupted(now, harness.conversation("c"), scene)
+        said = await interruption_scenario.interrupted(now, harness.conversation("c"), scene)
         return [said.seq, said.turn] if said else []
 
 
@@ -77,7 +74,7 @@ def main() -> None:
     sys.stdout.flush()
     for line in sys.stdin:
         store, step, kind = json.loads(line)
-        said = asyncio.run(_interrupt(store, Interruption(step, kind)))
+        said = asyncio.run(_interrupt(store, interruption_scenario.Interruption(step, kind)))
         sys.stdout.write(f"{dumps(said)}\n")
         sys.stdout.flush()
 

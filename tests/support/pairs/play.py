@@ -13,27 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from loopline import timeline as tl
 from loopline.client import connect
 from loopline.models import Json
 from loopline.server import ServerSettings, app, make_server
 from loopline.store import SqlLog
 from loopline.store.postgres_log import PostgresLog
-from loopline.timeline import (
-    ApprovalRule,
-    ApprovalRules,
-    Block,
-    BodyUnion,
-    MemoryLog,
-    RoundStart,
-    Timeline,
-    TimelineLog,
-    ToolStarted,
-    UserAnswer,
-    UserFollowup,
-    UserPrompt,
-    UserRecalled,
-    UserSteer,
-)
 from tests.support.live_server import listening_socket
 from tests.support.pairs.expected import (
     ANY,
@@ -78,7 +63,9 @@ REST_SECONDS, CUT_SECONDS = 3.0, 0.3
 TAKEOVERS = 5
 """How often who lives takes over what a killed process left, while it runs a turn itself."""
 SEND_EVENTS = ("say", "steer", "followup")
-_INPUTS = BodyUnion[UserPrompt | UserFollowup | UserSteer](UserPrompt | UserFollowup | UserSteer)
+_INPUTS = tl.BodyUnion[tl.UserPrompt | tl.UserFollowup | tl.UserSteer](
+    tl.UserPrompt | tl.UserFollowup | tl.UserSteer
+)
 
 
 @dataclass(frozen=True)
@@ -155,7 +142,7 @@ class Crew:
 class Stage:
     """A conversation in a folder, who sends to it, and what is known of it."""
 
-    def __init__(self, case: Case, scene: Scene, log: TimelineLog, crew: Crew) -> None:
+    def __init__(self, case: Case, scene: Scene, log: tl.TimelineLog, crew: Crew) -> None:
         self.case, self.scene, self.log, self.crew = case, scene, log, crew
         self.senders: dict[str, Sender] = {}
         self.homes: dict[str, str] = {}
@@ -202,7 +189,7 @@ class Stage:
             case "say" | "steer" | "followup":
                 return any(_mark(block) == step.label for block in blocks)
             case "answer":
-                return any(isinstance(block.body, UserAnswer) for block in blocks)
+                return any(isinstance(block.body, tl.UserAnswer) for block in blocks)
             case _:
                 return False
 
@@ -219,8 +206,8 @@ class Stage:
 
     async def waits(self) -> bool:
         """Return whether the conversation waits: at a gate, for the user, or for a message."""
-        timeline, waiting = Timeline(await self.log.read(KEY)), self.scene.waiting()
-        steered = any(isinstance(block.body, UserSteer) for block in timeline.pending.values())
+        timeline, waiting = tl.Timeline(await self.log.read(KEY)), self.scene.waiting()
+        steered = any(isinstance(block.body, tl.UserSteer) for block in timeline.pending.values())
         if waiting:
             answered = "answer" in waiting and "answered" in (await self.outcomes()).values()
             return not answered and not (steered and waiting == {"model"})
@@ -263,9 +250,9 @@ class Stage:
         facts = {f"sender {label}": _word(outcomes.get(label, "waits")) for label in self.homes}
         if not blocks:
             return facts
-        timeline = Timeline(blocks)
-        recalled = {block.body.said for block in blocks if isinstance(block.body, UserRecalled)}
-        taken = {seq for b in blocks if isinstance(b.body, RoundStart) for seq in b.body.takes}
+        timeline = tl.Timeline(blocks)
+        recalled = {block.body.said for block in blocks if isinstance(block.body, tl.UserRecalled)}
+        taken = {seq for b in blocks if isinstance(b.body, tl.RoundStart) for seq in b.body.takes}
         for block in blocks:
             if _INPUTS.has(block.body):
                 state = "taken" if block.seq in taken else "pending"
@@ -284,22 +271,22 @@ class Stage:
                 asks = "answer" in self.scene.waiting()
                 facts[f"turn {number}"] = "asking" if asks else "cut off"
         facts["calls"] = f"{len(self.scene.lines('ledger'))}"
-        facts["rules"] = f"{len(await ApprovalRules(self.log).of(KEY, datetime.now(UTC)))}"
+        facts["rules"] = f"{len(await tl.ApprovalRules(self.log).of(KEY, datetime.now(UTC)))}"
         return facts
 
     async def broken(self, facts: dict[str, str]) -> list[str]:
         """Return which laws are broken, whatever the table says."""
         blocks = await self.log.read(KEY)
         found = list[str]()
-        takes = [seq for b in blocks if isinstance(b.body, RoundStart) for seq in b.body.takes]
-        starts = [b.body.call_id for b in blocks if isinstance(b.body, ToolStarted)]
+        takes = [seq for b in blocks if isinstance(b.body, tl.RoundStart) for seq in b.body.takes]
+        starts = [b.body.call_id for b in blocks if isinstance(b.body, tl.ToolStarted)]
         ledger = self.scene.lines("ledger")
-        granted = [b.seq for b in blocks if isinstance(b.body, ApprovalRule) and b.body.tool]
+        granted = [b.seq for b in blocks if isinstance(b.body, tl.ApprovalRule) and b.body.tool]
         asks_user = self.case.state != "waits for a client tool"  # its answer is only a result
         granting = [
             b.seq + 1
             for b in blocks
-            if isinstance(b.body, UserAnswer) and b.body.value != ANSWERED and asks_user
+            if isinstance(b.body, tl.UserAnswer) and b.body.value != ANSWERED and asks_user
         ]
         if granted != granting:
             found.append(f"law: rules at {granted}, the answers that grant one before {granting}")
@@ -317,9 +304,9 @@ class Stage:
         return found
 
 
-def _mark(block: Block) -> str:
+def _mark(block: tl.Block) -> str:
     match block.body:
-        case UserPrompt(text=text) | UserFollowup(text=text) | UserSteer(text=text):
+        case tl.UserPrompt(text=text) | tl.UserFollowup(text=text) | tl.UserSteer(text=text):
             found = MARK.search(text)
             return found[1] if found else ""
         case _:
@@ -492,10 +479,10 @@ async def stages(case: Case, place: Path, cut: Path, crew: Crew) -> AsyncGenerat
 
 async def _open_log(
     store: Store, url: str, stack: AsyncExitStack
-) -> MemoryLog | SqlLog | PostgresLog:
+) -> tl.MemoryLog | SqlLog | PostgresLog:
     match store:
         case "memory":
-            return MemoryLog()
+            return tl.MemoryLog()
         case "sqlite":
             return await stack.enter_async_context(await SqlLog.open(url))
         case "postgres":
@@ -540,7 +527,7 @@ async def _open_door(stage: Stage, stack: AsyncExitStack, url: str) -> None:
             stack.push_async_callback(_close, stage)
 
 
-async def _restore(log: MemoryLog | PostgresLog, url: str) -> None:
+async def _restore(log: tl.MemoryLog | PostgresLog, url: str) -> None:
     """Fill a log with the conversation of a store, which was run there."""
     async with await SqlLog.open(url, read_only=True) as stored:
         await log.restore(KEY, await stored.read(KEY))

@@ -14,20 +14,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from loopline import BaseWorkflow, Bundle, ToolContext, TurnPayload, TurnResult, tool
-from loopline.models import (
-    AssistantMessage,
-    Capabilities,
-    Json,
-    JsonObject,
-    Prompt,
-    Reply,
-    TextDelta,
-    ToolCall,
-    ToolMessage,
-    ToolSpec,
-    UserMessage,
-)
+from loopline import BaseWorkflow, Bundle, ToolContext, TurnPayload, TurnResult, models, tool
 from loopline.react.guards import ask_before
 from loopline.timeline import Effect
 from loopline.tools import Outcome, Tool, ToolFunction, ToolInvocation
@@ -39,7 +26,7 @@ CALL = re.compile(r"please (\w+)")
 POLL_SECONDS = 0.002
 TALK = "c"
 ANSWERED = True
-GRANTING: Json = {"approved": True, "rule": {}}
+GRANTING: models.Json = {"approved": True, "rule": {}}
 """The answer to an approval: it also lets later calls run."""
 
 
@@ -173,17 +160,17 @@ class _InquireTool:
 
     def __init__(self, scene: Scene, name: str) -> None:
         self._scene = scene
-        parameters: JsonObject = {"type": "object", "properties": {}}
-        self.spec = ToolSpec(name=name, description="Ask.", parameters=parameters)
+        parameters: models.JsonObject = {"type": "object", "properties": {}}
+        self.spec = models.ToolSpec(name=name, description="Ask.", parameters=parameters)
 
-    def check(self, arguments: JsonObject) -> None:
+    def check(self, arguments: models.JsonObject) -> None:
         """Accept any."""
 
-    def key(self, arguments: JsonObject) -> str:
+    def key(self, arguments: models.JsonObject) -> str:
         del arguments
         return "desk"
 
-    async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
+    async def run(self, arguments: models.JsonObject, call: ToolInvocation) -> Outcome:
         del arguments
         async with self._scene.at("answer"):
             value = await call.on_question("Which one?", {"type": "boolean"})
@@ -191,7 +178,7 @@ class _InquireTool:
             self._scene.add("ledger", call.context.call_id)
         return Outcome(text=f"answered {value}")
 
-    async def reconcile(self, arguments: JsonObject, call: ToolInvocation) -> Outcome | None:
+    async def reconcile(self, arguments: models.JsonObject, call: ToolInvocation) -> Outcome | None:
         """Know nothing of a call that was cut off."""
         del arguments, call
         return None
@@ -201,30 +188,32 @@ class GatedModel:
     """Calls the tool that the last message asks for, else answers; each request passes the gate first."""
 
     name = "gated"
-    capabilities = Capabilities(window=1_000_000, tool_call=True)
+    capabilities = models.Capabilities(window=1_000_000, tool_call=True)
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
 
-    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        texts = [message.text for message in prompt.messages if isinstance(message, UserMessage)]
+    async def stream(self, prompt: models.Prompt) -> AsyncIterator[models.TextDelta | models.Reply]:
+        texts = [
+            message.text for message in prompt.messages if isinstance(message, models.UserMessage)
+        ]
         self._scene.add("requests", json.dumps(MARK.findall("\n".join(texts))))
-        yield TextDelta(text="")
+        yield models.TextDelta(text="")
         await self._scene.pass_gate("model")
         yield _reply(prompt)
 
 
-def _reply(prompt: Prompt) -> Reply:
+def _reply(prompt: models.Prompt) -> models.Reply:
     for message in reversed(prompt.messages):
         match message:
-            case UserMessage(text=text, passing=False):
+            case models.UserMessage(text=text, passing=False):
                 asked = CALL.search(text)
                 if asked is None:
-                    return Reply(text=f"So it is: {', '.join(MARK.findall(text))}.")
-                call = ToolCall(name=f"desk.{asked[1]}", arguments={})
-                return Reply(calls=(call,), stop_reason="tool_use")
-            case ToolMessage(text=text):
-                return Reply(text=f"The tool said: {text}")
-            case UserMessage() | AssistantMessage():
+                    return models.Reply(text=f"So it is: {', '.join(MARK.findall(text))}.")
+                call = models.ToolCall(name=f"desk.{asked[1]}", arguments={})
+                return models.Reply(calls=(call,), stop_reason="tool_use")
+            case models.ToolMessage(text=text):
+                return models.Reply(text=f"The tool said: {text}")
+            case models.UserMessage() | models.AssistantMessage():
                 pass
-    return Reply(text="Nobody said anything.")
+    return models.Reply(text="Nobody said anything.")

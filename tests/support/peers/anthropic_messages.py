@@ -9,26 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from loopline.models.json import Json, JsonObject
-from tests.support.peers.anthropic_replies import (
-    Block,
-    Redacted,
-    Says,
-    Text,
-    Thinking,
-    Usage,
-    block_of,
-)
+from tests.support.peers import anthropic_replies as replies
 from tests.support.peers.call_replies import Call, model_of, named_after
 from tests.support.peers.http_server import Request
 from tests.support.peers.streams import Event, Reply, Stream, document, event
 
 
-def message(says: Says, blocks: Sequence[Block], usage: Usage, asked: Request) -> Reply:
+def message(
+    says: replies.Says, blocks: Sequence[replies.Block], usage: replies.Usage, asked: Request
+) -> Reply:
     headers = {"request-id": named_after(asked, "req")}
     if asked.body.get("stream") is True:
         events = tuple(_events(says, blocks, usage, asked))
         return Stream(events=events, framing=says.framing, headers=headers)
-    content: list[Json] = [block_of(block) for block in blocks]
+    content: list[Json] = [replies.block_of(block) for block in blocks]
     whole_record: JsonObject = {"content": content, **_ending(says), "usage": usage.told()}
     return document({**_begun(asked), **whole_record}, headers=headers)
 
@@ -46,7 +40,7 @@ def _begun(asked: Request) -> JsonObject:
     }
 
 
-def _ending(says: Says) -> JsonObject:
+def _ending(says: replies.Says) -> JsonObject:
     details: Json = None
     if says.stopped == "refusal":
         details = {"type": "refusal", "category": None, "explanation": says.refusal}
@@ -57,7 +51,9 @@ def _ending(says: Says) -> JsonObject:
     }
 
 
-def _events(says: Says, blocks: Sequence[Block], usage: Usage, asked: Request) -> Iterator[Event]:
+def _events(
+    says: replies.Says, blocks: Sequence[replies.Block], usage: replies.Usage, asked: Request
+) -> Iterator[Event]:
     record: JsonObject = {**_begun(asked), "usage": {**usage.told(), "output_tokens": 1}}
     yield _named({"type": "message_start", "message": record})
     pings = [_named({"type": "ping"})] * says.pings
@@ -78,28 +74,28 @@ def _named(body: JsonObject) -> Event:
     return event(body, str(body["type"]))
 
 
-def _opened(block: Block) -> JsonObject:
+def _opened(block: replies.Block) -> JsonObject:
     match block:
-        case Text():
-            return block_of(Text(""))
-        case Thinking():
-            return block_of(Thinking("", signature=""))
-        case Redacted():
-            return block_of(block)
+        case replies.Text():
+            return replies.block_of(replies.Text(""))
+        case replies.Thinking():
+            return replies.block_of(replies.Thinking("", signature=""))
+        case replies.Redacted():
+            return replies.block_of(block)
         case Call():
-            return block_of(Call(block.name, "", block.id))
+            return replies.block_of(Call(block.name, "", block.id))
 
 
-def _deltas(says: Says, block: Block) -> Iterator[JsonObject]:
+def _deltas(says: replies.Says, block: replies.Block) -> Iterator[JsonObject]:
     match block:
-        case Text():
+        case replies.Text():
             for piece in says.cut(block.text):
                 yield {"type": "text_delta", "text": piece}
-        case Thinking():
+        case replies.Thinking():
             for piece in says.cut(block.text):
                 yield {"type": "thinking_delta", "thinking": piece}
             yield {"type": "signature_delta", "signature": block.signature}
-        case Redacted():
+        case replies.Redacted():
             pass
         case Call():
             pieces = [block.arguments] if says.whole_arguments else says.cut(block.arguments)

@@ -8,16 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Generic, Protocol, TypeAlias, TypeVar, final
 
 from loopline.models.json import JsonObject
+from tests.support.peers import streams
 from tests.support.peers.http_server import Fin, Pause, Request, Reset, Respond, Send, Step
-from tests.support.peers.streams import (
-    APART,
-    Event,
-    Reply,
-    Stream,
-    Whole,
-    document,
-    on_the_wire,
-)
 
 
 class Speech:
@@ -47,15 +39,15 @@ USUAL = Fault()
 
 
 class Vendor(Protocol[SayT_contra]):
-    def refuses(self, asked: Request) -> Reply | None:
+    def refuses(self, asked: Request) -> streams.Reply | None:
         """What is answered to a request that it does not take; the script waits for the next."""
         ...
 
-    def reply(self, says: SayT_contra, asked: Request) -> Reply: ...
+    def reply(self, says: SayT_contra, asked: Request) -> streams.Reply: ...
 
     def error(self, status: int, fault: Fault) -> JsonObject: ...
 
-    def broken_off(self, fault: Fault, asked: Request, at: int) -> Event:
+    def broken_off(self, fault: Fault, asked: Request, at: int) -> streams.Event:
         """The event of that number, by which a stream that has begun fails."""
         ...
 
@@ -133,7 +125,7 @@ def answering(behaviours: Sequence[Behaviour[S]], vendor: Vendor[S]) -> Respond:
     def respond(asked: Request) -> Sequence[Step]:
         refused = vendor.refuses(asked)
         if refused is not None:
-            return on_the_wire(refused)
+            return streams.on_the_wire(refused)
         return steps(
             remaining_behaviours.pop()
             if len(remaining_behaviours) > 1
@@ -148,54 +140,58 @@ def answering(behaviours: Sequence[Behaviour[S]], vendor: Vendor[S]) -> Respond:
 def steps(behaviour: Behaviour[S], asked: Request, vendor: Vendor[S]) -> list[Step]:
     match behaviour:
         case Status():
-            return on_the_wire(_refusal(behaviour, vendor))
+            return streams.on_the_wire(_refusal(behaviour, vendor))
         case Silence():
             inner = steps(behaviour.of, asked, vendor)
             at = 0 if behaviour.after_chunks is None else _behind(inner, behaviour.after_chunks)
             return [*inner[:at], Pause(behaviour.seconds), *inner[at:]]
         case Cut():
             inner = steps(behaviour.of, asked, vendor)
-            return [*_kept(behaviour, inner), Pause(APART), Reset()]
+            return [*_kept(behaviour, inner), Pause(streams.APART), Reset()]
         case HalfClosed():
             inner = steps(behaviour.of, asked, vendor)
             chunks = behaviour.after_chunks
             return [*(inner if chunks is None else inner[: _behind(inner, chunks)]), Fin()]
         case Malformed():
-            return on_the_wire(_malformed(vendor.reply(behaviour.of, asked), behaviour.chunk))
+            return streams.on_the_wire(
+                _malformed(vendor.reply(behaviour.of, asked), behaviour.chunk)
+            )
         case BrokenOff():
-            return on_the_wire(_broken_off(behaviour, asked, vendor))
+            return streams.on_the_wire(_broken_off(behaviour, asked, vendor))
         case _:
-            return on_the_wire(vendor.reply(behaviour, asked))
+            return streams.on_the_wire(vendor.reply(behaviour, asked))
 
 
-def _refusal(status: Status, vendor: Vendor[S]) -> Whole:
+def _refusal(status: Status, vendor: Vendor[S]) -> streams.Whole:
     match status.body:
         case bytes() as raw:
             kind = "text/plain; charset=utf-8"
             headers = status.headers
-            return Whole(body=raw, status=status.code, headers=headers, content_type=kind)
+            return streams.Whole(body=raw, status=status.code, headers=headers, content_type=kind)
         case None:
-            return document(vendor.error(status.code, status.fault), status.code, status.headers)
+            return streams.document(
+                vendor.error(status.code, status.fault), status.code, status.headers
+            )
         case body:
-            return document(body, status.code, status.headers)
+            return streams.document(body, status.code, status.headers)
 
 
-def _malformed(reply: Reply, at: int) -> Reply:
+def _malformed(reply: streams.Reply, at: int) -> streams.Reply:
     match reply:
-        case Whole():
+        case streams.Whole():
             return replace(reply, body=reply.body[: len(reply.body) // 2])
-        case Stream():
+        case streams.Stream():
             event = reply.events[at]
             broken = replace(event, data=event.data[: len(event.data) // 2])
             return replace(reply, events=(*reply.events[:at], broken, *reply.events[at + 1 :]))
 
 
-def _broken_off(behaviour: BrokenOff[S], asked: Request, vendor: Vendor[S]) -> Reply:
+def _broken_off(behaviour: BrokenOff[S], asked: Request, vendor: Vendor[S]) -> streams.Reply:
     reply = vendor.reply(behaviour.of, asked)
     match reply:
-        case Whole():
-            return document(vendor.error(500, behaviour.fault), 500)
-        case Stream():
+        case streams.Whole():
+            return streams.document(vendor.error(500, behaviour.fault), 500)
+        case streams.Stream():
             events = reply.events[: behaviour.after_chunks]
             failure = vendor.broken_off(behaviour.fault, asked, len(events))
             return replace(reply, events=(*events, failure))

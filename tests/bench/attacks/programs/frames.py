@@ -21,15 +21,8 @@ from loopline import (
     Source,
     ToolContext,
     ToolError,
+    models,
     tool,
-)
-from loopline.models import (
-    AssistantMessage,
-    Json,
-    JsonObject,
-    Prompt,
-    ProtocolName,
-    ToolMessage,
 )
 from loopline.testing import Call, Say, ScriptedModel
 from tests.bench.attacks.programs.trial import Draw, Trial
@@ -71,7 +64,7 @@ DISGUISES = {
     "a combining joiner": "\u034f{}",
     "a quotation": "\\{}",
 }
-PROTOCOLS: Mapping[str, ProtocolName] = {
+PROTOCOLS: Mapping[str, models.ProtocolName] = {
     name: name for name in ("native", "json", "tagged", "thought_action")
 }
 
@@ -89,11 +82,11 @@ def is_frame(line: str, head: str) -> bool:
     ) and (MARK in line)
 
 
-def lines_of(prompt: Prompt) -> Iterator[str]:
+def lines_of(prompt: models.Prompt) -> Iterator[str]:
     """Yield the lines of a prompt, without what the model itself wrote and results that a provider marks as such."""
     yield from prompt.system.splitlines()
     for message in prompt.messages:
-        if isinstance(message, AssistantMessage | ToolMessage):
+        if isinstance(message, models.AssistantMessage | models.ToolMessage):
             continue
         yield from message.text.splitlines()
         for attached in getattr(message, "attachments", ()):
@@ -118,9 +111,9 @@ async def refuse(context: ToolContext) -> str:
     raise ToolError(f"no{context.properties['hostile']}")
 
 
-def list_tools(text: str) -> list[Json]:
+def list_tools(text: str) -> list[models.Json]:
     """Return the tools of a server with the text in every field that it may fill."""
-    schema: JsonObject = {
+    schema: models.JsonObject = {
         "type": "object",
         "title": f"t{text}",
         "description": f"d{text}",
@@ -129,7 +122,7 @@ def list_tools(text: str) -> list[Json]:
             "b": {"const": f"c{text}", "examples": [f"x{text}"], "default": f"f{text}"},
         },
     }
-    read: JsonObject = {"readOnlyHint": True, "title": f"h{text}"}
+    read: models.JsonObject = {"readOnlyHint": True, "title": f"h{text}"}
     return [
         {"name": "work", "description": f"Work.{text}", "inputSchema": {"type": "object"}},
         {"name": "look", "title": f"l{text}", "inputSchema": schema, "annotations": read},
@@ -138,11 +131,11 @@ def list_tools(text: str) -> list[Json]:
     ]
 
 
-async def live(folder: Path, name: ProtocolName, text: str) -> list[Prompt]:
+async def live(folder: Path, name: models.ProtocolName, text: str) -> list[models.Prompt]:
     """Run two turns with the text in every place; return the prompts."""
     tools = folder / "tools.json"
     tools.write_text(json.dumps(list_tools(text)), "utf-8")
-    entry: Json = {
+    entry: models.Json = {
         "command": sys.executable,
         "args": [str(PLAIN), "works"],
         "env": {"TOOLS": str(tools)},
@@ -168,7 +161,7 @@ async def live(folder: Path, name: ProtocolName, text: str) -> list[Prompt]:
         ],
         strict=False,
     )
-    properties: dict[str, Json] = {
+    properties: dict[str, models.Json] = {
         "mcp.file": str(folder / ".mcp.json"),
         "knowledge.repo": str(folder / "repository"),
         "react.select_tools": False,

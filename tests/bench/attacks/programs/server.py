@@ -20,16 +20,8 @@ import httpx2
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from loopline import server
 from loopline.models import Json
-from loopline.server import (
-    ApiKeys,
-    ServerSettings,
-    TokenUsers,
-    Unauthenticated,
-    add_key,
-    app,
-    revoke_key,
-)
 from tests.bench.attacks.programs.trial import Draw, Trial
 from tests.doors.command import wait_for
 from tests.server.test_who_may_ask import ANN, OTHERS, SECRET, protocol_routes, routes
@@ -72,17 +64,19 @@ class Served:
 @contextmanager
 def served(folder: Path) -> Generator[Served]:
     file = folder / "keys.json"
-    keys = {name: add_key(file, principal) for name, principal in {"ann": ANN, **OTHERS}.items()}
+    keys = {
+        name: server.add_key(file, principal) for name, principal in {"ann": ANN, **OTHERS}.items()
+    }
     keys["made up"] = keys["ann"][:-4] + "AAAA"
     keys["of another form"] = keys["ann"].replace("llk_", "LLK_")
     keys["with a space"] = keys["ann"] + " x"
-    keys["revoked"] = add_key(file, ANN)
-    revoke_key(file, keys["revoked"])
-    application = app(
+    keys["revoked"] = server.add_key(file, ANN)
+    server.revoke_key(file, keys["revoked"])
+    application = server.app(
         SHOP,
         store=f"sqlite:///{folder}/talk.db",
-        auth=ApiKeys.read(file),
-        settings=ServerSettings(requests_per_minute=100_000),
+        auth=server.ApiKeys.read(file),
+        settings=server.ServerSettings(requests_per_minute=100_000),
         model=EchoModel(),
     )
     with serving(application) as url:
@@ -282,17 +276,17 @@ def tokens(issuer: Issuer) -> Iterator[tuple[str, str]]:
 async def forge_tokens(draw: Draw) -> AsyncIterator[Trial]:
     with issuing() as issuer:
         for name, token in draw.programs(dict(tokens(issuer))):
-            users = TokenUsers(issuer.url, AUDIENCE)
+            users = server.TokenUsers(issuer.url, AUDIENCE)
             [outcome] = await asyncio.gather(users.authenticate(token), return_exceptions=True)
             match outcome:
-                case Unauthenticated():
+                case server.Unauthenticated():
                     passed = ""
                 case BaseException():
                     passed = f"an error of another kind: {outcome!r}"
                 case principal:
                     passed = f"let in as {principal.user!r} of {principal.tenant!r}"
             yield Trial(f"a token, {name}", NO_TOKEN, passed)
-        ann = await TokenUsers(issuer.url, AUDIENCE).authenticate(issuer.token())
+        ann = await server.TokenUsers(issuer.url, AUDIENCE).authenticate(issuer.token())
         yield Trial(
             "the right token", "the right token lets ann in", "" if ann.user == "ann" else ann.user
         )
@@ -334,7 +328,7 @@ REQUESTS: Mapping[str, tuple[str, str, str, str]] = {
 
 async def ask_from_pages(draw: Draw) -> AsyncIterator[Trial]:
     """Send each request from a page of each origin to a server without authentication."""
-    local = app(SHOP, store="memory:", model=EchoModel())
+    local = server.app(SHOP, store="memory:", model=EchoModel())
     with serving(local) as url:
         port = urlsplit(url).port
         origins = {origin: {"Origin": origin} for origin in ORIGINS}
@@ -565,10 +559,10 @@ async def change_urls(draw: Draw, at: Served) -> AsyncIterator[Trial]:
 
 
 async def revoke(draw: Draw, at: Served) -> AsyncIterator[Trial]:
-    key = await asyncio.to_thread(add_key, at.keys_file, ANN)
+    key = await asyncio.to_thread(server.add_key, at.keys_file, ANN)
     late = Served(at.url, at.keys_file, {"late": key})
     await asyncio.to_thread(wait_for, lambda: late.send("late", "GET", "/me").is_success)
-    await asyncio.to_thread(revoke_key, at.keys_file, key)
+    await asyncio.to_thread(server.revoke_key, at.keys_file, key)
     await asyncio.sleep(REVOKED_SECONDS)
     tries = {
         f"{method} {path}": (method, path, body) for method, path, body in routes("acme", "tea")
