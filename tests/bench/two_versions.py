@@ -27,6 +27,7 @@ from loopline.models import Prompt
 from loopline.store import SqlLog
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
+from tests.support.ledgers import add_line, lines_of
 
 Version = Literal["1", "2"]
 CONVERSATIONS = 5
@@ -87,8 +88,7 @@ async def work(folder: Path, version: Version, turns: int) -> None:
 
         async def send(number: int) -> None:
             talk = harness.conversation(f"c{number % CONVERSATIONS}")
-            with done.open("a") as file:
-                file.write(f"{number}\n")
+            add_line(done, f"{number}")
             result = await talk.say(f"order v{version}-{number}")
             if result.pending:
                 await approve(talk)
@@ -148,7 +148,7 @@ def start(folder: Path, version: Version, turns: int) -> subprocess.Popen[bytes]
 
 async def check(folder: Path, report: Report) -> None:
     """Read the log and the ledger, and add what is wrong."""
-    ledger = (folder / "ledger").read_text().splitlines() if (folder / "ledger").exists() else []
+    ledger = lines_of(folder / "ledger")
     for line, times in Counter(line.split()[1] for line in ledger).items():
         if times > 1:
             report.wrong.append(f"{line} was ordered {times} times")

@@ -13,6 +13,7 @@ from loopline.timeline import CrewGraph, Decision, Exit, RunChild, ToolResult
 from tests.support.child_runs import Line
 from tests.support.crews import Scripts
 from tests.support.killed_processes import read_blocks
+from tests.support.ledgers import add_line, lines_of
 
 NEEDS = {"1": [], "2": [], "3": ["1", "2"], "4": ["2"], "5": ["3", "4"], "6": ["5"]}
 PLAN = json.dumps(
@@ -27,10 +28,8 @@ ANALYSIS = json.dumps({"achieved": True, "confidence": 1, "answer": "All six are
 
 
 def _write(ledger: Path, line: str) -> str:
-    known = ledger.read_text().splitlines() if ledger.exists() else []
-    if line not in known:
-        with ledger.open("a") as file:
-            file.write(f"{line}\n")
+    if line not in lines_of(ledger):
+        add_line(ledger, line)
     return f"wrote {line}"
 
 
@@ -42,8 +41,7 @@ def _look(step: str, ledger: str, context: ToolContext) -> str:
 @tool(effect="write", key="{step}", reconcile=_look)
 def write(step: str, ledger: str, context: ToolContext) -> str:
     """Write the line of a step."""
-    with Path(ledger).open("a") as file:
-        file.write(f"{step} {context.idempotency_key}\n")
+    add_line(Path(ledger), f"{step} {context.idempotency_key}")
     return f"wrote {step}"
 
 
@@ -78,10 +76,8 @@ async def findings(folder: Path) -> dict[str, object]:
         for block in blocks
         if isinstance(block.body, RunChild) and not block.body.reason
     )
-    ledger = folder / "ledger"
-    lines = ledger.read_text().splitlines() if ledger.exists() else []
     return {
-        "lines": sorted(line.split()[0] for line in lines),
+        "lines": sorted(line.split()[0] for line in lines_of(folder / "ledger")),
         "statuses": {step.status for step in graphs[-1].steps} if graphs else set(),
         "children": dict(begun),
         "replies": {"planner": planned, "analyst": analysed},

@@ -31,6 +31,7 @@ from loopline.react import Allow, Ask, GuardedCall, Verdict
 from loopline.redaction.redacted_log import ForwardingLog
 from loopline.store import SqlLog
 from loopline.store.blobs import FileBlobs
+from tests.support.ledgers import add_line, lines_of
 
 FILE = Attachment("go.txt", b"tea and cake, " * 3_600)
 Length = Literal["short", "long", "client"]
@@ -91,7 +92,7 @@ async def look(size: int) -> str:
 async def note(name: str, ledger: str, context: ToolContext) -> str:
     """Write a line into a ledger file."""
     _crash_point.get().at("in a write, before its effect")
-    await asyncio.to_thread(_add, Path(ledger), f"{context.call_id} {name}\n")
+    await asyncio.to_thread(add_line, Path(ledger), f"{context.call_id} {name}")
     _crash_point.get().at("in a write, after its effect")
     return f"noted {name}"
 
@@ -100,11 +101,6 @@ async def note(name: str, ledger: str, context: ToolContext) -> str:
 def ask(question: str, context: ToolContext) -> str:
     """Ask the user."""
     context.ask_user(question)
-
-
-def _add(path: Path, line: str) -> None:
-    with path.open("a", encoding="utf-8") as ledger:
-        ledger.write(line)
 
 
 TOOLS_SPECS = [{"module": __name__, "alias": "dying"}]
@@ -250,8 +246,8 @@ def run_on_client(call_id: str, folder: Path) -> Json:
     """Run a call as the client, which keeps each result in a file `client`, and runs no call twice."""
     ledger = folder / "client"
     line = f"{call_id} at home"
-    if not ledger.exists() or line not in ledger.read_text("utf-8").splitlines():
-        _add(ledger, f"{line}\n")
+    if line not in lines_of(ledger):
+        add_line(ledger, line)
     return {"at": line}
 
 

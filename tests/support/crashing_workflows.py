@@ -30,23 +30,14 @@ from tests.support.crashing_turns import CrashPoint, KillingLog
 from tests.support.crews import Scripts
 from tests.support.forked_processes import forked
 from tests.support.killed_processes import read_blocks
+from tests.support.ledgers import add_line, lines_of
 
 TEAS = ("sencha", "assam", "oolong")
 
 
-def _lines(ledger: Path) -> list[str]:
-    return ledger.read_text("utf-8").splitlines() if ledger.exists() else []
-
-
-def _write(ledger: Path, line: str) -> str:
-    with ledger.open("a", encoding="utf-8") as file:
-        file.write(f"{line}\n")
-    return line
-
-
 def _look(ledger: Path, line: str) -> str:
     """Make up for a step that was cut off: write the line unless it is there."""
-    return line if line in _lines(ledger) else _write(ledger, line)
+    return line if line in lines_of(ledger) else add_line(ledger, line)
 
 
 def _look_for_note(tea: str, ledger: str) -> str:
@@ -56,7 +47,7 @@ def _look_for_note(tea: str, ledger: str) -> str:
 @tool(effect="write", key="{tea}", reconcile=_look_for_note)
 def note(tea: str, ledger: str) -> str:
     """Note a tea."""
-    return _write(Path(ledger), tea)
+    return add_line(Path(ledger), tea)
 
 
 class Tasting(BaseWorkflow):
@@ -67,12 +58,12 @@ class Tasting(BaseWorkflow):
 
     async def process(self, payload: TurnPayload) -> TurnResult[Any]:
         for name in ("one", "two"):
-            await self.step(name, _write, self.ledger, name, reconcile=_look)
+            await self.step(name, add_line, self.ledger, name, reconcile=_look)
         count = await self.step("read", lambda: 3, effect="read")
         tasted = await self.map("taster", [f"taste {tea}" for tea in TEAS[:count]], limit=2)
-        await self.step("three", _write, self.ledger, "three", reconcile=_look)
+        await self.step("three", add_line, self.ledger, "three", reconcile=_look)
         try:
-            told = await self.step("blind", _write, self.ledger, "blind")
+            told = await self.step("blind", add_line, self.ledger, "blind")
         except StepInterrupted:
             told = "unknown"
         return await self.answer(f"{told}: {', '.join(result.answer for result in tasted)}")
@@ -96,7 +87,7 @@ async def findings(folder: Path) -> dict[str, object]:
     children = Counter(
         b.conversation for b in bodies if isinstance(b, tl.RunChild) and not b.reason
     )
-    lines = Counter(_lines(folder / "ledger"))
+    lines = Counter(lines_of(folder / "ledger"))
     blind = lines.pop("blind", 0)
     return {
         "lines": dict(sorted(lines.items())),
@@ -139,26 +130,26 @@ class Brewer:
 
 
 def _look_for_order(ledger: str) -> str | None:
-    return "ordered" if "order" in _lines(Path(ledger)) else None
+    return "ordered" if "order" in lines_of(Path(ledger)) else None
 
 
 @tool(effect="read", background=True)
 async def brew(ledger: str, context: ToolContext) -> str:
     """Brew, which may happen twice."""
-    await asyncio.to_thread(_write, Path(ledger), "brew")
+    await asyncio.to_thread(add_line, Path(ledger), "brew")
     return f"brewed {context.call_id}"
 
 
 @tool(effect="write", background=True, reconcile=_look_for_order)
 def order(ledger: str) -> str:
     """Order."""
-    return _write(Path(ledger), "order")
+    return add_line(Path(ledger), "order")
 
 
 @tool(effect="write", background=True)
 def blind(ledger: str) -> str:
     """Do what nobody can look up."""
-    return _write(Path(ledger), "blind")
+    return add_line(Path(ledger), "blind")
 
 
 KITCHEN = Bundle(id="kitchen", tools=[brew, order, blind])
@@ -204,7 +195,7 @@ async def brewed(folder: Path) -> dict[str, object]:
     taken = Counter(
         seq for b in blocks if isinstance(b.body, tl.RoundStart) for seq in b.body.takes
     )
-    lines = Counter(_lines(folder / "ledger"))
+    lines = Counter(lines_of(folder / "ledger"))
     ends = [b.body for b in blocks if isinstance(b.body, tl.ToolResult)]
     # A call that was cut off before it was in the background, and whose `reconcile` found its outcome, has only a result.
     begun = {

@@ -14,6 +14,7 @@ from loopline.prompt import Native, View
 from tests.support import crashing_turns
 from tests.support.crashing_turns import CrashingTurn
 from tests.support.forked_processes import forked
+from tests.support.ledgers import lines_of
 
 SHORT, LONG, CLIENT = [1, 4], [1, 4, 1, 1], [4, 1]
 """How many calls each round makes, where it makes any."""
@@ -81,7 +82,7 @@ def check_pairs(messages: list[Message], calls: list[str], batches: list[int]) -
 
 def check_ledger(results: list[tl.ToolResult], ledger: Path) -> None:
     """Each write has one line, or none and a result that says that it was interrupted."""
-    lines = ledger.read_text().splitlines() if ledger.exists() else []
+    lines = lines_of(ledger)
     writes = [result for result in results if result.tool == "dying.note"]
     noted = [line.split()[0] for line in lines]
     assert len(noted) == len(set(noted))

@@ -16,6 +16,7 @@ from loopline import (
     TurnResult,
     tool,
 )
+from tests.support.ledgers import add_line
 
 
 @tool(effect="read")
@@ -34,8 +35,7 @@ async def find(url: str) -> Output:
 @tool(effect="write", key="note:{name}")
 async def note(name: str, ledger: str, context: ToolContext) -> str:
     """Write a line into a ledger file."""
-    line = f"{context.idempotency_key} {name}\n"
-    await asyncio.to_thread(_append, Path(ledger), line)
+    await asyncio.to_thread(add_line, Path(ledger), f"{context.idempotency_key} {name}")
     return f"noted {name}"
 
 
@@ -56,11 +56,6 @@ def fail(message: str) -> str:
 def crash() -> str:
     """Break."""
     raise ValueError("broken")
-
-
-def _append(path: Path, line: str) -> None:
-    with path.open("a", encoding="utf-8") as ledger:
-        ledger.write(line)
 
 
 TOOLS_SPECS = [{"module": __name__, "alias": "play"}]

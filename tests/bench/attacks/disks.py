@@ -23,6 +23,7 @@ from loopline.testing.scripted import Entry as ScriptEntry
 from loopline.timeline import Block, ConversationKey
 from tests.bench.attacks.outcome import Outcome, Tally
 from tests.crashes.processes import HERE, finish, prompt, start, url
+from tests.support.ledgers import lines_of
 from tests.support.playground import bundle
 
 ROOMY_MB = 64
@@ -108,10 +109,6 @@ async def talk_until_full(store: Path, ledger: Path, random: Random) -> Tally:
     tally.expect(len(keys) == len(set(keys)) >= answered, "effect twice or lost")
     tally.add(await judge(store, HERE, remaining_blocks))
     return tally
-
-
-def lines_of(path: Path) -> list[str]:
-    return path.read_text("utf-8").splitlines() if path.exists() else []
 
 
 async def judge(store: Path, conversation: ConversationKey, acknowledged: list[Block]) -> Tally:

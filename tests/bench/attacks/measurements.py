@@ -31,6 +31,7 @@ from tests.support.forked_processes import forked
 from tests.support.git_repositories import commit
 from tests.support.hostile_pdfs import small_and_large
 from tests.support.hostile_repositories import arm_fully, hostile_repository, snapshot
+from tests.support.ledgers import lines_of
 from tests.support.scripted_conversation import talking
 
 MOST_STALL_MS = 150
@@ -133,10 +134,6 @@ async def forged_approval(folder: Path) -> list[Outcome]:
         none_of("an imported approval: calls run", "1", ran),
         none_of("an import under a child run's name: accepted", "1", planted),
     ]
-
-
-def lines_of(path: Path) -> list[str]:
-    return path.read_text("utf-8").splitlines() if path.exists() else []
 
 
 async def repository_of_an_import(folder: Path) -> list[Outcome]:

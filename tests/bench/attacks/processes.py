@@ -25,6 +25,7 @@ from loopline.timeline import Block, Completion, ToolResult, ToolStarted, UserFo
 from tests.bench.attacks.outcome import Outcome, Tally
 from tests.support.billed_model import BillingModel, Move
 from tests.support.forked_processes import forked
+from tests.support.ledgers import lines_of
 from tests.support.playground import bundle
 
 SHARED = ("s0", "s1", "s2")
@@ -182,10 +183,6 @@ def tally_of(path: Path) -> Tally:
         return Tally(broken=Counter({"process died": 1}))
     value = json.loads(path.read_text("utf-8"))
     return Tally(done=Counter(value["done"]), broken=Counter(value["broken"]))
-
-
-def lines_of(path: Path) -> list[str]:
-    return path.read_text("utf-8").splitlines()
 
 
 def entries_of(folder: Path) -> list[dict[str, str | int]]:

@@ -34,6 +34,7 @@ from tests.bench.peers.programs import (
     programs,
 )
 from tests.docs.pages import ROOT
+from tests.support.ledgers import lines_of
 from tests.support.peers.http_server import Peer, Request, serving
 
 LIMIT_SECONDS = 300
@@ -128,7 +129,7 @@ async def run(program: Program, commands: Path, peer: Peer) -> Outcome:
             codes.append(code)
             printed.append(told)
         book = folder / "orders.txt"
-        orders = book.read_text("utf-8").splitlines() if book.exists() else []
+        orders = lines_of(book)
     problem = "; ".join(problems(program, codes, printed, orders))
     return Outcome(
         program=program,

@@ -18,6 +18,7 @@ from loopline import BaseWorkflow, Bundle, ToolContext, TurnPayload, TurnResult,
 from loopline.react.guards import ask_before
 from loopline.timeline import Effect
 from loopline.tools import Outcome, Tool, ToolFunction, ToolInvocation
+from tests.support.ledgers import add_line, lines_of
 
 Gate = Literal["model", "tool"]
 MARK = re.compile(r"\bm-(\w+)")
@@ -76,12 +77,10 @@ class Scene:
                         break
 
     def add(self, name: str, line: str) -> None:
-        with (self.folder / name).open("a", encoding="utf-8") as file:
-            file.write(f"{line}\n")
+        add_line(self.folder / name, line)
 
     def lines(self, name: str) -> list[str]:
-        path = self.folder / name
-        return path.read_text("utf-8").splitlines() if path.exists() else []
+        return lines_of(self.folder / name)
 
     def shown(self) -> set[str]:
         """Return the marks of all messages that some request has shown."""
