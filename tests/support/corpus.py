@@ -31,7 +31,7 @@ def over_corpus(
 ) -> Callable[[Callable[[Drawn], None]], Callable[[], None]]:
     """Hold a law over the scenarios that are drawn by a strategy, or over the first of them.
 
-    So many are drawn in a campaign, and a quarter of them, and of the first, in the suite. A law that fails is held again over scenarios that hypothesis draws, which finds the smallest that breaks it.
+    So many are drawn in a campaign, and a tenth of them, and of the first, in the suite. A law that fails is held again over scenarios that hypothesis draws, which finds the smallest that breaks it.
     """
 
     number = number_of_examples(drawn)

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-SUITE, CAMPAIGN = 25, 100
+SUITE, CAMPAIGN = 10, 100
 """The profiles' numbers of examples for a law that does not say how many it needs."""
 
 
 def number_of_examples(most: int) -> int:
-    """Return `most` under the profile `campaign`, else a quarter of it, or 5 if that is fewer."""
+    """Return `most` under the profile `campaign`, else a tenth of it, or 5 if that is fewer."""
     return max(5, most * settings().max_examples // CAMPAIGN)
 
 
