@@ -38,6 +38,20 @@ HERE = "/conversations/default/default/c1"
 Json = dict[str, object]
 
 
+def make_root(root: Path) -> None:
+    """Make the folder of a base of Debian's packages: with the name `python`, and a pip that may install."""
+    if not root.exists():
+        bootstrap = ("debootstrap", "--variant=minbase", f"--include={PACKAGES}", "bookworm", root)
+        subprocess.run(bootstrap, check=True, capture_output=True)
+    for name in OF_THIS_MACHINE:
+        if Path("/", name).exists():
+            shutil.copyfile(Path("/", name), root / name)
+    for path in root.glob("usr/lib/python3*/EXTERNALLY-MANAGED"):
+        path.unlink()
+    if not (root / "usr/bin/python").exists():
+        (root / "usr/bin/python").symlink_to("python3")
+
+
 @dataclass
 class Image:
     host: str
@@ -70,26 +84,8 @@ class Image:
         return printed
 
     def make_base(self) -> str:
-        """Return the base, made of Debian's packages: with the name `python`, and a pip that may install."""
-        root = self.folder / "root"
-        command = [
-            "debootstrap",
-            "--variant=minbase",
-            f"--include={PACKAGES}",
-            "bookworm",
-            str(root),
-        ]
-        subprocess.run(command, check=True, capture_output=True)
-        for name in OF_THIS_MACHINE:
-            if Path("/", name).exists():
-                shutil.copyfile(Path("/", name), root / name)
-        for path in root.glob("usr/lib/python3*/EXTERNALLY-MANAGED"):
-            path.unlink()
-        (root / "usr/bin/python").symlink_to("python3")
-        return self.import_root(root)
-
-    def import_root(self, root: Path) -> str:
-        archive = self.folder / "root.tar"
+        root, archive = self.folder / "root", self.folder / "root.tar"
+        make_root(root)
         subprocess.run(["tar", "-C", root, "-cf", archive, "."], check=True)
         return self.docker("import", str(archive), BASE)
 

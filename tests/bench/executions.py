@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import random
@@ -13,14 +12,16 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from loopline.sandbox import Execution, ExecutionLimits, Sandbox, ServedCall, Session
+from loopline.sandbox import Execution, ExecutionLimits, Sandbox, Session
 from loopline.sandbox.cgroup import parents
 from loopline.sandbox.process import BubblewrapSandbox
+from tests.bench.options import read_options
+from tests.support.disk_corpus import serve_nothing
 
 BARE_WITHOUT_SITE = ["-I", "-S", "-B"]
 """How the executor's Python is started; bare bubblewrap starts it as a user would."""
@@ -77,19 +78,15 @@ def execution(program: str) -> Execution:
     return Execution(execution_id="e", turn_id="turn_1", program=program, limits=limits)
 
 
-def session() -> Session:
-    async def serve(tool: str, arguments: object) -> ServedCall:
-        del arguments
-        return ServedCall(False, None, tool)
-
-    return Session(serve=serve)
+def session(on_output: Callable[[str], None] = lambda _text: None) -> Session:
+    """A session without tools."""
+    return Session(serve=serve_nothing, on_output=on_output)
 
 
 async def first_line(sandbox: Sandbox) -> float:
     """Return the milliseconds until the first line of a program is there."""
     came, began = list[float](), time.perf_counter()
-    heard = Session(serve=session().serve, on_output=lambda _: came.append(time.perf_counter()))
-    await sandbox.run(execution(PROGRAM), heard)
+    await sandbox.run(execution(PROGRAM), session(lambda _: came.append(time.perf_counter())))
     return (came[0] - began) * 1000
 
 
@@ -267,9 +264,7 @@ async def kill_parts(folder: Path, name: str, seed: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=18)
-    seed: int = parser.parse_args().seed
+    seed: int = read_options(__doc__, seed=18).seed
     with tempfile.TemporaryDirectory(prefix="lx") as folder:
         asyncio.run(starts(Path(folder)))
         write("\n| killed | times | the execution ended with | left behind |\n|---|---|---|---|")

@@ -7,7 +7,6 @@ store, and prints what does not agree.
 
 from __future__ import annotations
 
-import argparse
 import random
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.bench.options import read_options
 from tests.support.fuzzed_turns.check import check, count, read_world
 from tests.support.fuzzed_turns.tables import ADDRESS
 from tests.support.postgres_server import running_postgres
@@ -99,17 +99,10 @@ def drive(folder: Path, seed: int, turns: int, *, kills: bool = True) -> Report:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--turns", type=int, default=1_000)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument(
-        "--folder", type=Path, help="an empty folder that keeps the store and the ledgers"
-    )
-    parser.add_argument("--postgres", action="store_true", help="the store is in PostgreSQL")
-    given = parser.parse_args()
+    given = read_options(__doc__, turns=1_000, seed=1, folder="", postgres=False)
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as name:
-        folder = given.folder or Path(name)
+        folder = Path(given.folder or name)
         folder.mkdir(parents=True, exist_ok=True)
         if given.postgres:
             (folder / ADDRESS).write_text(running_postgres().store_url())

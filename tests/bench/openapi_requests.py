@@ -6,7 +6,6 @@ environment of its own; `--program` names its command. The endless event streams
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import httpx2
 
+from tests.bench.options import read_options
 from tests.docs.pages import ROOT
 
 CHECKS = (
@@ -81,12 +81,7 @@ def serving(store: str) -> Generator[str]:
 
 def main() -> None:
     """Run it; exit with 1 if a check failed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--program", default="st", help="the command of schemathesis")
-    parser.add_argument("--examples", type=int, default=30, help="for each route")
-    parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--phases", default="coverage,fuzzing")
-    options = parser.parse_args()
+    options = read_options(__doc__, program="st", examples=30, seed=7, phases="coverage,fuzzing")
     with (
         tempfile.TemporaryDirectory() as folder,
         serving(f"sqlite:///{Path(folder)}/talk.db") as url,

@@ -9,8 +9,9 @@ def read_options(about: str | None, **defaults: float | str | bool) -> argparse.
     """Return the values of these options on the command line, each of the type of its default."""
     parser = argparse.ArgumentParser(description=about)
     for name, default in defaults.items():
+        option = f"--{name.replace('_', '-')}"
         if default is False:
-            parser.add_argument(f"--{name}", action="store_true")
+            parser.add_argument(option, action="store_true")
         else:
-            parser.add_argument(f"--{name}", type=type(default), default=default)
+            parser.add_argument(option, type=type(default), default=default)
     return parser.parse_args()

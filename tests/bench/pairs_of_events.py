@@ -1,12 +1,12 @@
 """What comes of every pair of events in every state of a conversation: `python -m tests.bench.pairs_of_events`.
 
 The events come one after the other, in both orders, and at once; over every store, from one process, from two, and over
-HTTP. What has to come of it says the table of the flow page. `--sample 40 --seed 7` draws some of the cases.
+HTTP. What has to come of it says the table of the flow page. `--sample 40 --seed 7` draws some of the cases, `--only PATTERN`
+chooses by name, `--at-once 4` of them are played side by side.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
 import re
@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tests.bench.options import read_options
 from tests.support.pairs.expected import EVENTS, STATES, Door, Event
 from tests.support.pairs.play import Case, Crew, Observed, Order, Store, cut_off, play
 
@@ -86,12 +87,7 @@ def sample(chosen: Sequence[Case], size: int, seed: int) -> list[Case]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sample", type=int, default=0)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", default="", help="a pattern that the names of the cases match")
-    parser.add_argument("--at-once", type=int, default=4, help="how many cases are played at once")
-    given = parser.parse_args()
+    given = read_options(__doc__, sample=0, seed=0, only="", at_once=4)
     chosen = [case for case in cases() if re.search(given.only, f"{case}")]
     if given.sample:
         chosen = sample(chosen, given.sample, given.seed)

@@ -2,12 +2,11 @@
 
 500 listeners on 100 conversations, with a model that answers at once: the delay of the first delta beside that of a bare
 Starlette app in the same run, messages in a second with listeners and without, all listeners disconnected and connected again,
-and the memory while fifty never read.
+and the memory while fifty (`--asleep`) never read the answers of a hundred turns (`--unread`).
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import re
@@ -25,6 +24,7 @@ from time import perf_counter
 from rich.console import Console
 from rich.table import Table
 
+from tests.bench.options import read_options
 from tests.docs.pages import ROOT
 
 HERE = "/conversations/default/default"
@@ -292,15 +292,7 @@ def percentiles(delays: Sequence[float]) -> str:
 
 def main() -> None:
     """Print a table; exit with 1 if an event was lost or repeated."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--conversations", type=int, default=100)
-    parser.add_argument("--each", type=int, default=5, help="listeners of each conversation")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument(
-        "--unread", type=int, default=100, help="turns with listeners that never read"
-    )
-    parser.add_argument("--asleep", type=int, default=50, help="listeners that never read")
-    options = parser.parse_args()
+    options = read_options(__doc__, conversations=100, each=5, rounds=5, unread=100, asleep=50)
 
     async def both() -> tuple[LoadReport, LoadReport]:
         bare = await measure_bare(options.conversations, options.each, options.rounds)

@@ -29,9 +29,9 @@ from loopline.store import SqlLog
 from loopline.store.blobs import FileBlobs
 from loopline.timeline import ConversationKey
 from loopline.timeline.chain import Audit, Head, digests
-from tests.bench.tampered_rows import KINDS, make, trial, unguarded
 from tests.crashes.processes import HERE, finish, prompt, start, url
 from tests.support.sample_document import lived
+from tests.support.tampered_rows import KINDS, make, trial, unguarded
 
 SEEDS = range(0, 400, 9)
 C = ConversationKey(name="c")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.tampered_rows import unguarded
 from tests.doors.command import Loopline
 from tests.doors.conftest import Talked
+from tests.support.tampered_rows import unguarded
 
 
 @pytest.fixture

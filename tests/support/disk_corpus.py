@@ -120,15 +120,17 @@ def last_count(end: ProgramEnd) -> int:
     return int(lines[-1]) if lines else 0
 
 
-async def fill_disk(sandbox: Sandbox, name: str) -> ProgramEnd:
-    async def serve(tool: str, arguments: object) -> ServedCall:
-        del arguments
-        return ServedCall(False, None, tool)
+async def serve_nothing(tool: str, arguments: object) -> ServedCall:
+    """Answer a call of a program that has no tools."""
+    del arguments
+    return ServedCall(False, None, tool)
 
+
+async def fill_disk(sandbox: Sandbox, name: str) -> ProgramEnd:
     execution = Execution(
         execution_id="e",
         turn_id="turn_1",
         program=f"{PRELUDE}\n{CORPUS[name].program}",
         limits=LIMITS,
     )
-    return await sandbox.run(execution, Session(serve=serve))
+    return await sandbox.run(execution, Session(serve=serve_nothing))

@@ -23,7 +23,6 @@ from loopline.testing import Call, Say, ScriptedModel
 from loopline.timeline import SystemMessage, ToolStarted
 from tests.bench.attacks.outcome import Outcome
 from tests.bench.stalls import stall_ms
-from tests.bench.tampered_rows import make, trial
 from tests.support import playground, scenario_bundle
 from tests.support.event_loop_stalls import TEXTS, watched
 from tests.support.forged_documents import approved, forged, guarded, naming, paused, rows
@@ -33,6 +32,7 @@ from tests.support.hostile_pdfs import small_and_large
 from tests.support.hostile_repositories import arm_fully, hostile_repository, snapshot
 from tests.support.ledgers import lines_of
 from tests.support.scripted_conversation import talking
+from tests.support.tampered_rows import make, trial
 
 MOST_STALL_MS = 150
 """No work on the loop is to take above 50 ms; three times that, as on a machine that others use too."""

@@ -14,12 +14,11 @@ from random import Random
 from loopline import Harness
 from loopline.errors import LooplineError
 from loopline.events import DialectName, Event, Record, dialect
-from loopline.models import Json, JsonObject
+from loopline.models import Json
 from loopline.sandbox import (
     Execution,
     ExecutionResult,
     Sandbox,
-    ServedCall,
     Session,
     parse_contract,
     result_of,
@@ -146,10 +145,6 @@ def host_words(folder: Path) -> list[str]:
 
 
 async def execute(sandbox: Sandbox, program: str, filenames: Sequence[str] = ()) -> ExecutionResult:
-    async def serve(tool: str, arguments: JsonObject) -> ServedCall:
-        del arguments
-        return ServedCall(False, None, tool)
-
     execution = Execution(
         execution_id="e",
         turn_id="turn_1",
@@ -159,7 +154,9 @@ async def execute(sandbox: Sandbox, program: str, filenames: Sequence[str] = ())
         else (),
         limits=replace(disk_corpus.LIMITS, wall_seconds=30.0),
     )
-    return result_of(execution, await sandbox.run(execution, Session(serve=serve)))
+    return result_of(
+        execution, await sandbox.run(execution, Session(serve=disk_corpus.serve_nothing))
+    )
 
 
 async def look_around(draw: Draw, sandbox: Sandbox, folder: Path) -> AsyncIterator[Trial]:

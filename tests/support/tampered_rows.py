@@ -1,7 +1,4 @@
-"""Rows of a store changed, removed, moved and put in at random: how many of those an audit finds.
-
-`python -m tests.bench.tampered_rows` makes a thousand trials.
-"""
+"""Rows of a store changed, removed, moved and put in at random, and what an audit finds of it."""
 
 from __future__ import annotations
 
@@ -9,20 +6,16 @@ import asyncio
 import random
 import shutil
 import sqlite3
-from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from loopline import Store
 from loopline.errors import StoreError
 from loopline.timeline import ConversationKey
 from loopline.timeline.chain import Audit, Head
-from tests.bench.rounds import Row, tell
 from tests.bench.workload import Instant, opened
 
-TRIALS = 1_000
 HERE = ConversationKey(name="c")
 _COLUMNS = ("turn", "round", "n", "ts", "term", "type", "version", "body", "digest")
 _GUARDS = "SELECT name FROM sqlite_master WHERE type = 'trigger'"
@@ -115,30 +108,3 @@ async def trial(store: Path, head: Head, kind: str, seed: int) -> tuple[Audit, b
             refused = True
     await asyncio.to_thread(target.unlink)
     return found, refused
-
-
-async def measured(folder: Path) -> list[Row]:
-    """How many of the trials of each kind were found, and how many were refused when read."""
-    store = folder / "whole.db"
-    head = await make(store)
-    counts, refused = Counter[str](), Counter[str]()
-    for seed in range(TRIALS):
-        kind = list(KINDS)[seed % len(KINDS)]
-        audit, was_refused = await trial(store, head, kind, seed)
-        counts[kind] += bool(audit.faults)
-        refused[kind] += was_refused
-    share = TRIALS // len(KINDS)
-    audits = [
-        Row(f"{k}: found by audit of {share}", counts[k], "trials", str(share)) for k in KINDS
-    ]
-    reads = [Row(f"{k}: refused when read", refused[k], "trials") for k in KINDS]
-    return [Row("found in all", counts.total(), "trials", f"{TRIALS}"), *audits, *reads]
-
-
-def main() -> None:
-    with TemporaryDirectory() as name:
-        tell(asyncio.run(measured(Path(name))))
-
-
-if __name__ == "__main__":
-    main()
