@@ -38,18 +38,3 @@ class Connection(Protocol):
     def executemany(self, statement: str, rows: Iterable[Mapping[str, Any]], /) -> object:
         """Run the statement once for each row of parameters."""
         ...
-
-
-_NO_PARAMETERS: Mapping[str, Any] = {}
-
-
-def execute(
-    connection: Connection, statement: str, parameters: Mapping[str, Any] = _NO_PARAMETERS
-) -> Cursor:
-    """Run the statement and return its rows."""
-    return connection.execute(statement, parameters)
-
-
-def execute_many(connection: Connection, statement: str, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Run the statement once for each row of parameters."""
-    connection.executemany(statement, rows)

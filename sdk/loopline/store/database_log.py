@@ -8,7 +8,7 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,9 @@ from loopline.errors import StoreError
 from loopline.models import dumps
 from loopline.store import statements
 from loopline.store.blobs import BlobStore
-from loopline.store.database import Connection, execute
+from loopline.store.database import Connection
+from loopline.store.group_commit import CommitQueue
+from loopline.store.leases import RenewedLeases
 from loopline.store.rows import (
     AppendRequest,
     BlockFilter,
@@ -29,9 +31,10 @@ from loopline.store.rows import (
     EncodedBody,
     StoreReader,
     bundle_versions,
-    key_parameters,
+    find_row,
 )
 from loopline.store.store_file import find_referenced_blobs
+from loopline.store.store_threads import TransactionThread
 from loopline.store.store_writer import StoreWriter, forgetting, purge, scheduled
 from loopline.tasks import finish
 from loopline.timeline import (
@@ -50,50 +53,6 @@ logger: logging.Logger = logging.getLogger("loopline")
 ORPHANS_STAY = timedelta(days=1)
 
 
-class CommitThread(Protocol):
-    """The thread that makes the write transactions of a process."""
-
-    async def do(self, job: Callable[[], T]) -> T:
-        """Run the job on the thread and return its result."""
-        ...
-
-    async def run(self, work: Callable[[Connection], T]) -> T:
-        """Run `work` in one transaction on the thread and return its result."""
-        ...
-
-    def transact(self, work: Callable[[Connection], T]) -> T:
-        """Run `work` in one transaction and return its result; only inside a job of the thread."""
-        ...
-
-
-class Commits(Protocol):
-    """Commits the writes of a process, several in one transaction."""
-
-    @property
-    def thread(self) -> CommitThread:
-        """The thread that makes long transactions."""
-        ...
-
-    @property
-    def writer(self) -> StoreWriter:
-        """The writes."""
-        ...
-
-    async def append(self, request: AppendRequest) -> list[Block]:
-        """Append and return every block after `seen`."""
-        ...
-
-    async def run(
-        self, work: Callable[[Connection], None], then: Callable[[], None] | None = None
-    ) -> None:
-        """Run a long write in a transaction of its own, then `then` on the thread."""
-        ...
-
-    async def drain(self) -> None:
-        """Wait for running and queued writes."""
-        ...
-
-
 class Readers(Protocol):
     """Threads that read."""
 
@@ -106,7 +65,7 @@ class Readers(Protocol):
         ...
 
 
-CommitsT = TypeVar("CommitsT", bound=Commits)
+CommitsT = TypeVar("CommitsT", bound=CommitQueue[TransactionThread, StoreWriter])
 
 
 class DatabaseLog(ABC, Generic[CommitsT]):
@@ -115,6 +74,8 @@ class DatabaseLog(ABC, Generic[CommitsT]):
     Errors name the store by `name`. `group` is None if the log was opened for reading. `on_input` is called after each
     append without a term, and after a conversation was forgotten.
     """
+
+    _leases: RenewedLeases[CommitsT]
 
     def __init__(
         self,
@@ -134,6 +95,17 @@ class DatabaseLog(ABC, Generic[CommitsT]):
         self._collection: asyncio.Task[None] | None = None
         self.on_input: Callable[[ConversationKey], None] | None = None
         self._closed = False
+
+    @classmethod
+    async def _open(cls, create: Callable[[], Self]) -> Self:
+        """Create the log on a thread; a cancellation waits for its end and closes the log."""
+        opening = asyncio.get_running_loop().run_in_executor(None, create)
+        try:
+            return await finish(opening)
+        except asyncio.CancelledError:
+            if opening.exception() is None:
+                opening.result()._close_threads()
+            raise
 
     async def __aenter__(self) -> Self:
         return self
@@ -201,6 +173,17 @@ class DatabaseLog(ABC, Generic[CommitsT]):
         selection = BlockFilter(after, limit, tuple(types), turn, last, tuple(also))
         work = partial(self._reader.blocks, conversation=conversation, selection=selection)
         return await self._read(work)
+
+    def lease(
+        self, conversation: ConversationKey, *, wait: bool = True
+    ) -> AbstractAsyncContextManager[int]:
+        """Return a context that holds the lease of the conversation."""
+        self._group_commit()
+        return self._leases.hold(conversation, wait=wait)
+
+    async def holds(self, conversation: ConversationKey, term: int) -> bool:
+        """Return whether the lease of that term is valid, and renew it if it may have expired."""
+        return await self._leases.renew_if_ended(conversation, term)
 
     async def find(self, conversation: ConversationKey) -> ConversationSummary | None:
         """Return the conversation's summary, or None if it has no blocks."""
@@ -352,14 +335,10 @@ class DatabaseLog(ABC, Generic[CommitsT]):
         if self._collection is not None:
             await finish(asyncio.ensure_future(asyncio.wait([self._collection])))
         self._closed = True
-        await self._close_leases()
+        await self._leases.close()
         if self._group is not None:
             await self._group.drain()
         await in_thread(self._close_threads)
-
-    @abstractmethod
-    async def _close_leases(self) -> None:
-        """Stop to renew the leases of this process."""
 
     @abstractmethod
     def _close_threads(self) -> None:
@@ -396,20 +375,15 @@ async def in_thread(work: Callable[[], T]) -> T:
 def _find_turns(
     connection: Connection, conversation: ConversationKey, keys: Collection[str]
 ) -> Mapping[str, int]:
-    """Return the turns of the appends that used the keys, by key."""
-    owner = execute(connection, statements.SELECT_ID, key_parameters(conversation)).fetchone()
-    if owner is None:
+    row = find_row(connection, conversation)
+    if row is None:
         return {}
-    parameters = {"conversation": owner[0], "keys": dumps([*keys])}
-    rows = execute(connection, statements.SELECT_TURNS, parameters).fetchall()
+    parameters = {"conversation": row, "keys": dumps([*keys])}
+    rows = connection.execute(statements.SELECT_TURNS, parameters).fetchall()
     return {str(key): int(turn) for key, turn in rows}
 
 
 def _find_append(connection: Connection, conversation: ConversationKey, key: str) -> int | None:
-    """Return the seq of the last block of the append that used the key, or None."""
-    owner = execute(connection, statements.SELECT_ID, key_parameters(conversation)).fetchone()
-    if owner is None:
-        return None
-    parameters = {"conversation": owner[0], "key": key}
-    row = execute(connection, statements.SELECT_APPEND, parameters).fetchone()
-    return None if row is None else int(row[0])
+    parameters = {"conversation": find_row(connection, conversation), "key": key}
+    append = connection.execute(statements.SELECT_APPEND, parameters).fetchone()
+    return None if append is None else int(append[0])

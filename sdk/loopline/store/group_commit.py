@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from loopline.errors import LooplineError, StoreError
 from loopline.store.database import Connection
 from loopline.store.rows import AppendRequest
 from loopline.store.sqlite import RETRY_SECONDS
-from loopline.store.store_threads import JobOutcome, LogSync, WriterThread
+from loopline.store.store_threads import JobOutcome, LogSync, TransactionThread, WriterThread
 from loopline.store.store_writer import StoreWriter
 from loopline.tasks import finish, wait_until_done
 from loopline.timeline import Block, ConversationKey
@@ -35,14 +36,15 @@ class PendingWrite(Generic[T]):
     """A write with its result or its refusal.
 
     `outcome` is the future of a caller that waits, and `finished` says whether the outcome is known. A write is `quick`
-    if the event loop may run it itself.
+    if the event loop may run it itself. In PostgreSQL it gives up to wait for its conversation at `deadline`.
     """
 
     conversation: ConversationKey
     work: Callable[[Connection], T]
-    survives_power_loss: bool
-    quick: bool
-    results: list[T]
+    survives_power_loss: bool = False
+    quick: bool = True
+    deadline: float = 0.0
+    results: list[T] = field(default_factory=list[T])
     refusal: LooplineError | None = None
     outcome: asyncio.Future[T] | None = None
     finished: bool = False
@@ -90,24 +92,89 @@ class PendingWrite(Generic[T]):
             raise
 
 
-@dataclass(slots=True)
-class GroupCommit:
+ThreadT_co = TypeVar("ThreadT_co", bound=TransactionThread, covariant=True)
+WriterT_co = TypeVar("WriterT_co", bound=StoreWriter, covariant=True)
+
+
+class CommitQueue(ABC, Generic[ThreadT_co, WriterT_co]):
+    """The waiting writes of a process, several of which share a commit."""
+
+    def __init__(self, thread: ThreadT_co, writer: WriterT_co) -> None:
+        self.thread: ThreadT_co = thread
+        self.writer: WriterT_co = writer
+        self._queue = deque[PendingWrite[Any]]()
+        self._next: asyncio.Handle | None = None
+        self._busy: asyncio.Future[None] | None = None
+        self._runs = set[asyncio.Task[None]]()
+
+    @abstractmethod
+    async def append(self, request: AppendRequest) -> list[Block]:
+        """Append and return every block after `seen`; a cancellation is raised after the outcome is known."""
+
+    async def run(
+        self, work: Callable[[Connection], None], then: Callable[[], None] | None = None
+    ) -> None:
+        """Run a long write in a separate transaction on the thread, and then `then` on the thread.
+
+        A cancellation is raised after all of it has ended.
+        """
+        run = asyncio.create_task(self._run(work, then))
+        self._runs.add(run)
+        run.add_done_callback(self._runs.discard)
+        await finish(run)
+
+    async def _run(
+        self, work: Callable[[Connection], None], then: Callable[[], None] | None
+    ) -> None:
+        await self._transact_long(work)
+        if then is not None:
+            await self.thread.do(then)
+
+    @abstractmethod
+    async def _transact_long(self, work: Callable[[Connection], None]) -> None:
+        """Run a long write in a transaction, and return when it survives a power loss."""
+
+    async def drain(self) -> None:
+        """Wait for running and queued writes; refuse writes that do not start within `DRAIN_SECONDS`."""
+        deadline = time.monotonic() + DRAIN_SECONDS
+        while (under_way := self._under_way()) or self._queue:
+            if under_way:  # their errors reach their own callers
+                await asyncio.wait(under_way)
+            else:
+                await asyncio.sleep(RETRY_SECONDS)
+            if time.monotonic() > deadline:
+                while self._queue:
+                    error = StoreError("the log was closed before this could be stored")
+                    self._queue.popleft().finish(error)
+
+    def _under_way(self) -> list[asyncio.Future[None]]:
+        return [*self._runs, *filter(None, [self._busy])]
+
+    async def _enqueue(self, pending: PendingWrite[T]) -> T:
+        """Commit the write with others soon, and return its result."""
+        self._queue.append(pending)
+        if self._busy is None and self._next is None:
+            self._next = asyncio.get_running_loop().call_soon(self._commit_next)
+        return await pending.wait_for_outcome()
+
+    @abstractmethod
+    def _commit_next(self) -> None:
+        """Commit the next writes of the queue."""
+
+
+class GroupCommit(CommitQueue[WriterThread, StoreWriter]):
     """Commits writes on the event loop: a single write at once, and several of the same tick together.
 
     The thread commits writes that may take long, and all writes while it has a job or the disk is slow. A write that must
     survive a power loss is acknowledged after the log was synced.
     """
 
-    thread: WriterThread
-    writer: StoreWriter
-    sync: LogSync
-    _newest: ConversationKey | None = None
-    _newest_at: float = 0.0
-    _queue: deque[PendingWrite[Any]] = field(default_factory=deque[PendingWrite[Any]])
-    _next: asyncio.Handle | None = None
-    _patient_until: float = 0.0
-    _busy: asyncio.Future[None] | None = None
-    _runs: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+    def __init__(self, thread: WriterThread, writer: StoreWriter, sync: LogSync) -> None:
+        super().__init__(thread, writer)
+        self.sync: LogSync = sync
+        self._newest: ConversationKey | None = None
+        self._newest_at = 0.0
+        self._patient_until = 0.0
 
     async def append(self, request: AppendRequest) -> list[Block]:
         """Append and return every block after `seen`; a cancellation is raised after the outcome is known."""
@@ -136,40 +203,28 @@ class GroupCommit:
         """
         if survives_power_loss:
             self.sync.check()
-        pending: PendingWrite[T] = PendingWrite(conversation, work, survives_power_loss, quick, [])
+        pending = PendingWrite(conversation, work, survives_power_loss, quick)
         is_alone = self._is_alone(conversation)
         if quick and is_alone and self._commit_at_once([pending]):
             if survives_power_loss and pending.refusal is None:
                 await finish(self.sync.begin())
             return pending.result()
-        self._queue.append(pending)
-        if self._busy is None and self._next is None:
-            self._next = asyncio.get_running_loop().call_soon(self._commit_next)
-        return await pending.wait_for_outcome()
+        return await self._enqueue(pending)
 
     async def run(
         self, work: Callable[[Connection], None], then: Callable[[], None] | None = None
     ) -> None:
-        """Run a long write in a separate transaction on the thread, and return after the log was synced.
-
-        After the sync the thread runs `then`. A cancellation is raised after all of it has ended.
+        """Run a long write in a separate transaction on the thread, sync the log, and then run `then` on the thread.
 
         Raises:
             StoreError: the log cannot be synced; nothing was stored.
         """
         self.sync.check()
-        run = asyncio.create_task(self._run(work, then))
-        self._runs.add(run)
-        run.add_done_callback(self._runs.discard)
-        await finish(run)
+        await super().run(work, then)
 
-    async def _run(
-        self, work: Callable[[Connection], None], then: Callable[[], None] | None
-    ) -> None:
+    async def _transact_long(self, work: Callable[[Connection], None]) -> None:
         await self.thread.run(work)
         await self.sync.begin()
-        if then is not None:
-            await self.thread.do(then)
 
     def has_little_after(self, conversation: ConversationKey, seq: int) -> bool:
         """Return whether probably few blocks follow that seq; False if that is not known without waiting."""
@@ -186,19 +241,8 @@ class GroupCommit:
             partial(self.writer.states.is_head, conversation=conversation, seq=seq)
         )
 
-    async def drain(self) -> None:
-        """Wait for running and queued writes; refuse writes that do not start within `DRAIN_SECONDS`."""
-        deadline = asyncio.get_running_loop().time() + DRAIN_SECONDS
-        while self._queue or self._busy or self._runs or self.sync.running:
-            under_way = [*self._runs, *filter(None, (self._busy, self.sync.running))]
-            if under_way:  # their errors reach their own callers
-                await asyncio.wait(under_way)
-            else:
-                await asyncio.sleep(RETRY_SECONDS)
-            if asyncio.get_running_loop().time() > deadline:
-                while self._queue:
-                    error = StoreError("the log was closed before this could be stored")
-                    self._queue.popleft().finish(error)
+    def _under_way(self) -> list[asyncio.Future[None]]:
+        return [*super()._under_way(), *filter(None, [self.sync.running])]
 
     def _is_alone(self, conversation: ConversationKey) -> bool:
         """Return whether the write can be committed at once: there are no queued or recent writes to other conversations."""

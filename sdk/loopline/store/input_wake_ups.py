@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from functools import partial
+from itertools import starmap
 from pathlib import Path
 from typing import TypeVar
 
 from loopline.store import statements
-from loopline.store.database import execute
+from loopline.store.rows import key_of
 from loopline.store.sqlite import (
     DATABASE_ERRORS,
     Connection,
@@ -64,9 +65,7 @@ class InputWakeUps:
 
 
 def _last_id(connection: Connection) -> int:
-    """Return the id of the newest row of the table of blocks, 0 without rows."""
-    row = execute(connection, statements.SELECT_LAST_ID).fetchone()
-    return int(row[0])
+    return int(connection.execute(statements.SELECT_LAST_ID).fetchone()[0])
 
 
 def _inputs_after(connection: Connection, last: int) -> tuple[int, list[ConversationKey]]:
@@ -74,8 +73,5 @@ def _inputs_after(connection: Connection, last: int) -> tuple[int, list[Conversa
     newest = _last_id(connection)
     if newest <= last:
         return last, []
-    rows = execute(connection, statements.SELECT_INPUTS_AFTER, {"last": last})
-    return newest, [
-        ConversationKey(name=name, user=user, tenant=tenant, project=project)
-        for tenant, project, user, name in rows
-    ]
+    rows = connection.execute(statements.SELECT_INPUTS_AFTER, {"last": last})
+    return newest, [*starmap(key_of, rows)]

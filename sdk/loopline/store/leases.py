@@ -11,21 +11,29 @@ import logging
 import os
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from io import FileIO
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from loopline.clock import boot_id
 from loopline.errors import ConflictError, StoreBusy, StoreError
-from loopline.store.group_commit import GroupCommit
+from loopline.store.database import Connection
+from loopline.store.group_commit import CommitQueue, GroupCommit
 from loopline.store.rows import LeaseOwner, StoreReader
 from loopline.store.sqlite import make_private_folder, store_error
-from loopline.store.store_threads import OPEN_PAUSE_SECONDS, OPEN_SECONDS, ReaderThreads
-from loopline.store.store_writer import LeaseClaim
+from loopline.store.store_threads import (
+    OPEN_PAUSE_SECONDS,
+    OPEN_SECONDS,
+    ReaderThreads,
+    TransactionThread,
+)
+from loopline.store.store_writer import LeaseClaim, StoreWriter
 from loopline.timeline import ConversationKey
 
 LEASE_SECONDS = 10.0
@@ -36,25 +44,98 @@ OWNER_CHECK_SECONDS = 0.5
 HANG_SECONDS = 300.0
 """The seconds after which a blocked event loop counts as hanging, and its leases are not renewed any more."""
 
-_Term = tuple[ConversationKey, int]
+Term = tuple[ConversationKey, int]
 
 logger: logging.Logger = logging.getLogger("loopline")
 
 
 @dataclass(slots=True)
-class _Lease:
+class Lease:
     """A lease of this process; it expires at `ends`, in milliseconds since boot."""
 
     term: int
     ends: int
 
 
-class Leases:
-    """The leases of a process, each with a term and a lock, renewed by a heartbeat until they are given up.
+CommitsT = TypeVar("CommitsT", bound=CommitQueue[TransactionThread, StoreWriter])
+
+
+class RenewedLeases(ABC, Generic[CommitsT]):
+    """The leases of a process, each with a term, renewed by a heartbeat until they are given up.
 
     If the process is stopped for longer than a lease, or its event loop hangs, another process may take over; the next
     append with the old term raises LeaseLost.
     """
+
+    def __init__(self, group_commit: Callable[[], CommitsT], seconds: float) -> None:
+        self._group_commit = group_commit
+        self._seconds = seconds
+        self._leases: dict[ConversationKey, Lease] = {}
+        self._heartbeat: Heartbeat | None = None
+
+    @abstractmethod
+    def hold(
+        self, conversation: ConversationKey, *, wait: bool
+    ) -> AbstractAsyncContextManager[int]:
+        """Hold the lease of the conversation, with a new term, until the context is left; give the term.
+
+        Raises:
+            ConflictError: `wait` is False and another runner has the lease.
+        """
+
+    def renew_until_given_up(self, conversation: ConversationKey, lease: Lease) -> None:
+        """Renew the lease until `give_up`."""
+        if self._heartbeat is None:
+            beat = partial(self._beat, self._group_commit())
+            self._heartbeat = Heartbeat(beat, interval=self._seconds / BEATS_PER_LEASE)
+        self._leases[conversation] = lease
+
+    def give_up(self, conversation: ConversationKey, lease: Lease) -> None:
+        """Stop to renew the lease."""
+        if self._leases.get(conversation) is lease:
+            del self._leases[conversation]
+
+    async def renew_if_ended(self, conversation: ConversationKey, term: int) -> bool:
+        """Return whether the lease of that term is valid; if it may have expired, renew it if no other runner has taken over."""
+        lease = self._leases.get(conversation)
+        if lease is not None and lease.term == term and since_boot() <= lease.ends:
+            return True
+        group = self._group_commit()
+        return bool(await group.thread.do(partial(self._renew, group, [(conversation, term)])))
+
+    def _beat(self, group: CommitsT) -> None:
+        """Renew every lease; runs on the heartbeat's thread."""
+        terms = [(conversation, lease.term) for conversation, lease in self._leases.copy().items()]
+        if terms:
+            with suppress(StoreError):  # the next append raises it to a caller that can handle it
+                group.thread.wait_for(partial(self._renew, group, terms))
+
+    def _renew(self, group: CommitsT, terms: Sequence[Term]) -> Collection[Term]:
+        """Renew the leases of these terms, on the writer's thread; return the terms that are still the newest."""
+        ends = since_boot() + round(self._seconds * 1000)
+        current = group.thread.transact(self._renewal(group, terms, ends))
+        for conversation, term in current:
+            lease = self._leases.get(conversation)
+            if lease is not None and lease.term == term:
+                lease.ends = ends
+        return current
+
+    @abstractmethod
+    def _renewal(
+        self, group: CommitsT, terms: Sequence[Term], ends: int
+    ) -> Callable[[Connection], Collection[Term]]:
+        """Return a write that extends the leases of these terms, and returns the terms that are still the newest."""
+
+    async def close(self) -> None:
+        """Stop the heartbeat, so that the leases expire."""
+        heartbeat = self._heartbeat
+        self._heartbeat = None
+        if heartbeat is not None:
+            await heartbeat.stop()
+
+
+class Leases(RenewedLeases[GroupCommit]):
+    """The leases of a process on a SQLite file, each with a lock."""
 
     def __init__(
         self,
@@ -64,13 +145,10 @@ class Leases:
         group_commit: Callable[[], GroupCommit],
         seconds: float,
     ) -> None:
+        super().__init__(group_commit, seconds)
         self._folder = store.with_name(f"{store.name}-locks")
         self._reader = reader
         self._readers = readers
-        self._group_commit = group_commit
-        self._seconds = seconds
-        self._leases: dict[ConversationKey, _Lease] = {}
-        self._heartbeat: Heartbeat | None = None
 
     def prepare(self) -> None:
         """Create the folder of the locks and read the boot id, so that the first lease does not block on it.
@@ -85,31 +163,20 @@ class Leases:
             raise store_error(self._folder, error) from error
 
     def hold(self, conversation: ConversationKey, *, wait: bool) -> HeldLease:
-        """Return a context that holds the lease of the conversation, with a new term, until the context is left.
-
-        Entering raises ConflictError if `wait` is False and another runner has the lease.
-        """
+        """Return a context that holds the lease of the conversation."""
         return HeldLease(self, _ConversationLock(self._folder, conversation), wait=wait)
 
-    async def take(self, lock: _ConversationLock, *, wait: bool) -> _Lease:
+    async def take(self, lock: _ConversationLock, *, wait: bool) -> Lease:
         """Acquire the lease of a conversation, and renew it until `give_up`.
 
         Raises:
             ConflictError: `wait` is False and another runner has the lease.
         """
         lease = await self._acquire(lock, wait=wait)
-        if self._heartbeat is None:
-            beat = partial(self._beat, self._group_commit())
-            self._heartbeat = Heartbeat(beat, interval=self._seconds / BEATS_PER_LEASE)
-        self._leases[lock.conversation] = lease
+        self.renew_until_given_up(lock.conversation, lease)
         return lease
 
-    def give_up(self, conversation: ConversationKey, lease: _Lease) -> None:
-        """Stop to renew the lease."""
-        if self._leases.get(conversation) is lease:
-            del self._leases[conversation]
-
-    async def _acquire(self, lock: _ConversationLock, *, wait: bool) -> _Lease:
+    async def _acquire(self, lock: _ConversationLock, *, wait: bool) -> Lease:
         pause = FIRST_POLL_SECONDS
         next_check = 0.0
         while True:
@@ -129,15 +196,7 @@ class Leases:
             await asyncio.sleep(pause)
             pause = min(2 * pause, LAST_POLL_SECONDS)
 
-    async def renew_if_ended(self, conversation: ConversationKey, term: int) -> bool:
-        """Return whether the lease of that term is valid; if it may have expired, renew it if no other runner has taken over."""
-        lease = self._leases.get(conversation)
-        if lease is not None and lease.term == term and since_boot() <= lease.ends:
-            return True
-        group = self._group_commit()
-        return bool(await group.thread.do(partial(self._renew, group, [(conversation, term)])))
-
-    async def _take_over(self, lock: _ConversationLock) -> _Lease | None:
+    async def _take_over(self, lock: _ConversationLock) -> Lease | None:
         """Take over the lease if its owner has not renewed it in time; return None if the owner is alive."""
         owner = await self._owner(lock)
         lock.switch_to(owner.generation)
@@ -155,7 +214,7 @@ class Leases:
         self._group_commit()
         return await self._readers.read(partial(self._reader.owner, conversation=lock.conversation))
 
-    async def _claim(self, lock: _ConversationLock, *, takes_over: bool = False) -> _Lease | None:
+    async def _claim(self, lock: _ConversationLock, *, takes_over: bool = False) -> Lease | None:
         """Return a lease if the lock of the newest generation is free, else None; with `takes_over` only one attempt is made."""
         group = self._group_commit()  # it may have been closed meanwhile
         while await _take(lock):
@@ -169,35 +228,16 @@ class Leases:
             take_term = partial(group.writer.take_term, conversation=lock.conversation, claim=claim)
             claimed = await group.write(lock.conversation, take_term)
             if isinstance(claimed, int):
-                return _Lease(claimed, claim.ends)
+                return Lease(claimed, claim.ends)
             lock.switch_to(claimed.generation)
             if takes_over:
                 break
         return None
 
-    def _beat(self, group: GroupCommit) -> None:
-        """Renew every lease; runs on the heartbeat's thread."""
-        terms = [(conversation, lease.term) for conversation, lease in self._leases.copy().items()]
-        if terms:
-            with suppress(StoreError):  # the next append raises it to a caller that can handle it
-                group.thread.wait_for(partial(self._renew, group, terms))
-
-    def _renew(self, group: GroupCommit, terms: Sequence[_Term]) -> Sequence[_Term]:
-        """Renew the leases of these terms, on the writer's thread; return the terms that are still the newest."""
-        ends = since_boot() + round(self._seconds * 1000)
-        current = group.thread.transact(partial(group.writer.renew, terms=terms, ends=ends))
-        for conversation, term in current:
-            lease = self._leases.get(conversation)
-            if lease is not None and lease.term == term:
-                lease.ends = ends
-        return current
-
-    async def close(self) -> None:
-        """Stop the heartbeat, so that the leases expire."""
-        heartbeat = self._heartbeat
-        self._heartbeat = None
-        if heartbeat is not None:
-            await heartbeat.stop()
+    def _renewal(
+        self, group: GroupCommit, terms: Sequence[Term], ends: int
+    ) -> Callable[[Connection], Collection[Term]]:
+        return partial(group.writer.renew, terms=terms, ends=ends)
 
 
 class HeldLease:
@@ -207,7 +247,7 @@ class HeldLease:
         self._leases = leases
         self._lock = lock
         self._wait = wait
-        self._lease: _Lease | None = None
+        self._lease: Lease | None = None
 
     async def __aenter__(self) -> int:
         try:

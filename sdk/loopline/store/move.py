@@ -13,7 +13,7 @@ from loopline.errors import ConflictError, StoreError
 from loopline.models import dumps
 from loopline.store import statements
 from loopline.store.blobs import BlobStore
-from loopline.store.database import Connection, execute
+from loopline.store.database import Connection
 from loopline.store.postgres_batches import INSERT_BLOCKS
 from loopline.store.rows import (
     HARNESSES,
@@ -21,8 +21,11 @@ from loopline.store.rows import (
     LinkRow,
     audit_rows,
     bundle_versions,
+    find_row,
+    key_of,
     key_parameters,
     lease_owner,
+    read_meta,
     select_inherited,
     select_own_rows,
 )
@@ -65,11 +68,8 @@ class StoreMove:
 
     def conversations(self) -> Sequence[tuple[int, ConversationKey]]:
         """Return the rows of the source, each after the rows that it inherits from."""
-        rows = execute(self.source, statements.SELECT_CONVERSATIONS).fetchall()
-        keys = {
-            row: ConversationKey(name=name, user=user, tenant=tenant, project=project)
-            for row, tenant, project, user, name, _ in rows
-        }
+        rows = self.source.execute(statements.SELECT_CONVERSATIONS).fetchall()
+        keys = {row: key_of(*key) for row, *key, _ in rows}
         order = dict[int, None]()
 
         def visit(row: int) -> None:
@@ -90,10 +90,10 @@ class StoreMove:
             ConflictError: the target has another conversation of that name, or other blocks in it.
         """
         key = key_parameters(conversation)
-        state = create_state(execute(self.source, statements.SELECT_STATE, key).fetchone(), None)
-        uid, title, turns, term, started = execute(self.source, _SOURCE, {"row": row}).fetchone()
+        state = create_state(self.source.execute(statements.SELECT_STATE, key).fetchone(), None)
+        uid, title, turns, term, started = self.source.execute(_SOURCE, {"row": row}).fetchone()
         copy = self._target_row(target, conversation, uid)
-        before = create_state(execute(target, statements.SELECT_STATE, key).fetchone(), None)
+        before = create_state(target.execute(statements.SELECT_STATE, key).fetchone(), None)
         if (before.head, before.tip, before.forgotten, before.term) == (
             state.head,
             state.tip,
@@ -104,27 +104,27 @@ class StoreMove:
         expected = audit_rows(self.source, row, conversation, self.blobs)
         _check(expected, f"{self.path}")
         if before.head > before.base:
-            digest = execute(self.source, _DIGEST, {"row": row, "seq": before.head}).fetchone()
+            digest = self.source.execute(_DIGEST, {"row": row, "seq": before.head}).fetchone()
             if digest is None or digest[0] != before.tip.digest:
                 raise self._differs(conversation)
         if not before.head:
             self._inherit(target, row, copy)
         blocks = self._copy_blocks(target, row, copy, before.head, before.tip.bytes)
         start = {"row": copy, "title": title, "turns": turns, "started": started}
-        execute(target, statements.UPDATE_START, start)
-        execute(target, statements.UPDATE_TERM, {"row": copy, "term": term})
-        for name, last_seq in execute(self.source, _KEYS, {"row": row}):
-            execute(target, _KEEP_KEY, {"conversation": copy, "key": name, "last_seq": last_seq})
+        target.execute(statements.UPDATE_START, start)
+        target.execute(statements.UPDATE_TERM, {"row": copy, "term": term})
+        for name, last_seq in self.source.execute(_KEYS, {"row": row}):
+            target.execute(_KEEP_KEY, {"conversation": copy, "key": name, "last_seq": last_seq})
         if lease_owner(self.source, row) is not None and lease_owner(target, copy) is None:
             lease = {"conversation": copy, "generation": 0, "boot": "", "ends": 0}
-            execute(target, statements.INSERT_LEASE, lease)
-        due = execute(self.source, statements.SELECT_META, {"key": scheduled_key(row)}).fetchone()
-        execute(target, statements.DELETE_META, {"name": scheduled_key(copy)})
+            target.execute(statements.INSERT_LEASE, lease)
+        due = read_meta(self.source, scheduled_key(row))
+        target.execute(statements.DELETE_META, {"name": scheduled_key(copy)})
         if due is not None:
-            set_meta(target, scheduled_key(copy), due[0])
+            set_meta(target, scheduled_key(copy), due)
         if state.forgotten is not None:
             at = milliseconds_of(state.forgotten)
-            execute(target, statements.INSERT_TOMBSTONE, {"conversation": copy, "at": at})
+            target.execute(statements.INSERT_TOMBSTONE, {"conversation": copy, "at": at})
         result = audit_rows(target, copy, conversation, self.target_blobs)
         _check(result, "the copy")
         if result.head != expected.head:
@@ -143,26 +143,24 @@ class StoreMove:
             ConflictError: the target has another conversation of that name.
         """
         key = key_parameters(conversation)
-        existing = execute(target, statements.SELECT_ID, key).fetchone()
+        existing = find_row(target, conversation)
         if existing is None:
-            inserted = execute(target, statements.INSERT_CONVERSATION, {**key, "uid": uid})
+            inserted = target.execute(statements.INSERT_CONVERSATION, {**key, "uid": uid})
             return int(inserted.fetchone()[0])
-        (existing_uid,) = execute(target, _UID, {"row": existing[0]}).fetchone()
+        (existing_uid,) = target.execute(_UID, {"row": existing}).fetchone()
         if existing_uid != uid:
             raise ConflictError(
                 f"the target has another conversation {conversation.name!r} of {conversation.user!r}: move to a store "
                 "without it"
             )
-        return int(existing[0])
+        return existing
 
     def _inherit(self, target: Connection, row: int, copy: int) -> None:
         for owner, first, last in select_inherited(self.source, row):
-            keys = execute(self.source, statements.SELECT_KEY, {"row": owner}).fetchone()
-            tenant, project, user, name = keys
-            key = {"tenant": tenant, "project": project, "user": user, "name": name}
-            (copy_of_owner,) = execute(target, statements.SELECT_ID, key).fetchone()
+            key = key_of(*self.source.execute(statements.SELECT_KEY, {"row": owner}).fetchone())
+            copy_of_owner = find_row(target, key)
             segment = {"conversation": copy, "owner": copy_of_owner, "first": first, "last": last}
-            execute(target, statements.INSERT_SEGMENT, segment)
+            target.execute(statements.INSERT_SEGMENT, segment)
 
     def _copy_blocks(self, target: Connection, row: int, copy: int, head: int, size: int) -> int:
         """Copy the blocks after `head`, before which the bodies have `size` bytes; return their number."""
@@ -203,7 +201,7 @@ class StoreMove:
 
     def copy_values(self, target: Connection) -> None:
         """Copy the versions of bundles, and count the harnesses on from those of the file."""
-        for key, value in execute(self.source, _META).fetchall():
+        for key, value in self.source.execute(_META).fetchall():
             if key.startswith(VERSIONS):
                 bundle = key.removeprefix(VERSIONS)
                 versions = bundle_versions(target, bundle)
@@ -214,8 +212,7 @@ class StoreMove:
                 ]
                 set_meta(target, key, dumps([*versions, *added]))
             elif key == HARNESSES:
-                row = execute(target, statements.SELECT_META, {"key": key}).fetchone()
-                set_meta(target, key, str(max(int(value), 0 if row is None else int(row[0]))))
+                set_meta(target, key, str(max(int(value), int(read_meta(target, key) or 0))))
 
 
 def _check(audit: Audit, where: str) -> None:

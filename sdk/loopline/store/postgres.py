@@ -307,72 +307,13 @@ def _state_of_refusal(text: str) -> str:
 _BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 
-class PostgresPool:
-    """The idle connections to a server; each transaction takes one."""
-
-    def __init__(self, server: PostgresServer) -> None:
-        self._server = server
-        self._idle = deque[PostgresConnection]()
-        self._closed = False
-
-    def run(self, work: Callable[[PostgresConnection], T], *, is_statement: bool = False) -> T:
-        """Run `work` in one transaction that reads a consistent state, and return its result.
-
-        If `work` is one statement, which needs no transaction, that is said by `is_statement`: it saves two of three
-        requests. If the server cannot be reached, it is tried for `RECONNECT_SECONDS`.
-
-        Raises:
-            psycopg.Error: the last error.
-        """
-        deadline = time.monotonic() + RECONNECT_SECONDS
-        pause = FIRST_PAUSE
-        while True:
-            try:
-                return self._attempt(work, is_statement=is_statement)
-            except psycopg.Error as error:
-                if self._closed or not is_lost(error) or time.monotonic() > deadline:
-                    raise
-            self.drop()  # the others have lost the server too
-            time.sleep(pause)
-            pause = min(2 * pause, LAST_PAUSE)
-
-    def _attempt(self, work: Callable[[PostgresConnection], T], *, is_statement: bool) -> T:
-        connection = self._take()
-        try:
-            result = work(connection) if is_statement else connection.transact(work, _BEGIN_READING)
-        except BaseException:
-            connection.close()
-            raise
-        if self._closed:
-            connection.close()
-        else:
-            self._idle.append(connection)
-        return result
-
-    def _take(self) -> PostgresConnection:
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return self._server.connect()
-
-    def drop(self) -> None:
-        """Close the idle connections."""
-        while self._idle:
-            with contextlib.suppress(IndexError):
-                self._idle.pop().close()
-
-    def close(self) -> None:
-        """Close the idle connections, and those in use after their transaction."""
-        self._closed = True
-        self.drop()
-
-
 class PostgresReaders:
     """Threads that read, each with a connection of its own; they also write what is not of the log."""
 
     def __init__(self, server: PostgresServer, threads: int) -> None:
         self._server = server
-        self._pool = PostgresPool(server)
+        self._idle = deque[PostgresConnection]()
+        self._closed = False
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="loopline-read")
 
     async def read(self, work: Callable[[PostgresConnection], T]) -> T:
@@ -381,7 +322,7 @@ class PostgresReaders:
         Raises:
             StoreError: the database cannot be read.
         """
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self.read_here, work)
+        return await self._on_thread(self.read_here, work)
 
     async def read_statement(self, work: Callable[[PostgresConnection], T]) -> T:
         """Run `work`, which is one statement, on a reader thread, and return its result.
@@ -389,8 +330,7 @@ class PostgresReaders:
         Raises:
             StoreError: the database cannot be read.
         """
-        read = partial(self.read_here, work, is_statement=True)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, read)
+        return await self._on_thread(partial(self.read_here, is_statement=True), work)
 
     async def write(self, work: Callable[[PostgresConnection], T]) -> T:
         """Run `work` in one transaction that writes, on a reader thread, and return its result.
@@ -400,9 +340,14 @@ class PostgresReaders:
         Raises:
             StoreError: the database cannot be written, or another process locked the rows for too long.
         """
-        return await asyncio.get_running_loop().run_in_executor(
-            self._threads, self.write_here, work
-        )
+        return await self._on_thread(self.write_here, work)
+
+    async def _on_thread(
+        self,
+        run: Callable[[Callable[[PostgresConnection], T]], T],
+        work: Callable[[PostgresConnection], T],
+    ) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, run, work)
 
     def write_here(self, work: Callable[[PostgresConnection], T]) -> T:
         """Run `work` in one transaction that writes, on the calling thread, as `write` does."""
@@ -417,16 +362,46 @@ class PostgresReaders:
     def read_here(
         self, work: Callable[[PostgresConnection], T], *, is_statement: bool = False
     ) -> T:
-        """Run `work` in one transaction on the calling thread, and return its result.
+        """Run `work` in one transaction that reads a consistent state, on the calling thread, and return its result.
 
-        `is_statement` says that it is one statement, which needs no transaction.
+        If `work` is one statement, which needs no transaction, that is said by `is_statement`: it saves two of three
+        requests. If the server cannot be reached, it is tried for `RECONNECT_SECONDS`.
         """
+        deadline = time.monotonic() + RECONNECT_SECONDS
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                return self._attempt(work, is_statement=is_statement)
+            except psycopg.Error as error:
+                if self._closed or not is_lost(error) or time.monotonic() > deadline:
+                    raise store_error(self._server.name, error) from error
+            self._drop_idle()  # the others have lost the server too
+            time.sleep(pause)
+            pause = min(2 * pause, LAST_PAUSE)
+
+    def _attempt(self, work: Callable[[PostgresConnection], T], *, is_statement: bool) -> T:
         try:
-            return self._pool.run(work, is_statement=is_statement)
-        except psycopg.Error as error:
-            raise store_error(self._server.name, error) from error
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self._server.connect()
+        try:
+            result = work(connection) if is_statement else connection.transact(work, _BEGIN_READING)
+        except BaseException:
+            connection.close()
+            raise
+        if self._closed:
+            connection.close()
+        else:
+            self._idle.append(connection)
+        return result
+
+    def _drop_idle(self) -> None:
+        while self._idle:
+            with contextlib.suppress(IndexError):  # another thread has taken it
+                self._idle.pop().close()
 
     def close(self) -> None:
         """Wait for running reads, then close the connections."""
         self._threads.shutdown()
-        self._pool.close()
+        self._closed = True
+        self._drop_idle()

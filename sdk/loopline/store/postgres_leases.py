@@ -8,9 +8,8 @@ import logging
 import select
 import socket
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
 from threading import Thread
@@ -18,11 +17,13 @@ from threading import Thread
 import psycopg
 
 from loopline.errors import ConflictError, StoreBusy, StoreError
+from loopline.store.database import Connection
 from loopline.store.leases import (
-    BEATS_PER_LEASE,
     FIRST_POLL_SECONDS,
     OWNER_CHECK_SECONDS,
-    Heartbeat,
+    Lease,
+    RenewedLeases,
+    Term,
     since_boot,
 )
 from loopline.store.postgres import (
@@ -166,16 +167,8 @@ class PostgresSession:
                 connection.execute("SELECT 1").fetchall()
 
 
-@dataclass(slots=True)
-class _Lease:
-    """A lease of this process; it expires at `ends`, in milliseconds since boot."""
-
-    term: int
-    ends: int
-
-
-class PostgresLeases:
-    """The leases of a process, each with a term, renewed by a heartbeat until they are released.
+class PostgresLeases(RenewedLeases[PostgresCommit]):
+    """The leases of a process on a store in PostgreSQL.
 
     A lease expires by the time of the server. It is taken over before that if the process of its owner has ended.
     """
@@ -187,32 +180,21 @@ class PostgresLeases:
         session: PostgresSession,
         seconds: float,
     ) -> None:
+        super().__init__(group_commit, seconds)
         self._readers = readers
-        self._group_commit = group_commit
         self._session = session
-        self._seconds = seconds
-        self._leases: dict[ConversationKey, _Lease] = {}
-        self._heartbeat: Heartbeat | None = None
         self._number = 0
         self._numbering = asyncio.Lock()
 
     @asynccontextmanager
     async def hold(self, conversation: ConversationKey, *, wait: bool) -> AsyncGenerator[int, None]:
-        """Hold the lease of the conversation, with a new term, until the context is left; give the term.
-
-        Raises:
-            ConflictError: `wait` is False and another runner has the lease.
-        """
+        """Hold the lease of the conversation."""
         lease = await self._acquire(conversation, wait=wait)
-        if self._heartbeat is None:
-            beat = partial(self._beat, self._group_commit())
-            self._heartbeat = Heartbeat(beat, interval=self._seconds / BEATS_PER_LEASE)
-        self._leases[conversation] = lease
+        self.renew_until_given_up(conversation, lease)
         try:
             yield lease.term
         finally:
-            if self._leases.get(conversation) is lease:
-                del self._leases[conversation]
+            self.give_up(conversation, lease)
             await self._release(conversation, lease.term)
 
     async def _release(self, conversation: ConversationKey, term: int) -> None:
@@ -224,7 +206,7 @@ class PostgresLeases:
         with contextlib.suppress(StoreError):
             await finish(asyncio.ensure_future(group.write(conversation, release)))
 
-    async def _acquire(self, conversation: ConversationKey, *, wait: bool) -> _Lease:
+    async def _acquire(self, conversation: ConversationKey, *, wait: bool) -> Lease:
         pause = FIRST_POLL_SECONDS
         watched = LeaseOwner()
         absent_since: float | None = None
@@ -234,7 +216,7 @@ class PostgresLeases:
             asked_at = since_boot()
             claimed = await self._claim(conversation, silent)
             if isinstance(claimed, int):
-                return _Lease(claimed, asked_at + round(self._seconds * 1000))
+                return Lease(claimed, asked_at + round(self._seconds * 1000))
             if claimed.generation != watched.generation:
                 absent_since = None
             watched = claimed
@@ -275,40 +257,9 @@ class PostgresLeases:
     async def _is_absent(self, number: int) -> bool:
         return await self._readers.read(partial(self._session.is_absent, number=number))
 
-    async def renew_if_ended(self, conversation: ConversationKey, term: int) -> bool:
-        """Return whether the lease of that term is valid; if it may have expired, renew it if no other runner has taken over."""
-        lease = self._leases.get(conversation)
-        if lease is not None and lease.term == term and since_boot() <= lease.ends:
-            return True
-        group = self._group_commit()
-        renewed = await group.thread.do(partial(self._renew, group, [(conversation, term)]))
-        return bool(renewed)
-
-    def _beat(self, group: PostgresCommit) -> None:
-        """Renew every lease; runs on the heartbeat's thread."""
-        terms = [(conversation, lease.term) for conversation, lease in self._leases.copy().items()]
-        if terms:
-            with contextlib.suppress(StoreError):  # the next append raises it to a caller
-                group.thread.wait_for(partial(self._renew, group, terms))
-
-    def _renew(
-        self, group: PostgresCommit, terms: Sequence[tuple[ConversationKey, int]]
-    ) -> set[tuple[ConversationKey, int]]:
-        """Renew the leases of these terms, on the writer's thread; return those that are still valid."""
-        asked_at = since_boot()
-        extend = partial(
-            group.writer.extend, terms=terms, number=self._number, seconds=self._seconds
-        )
-        valid = group.thread.transact(extend)
-        for conversation, term in valid:
-            lease = self._leases.get(conversation)
-            if lease is not None and lease.term == term:
-                lease.ends = asked_at + round(self._seconds * 1000)
-        return valid
-
-    async def close(self) -> None:
-        """Stop the heartbeat, so that the leases expire."""
-        heartbeat = self._heartbeat
-        self._heartbeat = None
-        if heartbeat is not None:
-            await heartbeat.stop()
+    def _renewal(
+        self, group: PostgresCommit, terms: Sequence[Term], ends: int
+    ) -> Callable[[Connection], Collection[Term]]:
+        del ends  # the server extends the leases from its own present time
+        extend = group.writer.extend
+        return partial(extend, terms=terms, number=self._number, seconds=self._seconds)

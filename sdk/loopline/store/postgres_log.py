@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
 
 from loopline.clock import Clock, SystemClock
 from loopline.store.blobs import BlobStore
-from loopline.store.database import Connection, execute
+from loopline.store.database import Connection
 from loopline.store.database_log import DatabaseLog
 from loopline.store.leases import LEASE_SECONDS
 from loopline.store.move import Moved, StoreMove
@@ -23,7 +23,6 @@ from loopline.store.postgres_relay import PostgresWakeUps
 from loopline.store.postgres_schema import open_schema
 from loopline.store.postgres_writer import PostgresCommit, PostgresThread, PostgresWriter
 from loopline.store.store_file import open_to_read
-from loopline.tasks import finish
 from loopline.timeline import (
     Block,
     ConversationKey,
@@ -96,24 +95,10 @@ class PostgresLog(DatabaseLog[PostgresCommit]):
         Raises:
             StoreError: the store cannot be opened; the message says why.
         """
-        opening = asyncio.get_running_loop().run_in_executor(
-            None,
-            partial(
-                cls,
-                url,
-                clock or SystemClock(),
-                blobs,
-                lease_seconds,
-                limits,
-                read_only=read_only,
-            ),
+        clock = clock or SystemClock()
+        return await cls._open(
+            partial(cls, url, clock, blobs, lease_seconds, limits, read_only=read_only)
         )
-        try:
-            return await finish(opening)
-        except asyncio.CancelledError:
-            if opening.exception() is None:
-                opening.result()._close_threads()
-            raise
 
     @property
     def database(self) -> PostgresReaders:
@@ -137,17 +122,6 @@ class PostgresLog(DatabaseLog[PostgresCommit]):
         if term is None and any(isinstance(entry.body, _WAKING) for entry in entries):
             self._wake_ups.wake(conversation)
         return blocks
-
-    def lease(
-        self, conversation: ConversationKey, *, wait: bool = True
-    ) -> AbstractAsyncContextManager[int]:
-        """Return a context that holds the lease of the conversation."""
-        self._group_commit()
-        return self._leases.hold(conversation, wait=wait)
-
-    async def holds(self, conversation: ConversationKey, term: int) -> bool:
-        """Return whether the lease of that term is valid, and renew it if it may have expired."""
-        return await self._leases.renew_if_ended(conversation, term)
 
     @asynccontextmanager
     async def present(self, bundle: str, version: str) -> AsyncGenerator[Sender, None]:
@@ -221,9 +195,6 @@ class PostgresLog(DatabaseLog[PostgresCommit]):
         if os.getpid() == self._process:
             await self._wake_ups.close()
 
-    async def _close_leases(self) -> None:
-        await self._leases.close()
-
     def _close_threads(self) -> None:
         self._readers.close()
         if self._group is not None:
@@ -232,4 +203,4 @@ class PostgresLog(DatabaseLog[PostgresCommit]):
 
 
 def _touch(connection: Connection) -> None:
-    execute(connection, "SELECT 1").fetchall()
+    connection.execute("SELECT 1").fetchall()

@@ -19,6 +19,7 @@ from psycopg import sql
 from loopline.errors import StoreError
 from loopline.models import dumps
 from loopline.store.postgres import PostgresServer, store_error
+from loopline.store.rows import key_of
 from loopline.timeline import ConversationKey
 
 LIMIT_BYTES = 7_900
@@ -133,8 +134,7 @@ class PostgresWakeUps:
                     yield None
                     continue
                 with suppress(msgspec.DecodeError):
-                    tenant, project, user, name = _KEYS.decode(text)
-                    yield ConversationKey(name=name, user=user, tenant=tenant, project=project)
+                    yield key_of(*_KEYS.decode(text))
 
     async def close(self) -> None:
         """Send the wake-ups that wait, and close the connection that sends."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,8 +16,8 @@ from loopline.errors import StoreBusy, StoreError, StoreFailed
 from loopline.models import dumps
 from loopline.store import statements
 from loopline.store.blobs import BlobStore
-from loopline.store.database import Connection, execute
-from loopline.store.group_commit import DRAIN_SECONDS, GROUP_LIMIT, PendingWrite
+from loopline.store.database import Connection
+from loopline.store.group_commit import GROUP_LIMIT, CommitQueue, PendingWrite
 from loopline.store.postgres import (
     BUSY_SECONDS,
     FIRST_PAUSE,
@@ -42,11 +41,11 @@ from loopline.store.rows import (
     AppendRequest,
     BlockRow,
     LeaseOwner,
+    key_of,
 )
 from loopline.store.store_file import check_version
-from loopline.store.store_threads import JobOutcome, JobThread
+from loopline.store.store_threads import JobOutcome, TransactionThread
 from loopline.store.store_writer import ConversationState, StoreWriter, create_state
-from loopline.tasks import finish
 from loopline.timeline import Block, ConversationKey
 from loopline.timeline.log import ConversationLimits, check_not_forgotten
 
@@ -208,15 +207,15 @@ class PostgresWriter(StoreWriter):
         new = [key for key in unread if key not in ids]
         named = {ids[key]: key for key in unread if key in ids}
         rows = {"rows": [*ids.values()]}
-        locked = execute(connection, _LOCK_CONVERSATIONS, rows)
-        version = execute(connection, _SELECT_VERSION, {"key": VERSION_KEY})
-        leases = execute(connection, _SELECT_LEASES, rows)
+        locked = connection.execute(_LOCK_CONVERSATIONS, rows)
+        version = connection.execute(_SELECT_VERSION, {"key": VERSION_KEY})
+        leases = connection.execute(_SELECT_LEASES, rows)
         states: Iterable[Any] = ()
         if named:
-            states = execute(connection, statements.SELECT_STATES, {"rows": dumps([*named])})
+            states = connection.execute(statements.SELECT_STATES, {"rows": dumps([*named])})
         numbers: Iterable[Any] = ()
         if new:
-            numbers = execute(connection, _TAKE_IDS, {"number": len(new)})
+            numbers = connection.execute(_TAKE_IDS, {"number": len(new)})
         self.states.confirm(connection, ids)
         schema, self._now = version.fetchone()
         check_version(int(schema), self._name)
@@ -233,7 +232,6 @@ class PostgresWriter(StoreWriter):
     def _row(
         self, connection: Connection, conversation: ConversationKey, state: ConversationState
     ) -> int:
-        """Return the id of the conversation's row, and create the row if it does not exist."""
         row = self._new_ids.get(conversation)
         if state.id is not None or row is None:
             return super()._row(connection, conversation, state)
@@ -270,9 +268,8 @@ class PostgresWriter(StoreWriter):
                 "users": [key.user for key in unknown],
                 "names": [key.name for key in unknown],
             }
-            for row, tenant, project, user, name in execute(connection, _SELECT_IDS, parameters):
-                key = ConversationKey(name=name, user=user, tenant=tenant, project=project)
-                ids[key] = row
+            for row, *key in connection.execute(_SELECT_IDS, parameters):
+                ids[key_of(*key)] = row
         return ids
 
     def _refresh(
@@ -295,7 +292,7 @@ class PostgresWriter(StoreWriter):
             rows, forks = super()._find_cascade(connection, row)
             if locked.issuperset(rows):
                 return rows, forks
-            execute(connection, _LOCK_IN_ORDER, {"rows": sorted(rows)}).fetchall()
+            connection.execute(_LOCK_IN_ORDER, {"rows": sorted(rows)}).fetchall()
             locked.update(rows)  # a fork or a child run may have been created meanwhile: look again
 
     def register(self, connection: Connection, bundle: str, version: str) -> int:
@@ -317,21 +314,21 @@ class PostgresWriter(StoreWriter):
         """Append the entries, and return every block after `seen`; only for a write inside `write_unlocked`."""
         if request.large:
             # Until the commit, no process removes the blobs of forgotten conversations.
-            execute(connection, _SHARE_BLOBS, {"space": self._space})
+            connection.execute(_SHARE_BLOBS, {"space": self._space})
         return super().append(connection, request)
 
     def lock_blobs(self, connection: Connection) -> None:
         """Wait until no transaction stores a reference to a blob, and let none begin."""
-        execute(connection, _LOCK_BLOBS, {"space": self._space}).fetchall()
+        connection.execute(_LOCK_BLOBS, {"space": self._space}).fetchall()
 
     def _lock_meta(self, connection: Connection) -> None:
         """Wait until no other transaction changes the values about the store."""
-        execute(connection, _LOCK_META, {"space": self._space}).fetchall()
+        connection.execute(_LOCK_META, {"space": self._space}).fetchall()
 
     def is_stored(self, connection: Connection, row: BlockRow) -> bool:
         """Return whether the store has that row of a block with its digest."""
         parameters = {"row": row[0], "seq": row[1]}
-        digest = execute(connection, _SELECT_DIGEST, parameters).fetchone()
+        digest = connection.execute(_SELECT_DIGEST, parameters).fetchone()
         return digest is not None and digest[0] == row[-2]
 
     def claim(
@@ -392,7 +389,7 @@ class PostgresWriter(StoreWriter):
             "rows": [ids[conversation] for conversation, _ in stored_terms],
             "terms": [term for _, term in stored_terms],
         }
-        valid = {(row, term) for row, term in execute(connection, _RENEW, parameters)}
+        valid = {(row, term) for row, term in connection.execute(_RENEW, parameters)}
         return {
             (conversation, term)
             for conversation, term in stored_terms
@@ -400,8 +397,8 @@ class PostgresWriter(StoreWriter):
         }
 
 
-class PostgresThread(JobThread):
-    """The thread that makes the write transactions of a process, one after the other, with one connection."""
+class PostgresThread(TransactionThread):
+    """The thread that writes to a store in PostgreSQL, with one connection."""
 
     def __init__(self, server: PostgresServer, writer: PostgresWriter) -> None:
         super().__init__(server.name, "loopline-write")
@@ -605,24 +602,12 @@ class _Attempts:
         raise store_error(self._name, error) from error
 
 
-@dataclass(slots=True, eq=False)
-class _Waiting(PendingWrite[T]):
-    """A write that gives up to wait for its conversation at `deadline`."""
-
-    deadline: float = 0.0
-
-
-@dataclass(slots=True)
-class PostgresCommit:
+class PostgresCommit(CommitQueue[PostgresThread, PostgresWriter]):
     """Commits the writes of a process: those that arrive during a commit share the next one."""
 
-    name: str
-    thread: PostgresThread
-    writer: PostgresWriter
-    _queue: deque[_Waiting[Any]] = field(default_factory=deque[_Waiting[Any]])
-    _next: asyncio.Handle | None = None
-    _busy: asyncio.Future[None] | None = None
-    _runs: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+    def __init__(self, name: str, thread: PostgresThread, writer: PostgresWriter) -> None:
+        super().__init__(thread, writer)
+        self._name = name
 
     async def append(self, request: AppendRequest) -> list[Block]:
         """Append and return every block after `seen`; a cancellation is raised after the outcome is known."""
@@ -637,46 +622,11 @@ class PostgresCommit:
         Raises:
             StoreBusy: another process has locked the conversation for too long.
         """
-        pending: _Waiting[T] = _Waiting(
-            conversation, work, True, True, [], deadline=time.monotonic() + BUSY_SECONDS
-        )
-        self._queue.append(pending)
-        if self._busy is None and self._next is None:
-            self._next = asyncio.get_running_loop().call_soon(self._commit_next)
-        return await pending.wait_for_outcome()
+        deadline = time.monotonic() + BUSY_SECONDS
+        return await self._enqueue(PendingWrite(conversation, work, deadline=deadline))
 
-    async def run(
-        self, work: Callable[[Connection], None], then: Callable[[], None] | None = None
-    ) -> None:
-        """Run a long write in a transaction of its own, then `then` on the thread.
-
-        A cancellation is raised after all of it has ended.
-        """
-        run = asyncio.create_task(self._run(work, then))
-        self._runs.add(run)
-        run.add_done_callback(self._runs.discard)
-        await finish(run)
-
-    async def _run(
-        self, work: Callable[[Connection], None], then: Callable[[], None] | None
-    ) -> None:
+    async def _transact_long(self, work: Callable[[Connection], None]) -> None:
         await self.thread.run(work, is_long=True)
-        if then is not None:
-            await self.thread.do(then)
-
-    async def drain(self) -> None:
-        """Wait for running and queued writes; refuse writes that do not start within `DRAIN_SECONDS`."""
-        deadline = time.monotonic() + DRAIN_SECONDS
-        while self._queue or self._busy or self._runs:
-            under_way = [*self._runs, *filter(None, [self._busy])]
-            if under_way:  # their errors reach their own callers
-                await asyncio.wait(under_way)
-            else:
-                await asyncio.sleep(RETRY_SECONDS)
-            if time.monotonic() > deadline:
-                while self._queue:
-                    error = StoreError("the log was closed before this could be stored")
-                    self._queue.popleft().finish(error)
 
     def _commit_next(self) -> None:
         self._next = None
@@ -689,14 +639,14 @@ class PostgresCommit:
 
     def _finish(
         self,
-        batch: Sequence[_Waiting[Any]],
+        batch: Sequence[PendingWrite[Any]],
         done: asyncio.Future[None],
         commit: JobOutcome[Sequence[PendingWrite[Any]]],
     ) -> None:
         self._busy = None
         done.set_result(None)
         skipped = {id(write) for part in commit.results for write in part}
-        again = list[_Waiting[Any]]()
+        again = list[PendingWrite[Any]]()
         for write in batch:
             if id(write) not in skipped:
                 write.finish(commit.error)
@@ -705,7 +655,7 @@ class PostgresCommit:
             else:
                 write.finish(
                     StoreBusy(
-                        f"{self.name}: conversation {write.conversation.name!r} was locked by another process for "
+                        f"{self._name}: conversation {write.conversation.name!r} was locked by another process for "
                         f"{BUSY_SECONDS:g} s: try again; nothing was stored"
                     )
                 )

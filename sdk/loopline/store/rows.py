@@ -20,7 +20,7 @@ from loopline.errors import StoreError
 from loopline.models import dumps
 from loopline.store import statements
 from loopline.store.blobs import LARGE_BYTES, BlobStore
-from loopline.store.database import Connection, execute
+from loopline.store.database import Connection
 from loopline.timeline import Block, Body, ConversationKey, ConversationSummary, Entry
 from loopline.timeline.chain import (
     EPOCH,
@@ -197,6 +197,23 @@ def key_parameters(conversation: ConversationKey) -> dict[str, str]:
     }
 
 
+def key_of(tenant: str, project: str, user: str, name: str) -> ConversationKey:
+    """Return the key of a conversation from the columns of its row, in their order in the table."""
+    return ConversationKey(name=name, user=user, tenant=tenant, project=project)
+
+
+def find_row(connection: Connection, conversation: ConversationKey) -> int | None:
+    """Return the id of the conversation's row, or None if it has no row."""
+    row = connection.execute(statements.SELECT_ID, key_parameters(conversation)).fetchone()
+    return None if row is None else row[0]
+
+
+def read_meta(connection: Connection, key: str) -> str | None:
+    """Return a value about the store, or None if it is not set."""
+    row = connection.execute(statements.SELECT_META, {"key": key}).fetchone()
+    return None if row is None else row[0]
+
+
 @lru_cache(maxsize=1024)  # the blocks of an append share one time
 def from_milliseconds(milliseconds: int) -> datetime:
     """Return the UTC time of a number of milliseconds since 1970."""
@@ -310,31 +327,30 @@ class StoreReader:
     ) -> ConversationSummary | None:
         """Return the conversation's summary, or None if it has no blocks."""
         key = key_parameters(conversation)
-        row = execute(connection, statements.SELECT_SUMMARY, key).fetchone()
+        row = connection.execute(statements.SELECT_SUMMARY, key).fetchone()
         return None if row is None else _summary(row)
 
     def summaries(
         self, connection: Connection, selection: ConversationFilter
     ) -> list[ConversationSummary]:
         """Return the matching conversations that have blocks, the most recently active first."""
-        rows = execute(connection, statements.SELECT_SUMMARIES, selection.parameters)
+        rows = connection.execute(statements.SELECT_SUMMARIES, selection.parameters)
         return [_summary(row) for row in rows]
 
     def unfinished(self, connection: Connection) -> list[ConversationSummary]:
         """Return the conversations that had a runner in this store and whose last turn has not ended, without child runs."""
-        return [_summary(row) for row in execute(connection, statements.SELECT_UNFINISHED)]
+        return [_summary(row) for row in connection.execute(statements.SELECT_UNFINISHED)]
 
     def forgotten(self, connection: Connection, conversation: ConversationKey) -> datetime | None:
         """Return when the conversation was forgotten, or None."""
         key = key_parameters(conversation)
-        row = execute(connection, statements.SELECT_FORGOTTEN_AT, key).fetchone()
+        row = connection.execute(statements.SELECT_FORGOTTEN_AT, key).fetchone()
         return None if row is None else from_milliseconds(row[0])
 
     def owner(self, connection: Connection, conversation: ConversationKey) -> LeaseOwner:
         """Return the last runner with the lease of the conversation; the default if it never had one."""
-        key = key_parameters(conversation)
-        row = execute(connection, statements.SELECT_ID, key).fetchone()
-        owner = None if row is None else lease_owner(connection, row[0])
+        row = find_row(connection, conversation)
+        owner = None if row is None else lease_owner(connection, row)
         return owner or LeaseOwner()
 
     def audits(
@@ -350,13 +366,13 @@ class StoreReader:
         audits = list[Audit]()
         stored = set[ConversationKey]()
         if only is None:
-            rows = execute(connection, statements.SELECT_CONVERSATIONS).fetchall()
+            rows = connection.execute(statements.SELECT_CONVERSATIONS).fetchall()
         else:
-            rows = execute(
-                connection, statements.SELECT_CONVERSATION, key_parameters(only)
+            rows = connection.execute(
+                statements.SELECT_CONVERSATION, key_parameters(only)
             ).fetchall()
-        for row, tenant, project, user, name, at in rows:
-            conversation = ConversationKey(name=name, user=user, tenant=tenant, project=project)
+        for row, *key, at in rows:
+            conversation = key_of(*key)
             stored.add(conversation)
             if at is not None:
                 forgotten = from_milliseconds(at)
@@ -421,9 +437,8 @@ def versions_key(bundle: str) -> str:
 
 def bundle_versions(connection: Connection, bundle: str) -> Sequence[str]:
     """Return the versions of the bundle that were registered in the store, oldest first."""
-    parameters = {"key": versions_key(bundle)}
-    row = execute(connection, statements.SELECT_META, parameters).fetchone()
-    return () if row is None else decode_json(row[0], type=tuple[str, ...])
+    versions = read_meta(connection, versions_key(bundle))
+    return () if versions is None else decode_json(versions, type=tuple[str, ...])
 
 
 def schema_version(connection: Connection, path: Path | str) -> int:
@@ -432,21 +447,15 @@ def schema_version(connection: Connection, path: Path | str) -> int:
     Raises:
         StoreError: the store has lost its version.
     """
-    version = read_version(connection)
+    version = read_meta(connection, VERSION_KEY)
     if version is None:
         raise StoreError(f"{path} has lost its schema version: restore a backup")
     return int(version)
 
 
-def read_version(connection: Connection) -> str | None:
-    """Return the stored version of the schema, or None."""
-    row = execute(connection, statements.SELECT_META, {"key": VERSION_KEY}).fetchone()
-    return None if row is None else row[0]
-
-
 def lease_owner(connection: Connection, row: int) -> LeaseOwner | None:
     """Return the last runner with the lease of the conversation with this row, or None if it never had one."""
-    owner = execute(connection, statements.SELECT_LEASE, {"row": row}).fetchone()
+    owner = connection.execute(statements.SELECT_LEASE, {"row": row}).fetchone()
     return None if owner is None else LeaseOwner(*owner)
 
 
@@ -481,7 +490,7 @@ def _digests_before(
     seqs = [row[0] for row in rows]
     missing = [seq - 1 for last, seq in pairwise([0, *seqs]) if seq != last + 1]
     for part in _parts_at(parts, missing):
-        digests |= dict(execute(connection, statements.SELECT_DIGESTS, part))
+        digests |= dict(connection.execute(statements.SELECT_DIGESTS, part))
     return digests
 
 
@@ -534,7 +543,7 @@ def _rows(
 def _batches(
     connection: Connection, statement: str, parameters: Mapping[str, Any]
 ) -> Iterator[_Rows]:
-    cursor = execute(connection, statement, parameters)
+    cursor = connection.execute(statement, parameters)
     while rows := cursor.fetchmany(BATCH):
         yield rows
 
@@ -542,7 +551,7 @@ def _batches(
 def _parts(connection: Connection, conversation: ConversationKey) -> list[_Part]:
     """Return the segments of a conversation: inherited segments, then its own blocks; empty if it does not exist."""
     key = key_parameters(conversation)
-    rows = execute(connection, statements.SELECT_SEGMENTS, key).fetchall()
+    rows = connection.execute(statements.SELECT_SEGMENTS, key).fetchall()
     if not rows:
         return []
     inherited = [(owner, first - 1, last) for _, owner, first, last in rows if owner is not None]
@@ -551,9 +560,9 @@ def _parts(connection: Connection, conversation: ConversationKey) -> list[_Part]
 
 
 def _summary(row: Sequence[Any]) -> ConversationSummary:
-    tenant, project, user, name, uid, head, turns, title, started, last_active, inherited = row
+    *key, uid, head, turns, title, started, last_active, inherited = row
     return ConversationSummary(
-        conversation=ConversationKey(name=name, user=user, tenant=tenant, project=project),
+        conversation=key_of(*key),
         uid=uid,
         head=head,
         turns=turns,
@@ -571,7 +580,7 @@ _GONE = Fault(seq=1, kind="removed", text="the conversation does not exist, and 
 
 def select_inherited(connection: Connection, row: int) -> list[tuple[int, int, int]]:
     """Return the segments that a conversation inherits, each as owner, first and last seq."""
-    return execute(connection, statements.SELECT_INHERITED, {"row": row}).fetchall()
+    return connection.execute(statements.SELECT_INHERITED, {"row": row}).fetchall()
 
 
 class LinkRow(NamedTuple):
@@ -595,7 +604,7 @@ def select_own_rows(connection: Connection, row: int, after: int = 0) -> Iterato
     """Yield the stored rows of a conversation's own blocks after the seq `after`, in order."""
     part = {"owner": row, "limit": _LINKS_PER_QUERY}
     query = statements.SELECT_LINKS
-    while rows := execute(connection, query, {**part, "after": after}).fetchall():
+    while rows := connection.execute(query, {**part, "after": after}).fetchall():
         yield from map(LinkRow._make, rows)
         after = rows[-1][1]
 

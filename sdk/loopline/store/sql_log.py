@@ -14,13 +14,12 @@ from loopline.store.blobs import BlobStore
 from loopline.store.database import Connection
 from loopline.store.database_log import DatabaseLog, in_thread
 from loopline.store.group_commit import GroupCommit
-from loopline.store.leases import LEASE_SECONDS, HeldLease, Leases, PresentHarnesses
+from loopline.store.leases import LEASE_SECONDS, Leases, PresentHarnesses
 from loopline.store.rows import BlockFilter
 from loopline.store.sqlite import check_descriptors, database_path, file_id
 from loopline.store.store_file import back_up, open_to_read, open_to_write
 from loopline.store.store_threads import ImmutableReaders, LogSync, ReaderThreads, WriterThread
 from loopline.store.store_writer import StoreWriter, purge
-from loopline.tasks import finish
 from loopline.timeline import Block, ConversationKey, Sender
 from loopline.timeline.log import DEFAULT_LIMITS, ConversationLimits
 
@@ -61,9 +60,10 @@ class SqlLog(DatabaseLog[GroupCommit]):
             group = GroupCommit(thread, writer, LogSync(path))
         super().__init__(path, clock, blobs, self._readers, group)
         self._present = PresentHarnesses(path)
-        self._leases = Leases(path, self._reader, self._readers, self._group_commit, lease_seconds)
+        leases = Leases(path, self._reader, self._readers, self._group_commit, lease_seconds)
         if not read_only:
-            self._leases.prepare()
+            leases.prepare()
+        self._leases = leases
 
     @classmethod
     async def open(
@@ -85,18 +85,11 @@ class SqlLog(DatabaseLog[GroupCommit]):
         Raises:
             StoreError: the store cannot be opened; the message says why.
         """
-        loop = asyncio.get_running_loop()
         path = await asyncio.to_thread(database_path, url)
         clock = clock or SystemClock()
-        opening = loop.run_in_executor(
-            None, partial(cls, path, clock, blobs, lease_seconds, limits, read_only=read_only)
+        return await cls._open(
+            partial(cls, path, clock, blobs, lease_seconds, limits, read_only=read_only)
         )
-        try:
-            return await finish(opening)
-        except asyncio.CancelledError:
-            if opening.exception() is None:
-                opening.result()._close_threads()
-            raise
 
     async def read(
         self,
@@ -119,15 +112,6 @@ class SqlLog(DatabaseLog[GroupCommit]):
         if group is not None and group.has_little_after(conversation, after):
             return await self._read_little(work)
         return await self._read(work)
-
-    def lease(self, conversation: ConversationKey, *, wait: bool = True) -> HeldLease:
-        """Return a context that holds the lease of the conversation."""
-        self._group_commit()
-        return self._leases.hold(conversation, wait=wait)
-
-    async def holds(self, conversation: ConversationKey, term: int) -> bool:
-        """Return whether the lease of that term is valid, and renew it if it may have expired."""
-        return await self._leases.renew_if_ended(conversation, term)
 
     @asynccontextmanager
     async def present(self, bundle: str, version: str) -> AsyncGenerator[Sender, None]:
@@ -164,9 +148,6 @@ class SqlLog(DatabaseLog[GroupCommit]):
         check_descriptors(self._path)
         group.thread.check_file()
         group.sync.check()
-
-    async def _close_leases(self) -> None:
-        await self._leases.close()
 
     def _close_threads(self) -> None:
         self._readers.close()

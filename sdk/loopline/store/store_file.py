@@ -10,8 +10,8 @@ from pathlib import Path
 from loopline.errors import StoreError, StoreVersion
 from loopline.store import sqlite, statements
 from loopline.store.blobs import BlobStore, sync_path
-from loopline.store.database import Connection, execute
-from loopline.store.rows import SCHEMA_VERSION, VERSION_KEY, read_version, schema_version
+from loopline.store.database import Connection
+from loopline.store.rows import SCHEMA_VERSION, VERSION_KEY, read_meta
 
 _FORGOTTEN = "EXISTS (SELECT 1 FROM tombstones WHERE conversation = {})"
 
@@ -97,12 +97,12 @@ def create(connection: sqlite.Connection) -> None:
     """Create the tables and triggers in an empty database."""
     for table in statements.CREATE_TABLES.values():
         for statement in table:
-            execute(connection, statement)
+            connection.execute(statement)
     for name, (event, condition, reason) in _TRIGGERS.items():
         when = f"WHEN {condition}" if condition else ""
         refuse = f"SELECT RAISE(ABORT, 'append-only: {reason}');"
         connection.execute(f"CREATE TRIGGER {name} BEFORE {event} {when} BEGIN {refuse} END")
-    execute(connection, statements.INSERT_META, {"key": VERSION_KEY, "value": str(SCHEMA_VERSION)})
+    connection.execute(statements.INSERT_META, {"key": VERSION_KEY, "value": str(SCHEMA_VERSION)})
 
 
 def is_empty(connection: sqlite.Connection, path: Path) -> bool:
@@ -115,7 +115,7 @@ def is_empty(connection: sqlite.Connection, path: Path) -> bool:
     if not names:
         return True
     has_tables = {"meta", "conversations", "blocks"} <= names
-    version = read_version(connection) if has_tables else None
+    version = read_meta(connection, VERSION_KEY) if has_tables else None
     if version is None:
         raise StoreError(f"{path} is the database of another program: name another file")
     if int(version) < SCHEMA_VERSION:
@@ -124,15 +124,6 @@ def is_empty(connection: sqlite.Connection, path: Path) -> bool:
             f"opens schema {SCHEMA_VERSION} and later, so name another file"
         )
     return False
-
-
-def check_writable(connection: Connection, path: Path | str) -> None:
-    """Check that this version of Loopline knows the schema of the store.
-
-    Raises:
-        StoreVersion: a newer version of Loopline has written the store.
-    """
-    check_version(schema_version(connection, path), path)
 
 
 def check_version(version: int, path: Path | str) -> None:
@@ -307,4 +298,4 @@ def _read_referenced_blobs(path: Path) -> set[str]:
 
 def find_referenced_blobs(connection: Connection) -> set[str]:
     """Return the names of all blobs that rows of the store reference."""
-    return {name for (name,) in execute(connection, statements.SELECT_REFERENCED_BLOBS)}
+    return {name for (name,) in connection.execute(statements.SELECT_REFERENCED_BLOBS)}

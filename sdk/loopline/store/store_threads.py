@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -17,6 +18,7 @@ from threading import Event, Lock, Thread
 from typing import Generic, TypeVar
 
 from loopline.errors import StoreBusy, StoreError, StoreFailed
+from loopline.store import database
 from loopline.store.sqlite import (
     BEGIN_WRITING,
     DATABASE_ERRORS,
@@ -230,6 +232,18 @@ class JobThread:
         report(outcome)
 
 
+class TransactionThread(JobThread, ABC):
+    """The thread that makes the write transactions of a process, one after the other."""
+
+    async def run(self, work: Callable[[database.Connection], T]) -> T:
+        """Run `work` in one transaction on the thread and return its result; a cancellation waits for the end."""
+        return await self.do(partial(self.transact, work))
+
+    @abstractmethod
+    def transact(self, work: Callable[[database.Connection], T]) -> T:
+        """Run `work` in one transaction and return its result; only inside a job of the thread."""
+
+
 class LogSync:
     """Syncs the write-ahead log to the disk; requests that arrive during a sync share the next sync.
 
@@ -332,11 +346,8 @@ class LogSync:
             waiter.exception()  # marks it as retrieved, in case the waiter was cancelled
 
 
-class WriterThread(JobThread):
-    """The thread that makes the write transactions of a process, one after the other.
-
-    While it is idle, the event loop may make a small transaction itself, with `commit_at_once`.
-    """
+class WriterThread(TransactionThread):
+    """The thread that writes to a SQLite file. While it is idle, the event loop may make a small transaction itself, with `commit_at_once`."""
 
     def __init__(
         self, path: Path, file: FileId, pool: ConnectionPool, on_rollback: Callable[[], None]
@@ -358,10 +369,6 @@ class WriterThread(JobThread):
         self._connection: Connection | None = None
         self._patience = 0.0
         self._file = file
-
-    async def run(self, work: Callable[[Connection], T]) -> T:
-        """Run `work` in one transaction on the thread and return its result; a cancellation waits for the end."""
-        return await self.do(partial(self.transact, work))
 
     def _attempt(self, job: Callable[[], T], report: Callable[[JobOutcome[T]], object]) -> None:
         outcome = JobOutcome[T]()

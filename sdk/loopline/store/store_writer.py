@@ -10,6 +10,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import starmap
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,7 +20,7 @@ from loopline.errors import ConflictError
 from loopline.models import dumps
 from loopline.store import statements
 from loopline.store.blobs import BlobStore
-from loopline.store.database import Connection, execute, execute_many
+from loopline.store.database import Connection
 from loopline.store.rows import (
     HARNESSES,
     SCHEMA_VERSION,
@@ -32,14 +33,17 @@ from loopline.store.rows import (
     StoreReader,
     bundle_versions,
     encode_block,
+    find_row,
     from_milliseconds,
+    key_of,
     key_parameters,
     lease_owner,
+    read_meta,
     schema_version,
     versions_key,
 )
 from loopline.store.sqlite import data_version, insert
-from loopline.store.store_file import check_writable
+from loopline.store.store_file import check_version
 from loopline.timeline import (
     NEW_TURN,
     Block,
@@ -177,7 +181,7 @@ class ConversationStates:
                 old[state.id] = state
         if not old:
             return
-        heads = execute(connection, statements.SELECT_HEADS, {"rows": dumps([*old])})
+        heads = connection.execute(statements.SELECT_HEADS, {"rows": dumps([*old])})
         for row, term, head in heads:
             if (term, head) == (old[row].term, old[row].head):
                 old[row].version = self.version
@@ -187,7 +191,7 @@ def _read_state(
     connection: Connection, conversation: ConversationKey, version: int | None
 ) -> ConversationState:
     key = key_parameters(conversation)
-    columns = execute(connection, statements.SELECT_STATE, key).fetchone()
+    columns = connection.execute(statements.SELECT_STATE, key).fetchone()
     return ConversationState(version=version) if columns is None else create_state(columns, version)
 
 
@@ -241,7 +245,7 @@ class _PendingRows:
             (statements.INSERT_APPEND, self.appends),
         ):
             if rows:
-                execute_many(connection, statement, rows)
+                connection.executemany(statement, rows)
                 rows.clear()
 
 
@@ -269,12 +273,12 @@ class _Ordinals:
         uncached: TypeCounts = {turn: Counter() for turn in turns - counts.keys()}
         if counts and cached_head < state.head:
             parameters = {"conversation": row, "turns": dumps([*counts]), "head": cached_head}
-            _add(counts, execute(connection, statements.COUNT_TYPES_SINCE, parameters))
+            _add(counts, connection.execute(statements.COUNT_TYPES_SINCE, parameters))
         if uncached:
             parameters = {"conversation": row, "turns": dumps([*uncached])}
-            _add(uncached, execute(connection, statements.COUNT_TYPES, parameters))
+            _add(uncached, connection.execute(statements.COUNT_TYPES, parameters))
             if state.base:
-                _add(uncached, execute(connection, statements.COUNT_INHERITED_TYPES, parameters))
+                _add(uncached, connection.execute(statements.COUNT_INHERITED_TYPES, parameters))
         return counts | uncached
 
     def cache(self, row: int, head: int, counts: TypeCounts) -> None:
@@ -382,11 +386,11 @@ class StoreWriter:
             return owner
         lease = {"generation": claim.generation, "boot": claim.boot, "ends": claim.ends}
         if existing is None:
-            execute(connection, statements.INSERT_LEASE, {"conversation": row, **lease})
+            connection.execute(statements.INSERT_LEASE, {"conversation": row, **lease})
         else:
-            execute(connection, statements.UPDATE_LEASE, {"row": row, **lease})
+            connection.execute(statements.UPDATE_LEASE, {"row": row, **lease})
         state.term += 1
-        execute(connection, statements.UPDATE_TERM, {"row": row, "term": state.term})
+        connection.execute(statements.UPDATE_TERM, {"row": row, "term": state.term})
         return state.term
 
     def renew(
@@ -402,7 +406,7 @@ class StoreWriter:
                 current.append((conversation, term))
                 changes.append({"row": state.id, "ends": ends})
         if changes:
-            execute_many(connection, statements.RENEW_LEASE, changes)
+            connection.executemany(statements.RENEW_LEASE, changes)
         return current
 
     def fork(
@@ -450,14 +454,14 @@ class StoreWriter:
         check_forget(conversation, [] if cascade else forks)
         now = milliseconds_of(self._clock.now())
         for row in rows:
-            execute(connection, statements.INSERT_TOMBSTONE, {"conversation": row, "at": now})
-            execute(connection, statements.INSERT_PURGES, {"row": row})
+            connection.execute(statements.INSERT_TOMBSTONE, {"conversation": row, "at": now})
+            connection.execute(statements.INSERT_PURGES, {"row": row})
             for removal in statements.DELETE_CONTENT:
-                execute(connection, removal, {"row": row})
-            execute(connection, statements.CLEAR_CONVERSATION, {"row": row})
-            execute(connection, statements.DELETE_META, {"name": scheduled_key(row)})
+                connection.execute(removal, {"row": row})
+            connection.execute(statements.CLEAR_CONVERSATION, {"row": row})
+            connection.execute(statements.DELETE_META, {"name": scheduled_key(row)})
             mark = {"key": f"{_FORGETTING}{row}", "value": str(row)}
-            execute(connection, statements.INSERT_META, mark)
+            connection.execute(statements.INSERT_META, mark)
         self.states.clear()
         self._ordinals.clear()
 
@@ -476,7 +480,7 @@ class StoreWriter:
                 return
             for child in _children(connection, conversation):
                 visit(child)
-            forks = execute(connection, statements.SELECT_FORKS, {"owner": conversation}).fetchall()
+            forks = connection.execute(statements.SELECT_FORKS, {"owner": conversation}).fetchall()
             for fork, name in forks:
                 names[fork] = name
                 visit(fork)
@@ -490,9 +494,8 @@ class StoreWriter:
     ) -> None:
         """Remove the marks of these forgotten conversations."""
         for conversation in conversations:
-            key = key_parameters(conversation)
-            for row in execute(connection, statements.SELECT_ID, key).fetchall():
-                execute(connection, statements.DELETE_META, {"name": f"{_FORGETTING}{row[0]}"})
+            row = find_row(connection, conversation)
+            connection.execute(statements.DELETE_META, {"name": f"{_FORGETTING}{row}"})
 
     def starts_collection(self, connection: Connection) -> bool:
         """Return whether blobs were not collected for a day, and if so record that the caller collects them now.
@@ -502,8 +505,8 @@ class StoreWriter:
         if schema_version(connection, self._path) != SCHEMA_VERSION:
             return False
         now = milliseconds_of(self._clock.now())
-        at = execute(connection, statements.SELECT_META, {"key": _COLLECTED_AT}).fetchone()
-        if at is not None and 0 <= now - int(at[0]) < _DAY:
+        at = read_meta(connection, _COLLECTED_AT)
+        if at is not None and 0 <= now - int(at) < _DAY:
             return False
         set_meta(connection, _COLLECTED_AT, str(now))
         return True
@@ -521,9 +524,7 @@ class StoreWriter:
         return self._next_number(connection)
 
     def _next_number(self, connection: Connection) -> int:
-        """Count and return one more harness."""
-        row = execute(connection, statements.SELECT_META, {"key": HARNESSES}).fetchone()
-        number = 1 if row is None else int(row[0]) + 1
+        number = int(read_meta(connection, HARNESSES) or 0) + 1
         set_meta(connection, HARNESSES, str(number))
         return number
 
@@ -563,9 +564,9 @@ class StoreWriter:
         turns = max(block.turn for block, _ in blocks)
         title = title_of([as_entry(block) for block, _ in blocks])
         start = _start_values(row, turns, title, milliseconds_of(blocks[0][0].ts))
-        execute(connection, statements.UPDATE_START, start)
+        connection.execute(statements.UPDATE_START, start)
         term = max(state.term, *(block.term for block, _ in blocks))
-        execute(connection, statements.UPDATE_TERM, {"row": row, "term": term})
+        connection.execute(statements.UPDATE_TERM, {"row": row, "term": term})
         self.states.drop(conversation)
 
     def _refresh(
@@ -578,7 +579,7 @@ class StoreWriter:
         """
         version = data_version(connection)
         if version != self.states.version:
-            check_writable(connection, self._path)
+            check_version(schema_version(connection, self._path), self._path)
             self.states.version = version
         self.states.confirm(connection, conversations)
 
@@ -620,7 +621,7 @@ class StoreWriter:
             return False
         self._pending.write(connection)
         parameters = {"conversation": state.id, "key": key}
-        return execute(connection, statements.SELECT_APPEND, parameters).fetchone() is not None
+        return connection.execute(statements.SELECT_APPEND, parameters).fetchone() is not None
 
     def _row(
         self, connection: Connection, conversation: ConversationKey, state: ConversationState
@@ -628,7 +629,7 @@ class StoreWriter:
         """Return the id of the conversation's row, and create the row if it does not exist."""
         if state.id is None:
             columns = {**key_parameters(conversation), "uid": self._clock.new_id()}
-            inserted = execute(connection, statements.INSERT_CONVERSATION, columns)
+            inserted = connection.execute(statements.INSERT_CONVERSATION, columns)
             row: int = inserted.fetchone()[0]
             state.id = row
             return row
@@ -694,46 +695,39 @@ def scheduled_key(row: int) -> str:
 
 def set_due(connection: Connection, row: int, schedule: Schedule) -> None:
     """Store the time of the first scheduled message of a conversation, nothing without messages."""
-    execute(connection, statements.DELETE_META, {"name": scheduled_key(row)})
+    connection.execute(statements.DELETE_META, {"name": scheduled_key(row)})
     if schedule.due is not None:
         due = {"key": scheduled_key(row), "value": str(milliseconds_of(schedule.due))}
-        execute(connection, statements.INSERT_META, due)
+        connection.execute(statements.INSERT_META, due)
 
 
 def scheduled(connection: Connection) -> Sequence[tuple[ConversationKey, datetime]]:
     """Return the conversations with scheduled messages, each with the time of its first message, earliest first."""
     marked = {"first": _SCHEDULED, "last": f"{_SCHEDULED}~"}
-    found = [
-        (
-            ConversationKey(tenant=tenant, project=project, user=user, name=name),
-            from_milliseconds(int(due)),
-        )
-        for tenant, project, user, name, due in execute(
-            connection, statements.SELECT_SCHEDULED, marked
-        )
-    ]
+    rows = connection.execute(statements.SELECT_SCHEDULED, marked)
+    found = [(key_of(*key), from_milliseconds(int(due))) for *key, due in rows]
     return sorted(found, key=itemgetter(1))
 
 
 def set_meta(connection: Connection, key: str, value: str) -> None:
     """Set a value about the store."""
-    execute(connection, statements.DELETE_META, {"name": key})
-    execute(connection, statements.INSERT_META, {"key": key, "value": value})
+    connection.execute(statements.DELETE_META, {"name": key})
+    connection.execute(statements.INSERT_META, {"key": key, "value": value})
 
 
 def _inherit(connection: Connection, fork: int, parent: int, seq: int) -> None:
     """Let the fork inherit the parent's blocks up to `seq`, including inherited ones."""
-    shown = execute(connection, statements.SELECT_SHOWN, {"row": parent, "seq": seq})
+    shown = connection.execute(statements.SELECT_SHOWN, {"row": parent, "seq": seq})
     parts = [
         {"conversation": fork, "owner": owner or parent, "first": first, "last": min(last, seq)}
         for owner, first, last in sorted(shown, key=lambda segment: segment[1])
     ]
-    execute_many(connection, statements.INSERT_SEGMENT, parts)
-    newest = [execute(connection, statements.SELECT_NEWEST_TURN, part).fetchone() for part in parts]
+    connection.executemany(statements.INSERT_SEGMENT, parts)
+    newest = [connection.execute(statements.SELECT_NEWEST_TURN, part).fetchone() for part in parts]
     turns = [turn for (turn,) in newest]
-    title, started = execute(connection, statements.SELECT_ORIGIN, {"row": parent}).fetchone()
+    title, started = connection.execute(statements.SELECT_ORIGIN, {"row": parent}).fetchone()
     start = _start_values(fork, max(turns), title, started)
-    execute(connection, statements.UPDATE_START, start)
+    connection.execute(statements.UPDATE_START, start)
 
 
 def _start_values(row: int, turns: int, title: str, started: int) -> _Parameters:
@@ -743,22 +737,17 @@ def _start_values(row: int, turns: int, title: str, started: int) -> _Parameters
 
 def _children(connection: Connection, parent: int) -> Sequence[int]:
     """Return the rows of a conversation's child runs that are not forgotten."""
-    columns = execute(connection, statements.SELECT_KEY, {"row": parent}).fetchone()
-    tenant, project, user, name = columns
-    key = key_parameters(ConversationKey(name=name, user=user, tenant=tenant, project=project))
-    span = {"first": f"{name}~c", "last": f"{name}~d"}
-    rows = execute(connection, statements.SELECT_NAMED_BETWEEN, {**key, **span})
-    return [row for row, child in rows if parent_name(child) == name]
+    key = key_of(*connection.execute(statements.SELECT_KEY, {"row": parent}).fetchone())
+    span = {"first": f"{key.name}~c", "last": f"{key.name}~d"}
+    named = {**key_parameters(key), **span}
+    rows = connection.execute(statements.SELECT_NAMED_BETWEEN, named)
+    return [row for row, child in rows if parent_name(child) == key.name]
 
 
 def forgetting(connection: Connection) -> Sequence[ConversationKey]:
     """Return the forgotten conversations whose marks were not removed by `finish_forgetting`."""
     marked = {"first": _FORGETTING, "last": f"{_FORGETTING}~"}
-    rows = execute(connection, statements.SELECT_FORGETTING, marked)
-    return [
-        ConversationKey(tenant=tenant, project=project, user=user, name=name)
-        for tenant, project, user, name in rows
-    ]
+    return [*starmap(key_of, connection.execute(statements.SELECT_FORGETTING, marked))]
 
 
 def purge(connection: Connection, blobs: BlobStore) -> None:
@@ -766,5 +755,5 @@ def purge(connection: Connection, blobs: BlobStore) -> None:
 
     The caller has the write lock, so that no row can reference them during the removal.
     """
-    blobs.discard([name for (name,) in execute(connection, statements.SELECT_PURGEABLE)])
-    execute(connection, statements.DELETE_PURGES)
+    blobs.discard([name for (name,) in connection.execute(statements.SELECT_PURGEABLE)])
+    connection.execute(statements.DELETE_PURGES)
