@@ -11,13 +11,11 @@ from loopline.files.attachment import decoded_text as decoded_text
 from loopline.files.attachment import read_attachments as read_attachments
 from loopline.files.attachment import with_unique_names as with_unique_names
 from loopline.files.folder import Folder as Folder
-from loopline.files.patch import PatchedFile as PatchedFile
 from loopline.files.patch import apply_patch as apply_patch
 from loopline.files.search import FileHits as FileHits
 from loopline.files.search import FileQuery as FileQuery
 from loopline.files.search import SearchReport as SearchReport
 from loopline.files.search import search_files as search_files
-from loopline.files.workspace import DescribedData as DescribedData
 from loopline.files.workspace import FileChange as FileChange
 from loopline.files.workspace import OutputFile as OutputFile
 from loopline.files.workspace import Workspace as Workspace

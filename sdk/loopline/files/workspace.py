@@ -33,7 +33,6 @@ from loopline.timeline.workspace_paths import (
     MAX_DEPTH,
     TreeNames,
     WorkspacePath,
-    find_clash,
     is_pulled_path,
     parse_path,
 )
@@ -418,7 +417,6 @@ class _TreeSize:
 
 
 def _current_files(timeline: Timeline, number: int) -> dict[WorkspacePath, FileAdded]:
-    """Return the newest versions of `files/`, and of the `outputs/` of a turn."""
     tree = timeline.files
     areas: tuple[tuple[WorkspaceArea, Mapping[str, Block]], ...] = (
         ("files", tree.files),
@@ -436,7 +434,6 @@ def _content(file: FileAdded) -> tuple[str, Visibility, bool]:
 
 
 def _check_unchanged(change: FileChange, before: FileAdded | None) -> None:
-    """Raise a ToolError if the current version of the file is not the one that the change replaces."""
     actual = "" if before is None else before.sha256
     if change.replaces is not None and change.replaces != actual:
         raise ToolError(
@@ -445,8 +442,7 @@ def _check_unchanged(change: FileChange, before: FileAdded | None) -> None:
 
 
 def _check_tree(tree: Mapping[WorkspacePath, FileAdded], limits: WorkspaceLimits) -> None:
-    """Raise a ToolError if the files exceed the limits of a tree, or if two paths clash."""
-    total = workspace.total_size(tree.values())
+    total = sum(file.size for file in tree.values())
     if len(tree) > limits.files:
         raise ToolError(
             f"the workspace would have {len(tree):,} files, and may have {limits.files:,}: nothing was written"
@@ -455,9 +451,10 @@ def _check_tree(tree: Mapping[WorkspacePath, FileAdded], limits: WorkspaceLimits
         raise ToolError(
             f"the workspace would have {total:,} bytes, and may have {limits.tree_bytes:,}: nothing was written"
         )
-    problem = find_clash([str(path) for path in tree])
-    if problem:
-        raise ToolError(f"{problem}: nothing was written")
+    names = TreeNames()
+    for path in tree:
+        if problem := names.add(str(path)):
+            raise ToolError(f"{problem}: nothing was written")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

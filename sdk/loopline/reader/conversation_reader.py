@@ -79,7 +79,7 @@ class ConversationReader:
         Raises:
             LooplineError: the type is refused.
         """
-        if tl.is_known_type(kind):
+        if kind in tl.list_types():
             return
         if well_formed(kind) != kind or not await self._log.read(
             self.conversation, types=[kind], limit=1

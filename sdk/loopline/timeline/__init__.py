@@ -9,7 +9,6 @@ from loopline.timeline import open_calls as open_calls
 from loopline.timeline import plan as plan
 from loopline.timeline import workspace as workspace
 from loopline.timeline.approval_answers import approvals_of as approvals_of
-from loopline.timeline.approval_answers import deciding_answer as deciding_answer
 from loopline.timeline.approval_answers import edited_arguments as edited_arguments
 from loopline.timeline.approval_answers import is_approval as is_approval
 from loopline.timeline.approval_answers import read_approval as read_approval
@@ -23,7 +22,6 @@ from loopline.timeline.blocks import Entry as Entry
 from loopline.timeline.blocks import Fold as Fold
 from loopline.timeline.blocks import as_entry as as_entry
 from loopline.timeline.blocks import input_seq_of as input_seq_of
-from loopline.timeline.blocks import stored_type as stored_type
 from loopline.timeline.bodies import BACKGROUND_STARTED as BACKGROUND_STARTED
 from loopline.timeline.bodies import AgentSwitched as AgentSwitched
 from loopline.timeline.bodies import AnswerFlag as AnswerFlag
@@ -104,7 +102,6 @@ from loopline.timeline.codec import decode as decode
 from loopline.timeline.codec import encode as encode
 from loopline.timeline.codec import encode_checked as encode_checked
 from loopline.timeline.codec import encode_full as encode_full
-from loopline.timeline.codec import is_known_type as is_known_type
 from loopline.timeline.codec import iso_time as iso_time
 from loopline.timeline.codec import list_types as list_types
 from loopline.timeline.codec import to_utc as to_utc
@@ -164,7 +161,6 @@ from loopline.timeline.sources import SourcePool as SourcePool
 from loopline.timeline.sources import SourceSpan as SourceSpan
 from loopline.timeline.sources import identity as identity
 from loopline.timeline.sources import with_number as with_number
-from loopline.timeline.timeline import FileTree as FileTree
 from loopline.timeline.timeline import ImportedAction as ImportedAction
 from loopline.timeline.timeline import Timeline as Timeline
 from loopline.timeline.timeline import child_action as child_action
@@ -174,7 +170,6 @@ from loopline.timeline.timeline import unknown_names as unknown_names
 from loopline.timeline.turn_state import STEP_CUT_OFF as STEP_CUT_OFF
 from loopline.timeline.turn_state import Batch as Batch
 from loopline.timeline.turn_state import OverflowLesson as OverflowLesson
-from loopline.timeline.turn_state import OverflowLessons as OverflowLessons
 from loopline.timeline.turn_state import PendingCall as PendingCall
 from loopline.timeline.turn_state import Turn as Turn
 from loopline.timeline.turn_state import TurnResult as TurnResult

@@ -84,7 +84,11 @@ class ApprovalRules:
         rules = await self.of(conversation, now)
         for rule in rules:
             if rule.rule_id == rule_id:
-                await self._append_revocation(await self._find_origin(conversation, rule), rule)
+                origin = await self._find_origin(conversation, rule)
+                summary = await self._log.find(origin)
+                head = 0 if summary is None else summary.head
+                revoked = ApprovalRule(rule_id=rule_id)
+                await self._log.append(origin, [Entry(body=revoked, turn=rule.turn)], seen=head)
                 return
         rule_ids = ", ".join(rule.rule_id for rule in rules) or "none"
         raise LooplineError(f"no rule {rule_id!r} counts here: there are {rule_ids}")
@@ -102,12 +106,6 @@ class ApprovalRules:
                 if summary is not None and block.seq > summary.inherited:
                     return key
         return structs.replace(conversation, name=rule.conversation)
-
-    async def _append_revocation(self, origin: ConversationKey, rule: GrantedRule) -> None:
-        summary = await self._log.find(origin)
-        head = 0 if summary is None else summary.head
-        revoked = ApprovalRule(rule_id=rule.rule_id)
-        await self._log.append(origin, [Entry(body=revoked, turn=rule.turn)], seen=head)
 
 
 def _granted(key: ConversationKey, block: Block, rule: ApprovalRule) -> GrantedRule:

@@ -40,11 +40,6 @@ def position_bytes(
     return f"{turn} {round_number} {n} {ts} {term} {version} ".encode() + kind
 
 
-def digest_after(before: bytes, body: bytes, seq: int, position: bytes) -> bytes:
-    """Return the digest of a block after the digest `before`; `body` is the sha256 of its stored JSON."""
-    return sha256(before + body + f"{seq} ".encode() + position).digest()
-
-
 def row_digest(
     before: bytes,
     body: bytes,
@@ -57,7 +52,10 @@ def row_digest(
     version: int,
     kind: str,
 ) -> bytes:
-    """Return `digest_after` for a position with these fields, with one call for each row instead of two."""
+    """Return the digest of a block after the digest `before`, as `Link.after` does, with one call for each row.
+
+    `body` is the sha256 of the stored JSON.
+    """
     position = f"{seq} {turn} {round_number} {n} {ts} {term} {version} {kind}"
     return sha256(before + body + position.encode()).digest()
 
@@ -73,7 +71,7 @@ class Link:
 
     def after(self, before: bytes, seq: int) -> bytes:
         """Compute the digest of the block for that seq and the previous digest `before`."""
-        return digest_after(before, self.body, seq, self.position)
+        return sha256(before + self.body + f"{seq} ".encode() + self.position).digest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

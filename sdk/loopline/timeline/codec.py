@@ -637,11 +637,6 @@ def matches_types(kind: str, types: Sequence[str]) -> bool:
     return any(kind == prefix or kind.startswith(f"{prefix}.") for prefix in types)
 
 
-def is_known_type(kind: str) -> bool:
-    """Return whether `kind` is a known type or the prefix of one, such as `react.tool`."""
-    return kind in list_types()
-
-
 def type_hint(kind: str) -> str:
     """Return the end of an error about an unknown type: the most similar known type, else the first parts of all types."""
     nearest = get_close_matches(kind, list_types(), n=1, cutoff=_ALIKE)

@@ -17,7 +17,7 @@ from loopline.clock import Clock, SystemClock
 from loopline.errors import ConflictError
 from loopline.timeline import log
 from loopline.timeline.blocks import NEW_TURN, Block, BodyUnion, Entry, as_entry
-from loopline.timeline.bodies import Body, Imported, Schedule, Sender
+from loopline.timeline.bodies import Imported, Schedule, Sender
 from loopline.timeline.codec import encode_checked, matches_types
 from loopline.timeline.log import (
     DEFAULT_LIMITS,
@@ -28,8 +28,6 @@ from loopline.timeline.log import (
 )
 
 _TURN = attrgetter("turn")
-
-
 _SCHEDULES = BodyUnion[Schedule | Imported](Schedule | Imported)
 
 
@@ -255,7 +253,8 @@ class MemoryLog:
 
     async def restore(self, conversation: ConversationKey, blocks: Sequence[Block]) -> None:
         """Create a conversation from blocks of another log."""
-        sizes = list(accumulate(_size(block.body) for block in blocks))
+        texts = [text for _, _, text in (encode_checked(block.body) for block in blocks)]
+        sizes = list(accumulate(len(text.encode()) for text in texts))
         log.check_not_forgotten(conversation, self._forgotten.get(conversation))
         if conversation in self._conversations:
             raise ConflictError(
@@ -367,16 +366,6 @@ class MemoryLog:
         """Do nothing: there are no files to close."""
 
 
-def _size(body: Body) -> int:
-    """Return the bytes of the stored body.
-
-    Raises:
-        UnsoundBody: it would not decode to the same body.
-    """
-    _, _, text = encode_checked(body)
-    return len(text.encode())
-
-
 def _find_owners(
     conversation: ConversationKey, stored: _StoredConversation, seq: int
 ) -> dict[ConversationKey, int]:
@@ -390,7 +379,6 @@ def _find_owners(
 
 
 def _find_last_ended_turn(stored: _StoredConversation) -> int:
-    """Return the number of the turn with the newest exit, 0 without one."""
     turns = (block.turn for block in reversed(stored.blocks) if block.type == "react.exit")
     return next(turns, 0)
 

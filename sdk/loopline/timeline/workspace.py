@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -98,8 +97,3 @@ def describe_file(file: FileAdded) -> str:
 
 EMPTY_START = "empty"
 """The value of the option `workspace` for a turn that starts without files."""
-
-
-def total_size(files: Iterable[FileAdded]) -> int:
-    """Return the sum of the sizes of these files, in bytes."""
-    return sum(file.size for file in files)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
@@ -111,18 +110,12 @@ def _name_problem(name: str) -> str:
     return ""
 
 
-def find_clash(paths: Collection[str]) -> str:
-    """Return the first problem of a tree with these paths, "" if there is none.
+class TreeNames:
+    """The names of the files and folders of a tree, to find clashes as paths are added.
 
     A folder and a file cannot have the same name. Two names must differ in more than their case, because some file
     systems ignore case.
     """
-    names = TreeNames()
-    return next((problem for path in paths if (problem := names.add(path))), "")
-
-
-class TreeNames:
-    """The names of the files and folders of a tree, to find clashes as paths are added."""
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[str, bool]] = {}
