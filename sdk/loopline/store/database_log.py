@@ -154,9 +154,15 @@ class DatabaseLog(ABC, Generic[CommitsT]):
             await in_thread(partial(request.put_large, self._blobs))
             group = self._group_commit()  # it may have been closed during the wait
         blocks = await group.append(request)
-        if term is None and self.on_input is not None:
-            self.on_input(conversation)
+        if term is None:
+            self._notify(conversation, entries)
         return blocks
+
+    def _notify(self, conversation: ConversationKey, entries: Sequence[Entry]) -> None:
+        """Call `on_input` after an append without a term."""
+        del entries  # in a file their rows are the wake-ups
+        if self.on_input is not None:
+            self.on_input(conversation)
 
     async def read(
         self,
@@ -171,6 +177,11 @@ class DatabaseLog(ABC, Generic[CommitsT]):
     ) -> Sequence[Block]:
         """Return the blocks after `after` that match."""
         selection = BlockFilter(after, limit, tuple(types), turn, last, tuple(also))
+        return await self._read_blocks(conversation, selection)
+
+    async def _read_blocks(
+        self, conversation: ConversationKey, selection: BlockFilter
+    ) -> Sequence[Block]:
         work = partial(self._reader.blocks, conversation=conversation, selection=selection)
         return await self._read(work)
 

@@ -24,7 +24,6 @@ from loopline.store.postgres_schema import open_schema
 from loopline.store.postgres_writer import PostgresCommit, PostgresThread, PostgresWriter
 from loopline.store.store_file import open_to_read
 from loopline.timeline import (
-    Block,
     ConversationKey,
     Entry,
     Schedule,
@@ -105,23 +104,11 @@ class PostgresLog(DatabaseLog[PostgresCommit]):
         """The connections to the schema of the store, for tables beside those of the log."""
         return self._readers
 
-    async def append(
-        self,
-        conversation: ConversationKey,
-        entries: Sequence[Entry],
-        *,
-        seen: int,
-        term: int | None = None,
-        key: str = "",
-        at_head: bool = False,
-    ) -> Sequence[Block]:
-        """Append the entries, and return every block after `seen`; workers are woken for a message or an answer."""
-        blocks = await super().append(
-            conversation, entries, seen=seen, term=term, key=key, at_head=at_head
-        )
-        if term is None and any(isinstance(entry.body, _WAKING) for entry in entries):
+    def _notify(self, conversation: ConversationKey, entries: Sequence[Entry]) -> None:
+        """Call `on_input`, and wake the workers for a message or an answer."""
+        super()._notify(conversation, entries)
+        if any(isinstance(entry.body, _WAKING) for entry in entries):
             self._wake_ups.wake(conversation)
-        return blocks
 
     @asynccontextmanager
     async def present(self, bundle: str, version: str) -> AsyncGenerator[Sender, None]:

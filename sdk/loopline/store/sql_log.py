@@ -91,27 +91,23 @@ class SqlLog(DatabaseLog[GroupCommit]):
             partial(cls, path, clock, blobs, lease_seconds, limits, read_only=read_only)
         )
 
-    async def read(
-        self,
-        conversation: ConversationKey,
-        *,
-        after: int = 0,
-        limit: int | None = None,
-        types: Sequence[str] = (),
-        turn: int | None = None,
-        last: int | None = None,
-        also: Sequence[int] = (),
+    async def _read_blocks(
+        self, conversation: ConversationKey, selection: BlockFilter
     ) -> Sequence[Block]:
-        """Return the blocks after `after` that match; few blocks are read on the event loop."""
+        """Return the blocks that match; few blocks are read on the event loop."""
         self._check_usable()
         group = self._group
-        if group is not None and not also and group.has_nothing_after(conversation, after):
+        after = selection.after
+        if (
+            group is not None
+            and not selection.also
+            and group.has_nothing_after(conversation, after)
+        ):
             return []
-        selection = BlockFilter(after, limit, tuple(types), turn, last, tuple(also))
-        work = partial(self._reader.blocks, conversation=conversation, selection=selection)
         if group is not None and group.has_little_after(conversation, after):
+            work = partial(self._reader.blocks, conversation=conversation, selection=selection)
             return await self._read_little(work)
-        return await self._read(work)
+        return await super()._read_blocks(conversation, selection)
 
     @asynccontextmanager
     async def present(self, bundle: str, version: str) -> AsyncGenerator[Sender, None]:
