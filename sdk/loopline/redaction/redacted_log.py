@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from hashlib import sha256
 from itertools import accumulate
-from typing import cast
+from typing import Unpack, cast
 
 from msgspec import Struct, structs
 from typing_extensions import TypeVar
@@ -18,6 +18,7 @@ from typing_extensions import TypeVar
 from loopline import timeline
 from loopline.models import Json, dumps
 from loopline.redaction import redaction
+from loopline.timeline.log import AppendOptions, BlockSelection, ConversationSelection
 
 
 class ForwardingLog:
@@ -30,32 +31,16 @@ class ForwardingLog:
         self,
         conversation: timeline.ConversationKey,
         entries: Sequence[timeline.Entry],
-        *,
-        seen: int,
-        term: int | None = None,
-        key: str = "",
-        at_head: bool = False,
+        **options: Unpack[AppendOptions],
     ) -> Sequence[timeline.Block]:
         """Append the entries, and return every block after `seen`."""
-        return await self._log.append(
-            conversation, entries, seen=seen, term=term, key=key, at_head=at_head
-        )
+        return await self._log.append(conversation, entries, **options)
 
     async def read(
-        self,
-        conversation: timeline.ConversationKey,
-        *,
-        after: int = 0,
-        limit: int | None = None,
-        types: Sequence[str] = (),
-        turn: int | None = None,
-        last: int | None = None,
-        also: Sequence[int] = (),
+        self, conversation: timeline.ConversationKey, **selection: Unpack[BlockSelection]
     ) -> Sequence[timeline.Block]:
         """Return the blocks after `after` that match."""
-        return await self._log.read(
-            conversation, after=after, limit=limit, types=types, turn=turn, last=last, also=also
-        )
+        return await self._log.read(conversation, **selection)
 
     def lease(
         self, conversation: timeline.ConversationKey, *, wait: bool = True
@@ -70,19 +55,10 @@ class ForwardingLog:
         return await self._log.find(conversation)
 
     async def conversations(
-        self,
-        *,
-        user: str | None = None,
-        project: str | None = None,
-        tenant: str | None = None,
-        after: datetime | None = None,
-        before: datetime | None = None,
-        limit: int | None = None,
+        self, **selection: Unpack[ConversationSelection]
     ) -> Sequence[timeline.ConversationSummary]:
         """Return the conversations of the user, project and tenant, the most recently active first."""
-        return await self._log.conversations(
-            user=user, project=project, tenant=tenant, after=after, before=before, limit=limit
-        )
+        return await self._log.conversations(**selection)
 
     async def unfinished(self) -> Sequence[timeline.ConversationSummary]:
         """Return the conversations that may have an unfinished turn."""
@@ -198,20 +174,14 @@ class RedactedLog(ForwardingLog):
         self,
         conversation: timeline.ConversationKey,
         entries: Sequence[timeline.Entry],
-        *,
-        seen: int,
-        term: int | None = None,
-        key: str = "",
-        at_head: bool = False,
+        **options: Unpack[AppendOptions],
     ) -> Sequence[timeline.Block]:
         """Redact and append the entries, and return every block after `seen`."""
         if sum(_size(entry.body) for entry in entries) > LARGE_CHARACTERS:
             entries = await asyncio.to_thread(self._redact, entries)
         else:
             entries = self._redact(entries)
-        return await super().append(
-            conversation, entries, seen=seen, term=term, key=key, at_head=at_head
-        )
+        return await super().append(conversation, entries, **options)
 
     def _redact(self, entries: Sequence[timeline.Entry]) -> Sequence[timeline.Entry]:
         return [

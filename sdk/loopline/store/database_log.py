@@ -9,21 +9,22 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Generic, Protocol, Self, TypeVar, Unpack
 
 from msgspec.structs import astuple
 
-from loopline.clock import Clock
+from loopline.clock import Clock, SystemClock
 from loopline.errors import StoreError
 from loopline.models import dumps
 from loopline.store import statements
 from loopline.store.blobs import BlobStore
 from loopline.store.database import Connection
 from loopline.store.group_commit import CommitQueue
-from loopline.store.leases import RenewedLeases
+from loopline.store.leases import LEASE_SECONDS, RenewedLeases
 from loopline.store.rows import (
     AppendRequest,
     BlockFilter,
@@ -45,11 +46,19 @@ from loopline.timeline import (
     UserAttachment,
 )
 from loopline.timeline.chain import Audit, Head
+from loopline.timeline.log import (
+    DEFAULT_LIMITS,
+    BlockSelection,
+    ConversationLimits,
+    ConversationSelection,
+)
 
 T = TypeVar("T")
 
 logger: logging.Logger = logging.getLogger("loopline")
 
+READERS = 4
+"""The number of reader threads of a process."""
 ORPHANS_STAY = timedelta(days=1)
 
 
@@ -63,6 +72,17 @@ class Readers(Protocol):
     def read_here(self, work: Callable[[Connection], T]) -> T:
         """Run `work` in one transaction on the calling thread and return its result."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """The options of `DatabaseLog.open`."""
+
+    clock: Clock
+    read_only: bool
+    blobs: BlobStore | None
+    lease_seconds: float
+    limits: ConversationLimits
 
 
 CommitsT = TypeVar("CommitsT", bound=CommitQueue[TransactionThread, StoreWriter])
@@ -80,15 +100,14 @@ class DatabaseLog(ABC, Generic[CommitsT]):
     def __init__(
         self,
         name: Path | str,
-        clock: Clock,
-        blobs: BlobStore | None,
+        options: LogOptions,
         readers: Readers,
         group: CommitsT | None,
     ) -> None:
         self._name = name
-        self._clock = clock
-        self._blobs = blobs
-        self._reader = StoreReader(name, blobs)
+        self._clock = options.clock
+        self._blobs = options.blobs
+        self._reader = StoreReader(name, options.blobs)
         self._threads = readers
         self._group = group
         self._process = os.getpid()
@@ -97,15 +116,39 @@ class DatabaseLog(ABC, Generic[CommitsT]):
         self._closed = False
 
     @classmethod
-    async def _open(cls, create: Callable[[], Self]) -> Self:
-        """Create the log on a thread; a cancellation waits for its end and closes the log."""
-        opening = asyncio.get_running_loop().run_in_executor(None, create)
+    async def open(
+        cls,
+        url: str,
+        *,
+        clock: Clock | None = None,
+        read_only: bool = False,
+        blobs: BlobStore | None = None,
+        lease_seconds: float = LEASE_SECONDS,
+        limits: ConversationLimits = DEFAULT_LIMITS,
+    ) -> Self:
+        """Open the log at a URL, and create it if it does not exist.
+
+        With `read_only` it must exist, and is never written to. Large bodies are stored in `blobs`; without `blobs` they
+        are stored in rows, and existing blobs cannot be read. Another runner may take over a lease that was not renewed
+        for `lease_seconds`. A conversation that reaches the `limits` accepts no new messages and rounds.
+
+        Raises:
+            StoreError: the store cannot be opened; the message says why.
+        """
+        options = LogOptions(clock or SystemClock(), read_only, blobs, lease_seconds, limits)
+        loop = asyncio.get_running_loop()
+        opening = loop.run_in_executor(None, cls._create, url, options)
         try:
             return await finish(opening)
         except asyncio.CancelledError:
             if opening.exception() is None:
                 opening.result()._close_threads()
             raise
+
+    @classmethod
+    @abstractmethod
+    def _create(cls, url: str, options: LogOptions) -> Self:
+        """Open the log; this blocks."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -165,19 +208,10 @@ class DatabaseLog(ABC, Generic[CommitsT]):
             self.on_input(conversation)
 
     async def read(
-        self,
-        conversation: ConversationKey,
-        *,
-        after: int = 0,
-        limit: int | None = None,
-        types: Sequence[str] = (),
-        turn: int | None = None,
-        last: int | None = None,
-        also: Sequence[int] = (),
+        self, conversation: ConversationKey, **selection: Unpack[BlockSelection]
     ) -> Sequence[Block]:
         """Return the blocks after `after` that match."""
-        selection = BlockFilter(after, limit, tuple(types), turn, last, tuple(also))
-        return await self._read_blocks(conversation, selection)
+        return await self._read_blocks(conversation, BlockFilter(**selection))
 
     async def _read_blocks(
         self, conversation: ConversationKey, selection: BlockFilter
@@ -201,18 +235,11 @@ class DatabaseLog(ABC, Generic[CommitsT]):
         return await self._read_little(partial(self._reader.summary, conversation=conversation))
 
     async def conversations(
-        self,
-        *,
-        user: str | None = None,
-        project: str | None = None,
-        tenant: str | None = None,
-        after: datetime | None = None,
-        before: datetime | None = None,
-        limit: int | None = None,
+        self, **selection: Unpack[ConversationSelection]
     ) -> Sequence[ConversationSummary]:
         """Return the conversations that match, the most recently active first."""
-        selection = ConversationFilter(user, project, tenant, after, before, limit)
-        return await self._read(partial(self._reader.summaries, selection=selection))
+        wanted = ConversationFilter(**selection)
+        return await self._read(partial(self._reader.summaries, selection=wanted))
 
     async def scheduled(self) -> Sequence[tuple[ConversationKey, datetime]]:
         """Return the conversations with scheduled messages, each with the time of its first message, earliest first."""

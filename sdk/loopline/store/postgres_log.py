@@ -10,11 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
 
-from loopline.clock import Clock, SystemClock
 from loopline.store.blobs import BlobStore
 from loopline.store.database import Connection
-from loopline.store.database_log import DatabaseLog
-from loopline.store.leases import LEASE_SECONDS
+from loopline.store.database_log import READERS, DatabaseLog, LogOptions
 from loopline.store.move import Moved, StoreMove
 from loopline.store.postgres import PostgresReaders, PostgresServer
 from loopline.store.postgres_index_files import PostgresIndexFiles
@@ -32,12 +30,9 @@ from loopline.timeline import (
     UserPrompt,
     UserRetry,
 )
-from loopline.timeline.log import DEFAULT_LIMITS, ConversationLimits
 
 T = TypeVar("T")
 
-READERS = 4
-"""The number of reader threads of a process."""
 _WAKING = (UserPrompt, UserAnswer, UserRetry, Schedule)
 """The inputs after which a conversation has a turn to run."""
 
@@ -45,59 +40,32 @@ _WAKING = (UserPrompt, UserAnswer, UserRetry, Schedule)
 class PostgresLog(DatabaseLog[PostgresCommit]):
     """A timeline log in a schema of a PostgreSQL database. `PostgresLog.open` creates one, for one event loop.
 
-    Acknowledged blocks are on the disk of the server.
+    Its URL is `postgresql://user:password@host:port/database?schema=name`. The database exists, the schema (`loopline` if
+    the URL has none) need not. Acknowledged blocks are on the disk of the server.
     """
 
-    def __init__(
-        self,
-        url: str,
-        clock: Clock,
-        blobs: BlobStore | None,
-        lease_seconds: float,
-        limits: ConversationLimits,
-        *,
-        read_only: bool,
-    ) -> None:
+    def __init__(self, url: str, options: LogOptions) -> None:
         """Connect to the server, and create the schema if it does not exist; this blocks, so use `open`."""
-        server = PostgresServer(url, read_only=read_only)
+        server = PostgresServer(url, read_only=options.read_only)
         space = open_schema(server)
         readers = PostgresReaders(server, READERS)
         self._readers = readers
         group: PostgresCommit | None = None
-        if not read_only:
-            writer = PostgresWriter(server.name, space, clock, blobs, limits)
-            group = PostgresCommit(server.name, PostgresThread(server, writer), writer)
-        super().__init__(server.name, clock, blobs, readers, group)
+        if not options.read_only:
+            name = server.name
+            writer = PostgresWriter(name, space, options.clock, options.blobs, options.limits)
+            group = PostgresCommit(name, PostgresThread(server, writer), writer)
+        super().__init__(server.name, options, readers, group)
         self.index_files: PostgresIndexFiles = PostgresIndexFiles(server, readers)
         self._session = PostgresSession(server, space)
         self._wake_ups = PostgresWakeUps(url)
-        self._leases = PostgresLeases(readers, self._group_commit, self._session, lease_seconds)
+        self._leases = PostgresLeases(
+            readers, self._group_commit, self._session, options.lease_seconds
+        )
 
     @classmethod
-    async def open(
-        cls,
-        url: str,
-        *,
-        clock: Clock | None = None,
-        read_only: bool = False,
-        blobs: BlobStore | None = None,
-        lease_seconds: float = LEASE_SECONDS,
-        limits: ConversationLimits = DEFAULT_LIMITS,
-    ) -> Self:
-        """Open the log at `postgresql://user:password@host:port/database?schema=name`; create it if it does not exist.
-
-        The database exists, the schema (`loopline` if the URL has none) need not. With `read_only` the schema must exist,
-        and is never written to. Bodies are stored in rows, unless there are `blobs`. Another runner may take over a lease
-        that was not renewed for `lease_seconds`. A conversation that reaches the `limits` accepts no new messages and
-        rounds.
-
-        Raises:
-            StoreError: the store cannot be opened; the message says why.
-        """
-        clock = clock or SystemClock()
-        return await cls._open(
-            partial(cls, url, clock, blobs, lease_seconds, limits, read_only=read_only)
-        )
+    def _create(cls, url: str, options: LogOptions) -> Self:
+        return cls(url, options)
 
     @property
     def database(self) -> PostgresReaders:

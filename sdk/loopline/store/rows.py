@@ -227,12 +227,12 @@ def from_milliseconds(milliseconds: int) -> datetime:
 class BlockFilter:
     """The arguments of `TimelineLog.read`."""
 
-    after: int
+    after: int = 0
     limit: int | None = None
-    types: tuple[str, ...] = ()
+    types: Sequence[str] = ()
     turn: int | None = None
     last: int | None = None
-    also: tuple[int, ...] = ()
+    also: Sequence[int] = ()
 
     @property
     def from_end(self) -> bool:
@@ -258,12 +258,12 @@ class BlockFilter:
 class ConversationFilter:
     """The arguments of `TimelineLog.conversations`; None matches every value."""
 
-    user: str | None
-    project: str | None
-    tenant: str | None
-    after: datetime | None
-    before: datetime | None
-    limit: int | None
+    user: str | None = None
+    project: str | None = None
+    tenant: str | None = None
+    after: datetime | None = None
+    before: datetime | None = None
+    limit: int | None = None
 
     @property
     def parameters(self) -> dict[str, str | int | None]:

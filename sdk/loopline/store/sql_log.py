@@ -2,94 +2,59 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
 
-from loopline.clock import Clock, SystemClock
 from loopline.store.blobs import BlobStore
 from loopline.store.database import Connection
-from loopline.store.database_log import DatabaseLog, in_thread
+from loopline.store.database_log import READERS, DatabaseLog, LogOptions, in_thread
 from loopline.store.group_commit import GroupCommit
-from loopline.store.leases import LEASE_SECONDS, Leases, PresentHarnesses
+from loopline.store.leases import Leases, PresentHarnesses
 from loopline.store.rows import BlockFilter
 from loopline.store.sqlite import check_descriptors, database_path, file_id
 from loopline.store.store_file import back_up, open_to_read, open_to_write
 from loopline.store.store_threads import ImmutableReaders, LogSync, ReaderThreads, WriterThread
 from loopline.store.store_writer import StoreWriter, purge
 from loopline.timeline import Block, ConversationKey, Sender
-from loopline.timeline.log import DEFAULT_LIMITS, ConversationLimits
 
 T = TypeVar("T")
-
-READERS = 4
-"""The number of reader threads of a process."""
 
 
 class SqlLog(DatabaseLog[GroupCommit]):
     """A timeline log in a SQLite file. `SqlLog.open` creates one, for one event loop.
 
-    Acknowledged blocks survive the end of the process. Messages of users, answers, and starts of calls with effects also
+    Its URL is `sqlite:///relative.db` or `sqlite:////absolute.db`. Acknowledged blocks survive the end of the process. Messages of users, answers, and starts of calls with effects also
     survive a power loss.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        clock: Clock,
-        blobs: BlobStore | None,
-        lease_seconds: float,
-        limits: ConversationLimits,
-        *,
-        read_only: bool,
-    ) -> None:
+    def __init__(self, url: str, options: LogOptions) -> None:
         """Open the file; this blocks, so use `open`."""
-        self._path = path
+        self._path = path = database_path(url)
         group: GroupCommit | None = None
         self._readers: ReaderThreads
-        if read_only:
+        if options.read_only:
             self._readers = ImmutableReaders(path, open_to_read(path), READERS)
         else:
             reading, writing = open_to_write(path)
             self._readers = ReaderThreads(path, reading, READERS)
-            writer = StoreWriter(path, clock, blobs, limits)
+            writer = StoreWriter(path, options.clock, options.blobs, options.limits)
             thread = WriterThread(path, file_id(path), writing, writer.clear_cache)
             group = GroupCommit(thread, writer, LogSync(path))
-        super().__init__(path, clock, blobs, self._readers, group)
+        super().__init__(path, options, self._readers, group)
         self._present = PresentHarnesses(path)
-        leases = Leases(path, self._reader, self._readers, self._group_commit, lease_seconds)
-        if not read_only:
+        leases = Leases(
+            path, self._reader, self._readers, self._group_commit, options.lease_seconds
+        )
+        if not options.read_only:
             leases.prepare()
         self._leases = leases
 
     @classmethod
-    async def open(
-        cls,
-        url: str,
-        *,
-        clock: Clock | None = None,
-        read_only: bool = False,
-        blobs: BlobStore | None = None,
-        lease_seconds: float = LEASE_SECONDS,
-        limits: ConversationLimits = DEFAULT_LIMITS,
-    ) -> Self:
-        """Open the log at `sqlite:///relative.db` or `sqlite:////absolute.db`; create it if it does not exist.
-
-        With `read_only` it must exist, and is never written to. Large bodies are stored in `blobs`; without `blobs` they
-        are stored in rows, and existing blobs cannot be read. Another runner may take over a lease that was not renewed
-        for `lease_seconds`. A conversation that reaches the `limits` accepts no new messages and rounds.
-
-        Raises:
-            StoreError: the store cannot be opened; the message says why.
-        """
-        path = await asyncio.to_thread(database_path, url)
-        clock = clock or SystemClock()
-        return await cls._open(
-            partial(cls, path, clock, blobs, lease_seconds, limits, read_only=read_only)
-        )
+    def _create(cls, url: str, options: LogOptions) -> Self:
+        return cls(url, options)
 
     async def _read_blocks(
         self, conversation: ConversationKey, selection: BlockFilter

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Protocol, Required, TypedDict, Unpack
 
 from msgspec import Struct, structs
 
@@ -64,6 +64,37 @@ class HeadMoved(ConflictError):
     """An append with `at_head` was refused, because the log has blocks that the caller has not seen."""
 
 
+class AppendOptions(TypedDict, total=False):
+    """The keywords of `TimelineLog.append`; all but `seen` may be omitted."""
+
+    seen: Required[int]
+    term: int | None
+    key: str
+    at_head: bool
+
+
+class BlockSelection(TypedDict, total=False):
+    """The keywords of `TimelineLog.read`, each of which may be omitted; `after` is then 0."""
+
+    after: int
+    limit: int | None
+    types: Sequence[str]
+    turn: int | None
+    last: int | None
+    also: Sequence[int]
+
+
+class ConversationSelection(TypedDict, total=False):
+    """The keywords of `TimelineLog.conversations`; None matches all."""
+
+    user: str | None
+    project: str | None
+    tenant: str | None
+    after: datetime | None
+    before: datetime | None
+    limit: int | None
+
+
 class TimelineLog(Protocol):
     """An append-only log for each conversation. Blocks are never updated or deleted.
 
@@ -75,11 +106,7 @@ class TimelineLog(Protocol):
         self,
         conversation: ConversationKey,
         entries: Sequence[Entry],
-        *,
-        seen: int,
-        term: int | None = None,
-        key: str = "",
-        at_head: bool = False,
+        **options: Unpack[AppendOptions],
     ) -> Sequence[Block]:
         """Append the entries, and return every block after `seen`, including those of other producers.
 
@@ -104,15 +131,7 @@ class TimelineLog(Protocol):
         ...
 
     async def read(
-        self,
-        conversation: ConversationKey,
-        *,
-        after: int = 0,
-        limit: int | None = None,
-        types: Sequence[str] = (),
-        turn: int | None = None,
-        last: int | None = None,
-        also: Sequence[int] = (),
+        self, conversation: ConversationKey, **selection: Unpack[BlockSelection]
     ) -> Sequence[Block]:
         """Return the blocks whose seq is greater than `after`, in order; none if the conversation does not exist.
 
@@ -139,14 +158,7 @@ class TimelineLog(Protocol):
         ...
 
     async def conversations(
-        self,
-        *,
-        user: str | None = None,
-        project: str | None = None,
-        tenant: str | None = None,
-        after: datetime | None = None,
-        before: datetime | None = None,
-        limit: int | None = None,
+        self, **selection: Unpack[ConversationSelection]
     ) -> Sequence[ConversationSummary]:
         """Return the conversations of that user, project and tenant, the most recently active first; None matches all.
 
