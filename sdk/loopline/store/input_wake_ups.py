@@ -9,15 +9,8 @@ from itertools import starmap
 from pathlib import Path
 from typing import TypeVar
 
-from loopline.store import statements
+from loopline.store import sqlite, statements
 from loopline.store.rows import key_of
-from loopline.store.sqlite import (
-    DATABASE_ERRORS,
-    Connection,
-    ConnectionPool,
-    read_pool,
-    store_error,
-)
 from loopline.timeline import ConversationKey
 
 T = TypeVar("T")
@@ -46,7 +39,7 @@ class InputWakeUps:
         Raises:
             StoreError: the file cannot be read.
         """
-        pool = read_pool(self._path, read_only=False)
+        pool = sqlite.read_pool(self._path, read_only=False)
         try:
             last = await self._read(pool, _last_id)
             while True:
@@ -57,18 +50,18 @@ class InputWakeUps:
         finally:
             pool.close()
 
-    async def _read(self, pool: ConnectionPool, work: Callable[[Connection], T]) -> T:
+    async def _read(self, pool: sqlite.ConnectionPool, work: Callable[[sqlite.Connection], T]) -> T:
         try:
             return await asyncio.to_thread(pool.transact, work)
-        except DATABASE_ERRORS as error:
-            raise store_error(self._path, error) from error
+        except sqlite.DATABASE_ERRORS as error:
+            raise sqlite.store_error(self._path, error) from error
 
 
-def _last_id(connection: Connection) -> int:
+def _last_id(connection: sqlite.Connection) -> int:
     return int(connection.execute(statements.SELECT_LAST_ID).fetchone()[0])
 
 
-def _inputs_after(connection: Connection, last: int) -> tuple[int, list[ConversationKey]]:
+def _inputs_after(connection: sqlite.Connection, last: int) -> tuple[int, list[ConversationKey]]:
     """Return the id of the newest row, and the conversations with an input whose row has an id above `last`."""
     newest = _last_id(connection)
     if newest <= last:

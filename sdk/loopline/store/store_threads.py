@@ -18,22 +18,8 @@ from threading import Event, Lock, Thread
 from typing import Generic, TypeVar
 
 from loopline.errors import StoreBusy, StoreError, StoreFailed
-from loopline.store import database
-from loopline.store.sqlite import (
-    BEGIN_WRITING,
-    DATABASE_ERRORS,
-    Connection,
-    ConnectionPool,
-    FileId,
-    LogFile,
-    begin_at_once,
-    discard,
-    file_id,
-    immutable_pool,
-    retry_while_busy,
-    set_patience,
-    store_error,
-)
+from loopline.store import database, sqlite
+from loopline.store.sqlite import Connection, ConnectionPool
 from loopline.store.store_file import idle_stamp
 from loopline.tasks import finish
 
@@ -78,8 +64,8 @@ class ReaderThreads:
         """Run `work` in one transaction on the calling thread, and return its result."""
         try:
             return self._pool.transact(work)
-        except DATABASE_ERRORS as error:
-            raise store_error(self._path, error) from error
+        except sqlite.DATABASE_ERRORS as error:
+            raise sqlite.store_error(self._path, error) from error
 
     def close(self) -> None:
         """Wait for running reads, then close the file."""
@@ -96,7 +82,7 @@ class ImmutableReaders(ReaderThreads):
 
     def __init__(self, path: Path, pool: ConnectionPool, threads: int) -> None:
         super().__init__(path, pool, threads)
-        self._immutable = ReaderThreads(path, immutable_pool(path), threads)
+        self._immutable = ReaderThreads(path, sqlite.immutable_pool(path), threads)
 
     def read_here(self, work: Callable[[Connection], T]) -> T:
         """Run `work` in one transaction on the calling thread, and return its result."""
@@ -255,7 +241,7 @@ class LogSync:
     def __init__(self, path: Path) -> None:
         """Open the log; this blocks."""
         self._path = path
-        self._log = LogFile(path)
+        self._log = sqlite.LogFile(path)
         self._thread = JobThread(path, "loopline-sync")
         self._failure = ""
         self._next: asyncio.Future[None] | None = None
@@ -350,7 +336,7 @@ class WriterThread(TransactionThread):
     """The thread that writes to a SQLite file. While it is idle, the event loop may make a small transaction itself, with `commit_at_once`."""
 
     def __init__(
-        self, path: Path, file: FileId, pool: ConnectionPool, on_rollback: Callable[[], None]
+        self, path: Path, file: sqlite.FileId, pool: ConnectionPool, on_rollback: Callable[[], None]
     ) -> None:
         """Prepare the thread; `on_rollback` is called when a transaction was rolled back or its outcome is unknown.
 
@@ -392,7 +378,7 @@ class WriterThread(TransactionThread):
             return []
         try:
             connection = self._connect()
-            if self._closed or not begin_at_once(connection):
+            if self._closed or not sqlite.begin_at_once(connection):
                 return []
             return [self._commit(connection, work)]
         except BaseException as error:
@@ -408,7 +394,7 @@ class WriterThread(TransactionThread):
         try:
             connection = self._connection
             return connection is not None and not self._closed and check(connection)
-        except DATABASE_ERRORS:  # the caller then reads the store, which raises the error
+        except sqlite.DATABASE_ERRORS:  # the caller then reads the store, which raises the error
             return False
         finally:
             self._in_use.release()
@@ -434,7 +420,9 @@ class WriterThread(TransactionThread):
         """Run `work` in one transaction with the write lock and return its result; only inside a job of the thread."""
         try:
             connection = self._connect()
-            retry_while_busy(partial(connection.execute, BEGIN_WRITING), self._patience)
+            sqlite.retry_while_busy(
+                partial(connection.execute, sqlite.BEGIN_WRITING), self._patience
+            )
             return self._commit(connection, work)
         except BaseException as error:
             self._undo(error)
@@ -455,7 +443,7 @@ class WriterThread(TransactionThread):
             pages, moved = end
             if moved < pages:
                 self._moved_rows = 0
-        except (*DATABASE_ERRORS, StoreError):
+        except (*sqlite.DATABASE_ERRORS, StoreError):
             pass  # the log still has everything
         finally:
             self._is_moving = False
@@ -495,7 +483,11 @@ class WriterThread(TransactionThread):
         """
         self._on_rollback()
         # Explained first: closing the last connection removes the log, whose size tells why it cannot grow.
-        explained = store_error(self._store, error) if isinstance(error, DATABASE_ERRORS) else None
+        explained = (
+            sqlite.store_error(self._store, error)
+            if isinstance(error, sqlite.DATABASE_ERRORS)
+            else None
+        )
         self._disconnect()
         if explained is not None:
             raise explained from error
@@ -504,10 +496,10 @@ class WriterThread(TransactionThread):
         """Move the write-ahead log into the file and truncate it, as far as readers allow; only inside a job."""
         try:
             connection = self._connect()
-            set_patience(connection, self._patience)
+            sqlite.set_patience(connection, self._patience)
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            set_patience(connection, 0.0)
-        except DATABASE_ERRORS as error:
+            sqlite.set_patience(connection, 0.0)
+        except sqlite.DATABASE_ERRORS as error:
             self._undo(error)
             raise
 
@@ -516,7 +508,7 @@ class WriterThread(TransactionThread):
         if connection is None:
             self.check_file()  # SQLite would create a missing file
             connection = self._connection = self._pool.take()
-            self._patience = set_patience(
+            self._patience = sqlite.set_patience(
                 connection, 0.0
             )  # `transact` waits instead, with shorter pauses
             self._moved_rows = 0
@@ -528,7 +520,7 @@ class WriterThread(TransactionThread):
         Raises:
             StoreError: the file was removed or replaced.
         """
-        if file_id(self._store) != self._file:
+        if sqlite.file_id(self._store) != self._file:
             raise StoreError(
                 f"{self._store} was replaced while it was open, so nothing was stored: "
                 "open the store again"
@@ -537,7 +529,7 @@ class WriterThread(TransactionThread):
     def _disconnect(self) -> None:
         """Roll back and close the connection; the next write opens a new one."""
         if self._connection is not None:
-            discard(self._connection)
+            sqlite.discard(self._connection)
             self._connection = None
 
     def close(self) -> None:

@@ -52,22 +52,11 @@ from loopline.timeline import (
     Schedule,
     as_entry,
     check_append,
+    log,
     parent_name,
     title_of,
 )
 from loopline.timeline.chain import milliseconds_of
-from loopline.timeline.log import (
-    DEFAULT_LIMITS,
-    ConversationLimits,
-    ConversationSize,
-    check_forget,
-    check_fork,
-    check_head,
-    check_not_forgotten,
-    check_restored,
-    check_room,
-    warn_if_nearly_full,
-)
 
 CACHED_CONVERSATIONS = 1024
 """The number of conversations whose state and counts of types a process caches."""
@@ -95,9 +84,9 @@ class ConversationState:
     version: int | None = None
 
     @property
-    def size(self) -> ConversationSize:
+    def size(self) -> log.ConversationSize:
         """The number of its blocks, and the bytes of their bodies."""
-        return ConversationSize(blocks=self.head, bytes=self.tip.bytes)
+        return log.ConversationSize(blocks=self.head, bytes=self.tip.bytes)
 
     def has_little_after(self, seq: int) -> bool:
         """Return whether few blocks follow that seq in a conversation of few bytes."""
@@ -343,7 +332,7 @@ class StoreWriter:
         path: Path | str,
         clock: Clock,
         blobs: BlobStore | None,
-        limits: ConversationLimits = DEFAULT_LIMITS,
+        limits: log.ConversationLimits = log.DEFAULT_LIMITS,
         insert_rows: InsertRows = insert,
     ) -> None:
         """Prepare to write; errors name the store by `path`."""
@@ -378,7 +367,7 @@ class StoreWriter:
         Only for a write inside `write`.
         """
         state = self.states.current(connection, conversation)
-        check_not_forgotten(conversation, state.forgotten)
+        log.check_not_forgotten(conversation, state.forgotten)
         row = self._row(connection, conversation, state)
         existing = lease_owner(connection, row)
         owner = existing or LeaseOwner()
@@ -416,9 +405,9 @@ class StoreWriter:
         self._refresh(connection, [conversation, fork])
         parent = self.states.current(connection, conversation)
         state = self.states.current(connection, fork)
-        check_not_forgotten(conversation, parent.forgotten)
+        log.check_not_forgotten(conversation, parent.forgotten)
         exists = bool(state.head) or state.forgotten is not None
-        check_fork(conversation, fork, seq=seq, head=parent.head, taken=exists)
+        log.check_fork(conversation, fork, seq=seq, head=parent.head, taken=exists)
         row = self._row(connection, fork, state)
         _inherit(connection, row, self._row(connection, conversation, parent), seq)
         self.states.drop(fork)
@@ -451,7 +440,7 @@ class StoreWriter:
         if state.id is None or not state.head:
             return
         rows, forks = self._find_cascade(connection, state.id)
-        check_forget(conversation, [] if cascade else forks)
+        log.check_forget(conversation, [] if cascade else forks)
         now = milliseconds_of(self._clock.now())
         for row in rows:
             connection.execute(statements.INSERT_TOMBSTONE, {"conversation": row, "at": now})
@@ -542,14 +531,14 @@ class StoreWriter:
         """
         self._refresh(connection, [conversation])
         state = self.states.current(connection, conversation)
-        check_not_forgotten(conversation, state.forgotten)
+        log.check_not_forgotten(conversation, state.forgotten)
         if state.head:
             raise ConflictError(
                 f"conversation {conversation.name!r} has begun already: take another name"
             )
-        size = ConversationSize(blocks=len(blocks), bytes=sum(body.size for _, body in blocks))
-        check_restored(conversation, size, self._limits)
-        warn_if_nearly_full(conversation, ConversationSize(), size, self._limits)
+        size = log.ConversationSize(blocks=len(blocks), bytes=sum(body.size for _, body in blocks))
+        log.check_restored(conversation, size, self._limits)
+        log.warn_if_nearly_full(conversation, log.ConversationSize(), size, self._limits)
         if self._blobs is not None:
             for _, body in blocks:
                 if body.blob:
@@ -589,10 +578,10 @@ class StoreWriter:
         A refusal changes nothing, so that the other writes of the transaction are not affected.
         """
         state = self.states.current(connection, request.conversation)
-        check_not_forgotten(request.conversation, state.forgotten, request.term)
+        log.check_not_forgotten(request.conversation, state.forgotten, request.term)
         check_append(request.entries, term=request.term, newest=state.term)
         if request.at_head:
-            check_head(seen=request.seen, head=state.head)
+            log.check_head(seen=request.seen, head=state.head)
         if self._blobs is not None and request.large:
             # Put again: a collection may have removed the blobs before this transaction had the write lock.
             request.put_large(self._blobs)
@@ -605,9 +594,9 @@ class StoreWriter:
         if repeated:
             return unseen
         size = state.size
-        check_room(request.conversation, request.entries, size, self._limits)
+        log.check_room(request.conversation, request.entries, size, self._limits)
         appended = self._write(connection, state, request)
-        warn_if_nearly_full(request.conversation, size, state.size, self._limits)
+        log.warn_if_nearly_full(request.conversation, size, state.size, self._limits)
         if request.term is None and state.id is not None:
             for entry in request.entries:
                 if isinstance(entry.body, Schedule):

@@ -19,13 +19,7 @@ from loopline.timeline import log
 from loopline.timeline.blocks import NEW_TURN, Block, BodyUnion, Entry, as_entry
 from loopline.timeline.bodies import Imported, Schedule, Sender
 from loopline.timeline.codec import encode_checked, matches_types
-from loopline.timeline.log import (
-    DEFAULT_LIMITS,
-    ConversationKey,
-    ConversationLimits,
-    ConversationSize,
-    ConversationSummary,
-)
+from loopline.timeline.log import ConversationKey, ConversationSize, ConversationSummary
 
 _TURN = attrgetter("turn")
 _SCHEDULES = BodyUnion[Schedule | Imported](Schedule | Imported)
@@ -50,7 +44,7 @@ class MemoryLog:
     """A timeline log that is lost when the process ends."""
 
     def __init__(
-        self, clock: Clock | None = None, limits: ConversationLimits = DEFAULT_LIMITS
+        self, clock: Clock | None = None, limits: log.ConversationLimits = log.DEFAULT_LIMITS
     ) -> None:
         self._clock = clock or SystemClock()
         self._limits = limits
