@@ -332,7 +332,6 @@ def misspelt_for(error: BaseException) -> str:
 
 
 def _innermost(error: BaseException) -> FrameType | None:
-    """Return the frame in which an error was raised, or None."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -106,7 +106,6 @@ def _mismatches(file: FilePatch, files: Mapping[str, bytes | None]) -> Iterator[
 
 
 def _occurs(expected: list[str], lines: list[str]) -> bool:
-    """Return whether the expected lines occur in the file, directly one after the other."""
     if not expected:
         return True
     size = len(expected)

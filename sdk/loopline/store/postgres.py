@@ -245,7 +245,6 @@ def _split_schema(url: str) -> tuple[str, str]:
 
 
 def _describe(parameters: Mapping[str, Any], schema: str) -> str:
-    """Return the URL of a store without the password."""
     host, port, user, database = (str(parameters.get(name) or "") for name in _SHOWN)
     where = "" if host.startswith("/") else host  # a folder with a socket
     address = f"{user and f'{user}@'}{where}{port and f':{port}'}"

@@ -322,7 +322,6 @@ class PostgresWriter(StoreWriter):
         connection.execute(_LOCK_BLOBS, {"space": self._space}).fetchall()
 
     def _lock_meta(self, connection: Connection) -> None:
-        """Wait until no other transaction changes the values about the store."""
         connection.execute(_LOCK_META, {"space": self._space}).fetchall()
 
     def is_stored(self, connection: Connection, row: BlockRow) -> bool:

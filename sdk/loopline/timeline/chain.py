@@ -174,7 +174,6 @@ class _Search:
         self._faults.append(Fault(seq=seq, kind=kind, text=text))
 
     def _report_missing(self) -> None:
-        """Report that the block at this position is missing or was moved."""
         moved = self._find_written()
         if moved is None:
             self._add_fault(self._position, "removed", f"block {self._position} is missing")
@@ -199,7 +198,6 @@ class _Search:
         self._pass(link)
 
     def _diagnose(self, link: Link) -> None:
-        """Report why the digest of the block does not fit this position."""
         match = self._find_written()
         after = self._links_left.get(link.seq + 1)
         if match is None:

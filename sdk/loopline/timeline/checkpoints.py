@@ -6,27 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from loopline.refs import ArtifactRef, BlockRef, CallRef, FileRef, PlanRef, Ref, SummaryRef
+from loopline.timeline import bodies
 from loopline.timeline.blocks import Block, BodyUnion, input_seq_of
-from loopline.timeline.bodies import (
-    BackgroundResult,
-    BackgroundStop,
-    CustomEvent,
-    Decision,
-    Exit,
-    Feedback,
-    Imported,
-    InputBody,
-    ModeChanged,
-    Schedule,
-    TextKept,
-    ToolCalled,
-    ToolResult,
-    TurnHeader,
-    UserFollowup,
-    UserPrompt,
-    UserRecalled,
-    UserSteer,
-)
 from loopline.timeline.codec import body_types
 from loopline.timeline.log import ConversationKey, TimelineLog
 from loopline.timeline.open_calls import BackgroundWork
@@ -42,26 +23,26 @@ Learned = Mapping[str, tuple[float, ...]]
 CarriedBody = (
     Plan
     | SourceAdded
-    | TextKept
+    | bodies.TextKept
     | ModelOverflowed
-    | Decision
-    | Imported
-    | ToolResult
-    | Feedback
-    | TurnHeader
+    | bodies.Decision
+    | bodies.Imported
+    | bodies.ToolResult
+    | bodies.Feedback
+    | bodies.TurnHeader
     | FileBody
-    | CustomEvent
-    | BackgroundStop
-    | ModeChanged
-    | Schedule
+    | bodies.CustomEvent
+    | bodies.BackgroundStop
+    | bodies.ModeChanged
+    | bodies.Schedule
     | TakenBody
 )
 """The bodies that decide what a checkpoint carries."""
 _CARRIED = BodyUnion[CarriedBody](CarriedBody)
-SaidBody = InputBody | Feedback | Exit
+SaidBody = bodies.InputBody | bodies.Feedback | bodies.Exit
 """The bodies that a turn may have before a runner starts it."""
 _SAID = BodyUnion[SaidBody](SaidBody)
-CourseBody = TurnHeader | Exit | ToolCalled | ToolResult
+CourseBody = bodies.TurnHeader | bodies.Exit | bodies.ToolCalled | bodies.ToolResult
 _COURSE = BodyUnion[CourseBody](CourseBody)
 
 
@@ -111,7 +92,7 @@ def checkpoint_seq(timeline: Timeline, start: int) -> int:
     """
     covered = timeline.checkpoint.covers
     for block in reversed(timeline.between(covered, start)):
-        if block.n == 1 and isinstance(block.body, TurnHeader):
+        if block.n == 1 and isinstance(block.body, bodies.TurnHeader):
             return block.seq - 1 if block.seq - 1 > covered else 0
     return 0
 
@@ -132,7 +113,7 @@ def checkpoint(timeline: Timeline, covers: int, learned: Learned) -> Checkpoint 
     return Checkpoint(
         covers=covers,
         carries=carries,
-        calls=before.calls + sum(isinstance(block.body, ToolCalled) for block in since),
+        calls=before.calls + sum(isinstance(block.body, bodies.ToolCalled) for block in since),
         texts=tuple(dict.fromkeys([*before.texts, *texts])),
         types=tuple(sorted({*before.types, *(block.type for block in since)})),
         plans=matter.plans.started,
@@ -185,32 +166,32 @@ class _CarriedBlocks:
             case Plan(snapshot=snapshot):
                 self.plans.take(snapshot)
                 self._snapshots[snapshot.plan_id] = block.seq
-            case SourceAdded() | TextKept() | Imported():
+            case SourceAdded() | bodies.TextKept() | bodies.Imported():
                 self._always.append(block.seq)
-            case ToolResult(shows=shows):
+            case bodies.ToolResult(shows=shows):
                 self._always += [block.seq] if _has_repeated_text(shows) else []
-            case Feedback(origin=origin):
+            case bodies.Feedback(origin=origin):
                 self._feedback.append(block.seq)
                 if origin == "user":
                     self._judged[block.turn] = block.seq
-            case TurnHeader(knowledge=knowledge):
+            case bodies.TurnHeader(knowledge=knowledge):
                 self._knowledge += [block.seq] if knowledge is not None else []
                 take_file(self._files, block)
             case FileAdded() | FileRemoved() | FilesPulled():
                 take_file(self._files, block)
             case (
-                UserPrompt()
-                | UserFollowup()
-                | UserSteer()
-                | BackgroundResult()
-                | UserRecalled()
+                bodies.UserPrompt()
+                | bodies.UserFollowup()
+                | bodies.UserSteer()
+                | bodies.BackgroundResult()
+                | bodies.UserRecalled()
                 | RoundStart()
-                | CustomEvent()
-                | BackgroundStop()
-                | ModeChanged()
-                | Schedule()
+                | bodies.CustomEvent()
+                | bodies.BackgroundStop()
+                | bodies.ModeChanged()
+                | bodies.Schedule()
                 | ModelOverflowed()
-                | Decision()
+                | bodies.Decision()
             ):
                 self._take_waiting(block, body)
 
@@ -218,29 +199,29 @@ class _CarriedBlocks:
         self,
         block: Block,
         body: TakenBody
-        | CustomEvent
-        | BackgroundStop
-        | ModeChanged
-        | Schedule
+        | bodies.CustomEvent
+        | bodies.BackgroundStop
+        | bodies.ModeChanged
+        | bodies.Schedule
         | ModelOverflowed
-        | Decision,
+        | bodies.Decision,
     ) -> None:
         """Fold pending input, the mode, background calls without a result, and requests that were too long."""
         match body:
-            case ModeChanged():
+            case bodies.ModeChanged():
                 self._modes.append(block.seq)
-            case Schedule():
+            case bodies.Schedule():
                 self._schedules.append(block.seq)
-            case ModelOverflowed() | Decision():
+            case ModelOverflowed() | bodies.Decision():
                 self._overflows.take(block, body)
-            case CustomEvent() | BackgroundStop():
+            case bodies.CustomEvent() | bodies.BackgroundStop():
                 self._background.take(block, body)
-            case UserPrompt() | UserFollowup() | UserSteer():
+            case bodies.UserPrompt() | bodies.UserFollowup() | bodies.UserSteer():
                 self._pending[block.seq] = block
-            case BackgroundResult():
+            case bodies.BackgroundResult():
                 self._pending[block.seq] = block
                 self._background.take(block, body)
-            case UserRecalled(said=said):
+            case bodies.UserRecalled(said=said):
                 self._pending.pop(said, None)
             case RoundStart(takes=takes):
                 self._overflows.take(block, body)
@@ -249,7 +230,9 @@ class _CarriedBlocks:
 
     def _waiting(self) -> set[int]:
         """Return the seqs of pending input, of the blocks of its turns, and of rounds and recalls that refer to these."""
-        prompts = [block for block in self._pending.values() if isinstance(block.body, UserPrompt)]
+        prompts = [
+            block for block in self._pending.values() if isinstance(block.body, bodies.UserPrompt)
+        ]
         turns = {block.turn for block in prompts}
         seqs = {
             block.seq for block in self._blocks if block.turn in turns and _SAID.has(block.body)
@@ -261,7 +244,7 @@ class _CarriedBlocks:
 
 def _takes_or_recalls(block: Block, seqs: set[int]) -> bool:
     body = block.body
-    if isinstance(body, UserRecalled):
+    if isinstance(body, bodies.UserRecalled):
         return body.said in seqs
     return isinstance(body, RoundStart) and not seqs.isdisjoint(body.takes)
 
@@ -289,13 +272,13 @@ def _has_open_work(blocks: Iterable[Block]) -> bool:
     calls = set[str]()
     for block, body in _COURSE.among(blocks):
         match body:
-            case TurnHeader():
+            case bodies.TurnHeader():
                 turns.add(block.turn)
-            case Exit():
+            case bodies.Exit():
                 turns.discard(block.turn)
-            case ToolCalled(call_id=call_id):
+            case bodies.ToolCalled(call_id=call_id):
                 calls.add(call_id)
-            case ToolResult(call_id=call_id):
+            case bodies.ToolResult(call_id=call_id):
                 calls.discard(call_id)
     return bool(turns or calls)
 
