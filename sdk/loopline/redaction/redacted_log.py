@@ -18,7 +18,7 @@ from typing_extensions import TypeVar
 from loopline import timeline
 from loopline.models import Json, dumps
 from loopline.redaction import redaction
-from loopline.timeline.log import AppendOptions, BlockSelection, ConversationSelection
+from loopline.timeline.log import AppendOptions, ListOptions, ReadOptions
 
 
 class ForwardingLog:
@@ -37,10 +37,10 @@ class ForwardingLog:
         return await self._log.append(conversation, entries, **options)
 
     async def read(
-        self, conversation: timeline.ConversationKey, **selection: Unpack[BlockSelection]
+        self, conversation: timeline.ConversationKey, **options: Unpack[ReadOptions]
     ) -> Sequence[timeline.Block]:
         """Return the blocks after `after` that match."""
-        return await self._log.read(conversation, **selection)
+        return await self._log.read(conversation, **options)
 
     def lease(
         self, conversation: timeline.ConversationKey, *, wait: bool = True
@@ -55,10 +55,10 @@ class ForwardingLog:
         return await self._log.find(conversation)
 
     async def conversations(
-        self, **selection: Unpack[ConversationSelection]
+        self, **options: Unpack[ListOptions]
     ) -> Sequence[timeline.ConversationSummary]:
         """Return the conversations of the user, project and tenant, the most recently active first."""
-        return await self._log.conversations(**selection)
+        return await self._log.conversations(**options)
 
     async def unfinished(self) -> Sequence[timeline.ConversationSummary]:
         """Return the conversations that may have an unfinished turn."""

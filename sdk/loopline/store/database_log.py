@@ -48,9 +48,9 @@ from loopline.timeline import (
 from loopline.timeline.chain import Audit, Head
 from loopline.timeline.log import (
     DEFAULT_LIMITS,
-    BlockSelection,
     ConversationLimits,
-    ConversationSelection,
+    ListOptions,
+    ReadOptions,
 )
 
 T = TypeVar("T")
@@ -208,10 +208,10 @@ class DatabaseLog(ABC, Generic[CommitsT]):
             self.on_input(conversation)
 
     async def read(
-        self, conversation: ConversationKey, **selection: Unpack[BlockSelection]
+        self, conversation: ConversationKey, **options: Unpack[ReadOptions]
     ) -> Sequence[Block]:
         """Return the blocks after `after` that match."""
-        return await self._read_blocks(conversation, BlockFilter(**selection))
+        return await self._read_blocks(conversation, BlockFilter(**options))
 
     async def _read_blocks(
         self, conversation: ConversationKey, selection: BlockFilter
@@ -234,11 +234,9 @@ class DatabaseLog(ABC, Generic[CommitsT]):
         """Return the conversation's summary, or None if it has no blocks."""
         return await self._read_little(partial(self._reader.summary, conversation=conversation))
 
-    async def conversations(
-        self, **selection: Unpack[ConversationSelection]
-    ) -> Sequence[ConversationSummary]:
+    async def conversations(self, **options: Unpack[ListOptions]) -> Sequence[ConversationSummary]:
         """Return the conversations that match, the most recently active first."""
-        wanted = ConversationFilter(**selection)
+        wanted = ConversationFilter(**options)
         return await self._read(partial(self._reader.summaries, selection=wanted))
 
     async def scheduled(self) -> Sequence[tuple[ConversationKey, datetime]]:

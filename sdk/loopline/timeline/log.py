@@ -73,7 +73,7 @@ class AppendOptions(TypedDict, total=False):
     at_head: bool
 
 
-class BlockSelection(TypedDict, total=False):
+class ReadOptions(TypedDict, total=False):
     """The keywords of `TimelineLog.read`, each of which may be omitted; `after` is then 0."""
 
     after: int
@@ -84,7 +84,7 @@ class BlockSelection(TypedDict, total=False):
     also: Sequence[int]
 
 
-class ConversationSelection(TypedDict, total=False):
+class ListOptions(TypedDict, total=False):
     """The keywords of `TimelineLog.conversations`; None matches all."""
 
     user: str | None
@@ -131,7 +131,7 @@ class TimelineLog(Protocol):
         ...
 
     async def read(
-        self, conversation: ConversationKey, **selection: Unpack[BlockSelection]
+        self, conversation: ConversationKey, **options: Unpack[ReadOptions]
     ) -> Sequence[Block]:
         """Return the blocks whose seq is greater than `after`, in order; none if the conversation does not exist.
 
@@ -157,9 +157,7 @@ class TimelineLog(Protocol):
         """Return the conversation's summary, None if it does not exist."""
         ...
 
-    async def conversations(
-        self, **selection: Unpack[ConversationSelection]
-    ) -> Sequence[ConversationSummary]:
+    async def conversations(self, **options: Unpack[ListOptions]) -> Sequence[ConversationSummary]:
         """Return the conversations of that user, project and tenant, the most recently active first; None matches all.
 
         Child runs are left out. `after` and `before` are exclusive bounds of the last activity, `limit` (0 or more) is
