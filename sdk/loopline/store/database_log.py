@@ -7,8 +7,8 @@ import logging
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -43,6 +43,7 @@ from loopline.timeline import (
     ConversationKey,
     ConversationSummary,
     Entry,
+    Sender,
     UserAttachment,
 )
 from loopline.timeline.chain import Audit, Head
@@ -246,6 +247,19 @@ class DatabaseLog(ABC, Generic[CommitsT]):
     async def unfinished(self) -> Sequence[ConversationSummary]:
         """Return the conversations that may have an unfinished turn, the most recently active first."""
         return await self._read(self._reader.unfinished)
+
+    @asynccontextmanager
+    async def present(self, bundle: str, version: str) -> AsyncGenerator[Sender, None]:
+        """Register a version of a bundle and a harness that runs it, present until the context is left."""
+        group = self._group_commit()
+        register = partial(group.writer.register, bundle=bundle, version=version)
+        number = await group.thread.run(register)
+        async with self._stay_present(number) if number else nullcontext():
+            yield Sender(bundle=bundle, version=version, harness=number)
+
+    @abstractmethod
+    def _stay_present(self, number: int) -> AbstractAsyncContextManager[None]:
+        """Mark the harness with that number as present until the context is left."""
 
     async def versions(self, bundle: str) -> Sequence[str]:
         """Return the versions of the bundle that were registered in this store, oldest first."""

@@ -21,7 +21,6 @@ from loopline.store.postgres_statements import STATEMENTS
 
 T = TypeVar("T")
 
-SCHEMES = ("postgresql://", "postgres://")
 DEFAULT_SCHEMA = "loopline"
 OLDEST_VERSION = 140000
 """PostgreSQL 14, as `server_version_num`."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import select
 import socket
 import time
@@ -39,8 +38,6 @@ from loopline.store.postgres_writer import PostgresClaim, PostgresCommit
 from loopline.store.rows import LeaseOwner
 from loopline.tasks import finish
 from loopline.timeline import ConversationKey
-
-logger: logging.Logger = logging.getLogger("loopline")
 
 LAST_POLL_SECONDS = 0.25
 TAKE_OVER_SECONDS = 1.0

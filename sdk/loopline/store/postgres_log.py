@@ -79,18 +79,12 @@ class PostgresLog(DatabaseLog[PostgresCommit]):
             self._wake_ups.wake(conversation)
 
     @asynccontextmanager
-    async def present(self, bundle: str, version: str) -> AsyncGenerator[Sender, None]:
-        """Register a version of a bundle and a harness that runs it, present until the context is left."""
-        group = self._group_commit()
-        register = partial(group.writer.register, bundle=bundle, version=version)
-        number = await group.thread.run(register)
-        if number:
-            await asyncio.to_thread(self._session.enter, number)
+    async def _stay_present(self, number: int) -> AsyncGenerator[None, None]:
+        await asyncio.to_thread(self._session.enter, number)
         try:
-            yield Sender(bundle=bundle, version=version, harness=number)
+            yield
         finally:
-            if number:
-                await asyncio.to_thread(self._session.leave, number)
+            await asyncio.to_thread(self._session.leave, number)
 
     async def is_present(self, sender: Sender) -> bool:
         """Return whether the harness of that sender is present."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
@@ -74,14 +74,8 @@ class SqlLog(DatabaseLog[GroupCommit]):
             return await self._read_little(work)
         return await super()._read_blocks(conversation, selection)
 
-    @asynccontextmanager
-    async def present(self, bundle: str, version: str) -> AsyncGenerator[Sender, None]:
-        """Register a version of a bundle and a harness that runs it, present until the context is left."""
-        group = self._group_commit()
-        register = partial(group.writer.register, bundle=bundle, version=version)
-        number = await group.thread.run(register)
-        async with self._present.enter(number) if number else nullcontext():
-            yield Sender(bundle=bundle, version=version, harness=number)
+    def _stay_present(self, number: int) -> AbstractAsyncContextManager[None]:
+        return self._present.enter(number)
 
     async def is_present(self, sender: Sender) -> bool:
         """Return whether the harness of that sender is present."""

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol, Required, TypedDict, Unpack
+from typing import Protocol, Required, TypedDict
 
 from msgspec import Struct, structs
 
@@ -65,7 +65,7 @@ class HeadMoved(ConflictError):
 
 
 class AppendOptions(TypedDict, total=False):
-    """The keywords of `TimelineLog.append`; all but `seen` may be omitted."""
+    """The keywords of `TimelineLog.append`, for a log that passes them on."""
 
     seen: Required[int]
     term: int | None
@@ -74,7 +74,7 @@ class AppendOptions(TypedDict, total=False):
 
 
 class ReadOptions(TypedDict, total=False):
-    """The keywords of `TimelineLog.read`, each of which may be omitted; `after` is then 0."""
+    """The keywords of `TimelineLog.read`, for a log that passes them on."""
 
     after: int
     limit: int | None
@@ -85,7 +85,7 @@ class ReadOptions(TypedDict, total=False):
 
 
 class ListOptions(TypedDict, total=False):
-    """The keywords of `TimelineLog.conversations`; None matches all."""
+    """The keywords of `TimelineLog.conversations`, for a log that passes them on."""
 
     user: str | None
     project: str | None
@@ -106,7 +106,11 @@ class TimelineLog(Protocol):
         self,
         conversation: ConversationKey,
         entries: Sequence[Entry],
-        **options: Unpack[AppendOptions],
+        *,
+        seen: int,
+        term: int | None = None,
+        key: str = "",
+        at_head: bool = False,
     ) -> Sequence[Block]:
         """Append the entries, and return every block after `seen`, including those of other producers.
 
@@ -131,7 +135,15 @@ class TimelineLog(Protocol):
         ...
 
     async def read(
-        self, conversation: ConversationKey, **options: Unpack[ReadOptions]
+        self,
+        conversation: ConversationKey,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        types: Sequence[str] = (),
+        turn: int | None = None,
+        last: int | None = None,
+        also: Sequence[int] = (),
     ) -> Sequence[Block]:
         """Return the blocks whose seq is greater than `after`, in order; none if the conversation does not exist.
 
@@ -157,7 +169,16 @@ class TimelineLog(Protocol):
         """Return the conversation's summary, None if it does not exist."""
         ...
 
-    async def conversations(self, **options: Unpack[ListOptions]) -> Sequence[ConversationSummary]:
+    async def conversations(
+        self,
+        *,
+        user: str | None = None,
+        project: str | None = None,
+        tenant: str | None = None,
+        after: datetime | None = None,
+        before: datetime | None = None,
+        limit: int | None = None,
+    ) -> Sequence[ConversationSummary]:
         """Return the conversations of that user, project and tenant, the most recently active first; None matches all.
 
         Child runs are left out. `after` and `before` are exclusive bounds of the last activity, `limit` (0 or more) is

@@ -15,7 +15,6 @@ from loopline.refs import DocumentRef, PlanRef
 
 StepStatus = Literal["done", "failed", "in_progress", "pending"]
 PlanStatus = Literal["open", "complete", "closed", "superseded"]
-Mode = Literal["new", "activate", "replace", "close"]
 
 OPEN_LIMIT = 64
 """The number of open plans in the fold, the last changed ones; older plans are found by their refs."""
