@@ -59,11 +59,7 @@ class Image:
     problems: list[str] = field(default_factory=list[str])
 
     def docker(self, *words: str, stdin: bytes = b"") -> str:
-        """Return what a command of docker prints.
-
-        Raises:
-            CalledProcessError: it failed.
-        """
+        """Return what a command of docker prints; a failure is a `CalledProcessError`."""
         command = ["docker", "--host", self.host, *words]
         ran = subprocess.run(command, input=stdin, capture_output=True, check=False)
         if ran.returncode:

@@ -86,11 +86,7 @@ class Deployment:
         return self.folder / "source"
 
     def shell(self, command: str) -> str:
-        """Run a command and return what it prints.
-
-        Raises:
-            Failed: its exit code is not 0.
-        """
+        """Run a command and return what it prints; a failure is `Failed`."""
         ran = subprocess.run(
             ["bash", "-c", command],
             cwd=self.source,

@@ -46,11 +46,7 @@ class _Library(Protocol):
 
 @contextmanager
 def docker_daemon() -> Generator[str]:
-    """The address of a daemon, which touches no network of this machine.
-
-    Raises:
-        DaemonUnavailableError: it is not installed, or does not start.
-    """
+    """The address of a daemon, which touches no network here; `DaemonUnavailableError` if none starts."""
     if shutil.which("dockerd") is None:
         raise DaemonUnavailableError("dockerd is not installed")
     folder = Path(tempfile.mkdtemp(prefix="ld"))

@@ -23,11 +23,7 @@ class Named:
     text: str
 
     def mutant(self, package: Path) -> Mutant:
-        """The mutant in the source as it is now.
-
-        Raises:
-            AnchorGone: the anchor does not stand in the file exactly once.
-        """
+        """The mutant in the source as it is now; `AnchorGone` unless the anchor stands there once."""
         source = (package / self.path).read_text("utf-8")
         if source.count(self.anchor) != 1:
             times = source.count(self.anchor)

@@ -70,11 +70,7 @@ class Copy:
     def pytest(
         self, tests: Iterable[str], *options: str, seconds: float, **variables: str
     ) -> subprocess.CompletedProcess[str]:
-        """Run these tests there, with the package that is there.
-
-        Raises:
-            subprocess.TimeoutExpired: they took longer than that.
-        """
+        """Run these tests on the package there, with a `TimeoutExpired` after so many seconds."""
         paths = [str(self.folder / part) for part in ("sdk", "bundles", ".")]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **variables}
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, *tests]

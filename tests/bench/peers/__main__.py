@@ -106,11 +106,7 @@ async def make_all(libraries: Iterable[str], folder: Path) -> tuple[dict[str, Pa
 
 
 async def check_call(*command: str) -> None:
-    """Run the command.
-
-    Raises:
-        RuntimeError: it failed; the message is what it printed.
-    """
+    """Run the command; a failure is a `RuntimeError` with what it printed."""
     process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=STDOUT)
     printed, _ = await process.communicate()
     if process.returncode:

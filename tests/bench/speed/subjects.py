@@ -132,11 +132,7 @@ async def ours(
 
 @asynccontextmanager
 async def checked_out(commit: str) -> AsyncGenerator[Path]:
-    """Check the package of a commit out into a folder that goes with the block.
-
-    Raises:
-        RuntimeError: there is no such commit; the message is what Git says.
-    """
+    """Check the package of a commit out into a folder that goes with the block; `RuntimeError` without such a commit."""
     with TemporaryDirectory() as folder:
         archive = Path(folder) / "sdk.tar"
         await check_call("git", "-C", str(ROOT), "archive", "-o", str(archive), commit, "sdk")

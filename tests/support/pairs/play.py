@@ -321,11 +321,7 @@ def _word(outcome: str) -> str:
 
 
 async def until(holds: Callable[[], Awaitable[bool]], what: str) -> None:
-    """Wait until it holds.
-
-    Raises:
-        TimeoutError: it does not for too long.
-    """
+    """Wait until it holds, with a `TimeoutError` after too long."""
     end = time.monotonic() + SLOW_SECONDS
     while not await holds():
         if time.monotonic() > end:

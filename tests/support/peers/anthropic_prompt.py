@@ -69,11 +69,7 @@ def _markers_in(block: JsonObject) -> list[JsonObject]:
 
 
 def parse(body: JsonObject) -> Prompt:
-    """The prompt of a request.
-
-    Raises:
-        Refused: It lacks what every request has, or a part of it is of no known form.
-    """
+    """The prompt of a request; `Refused` if it lacks what every request has, or has a part of no known form."""
     for required in ("model", "max_tokens", "messages"):
         if required not in body:
             raise Refused(f"{required}: Field required")

@@ -84,11 +84,7 @@ class Line:
     _ahead: bytes = field(default=b"", init=False)
 
     async def request(self) -> Request:
-        """The next request.
-
-        Raises:
-            Gone: There is none.
-        """
+        """The next request; `Gone` if there is none."""
         try:
             head = self._ahead + await self.reader.readuntil(b"\r\n\r\n")
         except (asyncio.IncompleteReadError, ConnectionError) as error:
@@ -113,11 +109,7 @@ class Line:
         return body
 
     async def take(self, step: Step) -> None:
-        """Do it.
-
-        Raises:
-            Gone: The client has closed the connection, or this step has.
-        """
+        """Do it; `Gone` once the client or this step has closed the connection."""
         match step:
             case Send():
                 await self._send(step.data)
@@ -177,11 +169,7 @@ class Peer:
     _changed: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
 
     async def until(self, holds: Callable[[Peer], bool]) -> None:
-        """Wait until that is true of it.
-
-        Raises:
-            TimeoutError: It did not become true.
-        """
+        """Wait until that is true of it, with a `TimeoutError` after too long."""
         async with asyncio.timeout(PATIENCE):
             while not holds(self):
                 await self._changed.wait()
