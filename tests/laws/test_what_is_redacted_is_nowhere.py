@@ -31,15 +31,9 @@ from loopline import timeline as tl
 from loopline.errors import AttachmentError, ConflictError, PropertyError
 from loopline.events import Delta, Event
 from loopline.models import JsonObject
+from loopline.redaction import redaction
 from loopline.redaction.detectors import KINDS, LibraryRedactor
 from loopline.redaction.redacted_log import RedactedLog, redact_body
-from loopline.redaction.redaction import (
-    KEY_CHARACTERS,
-    RedactedStream,
-    RedactingModel,
-    redact_json,
-    redact_text,
-)
 from loopline.server import app
 from loopline.server.bundle_host import bundle_host
 from loopline.testing import Call, Say, ScriptedModel
@@ -204,7 +198,7 @@ REDACTOR = LibraryRedactor(KINDS)
     ],
 )
 def test_every_kind_is_replaced_by_a_mark(secret: str) -> None:
-    redacted = redact_text(REDACTOR, f"before {secret} behind")
+    redacted = redaction.redact_text(REDACTOR, f"before {secret} behind")
     assert secret not in redacted
     assert redacted.startswith("before ")
     assert "[redacted " in redacted
@@ -219,10 +213,10 @@ RANDOM = "a1B2" * 15
 def test_a_key_of_every_vendor_is_replaced_in_prose_code_and_urls(prefix: str) -> None:
     key = prefix + RANDOM
     for text in (f"Use {key} now.", f"KEY={key}", f"https://a.example/?key={key}&b=1", f"'{key}'"):
-        redacted = redact_text(REDACTOR, text)
+        redacted = redaction.redact_text(REDACTOR, text)
         assert "[redacted secret]" in redacted
         assert "B2a1B2" not in redacted
-    assert "B2a1B2" not in json.dumps(redact_json(REDACTOR, {"text": f"a\n{key}"}))
+    assert "B2a1B2" not in json.dumps(redaction.redact_json(REDACTOR, {"text": f"a\n{key}"}))
 
 
 @pytest.mark.parametrize(
@@ -235,7 +229,7 @@ def test_a_key_of_every_vendor_is_replaced_in_prose_code_and_urls(prefix: str) -
     ],
 )
 def test_a_name_that_only_begins_like_a_key_stays(text: str) -> None:
-    assert redact_text(LibraryRedactor(["secret"]), text) == text
+    assert redaction.redact_text(LibraryRedactor(["secret"]), text) == text
 
 
 @pytest.mark.parametrize(
@@ -248,16 +242,16 @@ def test_a_name_that_only_begins_like_a_key_stays(text: str) -> None:
     ],
 )
 def test_an_escape_of_json_hides_nothing_and_stays_whole(escaped: str) -> None:
-    redacted = redact_text(REDACTOR, f'{{"text": "{escaped}"}}')
+    redacted = redaction.redact_text(REDACTOR, f'{{"text": "{escaped}"}}')
     assert "planted" not in redacted
     assert "[redacted email]" in json.loads(redacted)["text"]
 
 
 def test_a_block_of_pem_that_never_ends_is_released_line_by_line_behind_its_first_part() -> None:
     begin, line = "-----BEGIN RSA PRIVATE KEY-----\n", f"{SECRETS[0]}\n"
-    stream = RedactedStream(REDACTOR)
+    stream = redaction.RedactedStream(REDACTOR)
     assert stream.feed(begin + line) == ""
-    released = stream.feed(line * (KEY_CHARACTERS // len(line)))
+    released = stream.feed(line * (redaction.KEY_CHARACTERS // len(line)))
     assert released != ""
     assert stream.feed(line) == "[redacted email]\n"
     assert SECRETS[0] not in released
@@ -350,8 +344,8 @@ def test_names_and_configuration_stay_and_the_result_of_a_step_stays_json(
     ],
 )
 def test_the_mark_for_a_number_in_the_json_of_a_reply_is_a_text(text: str, stored: str) -> None:
-    assert redact_text(REDACTOR, text) == stored
-    stream = RedactedStream(REDACTOR)
+    assert redaction.redact_text(REDACTOR, text) == stored
+    stream = redaction.RedactedStream(REDACTOR)
     assert "".join([*map(stream.feed, text), stream.close()]) == stored
 
 
@@ -408,7 +402,7 @@ async def test_a_turn_with_redacted_steps_is_resumed(tmp_path: Path) -> None:
 
 
 def test_a_number_in_json_is_replaced_too() -> None:
-    assert redact_json(REDACTOR, {"card": 4111111111111111, "n": 12}) == {
+    assert redaction.redact_json(REDACTOR, {"card": 4111111111111111, "n": 12}) == {
         "card": "[redacted card]",
         "n": 12,
     }
@@ -425,17 +419,17 @@ texts = st.lists(
 
 @given(texts, st.lists(st.integers(0, 200), max_size=8))
 def test_a_stream_releases_what_the_whole_text_becomes(text: str, cuts: list[int]) -> None:
-    stream, at, released = RedactedStream(REDACTOR), 0, ""
+    stream, at, released = redaction.RedactedStream(REDACTOR), 0, ""
     for cut in [*sorted(cuts), len(text)]:
         released += stream.feed(text[at:cut]) if at < cut else ""
         at = max(at, cut)
-    assert released + stream.close() == redact_text(REDACTOR, text)
+    assert released + stream.close() == redaction.redact_text(REDACTOR, text)
 
 
 @given(texts)
 def test_what_was_redacted_stays_as_it_is(text: str) -> None:
-    redacted = redact_text(REDACTOR, text)
-    assert redact_text(REDACTOR, redacted) == redacted
+    redacted = redaction.redact_text(REDACTOR, text)
+    assert redaction.redact_text(REDACTOR, redacted) == redacted
 
 
 class CountingRedactor:
@@ -538,7 +532,7 @@ class EndlessModel:
 
 async def test_a_reply_that_is_given_up_is_closed_at_its_provider_too() -> None:
     model = EndlessModel()
-    redacting = RedactingModel(model, LibraryRedactor(["email"]))
+    redacting = redaction.RedactingModel(model, LibraryRedactor(["email"]))
     pieces = redacting.stream(models.Prompt(system="", messages=(), tools=()))
     assert await anext(pieces) == models.TextDelta(text="tea\n")
     assert isinstance(pieces, AsyncGenerator)

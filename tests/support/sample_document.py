@@ -4,51 +4,44 @@ from __future__ import annotations
 
 from functools import cache
 
-from tests.support.scenario import (
-    Act,
-    Judged,
-    Kind,
-    Said,
-    Scenario,
-    ScenarioRun,
-    Shown,
-    run_scenario,
-)
+from tests.support import scenario
 from tests.support.scenario_strategies import PHOTO, REPORT, call, find, look
 
-LIFE = Scenario(
+LIFE = scenario.Scenario(
     turns=(
-        Said(
+        scenario.Said(
             "look at src/heron.py",
             (
-                Act(
+                scenario.Act(
                     "[D] SQLite it is", (call("react.plan", mode="new", steps=["look", "answer"]),)
                 ),
-                Act("✓ [1] seen", (look(6_000, 1), find(1, 300)), followup="also this"),
-                Act("", (call("life.write", name="a", text="x" * 40),), pause=400.0),
-                Act("", (look(20_000, 2), call("life.fail", message="no"))),
+                scenario.Act("✓ [1] seen", (look(6_000, 1), find(1, 300)), followup="also this"),
+                scenario.Act("", (call("life.write", name="a", text="x" * 40),), pause=400.0),
+                scenario.Act("", (look(20_000, 2), call("life.fail", message="no"))),
             ),
             answer="It is [[S:1]].",
             files=(PHOTO, REPORT),
         ),
-        Said(
+        scenario.Said(
             "go on",
             (
-                Act("", (look(6_000, 3), find(2, 2_000)), hides=Shown(1)),
-                Act(""),
-                Act("", (look(20_000, 4),), followup="take this back", recalled=True),
-                Act("", (look(20_000, 5),)),
+                scenario.Act("", (look(6_000, 3), find(2, 2_000)), hides=scenario.Shown(1)),
+                scenario.Act(""),
+                scenario.Act("", (look(20_000, 4),), followup="take this back", recalled=True),
+                scenario.Act("", (look(20_000, 5),)),
             ),
             answer="See [[S:2,7]].",
-            judged=(Judged(1, "ok", "short"),),
+            judged=(scenario.Judged(1, "ok", "short"),),
         ),
-        Said("and then", (Act("", (look(20_000, 6),), steer="stop that"),), reopened=True),
+        scenario.Said(
+            "and then", (scenario.Act("", (look(20_000, 6),), steer="stop that"),), reopened=True
+        ),
     ),
-    models=(Kind(name="one", window=8_000), Kind(name="two")),
+    models=(scenario.Kind(name="one", window=8_000), scenario.Kind(name="two")),
     summaries=("Goal: go on.\nNext steps: answer.",),
 )
 
 
 @cache
-def lived() -> ScenarioRun:
-    return run_scenario(LIFE)
+def lived() -> scenario.ScenarioRun:
+    return scenario.run_scenario(LIFE)

@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 
 from tests.bench.peers.__main__ import make_all, version
 from tests.bench.peers.programs import LIBRARIES
+from tests.bench.speed import subjects as speed_subjects
 from tests.bench.speed.driver import Sample, Task
 from tests.bench.speed.lock import watched
 from tests.bench.speed.picture import picture
@@ -34,15 +35,6 @@ from tests.bench.speed.results import (
     read,
     table,
 )
-from tests.bench.speed.subjects import (
-    Subject,
-    SubjectFailed,
-    TaskFailed,
-    checked_out,
-    floor,
-    library,
-    ours,
-)
 
 WARM_UP = Task(rounds=20)
 
@@ -52,7 +44,7 @@ class RoundRobin:
     """Subjects that take turns; each durable task has a store of its own."""
 
     folder: Path
-    subjects: list[Subject]
+    subjects: list[speed_subjects.Subject]
     results: SpeedResults
     stores: int = 0
 
@@ -71,21 +63,23 @@ class RoundRobin:
             task = replace(row.task, store=str(self.store())) if row.durable else row.task
             try:
                 sample = await self._sample(subject, task)
-            except TaskFailed as error:
+            except speed_subjects.TaskFailed as error:
                 self.results.failed(key, str(error))
                 continue
             if sample is not None:
                 self.results.add(key, subject.name, sample)
 
-    async def _sample(self, subject: Subject, task: Task) -> Sample | None:
+    async def _sample(self, subject: speed_subjects.Subject, task: Task) -> Sample | None:
         try:
             return await subject.sample(task)
-        except SubjectFailed as error:
+        except speed_subjects.SubjectFailed as error:
             self.subjects.remove(subject)
             self.results.skipped.append(f"no more: {error}")
             return None
 
-    async def share(self, key: str, processes: Sequence[Subject], many: int = MANY) -> None:
+    async def share(
+        self, key: str, processes: Sequence[speed_subjects.Subject], many: int = MANY
+    ) -> None:
         """Split the conversations over the processes, which start together on one store."""
         store, each = self.store(), many // len(processes)
         await processes[0].sample(Task(rounds=1, conversations=("first",), store=str(store)))
@@ -127,20 +121,20 @@ async def measured(chosen: argparse.Namespace) -> SpeedResults:
     results = SpeedResults()
     async with AsyncExitStack() as stack:
         new_path = Path(stack.enter_context(TemporaryDirectory()))
-        processes = await stack.enter_async_context(ours(max(SHARED)))
+        processes = await stack.enter_async_context(speed_subjects.ours(max(SHARED)))
         subjects = [processes[0]] if "loopline" in chosen.only else []
         if chosen.against:
-            tree = await stack.enter_async_context(checked_out(chosen.against))
+            tree = await stack.enter_async_context(speed_subjects.checked_out(chosen.against))
             name = f"loopline@{chosen.against}"
-            subjects += await stack.enter_async_context(ours(1, tree, name))
+            subjects += await stack.enter_async_context(speed_subjects.ours(1, tree, name))
         folder = (chosen.environments or new_path / "environments").resolve()
         peers = [name for name in chosen.only if name != "loopline"]
         commands, results.skipped = await make_all(peers, folder)
         for name, path in commands.items():
             results.versions[name] = await version(path, name)
-            program = library(name, str(path / "python"))
+            program = speed_subjects.library(name, str(path / "python"))
             subjects.append(await stack.enter_async_context(program))
-        subjects.append(await stack.enter_async_context(floor()))
+        subjects.append(await stack.enter_async_context(speed_subjects.floor()))
         robin = RoundRobin(new_path, subjects, results)
         await robin.warm_up()
         for number in range(chosen.repeats):

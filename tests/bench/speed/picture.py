@@ -6,14 +6,7 @@ from collections.abc import Iterator
 from math import ceil, floor, log10
 from xml.sax.saxutils import escape
 
-from tests.bench.speed.results import (
-    TITLES,
-    SpeedResults,
-    figure,
-    is_per_second,
-    spread,
-    written,
-)
+from tests.bench.speed import results as speed_results
 from tests.bench.speed.subjects import FLOOR, NAMES
 
 PANELS = ("memory_500", "durable_500", "crowd")
@@ -30,14 +23,14 @@ text { font: 13px system-ui, sans-serif; fill: #24292f }
 </style>"""
 
 
-def picture(results: SpeedResults) -> str:
+def picture(results: speed_results.SpeedResults) -> str:
     """Draw the panels of all rows that were measured."""
     panels = list[str]()
     top = 8
     for row in PANELS:
         if row in results.samples:
             bars = sorted(figures(results, row).items(), key=lambda bar: bar[1][1])
-            bars = bars[::-1] if is_per_second(row) else bars
+            bars = bars[::-1] if speed_results.is_per_second(row) else bars
             panels += panel(row, dict(bars), top)
             top += HEAD + STEP * len(bars) + 26
     size = f'width="{WIDTH}" height="{top}" viewBox="0 0 {WIDTH} {top}"'
@@ -46,17 +39,19 @@ def picture(results: SpeedResults) -> str:
     return "\n".join([head, _STYLE, background, *panels, "</svg>", ""])
 
 
-def figures(results: SpeedResults, row: str) -> dict[str, tuple[float, float, float]]:
+def figures(results: speed_results.SpeedResults, row: str) -> dict[str, tuple[float, float, float]]:
     """Return the lowest, the median and the highest figure of each subject of a row."""
     return {
-        subject: spread([figure(row, sample) for sample in samples])
+        subject: speed_results.spread([speed_results.figure(row, sample) for sample in samples])
         for subject, samples in results.samples[row].items()
     }
 
 
 def panel(row: str, bars: dict[str, tuple[float, float, float]], top: int) -> Iterator[str]:
-    better, unit = ("more", "rounds/s") if is_per_second(row) else ("less", "ms a round")
-    yield f'<text class="title" x="8" y="{top + 18}">{escape(TITLES[row])}</text>'
+    better, unit = (
+        ("more", "rounds/s") if speed_results.is_per_second(row) else ("less", "ms a round")
+    )
+    yield f'<text class="title" x="8" y="{top + 18}">{escape(speed_results.TITLES[row])}</text>'
     yield f'<text class="faint" x="{WIDTH - 8}" y="{top + 18}" text-anchor="end">{unit}, {better} is better</text>'
     first = floor(log10(min(low for low, _, _ in bars.values())))
     last = max(ceil(log10(max(high for _, _, high in bars.values()))), first + 1)
@@ -77,4 +72,4 @@ def panel(row: str, bars: dict[str, tuple[float, float, float]], top: int) -> It
         kind = {"loopline": "ours", FLOOR: "floor"}.get(subject, "peer")
         yield f'<rect class="{kind}" x="{LEFT}" y="{y}" width="{width}" height="{BAR}"/>'
         yield f'<line class="spread" x1="{x(low)}" x2="{x(high)}" y1="{y + 7}" y2="{y + 7}"/>'
-        yield f'<text class="faint" x="{x(high) + 6}" y="{y + 11}">{written(middle)}</text>'
+        yield f'<text class="faint" x="{x(high) + 6}" y="{y + 11}">{speed_results.written(middle)}</text>'

@@ -26,16 +26,10 @@ from loopline import (
     ToolError,
     TurnPayload,
     TurnResult,
+    errors,
     tool,
 )
 from loopline.clock import SystemClock
-from loopline.errors import (
-    ModelError,
-    ModelOverflow,
-    ModelOverloaded,
-    ModelStreamBroken,
-    ModelTimedOut,
-)
 from loopline.guards import ask_before
 from loopline.models import (
     AssistantMessage,
@@ -318,7 +312,7 @@ class RandomModel:
         if prompt.purpose in ("summary", "selection"):
             await asyncio.sleep(self.draw.uniform(0, 0.02))
             if self.draw.random() < 0.2:
-                raise ModelError("not today")
+                raise errors.ModelError("not today")
             yield Reply(text=words(self.draw.choice([0, 100, 600]), 5))
             return
         self._fail()
@@ -327,7 +321,7 @@ class RandomModel:
             yield TextDelta(text=piece)
             await asyncio.sleep(self.draw.choice([0, 0, 0.01, 0.05]))
         if self.draw.random() < 0.02:
-            raise ModelStreamBroken("the stream was cut off")
+            raise errors.ModelStreamBroken("the stream was cut off")
         yield reply
 
     def count(self, prompt: Prompt) -> int:
@@ -355,13 +349,13 @@ class RandomModel:
     def _fail(self) -> None:
         chance = self.draw.random()
         if chance < 0.01:
-            raise ModelOverflow("too long")
+            raise errors.ModelOverflow("too long")
         if chance < 0.02:
-            raise ModelTimedOut("too slow")
+            raise errors.ModelTimedOut("too slow")
         if chance < 0.03:
-            raise ModelError("not today")
+            raise errors.ModelError("not today")
         if chance < 0.05:
-            raise ModelOverloaded("busy")
+            raise errors.ModelOverloaded("busy")
 
     def reply(self, prompt: Prompt, size: int) -> Reply:
         draw, chance = self.draw, self.draw.random()
