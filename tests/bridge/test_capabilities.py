@@ -11,7 +11,7 @@ from pydantic_ai.profiles import ModelProfile
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from loopline.bridge.bridged_model import BridgedModel, facts_of
-from loopline.models import UNKNOWN, Rates, Usage, find_model_facts
+from loopline.models import UNKNOWN, Price, Usage, find_model_facts
 
 
 def _openai(name: str) -> OpenAIChatModel:
@@ -21,7 +21,7 @@ def _openai(name: str) -> OpenAIChatModel:
 def test_a_family_of_the_table_is_known_by_it() -> None:
     facts = facts_of(_openai("gpt-5.5"))
     assert facts is find_model_facts("openai:gpt-5.5")
-    assert isinstance(facts.rates, Rates)
+    assert isinstance(facts.price, Price)
 
 
 def test_a_long_prompt_costs_what_its_family_says() -> None:
@@ -48,4 +48,4 @@ def test_another_is_known_by_its_profile_and_has_no_price() -> None:
 
 def test_models_that_ask_one_another_promise_the_least() -> None:
     facts = facts_of(FallbackModel(_openai("gpt-5.5"), _openai("gpt-5")))
-    assert (facts.window, facts.rates, facts.json_mode) == (UNKNOWN.window, None, False)
+    assert (facts.window, facts.price, facts.json_mode) == (UNKNOWN.window, None, False)

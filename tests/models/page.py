@@ -13,7 +13,7 @@ from loopline.models import (
     VENDORS,
     AttachmentLimits,
     ModelFacts,
-    Rates,
+    Price,
 )
 from tests.docs.pages import ROOT
 
@@ -73,20 +73,20 @@ def span(efforts: tuple[str, ...]) -> str:
 
 def prices() -> Iterator[list[str]]:
     for family, facts in FAMILIES.items():
-        if facts.rates is not None:
-            long = facts.long_prompt
-            longer = f"over {long.over:,}: {amounts(long.rates)}" if long else ""
-            yield [code(family), *dollars(facts.rates), longer]
+        if facts.price is not None:
+            long = facts.price.long
+            longer = f"over {long.over:,}: {amounts(long.price)}" if long else ""
+            yield [code(family), *dollars(facts.price), longer]
 
 
-def dollars(rates: Rates) -> list[str]:
-    lasting = rates.cache_write_long
-    four = (rates.input, rates.output, rates.cache_read, rates.cache_write)
+def dollars(price: Price) -> list[str]:
+    lasting = price.cache_write_long
+    four = (price.input, price.output, price.cache_read, price.cache_write)
     return [*(f"{amount:g}" for amount in four), "" if lasting is None else f"{lasting:g}"]
 
 
-def amounts(rates: Rates) -> str:
-    return " / ".join(amount for amount in dollars(rates) if amount)
+def amounts(price: Price) -> str:
+    return " / ".join(amount for amount in dollars(price) if amount)
 
 
 def providers() -> Iterator[list[str]]:

@@ -97,18 +97,20 @@ def test_the_parameter_of_the_output_is_one_that_the_api_has(row: ModelFacts) ->
 
 @every_row
 def test_a_rate_is_no_less_than_reading_a_cache(row: ModelFacts) -> None:
-    for rates in [row.rates, row.long_prompt.rates if row.long_prompt else None]:
-        if rates is not None:
-            assert 0 < rates.cache_read <= rates.input <= rates.cache_write
-            assert rates.input < rates.output
-            assert rates.cache_write_long is None or rates.cache_write_long > rates.cache_write
+    long = row.price.long if row.price else None
+    for price in [row.price, long.price if long else None]:
+        if price is not None:
+            assert 0 < price.cache_read <= price.input <= price.cache_write
+            assert price.input < price.output
+            assert price.cache_write_long is None or price.cache_write_long > price.cache_write
 
 
 @every_row
 def test_a_longer_prompt_costs_more_and_fits_the_window(row: ModelFacts) -> None:
-    if row.long_prompt is not None and row.rates is not None:
-        assert row.long_prompt.over < row.window
-        pairs = zip(astuple(row.long_prompt.rates), astuple(row.rates), strict=True)
+    if row.price is not None and row.price.long is not None:
+        assert row.price.long.over < row.window
+        short_price = replace(row.price, long=None)
+        pairs = zip(astuple(row.price.long.price), astuple(short_price), strict=True)
         assert all(long > short for long, short in pairs if short is not None)
 
 
@@ -130,11 +132,11 @@ def test_openai_takes_as_a_prompt_what_its_errors_name() -> None:
 
 @every_claude
 def test_writing_and_reading_a_claude_cost_what_its_cache_says(family: str) -> None:
-    rates = CLAUDES[family].rates
-    if rates is not None:
-        assert rates.cache_write == pytest.approx(rates.input * AnthropicCache().write_price)
-        assert rates.cache_write_long == rates.input * AnthropicCache(ttl="1h").write_price
-        part = round(rates.cache_read / rates.input, 6)
+    price = CLAUDES[family].price
+    if price is not None:
+        assert price.cache_write == pytest.approx(price.input * AnthropicCache().write_price)
+        assert price.cache_write_long == price.input * AnthropicCache(ttl="1h").write_price
+        part = round(price.cache_read / price.input, 6)
         assert part in {AnthropicCache().read_price, 0.05, 0.025}
 
 
@@ -150,17 +152,17 @@ def test_what_the_cache_knows_the_table_knows(family: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "price"),
+    ("family", "factor"),
     [
         ("gpt-5.5", OpenAICache().write_price),
         ("gpt-5.6", OpenAIBreakpointCache().write_price),
         ("gpt-6.2-sol", OpenAIBreakpointCache().write_price),
     ],
 )
-def test_writing_costs_what_the_cache_of_the_model_says(family: str, price: float) -> None:
-    rates = find_model_facts(f"openai:{family}").rates
-    assert rates is not None
-    assert rates.cache_write == rates.input * price
+def test_writing_costs_what_the_cache_of_the_model_says(family: str, factor: float) -> None:
+    price = find_model_facts(f"openai:{family}").price
+    assert price is not None
+    assert price.cache_write == price.input * factor
 
 
 # Finding a row
@@ -204,7 +206,7 @@ def test_the_longest_family_that_is_the_same_model_is_found(name: str, family: s
 @pytest.mark.parametrize("name", ["openai:ft:gpt-4o-2024-08-06:org::abc", "openai:ft:gpt-9:o::x"])
 def test_a_tuned_model_is_known_by_its_base_but_for_its_price(name: str) -> None:
     base = find_model_facts("openai:" + name.split(":")[2])
-    assert find_model_facts(name) == replace(base, rates=None)
+    assert find_model_facts(name) == replace(base, price=None)
 
 
 def test_of_an_unknown_model_thinking_goes_back_in_a_way_that_is_safe_whatever_it_does() -> None:
@@ -245,9 +247,10 @@ def test_a_long_prompt_makes_the_whole_request_dearer() -> None:
 
 
 def test_writing_for_a_longer_life_costs_twice_the_input() -> None:
-    longer = find_model_facts("anthropic:claude-haiku-5-5").long_prompt
-    assert longer is not None
-    assert longer.rates.cache_write_long == 2 * longer.rates.input == 1
+    haiku = find_model_facts("anthropic:claude-haiku-5-5").price
+    assert haiku is not None
+    assert haiku.long is not None
+    assert haiku.long.price.cache_write_long == 2 * haiku.long.price.input == 1
 
 
 def test_who_is_not_paid_has_no_price() -> None:
@@ -255,9 +258,9 @@ def test_who_is_not_paid_has_no_price() -> None:
 
 
 def test_where_there_is_one_life_of_an_entry_no_longer_one_has_a_price() -> None:
-    rates = find_model_facts("openai:gpt-5.6").rates
-    assert rates is not None
-    assert rates.cache_write_long is None
+    price = find_model_facts("openai:gpt-5.6").price
+    assert price is not None
+    assert price.cache_write_long is None
 
 
 # Providers

@@ -10,7 +10,7 @@ import pytest
 import loopline
 from loopline import Harness
 from loopline.errors import ModelAccessError, ModelError
-from loopline.models import Model, ModelFacts, Rates, Timeouts, find_model_facts
+from loopline.models import Model, ModelFacts, Price, Timeouts, find_model_facts
 from loopline.timeline import TurnResult
 from tests.providers.flat_request import KEY
 from tests.support.peers import openai_replies as oai
@@ -50,9 +50,9 @@ async def test_a_model_is_asked_where_code_says_with_no_key_but_what_code_says(
 
 
 async def test_what_code_says_of_a_model_stands_for_all_that_is_known_of_it() -> None:
-    rates = Rates(input=1_000.0, output=0.0, cache_read=0.0, cache_write=0.0)
+    price = Price(input=1_000.0, output=0.0, cache_read=0.0, cache_write=0.0)
     mine = replace(
-        find_model_facts("ollama:qwen3:8b"), window=64_000, output_limit=8_000, rates=rates
+        find_model_facts("ollama:qwen3:8b"), window=64_000, output_limit=8_000, price=price
     )
     async with openai_like(oai.Says("Tea.", usage=oai.Usage(prompt=1_000))) as peer:
         model = loopline.model("ollama:qwen3:8b", base_url=f"{peer.url}/v1", facts=mine)

@@ -37,10 +37,7 @@ from loopline.models.model import WrappedModel as WrappedModel
 from loopline.models.model_catalog import FAMILIES as FAMILIES
 from loopline.models.model_catalog import UNKNOWN as UNKNOWN
 from loopline.models.model_catalog import Api as Api
-from loopline.models.model_catalog import LongPrompt as LongPrompt
 from loopline.models.model_catalog import ModelFacts as ModelFacts
-from loopline.models.model_catalog import OutputParameter as OutputParameter
-from loopline.models.model_catalog import Rates as Rates
 from loopline.models.model_catalog import Thinking as Thinking
 from loopline.models.model_catalog import find_model_facts as find_model_facts
 from loopline.models.output import OutputSchema as OutputSchema

@@ -33,13 +33,16 @@ from loopline.models.settings import (
 class Price:
     """The price of a model, in US dollars for a million tokens.
 
-    `long` is the price of a request with a long prompt, None if it is the same.
+    `cache_write` is for the shorter lifetime of a cache entry (Anthropic: 5 minutes, OpenAI: 30), and `cache_write_long`
+    for the longer one (an hour, 12 hours), None if there is only one; requests use the shorter one. If writing is free, it
+    has the price of input. `long` is the price of a request with a long prompt, None if it is the same.
     """
 
     input: float
     output: float
     cache_read: float
     cache_write: float
+    cache_write_long: float | None = None
     long: LongPrice | None = None
 
     def of(self, usage: Usage) -> float:
@@ -54,6 +57,17 @@ class Price:
             + usage.cache_write_tokens * self.cache_write
         )
         return cost / 1_000_000
+
+    def times(self, of_input: float, of_output: float) -> Price:
+        """Return the price multiplied by a factor for input and caches, and one for output."""
+        long = self.cache_write_long
+        return Price(
+            input=round(self.input * of_input, 6),
+            output=round(self.output * of_output, 6),
+            cache_read=round(self.cache_read * of_input, 6),
+            cache_write=round(self.cache_write * of_input, 6),
+            cache_write_long=None if long is None else round(long * of_input, 6),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,49 +56,6 @@ OutputParameter = Literal["max_tokens", "max_completion_tokens", "max_output_tok
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
-    """The rates of a model, in US dollars for a million tokens.
-
-    `cache_write` is for the shorter lifetime of a cache entry (Anthropic: 5 minutes, OpenAI: 30) and `cache_write_long` for
-    the longer one (an hour, 12 hours), None if there is only one. If writing is free, it has the price of input.
-    """
-
-    input: float
-    output: float
-    cache_read: float
-    cache_write: float
-    cache_write_long: float | None = None
-
-    def price(self) -> Price:
-        """Return the price of a request with cache entries of the shorter lifetime."""
-        return Price(
-            input=self.input,
-            output=self.output,
-            cache_read=self.cache_read,
-            cache_write=self.cache_write,
-        )
-
-    def times(self, of_input: float, of_output: float) -> Rates:
-        """Return the rates multiplied by a factor for input and caches, and one for output."""
-        long = self.cache_write_long
-        return Rates(
-            input=round(self.input * of_input, 6),
-            output=round(self.output * of_output, 6),
-            cache_read=round(self.cache_read * of_input, 6),
-            cache_write=round(self.cache_write * of_input, 6),
-            cache_write_long=None if long is None else round(long * of_input, 6),
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LongPrompt:
-    """The rates of a request with a prompt of more than `over` tokens."""
-
-    over: int
-    rates: Rates
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
     """The known facts about a model. Sizes are in tokens.
 
@@ -135,8 +92,7 @@ class ModelFacts:
         parallel_calls: A request can say whether a reply may have several calls.
         service_tiers: The supported service tiers.
         cache_key: A key for requests with a common prefix is supported.
-        rates: None if they are unknown, or the model is free.
-        long_prompt: The rates for long prompts, None if they are the same.
+        price: None if it is unknown, or the model is free.
     """
 
     window: int = 32_000
@@ -167,19 +123,7 @@ class ModelFacts:
     parallel_calls: bool = False
     service_tiers: tuple[str, ...] = ()
     cache_key: bool = False
-    rates: Rates | None = None
-    long_prompt: LongPrompt | None = None
-
-    @property
-    def price(self) -> Price | None:
-        """The price of requests, including long prompts, with the shorter lifetime of cache entries; None if unknown."""
-        if self.rates is None:
-            return None
-        long = self.long_prompt
-        return replace(
-            self.rates.price(),
-            long=None if long is None else LongPrice(over=long.over, price=long.rates.price()),
-        )
+    price: Price | None = None
 
     def capabilities(self, attachments: AttachmentLimits) -> Capabilities:
         """Return the capabilities of the model, with these limits for attachments."""
@@ -242,23 +186,23 @@ def belongs(name: str, family: str) -> bool:
     return name.startswith(family) and (is_open or _SAME_MODEL.match(suffix) is not None)
 
 
-def _rates(fresh: float, output: float, cached: float, *, long: float | None = None) -> Rates:
-    """Return rates of a provider with free cache writes."""
-    return Rates(
+def _price(fresh: float, output: float, cached: float, *, long: float | None = None) -> Price:
+    """Return the price of a model of a provider with free cache writes."""
+    return Price(
         input=fresh, output=output, cache_read=cached, cache_write=fresh, cache_write_long=long
     )
 
 
-def _openai_rates(
+def _openai_price(
     fresh: float, output: float, cached: float, *, long: float | None = None
-) -> Rates:
-    """Return rates of OpenAI since GPT-5.6: cache writes cost 1.25 times the input."""
-    return replace(_rates(fresh, output, cached, long=long), cache_write=round(fresh * 1.25, 6))
+) -> Price:
+    """Return the price of a model of OpenAI since GPT-5.6: cache writes cost 1.25 times the input."""
+    return replace(_price(fresh, output, cached, long=long), cache_write=round(fresh * 1.25, 6))
 
 
-def _claude(fresh: float, output: float, read: float = 0.1) -> Rates:
-    """Return rates of Anthropic; a cache read costs `read` times the input price."""
-    return Rates(
+def _claude(fresh: float, output: float, read: float = 0.1) -> Price:
+    """Return the price of a model of Anthropic; a cache read costs `read` times the input price."""
+    return Price(
         input=fresh,
         output=output,
         cache_read=round(fresh * read, 6),
@@ -316,9 +260,9 @@ _GPT_5_1 = replace(
     thinking_off="none",
     temperature="unthinking",
     efforts=("none", *_LOW_TO_HIGH),
-    rates=_rates(1.25, 10, 0.125),
+    price=_price(1.25, 10, 0.125),
 )
-_GPT_5_2 = replace(_GPT_5_1, efforts=("none", *_TO_XHIGH), rates=_rates(1.75, 14, 0.175))
+_GPT_5_2 = replace(_GPT_5_1, efforts=("none", *_TO_XHIGH), price=_price(1.75, 14, 0.175))
 _RESPONSES = replace(_GPT_5_2, api="responses", output_parameter="max_output_tokens", tail="inside")
 _MILLION = replace(_RESPONSES, window=1_050_000)
 _PRO = replace(
@@ -339,11 +283,11 @@ _O3 = replace(
     output_limit=100_000,
     efforts=_LOW_TO_HIGH,
     parallel_calls=False,
-    rates=_rates(2, 8, 0.5),
+    price=_price(2, 8, 0.5),
 )
 
 
-def _million(rates: Rates, efforts: tuple[Effort, ...], base: ModelFacts = _MILLION) -> ModelFacts:
+def _million(price: Price, efforts: tuple[Effort, ...], base: ModelFacts = _MILLION) -> ModelFacts:
     """Return the facts of an OpenAI model with a window of a million tokens."""
     off = "none" in efforts
     return replace(
@@ -351,56 +295,55 @@ def _million(rates: Rates, efforts: tuple[Effort, ...], base: ModelFacts = _MILL
         efforts=efforts,
         thinking_off="none" if off else "",
         temperature="unthinking" if off else "never",
-        rates=rates,
-        long_prompt=LongPrompt(over=272_000, rates=rates.times(2, 1.5)),
+        price=replace(price, long=LongPrice(over=272_000, price=price.times(2, 1.5))),
     )
 
 
-_GPT_5_6 = _million(_openai_rates(4, 20, 0.4), _NONE_TO_MAX)
+_GPT_5_6 = _million(_openai_price(4, 20, 0.4), _NONE_TO_MAX)
 
 _OPENAI_ROWS: Mapping[str, ModelFacts] = {
     "": _OPENAI,
-    "gpt-6.2-astra": _million(_openai_rates(8, 40, 0.4), _TO_MAX),
-    "gpt-6.2-sol": _million(_openai_rates(2, 10, 0.1, long=5), _TO_MAX),
-    "gpt-6.1-sol": _million(_openai_rates(2, 10, 0.1), _TO_MAX),
-    "gpt-6.1-terra": _million(_openai_rates(1, 5, 0.05, long=2.5), _NONE_TO_MAX),
-    "gpt-6-astra": _million(_openai_rates(10, 50, 1), _TO_MAX),
-    "gpt-6-sol": _million(_openai_rates(2, 10, 0.2), _NONE_TO_MAX),
-    "gpt-6-luna": _million(_openai_rates(0.1, 0.5, 0.01), _NONE_TO_MAX),
+    "gpt-6.2-astra": _million(_openai_price(8, 40, 0.4), _TO_MAX),
+    "gpt-6.2-sol": _million(_openai_price(2, 10, 0.1, long=5), _TO_MAX),
+    "gpt-6.1-sol": _million(_openai_price(2, 10, 0.1), _TO_MAX),
+    "gpt-6.1-terra": _million(_openai_price(1, 5, 0.05, long=2.5), _NONE_TO_MAX),
+    "gpt-6-astra": _million(_openai_price(10, 50, 1), _TO_MAX),
+    "gpt-6-sol": _million(_openai_price(2, 10, 0.2), _NONE_TO_MAX),
+    "gpt-6-luna": _million(_openai_price(0.1, 0.5, 0.01), _NONE_TO_MAX),
     "gpt-5.6": _GPT_5_6,
     "gpt-5.6-sol": _GPT_5_6,
-    "gpt-5.6-terra": _million(_openai_rates(2, 12, 0.2), _NONE_TO_MAX),
-    "gpt-5.6-luna": _million(_openai_rates(0.2, 1.2, 0.02), _NONE_TO_MAX),
-    "gpt-5.5": _million(_rates(5, 30, 0.5), ("none", *_TO_XHIGH)),
-    "gpt-5.5-pro": _million(_rates(30, 180, 30), _MEDIUM_TO_XHIGH, _PRO_MILLION),
-    "gpt-5.4": _million(_rates(2.5, 15, 0.25), ("none", *_TO_XHIGH)),
-    "gpt-5.4-pro": _million(_rates(30, 180, 30), _MEDIUM_TO_XHIGH, _PRO_MILLION),
-    "gpt-5.4-mini": replace(_RESPONSES, rates=_rates(0.75, 4.5, 0.075)),
-    "gpt-5.4-nano": replace(_RESPONSES, rates=_rates(0.2, 1.25, 0.02)),
+    "gpt-5.6-terra": _million(_openai_price(2, 12, 0.2), _NONE_TO_MAX),
+    "gpt-5.6-luna": _million(_openai_price(0.2, 1.2, 0.02), _NONE_TO_MAX),
+    "gpt-5.5": _million(_price(5, 30, 0.5), ("none", *_TO_XHIGH)),
+    "gpt-5.5-pro": _million(_price(30, 180, 30), _MEDIUM_TO_XHIGH, _PRO_MILLION),
+    "gpt-5.4": _million(_price(2.5, 15, 0.25), ("none", *_TO_XHIGH)),
+    "gpt-5.4-pro": _million(_price(30, 180, 30), _MEDIUM_TO_XHIGH, _PRO_MILLION),
+    "gpt-5.4-mini": replace(_RESPONSES, price=_price(0.75, 4.5, 0.075)),
+    "gpt-5.4-nano": replace(_RESPONSES, price=_price(0.2, 1.25, 0.02)),
     "gpt-5.3-codex": _RESPONSES,
     "gpt-5.2": _GPT_5_2,
     "gpt-5.2-codex": _CODEX,
-    "gpt-5.2-pro": replace(_PRO, rates=_rates(21, 168, 21)),
+    "gpt-5.2-pro": replace(_PRO, price=_price(21, 168, 21)),
     "gpt-5.1": _GPT_5_1,
-    "gpt-5.1-codex": replace(_CODEX, efforts=_LOW_TO_HIGH, rates=_rates(1.25, 10, 0.125)),
-    "gpt-5": replace(_GPT_5, rates=_rates(1.25, 10, 0.125)),
-    "gpt-5-mini": replace(_GPT_5, rates=_rates(0.25, 2, 0.025)),
-    "gpt-5-nano": replace(_GPT_5, rates=_rates(0.05, 0.4, 0.005)),
-    "gpt-5-pro": replace(_PRO, efforts=("high",), rates=_rates(15, 120, 15)),
+    "gpt-5.1-codex": replace(_CODEX, efforts=_LOW_TO_HIGH, price=_price(1.25, 10, 0.125)),
+    "gpt-5": replace(_GPT_5, price=_price(1.25, 10, 0.125)),
+    "gpt-5-mini": replace(_GPT_5, price=_price(0.25, 2, 0.025)),
+    "gpt-5-nano": replace(_GPT_5, price=_price(0.05, 0.4, 0.005)),
+    "gpt-5-pro": replace(_PRO, efforts=("high",), price=_price(15, 120, 15)),
     "o3": _O3,
     "o3-pro": replace(
         _O3,
         api="responses",
         output_parameter="max_output_tokens",
         tail="inside",
-        rates=_rates(20, 80, 20),
+        price=_price(20, 80, 20),
     ),
-    "gpt-4.1": replace(_PLAIN, window=1_047_576, output_limit=32_768, rates=_rates(2, 8, 0.5)),
+    "gpt-4.1": replace(_PLAIN, window=1_047_576, output_limit=32_768, price=_price(2, 8, 0.5)),
     "gpt-4.1-mini": replace(
-        _PLAIN, window=1_047_576, output_limit=32_768, rates=_rates(0.4, 1.6, 0.1)
+        _PLAIN, window=1_047_576, output_limit=32_768, price=_price(0.4, 1.6, 0.1)
     ),
-    "gpt-4o": replace(_PLAIN, rates=_rates(2.5, 10, 1.25)),
-    "gpt-4o-mini": replace(_PLAIN, rates=_rates(0.15, 0.6, 0.075)),
+    "gpt-4o": replace(_PLAIN, price=_price(2.5, 10, 1.25)),
+    "gpt-4o-mini": replace(_PLAIN, price=_price(0.15, 0.6, 0.075)),
 }
 
 _ANTHROPIC = ModelFacts(
@@ -434,10 +377,10 @@ _CLAUDE_4_7 = replace(
     efforts=_TO_MAX,
 )
 _CLAUDE_5 = replace(_CLAUDE_4_7, thinking_by="unasked")
-_FABLE_5 = replace(_CLAUDE_5, thinking_off="", rates=_claude(10, 50))
+_FABLE_5 = replace(_CLAUDE_5, thinking_off="", price=_claude(10, 50))
 _BOUND = replace(_CLAUDE_5, tool_choice=False, thinking_off="", tail="cleared")
-_FABLE_5_1 = replace(_BOUND, rates=_claude(10, 50, 0.025))
-_FABLE_5_2 = replace(_BOUND, rates=_claude(8, 40, 0.025))
+_FABLE_5_1 = replace(_BOUND, price=_claude(10, 50, 0.025))
+_FABLE_5_2 = replace(_BOUND, price=_claude(8, 40, 0.025))
 _HAIKU_5_5 = _claude(0.1, 0.5)
 
 _ANTHROPIC_ROWS: Mapping[str, ModelFacts] = {
@@ -453,32 +396,31 @@ _ANTHROPIC_ROWS: Mapping[str, ModelFacts] = {
         json_schema=False,
         schema_beside_tools=False,
         efforts=(*_LOW_TO_HIGH, "max"),
-        rates=None,
+        price=None,
     ),
-    "claude-opus-5-5": replace(_BOUND, rates=_claude(4, 20, 0.05)),
-    "claude-opus-5": replace(_CLAUDE_5, rates=_claude(5, 25)),
-    "claude-opus-4-8": replace(_CLAUDE_4_7, rates=_claude(5, 25)),
-    "claude-opus-4-7": replace(_CLAUDE_4_7, rates=_claude(5, 25)),
-    "claude-opus-4-6": replace(_CLAUDE_4_6, output_limit=128_000, rates=_claude(5, 25)),
-    "claude-opus-4-5": replace(_BUDGET_SCHEMA, efforts=_LOW_TO_HIGH, rates=_claude(5, 25)),
-    "claude-opus-4-1": replace(_BUDGET, output_limit=32_000, rates=_claude(15, 75)),
-    "claude-opus-4-0": replace(_CLAUDE_4, output_limit=32_000, rates=_claude(15, 75)),
-    "claude-opus-4": replace(_CLAUDE_4, output_limit=32_000, rates=_claude(15, 75)),
-    "claude-sonnet-5-5": replace(_BOUND, thinking_off="between_tools", rates=_claude(2, 10, 0.05)),
-    "claude-sonnet-5": replace(_CLAUDE_5, rates=_claude(2, 10)),
-    "claude-sonnet-4-6": replace(_CLAUDE_4_6, rates=_claude(3, 15)),
-    "claude-sonnet-4-5": replace(_BUDGET_SCHEMA, rates=_claude(3, 15)),
-    "claude-sonnet-4-0": replace(_CLAUDE_4, rates=_claude(3, 15)),
-    "claude-sonnet-4": replace(_CLAUDE_4, rates=_claude(3, 15)),
+    "claude-opus-5-5": replace(_BOUND, price=_claude(4, 20, 0.05)),
+    "claude-opus-5": replace(_CLAUDE_5, price=_claude(5, 25)),
+    "claude-opus-4-8": replace(_CLAUDE_4_7, price=_claude(5, 25)),
+    "claude-opus-4-7": replace(_CLAUDE_4_7, price=_claude(5, 25)),
+    "claude-opus-4-6": replace(_CLAUDE_4_6, output_limit=128_000, price=_claude(5, 25)),
+    "claude-opus-4-5": replace(_BUDGET_SCHEMA, efforts=_LOW_TO_HIGH, price=_claude(5, 25)),
+    "claude-opus-4-1": replace(_BUDGET, output_limit=32_000, price=_claude(15, 75)),
+    "claude-opus-4-0": replace(_CLAUDE_4, output_limit=32_000, price=_claude(15, 75)),
+    "claude-opus-4": replace(_CLAUDE_4, output_limit=32_000, price=_claude(15, 75)),
+    "claude-sonnet-5-5": replace(_BOUND, thinking_off="between_tools", price=_claude(2, 10, 0.05)),
+    "claude-sonnet-5": replace(_CLAUDE_5, price=_claude(2, 10)),
+    "claude-sonnet-4-6": replace(_CLAUDE_4_6, price=_claude(3, 15)),
+    "claude-sonnet-4-5": replace(_BUDGET_SCHEMA, price=_claude(3, 15)),
+    "claude-sonnet-4-0": replace(_CLAUDE_4, price=_claude(3, 15)),
+    "claude-sonnet-4": replace(_CLAUDE_4, price=_claude(3, 15)),
     "claude-haiku-5-5": replace(
         _CLAUDE_5,
         tail="cleared",
-        rates=_HAIKU_5_5,
-        long_prompt=LongPrompt(over=100_000, rates=_HAIKU_5_5.times(5, 5)),
+        price=replace(_HAIKU_5_5, long=LongPrice(over=100_000, price=_HAIKU_5_5.times(5, 5))),
     ),
-    "claude-haiku-4-5": replace(_BUDGET_SCHEMA, rates=_claude(1, 5)),
+    "claude-haiku-4-5": replace(_BUDGET_SCHEMA, price=_claude(1, 5)),
     "claude-3-5-haiku": replace(
-        _CLAUDE, output_limit=8_192, thinking="none", temperature="always", rates=_claude(0.8, 4)
+        _CLAUDE, output_limit=8_192, thinking="none", temperature="always", price=_claude(0.8, 4)
     ),
 }
 
@@ -518,7 +460,7 @@ _DEEPSEEK = replace(
     penalties=True,
     stop_limit=16,
 )
-_DEEPSEEK_FLASH = replace(_DEEPSEEK, vision=True, rates=_rates(0.3, 1.2, 0.006))
+_DEEPSEEK_FLASH = replace(_DEEPSEEK, vision=True, price=_price(0.3, 1.2, 0.006))
 _LOCAL = replace(
     _OPEN,
     window=4_096,
@@ -558,14 +500,14 @@ _OTHER_ROWS: Mapping[str, Mapping[str, ModelFacts]] = {
     "openai-chat": {"": _over_chat(_OPENAI)},
     "groq": {
         "": replace(_OPEN, **_GROQ_SETTINGS),
-        "openai/gpt-oss-120b": replace(_GPT_OSS, rates=_rates(0.15, 0.6, 0.075), **_GROQ_SETTINGS),
-        "openai/gpt-oss-20b": replace(_GPT_OSS, rates=_rates(0.075, 0.3, 0.0375), **_GROQ_SETTINGS),
+        "openai/gpt-oss-120b": replace(_GPT_OSS, price=_price(0.15, 0.6, 0.075), **_GROQ_SETTINGS),
+        "openai/gpt-oss-20b": replace(_GPT_OSS, price=_price(0.075, 0.3, 0.0375), **_GROQ_SETTINGS),
     },
     "deepseek": {
         "": _OPEN_THINKING,
         "deepseek-flash": _DEEPSEEK_FLASH,
         "deepseek-v4-flash": _DEEPSEEK_FLASH,
-        "deepseek-v4-pro": replace(_DEEPSEEK, rates=_rates(1.32, 3.96, 0.044)),
+        "deepseek-v4-pro": replace(_DEEPSEEK, price=_price(1.32, 3.96, 0.044)),
     },
     "openrouter": {
         "": replace(_OPEN, **_OPENROUTER_SETTINGS),
@@ -619,4 +561,4 @@ def find_model_facts(name: str) -> ModelFacts:
     base = name if tuned == name else _OPENAI_PREFIX + tuned
     families = [family for family in FAMILIES if belongs(base, family)]
     facts = FAMILIES[max(families, key=len)] if families else UNKNOWN
-    return facts if base == name or facts.rates is None else replace(facts, rates=None)
+    return facts if base == name or facts.price is None else replace(facts, price=None)

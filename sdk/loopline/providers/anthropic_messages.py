@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar, Literal, NamedTuple, TypeAlias
+from typing import ClassVar
 
 from msgspec import structs
 
@@ -274,10 +274,8 @@ def _encode_file(attached: models.Attached) -> Iterator[models.JsonObject]:
         }
 
 
-def _counts(usage: models.JsonObject) -> Mapping[str, int] | None:
-    """Return the token counts in a message by their fields of a `Usage`, or None if it has no usage."""
-    if not usage:
-        return None
+def _counts(usage: models.JsonObject) -> Mapping[str, int]:
+    """Return the token counts by their fields of a `Usage`."""
     fields = {**usage, **models.object_in(usage, "output_tokens_details")}
     return {
         _COUNTS[name]: models.as_count(value)
@@ -286,127 +284,35 @@ def _counts(usage: models.JsonObject) -> Mapping[str, int] | None:
     }
 
 
-class _BlockStart(NamedTuple):
-    """The start of a content block; `block` is replayed to the provider, a call without its name and input."""
-
-    number: int
-    block: models.JsonObject
-    text: str = ""
-    thinking: str = ""
-    call: CallPiece | None = None
-
-
-class _TextPiece(NamedTuple):
-    """A piece of a block's text, thinking or signature."""
-
-    number: int
-    field: Literal["text", "thinking", "signature"]
-    text: str
-
-
-class _Status(NamedTuple):
-    """The state of the whole message: its token counts and its stop reason."""
-
-    counts: Mapping[str, int] | None
-    stop_reason: str = ""
-
-
-class _End(NamedTuple):
-    """The end of the message."""
-
-
-_Event: TypeAlias = _BlockStart | CallPiece | _TextPiece | _Status | _End
-
-
-def _decode(data: str, credentials: Credentials) -> _Event | None:
-    """Decode an event of the stream, or return None for a ping and for unknown types.
-
-    Raises:
-        ModelError: the event is not a JSON object, or reports an error.
-    """
-    event = parse_chunk(data, credentials)
-    match models.text_in(event, "type"):
-        case "content_block_delta":
-            return _decode_delta(models.count_in(event, "index"), models.object_in(event, "delta"))
-        case "content_block_start":
-            return _decode_block(
-                models.count_in(event, "index"), models.object_in(event, "content_block")
-            )
-        case "message_start":
-            return _Status(_counts(models.object_in(models.object_in(event, "message"), "usage")))
-        case "message_delta":
-            stop_reason = models.text_in(models.object_in(event, "delta"), "stop_reason")
-            return _Status(_counts(models.object_in(event, "usage")), stop_reason)
-        case "message_stop":
-            return _End()
-        case "error":
-            raise stream_error(event, credentials)
-        case _:
-            return None
-
-
-def _decode_delta(index: int, delta: models.JsonObject) -> _Event | None:
-    match models.text_in(delta, "type"):
-        case "text_delta":
-            return _TextPiece(index, "text", models.text_in(delta, "text"))
-        case "thinking_delta":
-            return _TextPiece(index, "thinking", models.text_in(delta, "thinking"))
-        case "signature_delta":
-            return _TextPiece(index, "signature", models.text_in(delta, "signature"))
-        case "input_json_delta":
-            return CallPiece(index, arguments=models.text_in(delta, "partial_json"))
-        case _:
-            return None
-
-
-def _decode_block(index: int, block: models.JsonObject) -> _BlockStart:
-    match models.text_in(block, "type"):
-        case "tool_use":
-            fields = {name: value for name, value in block.items() if name not in ("name", "input")}
-            arguments = models.object_in(block, "input") or None
-            call = CallPiece(
-                index, models.text_in(block, "id"), models.text_in(block, "name"), arguments
-            )
-            return _BlockStart(index, fields, call=call)
-        case "text":
-            return _BlockStart(index, block, text=models.text_in(block, "text"))
-        case "thinking":
-            return _BlockStart(index, block, thinking=models.text_in(block, "thinking"))
-        case _:
-            return _BlockStart(index, block)
-
-
 class AnthropicReplyParser(ReplyParser):
     """Parses a message while it is received."""
 
     def __init__(self, offered: tuple[str, ...], credentials: Credentials) -> None:
         super().__init__(offered, credentials)
         self._stop_reason = ""
-        self._fresh = (
-            models.Usage()
-        )  # the latest counts; their input does not include cached tokens
+        # The latest counts; their input does not include cached tokens.
+        self._fresh = models.Usage()
         self._blocks: dict[int, PartialObject] = {}
 
     def feed(self, data: str) -> Sequence[models.TextDelta]:
-        """Decode an event of the stream and return the text it adds."""
-        event = _decode(data, self.credentials)
-        match event:
-            case _TextPiece():
-                self._block(event.number).add(event.field, event.text)
-                if event.field == "text":
-                    return self.add(event.text)
-                if event.field == "thinking":
-                    return self.add(event.text, "thinking")
-                self.count(len(event.text))
-            case CallPiece():
-                self._take_input(event)
-            case _BlockStart():
-                return self._start(event)
-            case _Status():
-                self._update(event)
-            case _End():
-                self.end()
-            case None:
+        """Decode an event of the stream and return the text it adds; none for a ping and for unknown types."""
+        event = parse_chunk(data, self.credentials)
+        index = models.count_in(event, "index")
+        match models.text_in(event, "type"):
+            case "content_block_delta":
+                return self._extend(index, models.object_in(event, "delta"))
+            case "content_block_start":
+                return self._start(index, models.object_in(event, "content_block"))
+            case "message_start":
+                self._update(models.object_in(event, "message"))
+            case "message_delta":
+                stop_reason = models.text_in(models.object_in(event, "delta"), "stop_reason")
+                self._update(event, stop_reason)
+            case "message_stop":
+                self.is_over = True
+            case "error":
+                raise stream_error(event, self.credentials)
+            case _:
                 pass
         return ()
 
@@ -416,11 +322,11 @@ class AnthropicReplyParser(ReplyParser):
         blocks = models.objects_in(message, "content")
         if models.text_in(message, "type") != "message" or not blocks:
             raise ModelRequestError(f"{self.credentials.model}: the response is not a message")
-        starts = (_decode_block(index, block) for index, block in enumerate(blocks))
-        deltas = [delta for start in starts for delta in self._start(start)]
-        counts = _counts(models.object_in(message, "usage"))
-        self._update(_Status(counts, models.text_in(message, "stop_reason")))
-        self.end()
+        deltas = [
+            delta for index, block in enumerate(blocks) for delta in self._start(index, block)
+        ]
+        self._update(message, models.text_in(message, "stop_reason"))
+        self.is_over = True
         return deltas
 
     @property
@@ -442,27 +348,62 @@ class AnthropicReplyParser(ReplyParser):
             block = self._blocks[index] = PartialObject()
         return block
 
-    def _start(self, start: _BlockStart) -> Sequence[models.TextDelta]:
-        self._blocks[start.number] = PartialObject(start.block)
-        if start.call is not None:
-            self.calls.add(start.call)
-        return self.add(start.text) or self.add(start.thinking, "thinking")
+    def _start(self, index: int, block: models.JsonObject) -> Sequence[models.TextDelta]:
+        """Start a content block. It is replayed to the provider, a call without its name and input."""
+        kind = models.text_in(block, "type")
+        fields = block
+        if kind == "tool_use":
+            fields = {name: value for name, value in block.items() if name not in ("name", "input")}
+            arguments = models.object_in(block, "input") or None
+            self.calls.add(
+                CallPiece(
+                    index, models.text_in(block, "id"), models.text_in(block, "name"), arguments
+                )
+            )
+        self._blocks[index] = PartialObject(fields)
+        match kind:
+            case "text":
+                return self.add(models.text_in(block, "text"))
+            case "thinking":
+                return self.add(models.text_in(block, "thinking"), "thinking")
+            case _:
+                return ()
 
-    def _take_input(self, piece: CallPiece) -> None:
-        block = self._block(piece.number or 0)
-        if models.text_in(block.fields, "type") not in _SERVER_CALLS:
-            self.calls.add(piece)
-            return
-        text = str(piece.arguments)
-        block.add(_INPUT, text)
-        self.count(len(text))
+    def _extend(self, index: int, delta: models.JsonObject) -> Sequence[models.TextDelta]:
+        """Add a piece to the text, the thinking, the signature or the input of a block."""
+        match models.text_in(delta, "type"):
+            case "text_delta":
+                return self.add(self._add_piece(index, delta, "text"))
+            case "thinking_delta":
+                return self.add(self._add_piece(index, delta, "thinking"), "thinking")
+            case "signature_delta":
+                self.size += len(self._add_piece(index, delta, "signature"))
+            case "input_json_delta":
+                self._extend_input(index, models.text_in(delta, "partial_json"))
+            case _:
+                pass
+        return ()
 
-    def _update(self, status: _Status) -> None:
-        self._stop_reason = status.stop_reason or self._stop_reason
-        if status.counts is not None:
-            fresh = self._fresh = structs.replace(self._fresh, **status.counts)
+    def _add_piece(self, index: int, delta: models.JsonObject, name: str) -> str:
+        text = models.text_in(delta, name)
+        self._block(index).add(name, text)
+        return text
+
+    def _extend_input(self, index: int, text: str) -> None:
+        block = self._block(index)
+        if models.text_in(block.fields, "type") in _SERVER_CALLS:
+            block.add(_INPUT, text)
+            self.size += len(text)
+        else:
+            self.calls.add(CallPiece(index, arguments=text))
+
+    def _update(self, message: models.JsonObject, stop_reason: str = "") -> None:
+        self._stop_reason = stop_reason or self._stop_reason
+        usage = models.object_in(message, "usage")
+        if usage:
+            fresh = self._fresh = structs.replace(self._fresh, **_counts(usage))
             cached = fresh.cache_read_tokens + fresh.cache_write_tokens
-            self.report(structs.replace(fresh, input_tokens=fresh.input_tokens + cached))
+            self.usage = structs.replace(fresh, input_tokens=fresh.input_tokens + cached)
 
 
 def _parse_input(block: models.JsonObject) -> models.JsonObject:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
 from loopline import models
 from loopline.errors import ModelOverloaded, ModelRequestError
@@ -82,32 +81,6 @@ class ThinkTagParser:
         return [models.TextDelta(text=text, channel="thinking" if is_thinking else "answer")]
 
 
-class _DetailPiece(NamedTuple):
-    """A piece of a reasoning detail: the texts it adds, and its other fields."""
-
-    kind: tuple[models.Json, models.Json]
-    texts: dict[str, str]
-    fields: models.JsonObject
-    is_encrypted: bool
-
-    @classmethod
-    def of(cls, piece: models.JsonObject) -> _DetailPiece:
-        """Decode a piece."""
-        texts = {name: models.text_in(piece, name) for name in _DETAIL_TEXTS if name in piece}
-        fields: models.JsonObject = {
-            name: value
-            for name, value in piece.items()
-            if name not in _DETAIL_TEXTS and value is not None
-        }
-        kind: models.JsonObject = {"type": None, "index": None, **fields}
-        return cls(
-            kind=(kind["type"], kind["index"]),
-            texts=texts,
-            fields=fields,
-            is_encrypted=kind["type"] == "reasoning.encrypted",
-        )
-
-
 class _ReasoningDetails:
     """The reasoning details of one reply, assembled in the form in which OpenRouter expects them again.
 
@@ -124,16 +97,24 @@ class _ReasoningDetails:
         """The details."""
         return [part.value for part in self._parts]
 
-    def add(self, piece: _DetailPiece) -> str:
+    def add(self, piece: models.JsonObject) -> str:
         """Add a piece, and return its readable text."""
-        if piece.kind != self._kind or piece.is_encrypted:
+        texts = {name: models.text_in(piece, name) for name in _DETAIL_TEXTS if name in piece}
+        fields: models.JsonObject = {
+            name: value
+            for name, value in piece.items()
+            if name not in _DETAIL_TEXTS and value is not None
+        }
+        described: models.JsonObject = {"type": None, "index": None, **fields}
+        kind = (described["type"], described["index"])
+        if kind != self._kind or kind[0] == "reasoning.encrypted":
             self._parts.append(PartialObject())
-            self._kind = piece.kind
+            self._kind = kind
         part = self._parts[-1]
-        part.fields.update(piece.fields)
-        for name, text in piece.texts.items():
+        part.fields.update(fields)
+        for name, text in texts.items():
             part.add(name, text)
-        return "".join(piece.texts.values())
+        return "".join(texts.values())
 
 
 def _call_piece(piece: models.JsonObject) -> CallPiece:
@@ -148,37 +129,6 @@ def _call_piece(piece: models.JsonObject) -> CallPiece:
         function.get("arguments"),
         {EXTRA: extra} if extra else None,
     )
-
-
-class _Choice(NamedTuple):
-    """The additions of a chunk to the reply: texts, each with a flag for thinking, calls, and the finish reason."""
-
-    finish_reason: str
-    thinking: str
-    texts: Sequence[tuple[str, bool]]
-    refusal: str
-    calls: Sequence[CallPiece]
-    details: Sequence[_DetailPiece]
-    details_size: int
-
-    @classmethod
-    def of(cls, choice: models.JsonObject) -> _Choice:
-        """Decode a choice of a chunk, or of a completion that was sent as one document."""
-        delta = models.object_in(choice, "delta") or models.object_in(choice, "message")
-        details = delta.get(DETAILS)
-        return cls(
-            models.text_in(choice, "finish_reason"),
-            models.text_in(delta, "reasoning_content") or models.text_in(delta, "reasoning"),
-            _texts(delta["content"]) if "content" in delta else (),
-            models.text_in(delta, "refusal"),
-            [_call_piece(piece) for piece in models.objects_in(delta, "tool_calls")]
-            if "tool_calls" in delta
-            else (),
-            [_DetailPiece.of(piece) for piece in models.objects_in(delta, DETAILS)]
-            if details
-            else (),
-            len(str(details)) if details else 0,
-        )
 
 
 def _texts(content: models.Json) -> Sequence[tuple[str, bool]]:
@@ -214,26 +164,6 @@ def usage_in(document: models.JsonObject, sent: str, written: str) -> models.Usa
     )
 
 
-class _Chunk(NamedTuple):
-    """A chunk of a completion; `usage` is None until the server reports it."""
-
-    choices: Sequence[_Choice]
-    usage: models.Usage | None
-
-    @classmethod
-    def of(cls, data: str, credentials: Credentials) -> _Chunk:
-        """Decode a chunk.
-
-        Raises:
-            ModelError: the chunk is not a JSON object, or reports an error.
-        """
-        chunk = parse_chunk(data, credentials)
-        if reports_error(chunk):
-            raise stream_error(chunk, credentials)
-        choices = [_Choice.of(choice) for choice in models.objects_in(chunk, "choices")]
-        return cls(choices, usage_in(chunk, "prompt", "completion"))
-
-
 class ChatReplyParser(ReplyParser):
     """Parses a chat completion while it is received. Encrypted thinking is replayed unchanged to models of `family`."""
 
@@ -251,19 +181,25 @@ class ChatReplyParser(ReplyParser):
     def feed(self, data: str) -> Sequence[models.TextDelta]:
         """Decode a chunk and return the text it adds."""
         if data.strip() == _DONE:
-            self.end()
+            self.is_over = True
             return ()
-        return self._take(_Chunk.of(data, self.credentials))
+        return self._take(self._parse(data))
 
     def feed_document(self, data: str) -> Sequence[models.TextDelta]:
         """Decode a completion that was sent as one document."""
-        completion = _Chunk.of(data, self.credentials)
-        if not completion.choices:
+        completion = self._parse(data)
+        if not models.objects_in(completion, "choices"):
             raise ModelRequestError(
                 f"{self.credentials.model}: the response is not a chat completion"
             )
-        self.end()
+        self.is_over = True
         return self._take(completion)
+
+    def _parse(self, data: str) -> models.JsonObject:
+        chunk = parse_chunk(data, self.credentials)
+        if reports_error(chunk):
+            raise stream_error(chunk, self.credentials)
+        return chunk
 
     def flush(self) -> Sequence[models.TextDelta]:
         """Return the text that was buffered as half a tag."""
@@ -312,29 +248,32 @@ class ChatReplyParser(ReplyParser):
             )
         return super().reply()
 
-    def _take(self, chunk: _Chunk) -> list[models.TextDelta]:
-        self.report(chunk.usage)
-        deltas: list[models.TextDelta] = []
-        for choice in chunk.choices:
-            self._finish_reason = choice.finish_reason or self._finish_reason
-            for call in choice.calls:
-                self.calls.add(call)
-            thinking = choice.thinking
-            if choice.details:
-                self.count(choice.details_size)
-                detailed = "".join([self._details.add(piece) for piece in choice.details])
-                thinking = thinking or detailed
-            if thinking:
-                deltas += self.add(thinking, "thinking")
-            for text, is_thinking in choice.texts:
-                if is_thinking:
-                    deltas += self.add(text, "thinking")
-                else:
-                    deltas += self._add_deltas(self._tags.feed(text))
-            if choice.refusal:
-                self._refused = True
-                deltas += self.add(choice.refusal)
-        return deltas
+    def _take(self, chunk: models.JsonObject) -> list[models.TextDelta]:
+        self.usage = usage_in(chunk, "prompt", "completion") or self.usage
+        choices = models.objects_in(chunk, "choices")
+        return [delta for choice in choices for delta in self._take_choice(choice)]
+
+    def _take_choice(self, choice: models.JsonObject) -> Iterator[models.TextDelta]:
+        """Add a choice of a chunk, or of a completion that was sent as one document; yield its texts."""
+        self._finish_reason = models.text_in(choice, "finish_reason") or self._finish_reason
+        delta = models.object_in(choice, "delta") or models.object_in(choice, "message")
+        for call in models.objects_in(delta, "tool_calls"):
+            self.calls.add(_call_piece(call))
+        thinking = models.text_in(delta, "reasoning_content") or models.text_in(delta, "reasoning")
+        details = models.objects_in(delta, DETAILS)
+        if details:
+            self.size += len(str(details))
+            detailed = "".join([self._details.add(piece) for piece in details])
+            thinking = thinking or detailed
+        yield from self.add(thinking, "thinking")
+        for text, is_thinking in _texts(delta["content"]) if "content" in delta else ():
+            if is_thinking:
+                yield from self.add(text, "thinking")
+            else:
+                yield from self._add_deltas(self._tags.feed(text))
+        refusal = models.text_in(delta, "refusal")
+        self._refused = self._refused or bool(refusal)
+        yield from self.add(refusal)
 
     def _add_deltas(self, deltas: Sequence[models.TextDelta]) -> Sequence[models.TextDelta]:
         for delta in deltas:

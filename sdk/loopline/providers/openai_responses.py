@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeAlias
 
 from loopline import models
 from loopline.errors import ModelRequestError
@@ -183,116 +182,6 @@ def _encode_file(attached: models.Attached) -> Iterator[models.JsonObject]:
         }
 
 
-class _TextPiece(NamedTuple):
-    """A piece of the answer, of a refusal, or of the thinking."""
-
-    text: str
-    channel: Channel = "answer"
-    is_refusal: bool = False
-
-
-class _ItemEnd(NamedTuple):
-    """The end of an item; `item` is replayed to the provider, or None if it cannot be replayed."""
-
-    item: models.JsonObject | None
-    is_reasoning: bool
-    size: int
-
-    @classmethod
-    def of(cls, item: models.JsonObject, size: int = 0) -> _ItemEnd:
-        """Decode an item with its size in characters; the name and arguments of a call are left out."""
-        match item:
-            case {"type": "reasoning"}:
-                # Without encryption, only a server that stored the item could decode it.
-                is_sealed = "encrypted_content" in item and bool(item["encrypted_content"])
-                return cls(item if is_sealed else None, True, size)
-            case {"type": "function_call"}:
-                call_fields = ("name", "arguments")
-                call = {name: value for name, value in item.items() if name not in call_fields}
-                return cls(call, False, size)
-            case _:
-                return cls(item, False, size)
-
-
-class _End(NamedTuple):
-    """The end of the response: its status, the reason if it is incomplete, and its token counts."""
-
-    status: str
-    reason: str
-    usage: models.Usage | None
-
-    @classmethod
-    def of(cls, response: models.JsonObject, credentials: Credentials) -> _End:
-        """Decode a complete response.
-
-        Raises:
-            ModelError: the response reports an error.
-        """
-        if reports_error(response):
-            raise stream_error(response, credentials)
-        return cls(
-            status=models.text_in(response, "status") or "completed",
-            reason=models.text_in(models.object_in(response, "incomplete_details"), "reason"),
-            usage=usage_in(response, "input", "output"),
-        )
-
-
-_Event: TypeAlias = _TextPiece | CallPiece | _ItemEnd | _End
-
-
-def _decode(data: str, credentials: Credentials) -> _Event | None:
-    """Decode an event of the stream, or return None if it repeats earlier events or has an unknown type.
-
-    Raises:
-        ModelError: the event is not a JSON object, or reports an error.
-    """
-    event = parse_chunk(data, credentials)
-    match models.text_in(event, "type"):
-        case "response.output_text.delta":
-            return _TextPiece(models.text_in(event, "delta"))
-        case "response.refusal.delta":
-            return _TextPiece(models.text_in(event, "delta"), is_refusal=True)
-        case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
-            return _TextPiece(models.text_in(event, "delta"), "thinking")
-        case "response.function_call_arguments.delta":
-            index = models.count_in(event, "output_index")
-            return CallPiece(index, arguments=models.text_in(event, "delta"))
-        case "response.output_item.added":
-            return _decode_call(
-                models.count_in(event, "output_index"), models.object_in(event, "item")
-            )
-        case "response.output_item.done":
-            return _ItemEnd.of(models.object_in(event, "item"), len(data))
-        case "response.completed" | "response.incomplete" | "response.failed":
-            return _End.of(models.object_in(event, "response"), credentials)
-        case "error":
-            raise stream_error(event, credentials)
-        case _:
-            return None
-
-
-def _decode_call(index: int, item: models.JsonObject) -> CallPiece | None:
-    """Decode the start of an item, or return None if the item is not a call."""
-    match item:
-        case {"type": "function_call", **fields}:
-            arguments = {"arguments": None, **fields}["arguments"]
-            return CallPiece(
-                index, models.text_in(fields, "call_id"), models.text_in(fields, "name"), arguments
-            )
-        case _:
-            return None
-
-
-def _decode_texts(item: models.JsonObject) -> Iterator[_TextPiece]:
-    """Yield the texts of a complete item."""
-    for part in models.objects_in(item, "summary"):
-        yield _TextPiece(models.text_in(part, "text"), "thinking")
-    channel: Channel = "thinking" if models.text_in(item, "type") == "reasoning" else "answer"
-    for part in models.objects_in(item, "content"):
-        refusal = models.text_in(part, "refusal")
-        yield _TextPiece(refusal or models.text_in(part, "text"), channel, bool(refusal))
-
-
 class ResponsesReplyParser(ReplyParser):
     """Parses a response while it is received."""
 
@@ -303,8 +192,32 @@ class ResponsesReplyParser(ReplyParser):
         self._items: list[models.JsonObject] = []
 
     def feed(self, data: str) -> Sequence[models.TextDelta]:
-        """Decode an event of the stream and return the text it adds."""
-        return self._take(_decode(data, self.credentials))
+        """Decode an event of the stream and return the text it adds; none if it repeats earlier events or is unknown."""
+        event = parse_chunk(data, self.credentials)
+        delta = models.text_in(event, "delta")
+        index = models.count_in(event, "output_index")
+        match models.text_in(event, "type"):
+            case "response.output_text.delta":
+                return self.add(delta)
+            case "response.refusal.delta":
+                self._refused = True
+                return self.add(delta)
+            case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
+                return self.add(delta, "thinking")
+            case "response.function_call_arguments.delta":
+                self.calls.add(CallPiece(index, arguments=delta))
+            case "response.output_item.added":
+                self._start(index, models.object_in(event, "item"))
+            case "response.output_item.done":
+                self.size += len(data)
+                self._store(models.object_in(event, "item"))
+            case "response.completed" | "response.incomplete" | "response.failed":
+                self._end(models.object_in(event, "response"))
+            case "error":
+                raise stream_error(event, self.credentials)
+            case _:
+                pass
+        return ()
 
     def feed_document(self, data: str) -> Iterator[models.TextDelta]:
         """Decode a response that was sent as one document."""
@@ -313,32 +226,54 @@ class ResponsesReplyParser(ReplyParser):
         if not items:
             raise ModelRequestError(f"{self.credentials.model}: the response is not a reply")
         for index, item in enumerate(items):
-            self._take(_decode_call(index, item))
-            for piece in _decode_texts(item):
-                yield from self._take(piece)
-            self._take(_ItemEnd.of(item))
-        self._take(_End.of(response, self.credentials))
+            self._start(index, item)
+            yield from self._add_texts(item)
+            self._store(item)
+        self._end(response)
 
-    def _take(self, event: _Event | None) -> Sequence[models.TextDelta]:
-        match event:
-            case _TextPiece():
-                self._refused = self._refused or event.is_refusal
-                return self.add(event.text, event.channel)
-            case CallPiece():
-                self.calls.add(event)
-            case _ItemEnd():
-                self.count(event.size)
-                if event.item is not None:
-                    self._items.append(event.item)
-                    self._thinks = self._thinks or event.is_reasoning
-            case _End():
-                self.end()
-                self._status = event.status
-                self._incomplete_reason = event.reason
-                self.report(event.usage)
-            case None:
+    def _start(self, index: int, item: models.JsonObject) -> None:
+        """Start an item; only a call has content at its start."""
+        match item:
+            case {"type": "function_call", **fields}:
+                call_id = models.text_in(fields, "call_id")
+                arguments = {"arguments": None, **fields}["arguments"]
+                name = models.text_in(fields, "name")
+                self.calls.add(CallPiece(index, call_id, name, arguments))
+            case _:
                 pass
-        return ()
+
+    def _add_texts(self, item: models.JsonObject) -> Iterator[models.TextDelta]:
+        """Add the texts of a complete item."""
+        for part in models.objects_in(item, "summary"):
+            yield from self.add(models.text_in(part, "text"), "thinking")
+        channel: Channel = "thinking" if models.text_in(item, "type") == "reasoning" else "answer"
+        for part in models.objects_in(item, "content"):
+            refusal = models.text_in(part, "refusal")
+            self._refused = self._refused or bool(refusal)
+            yield from self.add(refusal or models.text_in(part, "text"), channel)
+
+    def _store(self, item: models.JsonObject) -> None:
+        """Store an item to replay it: a call without its name and arguments, reasoning only if it is encrypted."""
+        match item:
+            case {"type": "reasoning", "encrypted_content": sealed} if sealed:
+                self._thinks = True
+            case {"type": "reasoning"}:
+                return  # only a server that stored the item could decode it
+            case {"type": "function_call"}:
+                call_fields = ("name", "arguments")
+                item = {name: value for name, value in item.items() if name not in call_fields}
+            case _:
+                pass
+        self._items.append(item)
+
+    def _end(self, response: models.JsonObject) -> None:
+        if reports_error(response):
+            raise stream_error(response, self.credentials)
+        self.is_over = True
+        self._status = models.text_in(response, "status") or "completed"
+        details = models.object_in(response, "incomplete_details")
+        self._incomplete_reason = models.text_in(details, "reason")
+        self.usage = usage_in(response, "input", "output") or self.usage
 
     @property
     def stop_reason(self) -> models.StopReason | None:

@@ -204,18 +204,6 @@ class ReplyParser(ABC):
         (self._thinking if channel == "thinking" else self._text).append(text)
         return [models.TextDelta(text=text, channel=channel)]
 
-    def count(self, characters: int) -> None:
-        """Count characters outside of text, thinking and calls for the size limit."""
-        self.size += characters
-
-    def report(self, usage: models.Usage | None) -> None:
-        """Record the usage, if the server reported it."""
-        self.usage = usage or self.usage
-
-    def end(self) -> None:
-        """Record that the server has sent the whole reply."""
-        self.is_over = True
-
     def check_limits(self, limits: models.ReplyLimits) -> None:
         """Check the size and the number of calls received so far.
 

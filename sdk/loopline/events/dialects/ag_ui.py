@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 
 from loopline.events import turn_events as turns
 from loopline.events.dialects import client_run
+from loopline.events.dialects.client_run import draft_with_type
 from loopline.events.dialects.encoder import RecordDraft
-from loopline.events.dialects.streamed_text import create_stored_part
+from loopline.events.dialects.streamed_text import PartChange, create_stored_part
 from loopline.models import Json, JsonObject, dumps
 from loopline.timeline import (
     ConversationKey,
@@ -156,10 +157,10 @@ class AgUi(client_run.FollowedRun):
         run = self._find_run(meta)
         if isinstance(event, turns.TurnStarted):
             self._add_prompt(meta, event.prompt)
-        yield client_run.draft_with_type(
+        yield draft_with_type(
             "RUN_STARTED", {"threadId": self._thread_id, "runId": self._run_id(meta)}
         )
-        yield client_run.draft_with_type("STATE_SNAPSHOT", {"snapshot": self._thread.state})
+        yield draft_with_type("STATE_SNAPSHOT", {"snapshot": self._thread.state})
         if run is not None:  # the client has the results that it sends for this run
             for message in filter(None, map(self._client_result, self._client_calls.values())):
                 self._thread.add_client_message(message)
@@ -194,16 +195,14 @@ class AgUi(client_run.FollowedRun):
             messages.append(_reasoning(f"{meta.turn_id}.reasoning.1"))
         first: list[Json] = [_reasoning("dropped")] if has_reasoning else []
         for snapshot in (first, messages):
-            yield client_run.draft_with_type(
-                "MESSAGES_SNAPSHOT", {"messages": snapshot}, durable=durable
-            )
+            yield draft_with_type("MESSAGES_SNAPSHOT", {"messages": snapshot}, durable=durable)
 
     def _run_id(self, meta: turns.EventMeta) -> str:
         run = self._find_run(meta)
         return run.run_id if run and run.run_id else meta.turn_id
 
-    def _part(self, named: client_run.NamedChange) -> RecordDraft:
-        return _text_draft(named)
+    def _part(self, change: PartChange) -> RecordDraft:
+        return _text_draft(change)
 
     def _event_drafts(self, meta: turns.EventMeta, event: turns.TurnEvent) -> Iterator[RecordDraft]:
         match event:
@@ -229,7 +228,7 @@ class AgUi(client_run.FollowedRun):
         notice = client_run.notice_of(event)
         if notice is not None:
             custom: JsonObject = {"name": notice.name, "value": notice.value}
-            yield client_run.draft_with_type("CUSTOM", custom, durable=notice.durable)
+            yield draft_with_type("CUSTOM", custom, durable=notice.durable)
 
     def _add_texts(
         self, meta: turns.EventMeta, event: turns.DecisionMade | turns.AnswerGiven
@@ -246,14 +245,14 @@ class AgUi(client_run.FollowedRun):
 
     def _next_step(self, name: str) -> Iterator[RecordDraft]:
         if self._step:
-            yield client_run.draft_with_type("STEP_FINISHED", {"stepName": self._step})
+            yield draft_with_type("STEP_FINISHED", {"stepName": self._step})
         self._step = name
         if name:
-            yield client_run.draft_with_type("STEP_STARTED", {"stepName": name})
+            yield draft_with_type("STEP_STARTED", {"stepName": name})
 
     def _change_state(self, event: turns.AnswerGiven | Plan | FileAdded) -> Iterator[RecordDraft]:
         if delta := self._thread.change(event):
-            yield client_run.draft_with_type("STATE_DELTA", {"delta": delta})
+            yield draft_with_type("STATE_DELTA", {"delta": delta})
 
     def _call(
         self,
@@ -268,13 +267,9 @@ class AgUi(client_run.FollowedRun):
                     self._client_calls[call_id] = event
                 self._thread.add_call(parent, call_id, tool, text)
                 started: JsonObject = {"toolCallId": call_id, "toolCallName": tool}
-                yield client_run.draft_with_type(
-                    "TOOL_CALL_START", {**started, "parentMessageId": parent}
-                )
-                yield client_run.draft_with_type(
-                    "TOOL_CALL_ARGS", {"toolCallId": call_id, "delta": text}
-                )
-                yield client_run.draft_with_type("TOOL_CALL_END", {"toolCallId": call_id})
+                yield draft_with_type("TOOL_CALL_START", {**started, "parentMessageId": parent})
+                yield draft_with_type("TOOL_CALL_ARGS", {"toolCallId": call_id, "delta": text})
+                yield draft_with_type("TOOL_CALL_END", {"toolCallId": call_id})
             case turns.CallFinished(call=call) if message := self._client_result(call):
                 self._client_calls.pop(call.call_id, None)
                 self._thread.add_client_message(message)
@@ -289,7 +284,7 @@ class AgUi(client_run.FollowedRun):
                 if error:
                     self._has_error = True
                     answer |= {"metadata": {"error": error}}
-                yield client_run.draft_with_type("TOOL_CALL_RESULT", answer)
+                yield draft_with_type("TOOL_CALL_RESULT", answer)
             case turns.InputRequested(kind="client"):  # no interrupt: the client sends a message
                 self._interrupts.pop(event.call.call_id, None)
                 yield from self._notice(event)
@@ -310,11 +305,11 @@ class AgUi(client_run.FollowedRun):
             yield from self._replace_messages(meta)
         elif self._has_error and self._find_run(meta):  # the event of a result has no field for it
             snapshot: JsonObject = {"messages": self._thread.messages}
-            yield client_run.draft_with_type("MESSAGES_SNAPSHOT", snapshot)
+            yield draft_with_type("MESSAGES_SNAPSHOT", snapshot)
         if event.reason in turns.UNANSWERED:
             error = event.error if isinstance(event, turns.TurnFinished) else ""
             code: JsonObject = {"message": error or event.reason, "code": event.reason}
-            yield client_run.draft_with_type("RUN_ERROR", code)
+            yield draft_with_type("RUN_ERROR", code)
             return
         finished: JsonObject = {"threadId": self._thread_id, "runId": self._run_id(meta)}
         match event:
@@ -326,22 +321,21 @@ class AgUi(client_run.FollowedRun):
                 outcome: JsonObject = {"type": "success"}
                 if waiting:
                     outcome = {"type": "interrupt", "interrupts": waiting}
-                yield client_run.draft_with_type("RUN_FINISHED", {**finished, "outcome": outcome})
+                yield draft_with_type("RUN_FINISHED", {**finished, "outcome": outcome})
             case turns.TurnFinished():
                 result: JsonObject = {"answer": event.answer, "exitReason": event.reason}
                 if event.truncated:
                     result["truncated"] = True
                 success: JsonObject = {"result": result, "outcome": {"type": "success"}}
-                yield client_run.draft_with_type("RUN_FINISHED", {**finished, **success})
+                yield draft_with_type("RUN_FINISHED", {**finished, **success})
 
 
-def _text_draft(named: client_run.NamedChange) -> RecordDraft:
-    change = named.change
-    kind = f"{'REASONING' if named.is_reasoning else 'TEXT'}_MESSAGE_{_KINDS[change.kind]}"
+def _text_draft(change: PartChange) -> RecordDraft:
+    kind = f"{'REASONING' if change.is_reasoning else 'TEXT'}_MESSAGE_{_KINDS[change.kind]}"
     data: JsonObject = {"type": kind, "messageId": change.part_id}
     match change.kind:
         case "start":
-            data |= {"role": "reasoning" if named.is_reasoning else "assistant"}
+            data |= {"role": "reasoning" if change.is_reasoning else "assistant"}
         case "delta":
             data |= {"delta": change.text}
         case "end":
@@ -351,7 +345,7 @@ def _text_draft(named: client_run.NamedChange) -> RecordDraft:
 
 def _user_text(message_id: str, text: str) -> Iterator[RecordDraft]:
     for change in create_stored_part(message_id, text):
-        draft = _text_draft(client_run.NamedChange(is_reasoning=False, change=change))
+        draft = _text_draft(change)
         if change.kind == "start":
             draft = RecordDraft(draft.event, {**draft.data, "role": "user"})
         yield draft

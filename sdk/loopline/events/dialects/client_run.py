@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from loopline import timeline
 from loopline.events import turn_events as turns
@@ -93,7 +93,7 @@ class FollowedRun(ABC):
         """Yield the drafts for the start of a run; `event` is its first event."""
 
     @abstractmethod
-    def _part(self, named: NamedChange) -> RecordDraft:
+    def _part(self, change: PartChange) -> RecordDraft:
         """Return the draft for a change of a text or of reasoning."""
 
     @abstractmethod
@@ -189,13 +189,6 @@ def file_data(file: timeline.FileAdded) -> JsonObject:
     }
 
 
-class NamedChange(Struct, frozen=True):
-    """A change of a part of the message: of a text, or of the reasoning."""
-
-    is_reasoning: bool
-    change: PartChange
-
-
 @dataclass(slots=True)
 class MessageParts:
     """The texts and the reasoning of a turn as parts with ids, such as `turn_1.text.2`.
@@ -210,8 +203,13 @@ class MessageParts:
     _text: StreamedPart = field(default_factory=StreamedPart)
     _reasoning: StreamedPart = field(default_factory=StreamedPart)
 
-    def changes(self, meta: turns.EventMeta, event: turns.TurnEvent) -> Iterator[NamedChange]:
+    def changes(self, meta: turns.EventMeta, event: turns.TurnEvent) -> Iterator[PartChange]:
         """Yield the changes that a turn event makes to the parts."""
+        for change in self._changes(meta, event):
+            self.has_void = self.has_void or (change.is_void and not change.is_reasoning)
+            yield change
+
+    def _changes(self, meta: turns.EventMeta, event: turns.TurnEvent) -> Iterator[PartChange]:
         match event:
             case turns.TurnStarted():
                 yield from self._abandon()
@@ -219,10 +217,10 @@ class MessageParts:
                 self.texts = self.thoughts = 0
                 self.has_void = False
             case turns.TextStreamed(channel="answer" | "notes", text=text):
-                yield from self._name(self._text.feed(self.text_id(meta, 1), text))
+                yield from self._text.feed(self.text_id(meta, 1), text)
             case turns.TextStreamed(channel="thinking", text=text):
                 part_id = self.reasoning_id(meta, 1)
-                yield from self._name(self._reasoning.feed(part_id, text), is_reasoning=True)
+                yield from _mark_reasoning(self._reasoning.feed(part_id, text))
             case turns.TextReset(channel="answer" | "notes"):
                 self._text.reset()
             case turns.TextReset(channel="thinking"):
@@ -244,27 +242,26 @@ class MessageParts:
 
     def _store(
         self, meta: turns.EventMeta, event: turns.DecisionMade | turns.AnswerGiven
-    ) -> Iterator[NamedChange]:
+    ) -> Iterator[PartChange]:
         match event:
-            case turns.DecisionMade(thinking=thinking, notes=notes):
+            case turns.DecisionMade(thinking=thinking, notes=text):
                 if thinking:
                     self.thoughts += 1
-                    part = self._reasoning.settle(self.reasoning_id(meta), thinking)
-                    yield from self._name(part, is_reasoning=True)
-                if notes:
-                    self.texts += 1
-                    yield from self._name(self._text.settle(self.text_id(meta), notes))
+                    yield from _mark_reasoning(
+                        self._reasoning.settle(self.reasoning_id(meta), thinking)
+                    )
+                if not text:
+                    return
             case turns.AnswerGiven(text=text):
-                self.texts += 1
-                yield from self._name(self._text.settle(self.text_id(meta), text))
+                pass
+        self.texts += 1
+        yield from self._text.settle(self.text_id(meta), text)
 
-    def _abandon(self) -> Iterator[NamedChange]:
-        yield from self._name(self._reasoning.abandon(), is_reasoning=True)
-        yield from self._name(self._text.abandon())
+    def _abandon(self) -> Iterator[PartChange]:
+        yield from _mark_reasoning(self._reasoning.abandon())
+        yield from self._text.abandon()
 
-    def _name(
-        self, changes: Iterator[PartChange], *, is_reasoning: bool = False
-    ) -> Iterator[NamedChange]:
-        for change in changes:
-            self.has_void = self.has_void or (change.is_void and not is_reasoning)
-            yield NamedChange(is_reasoning, change)
+
+def _mark_reasoning(changes: Iterator[PartChange]) -> Iterator[PartChange]:
+    for change in changes:
+        yield structs.replace(change, is_reasoning=True)

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from loopline.events.dialects.client_run import MessageParts, NamedChange
+from loopline.events.dialects.client_run import MessageParts
 from loopline.events.dialects.encoder import Dialect, DialectEncoder, RecordDraft
 from loopline.events.dialects.openai_chunks import ReplyHead, TurnOutcome, TurnOutcomeFold
-from loopline.events.dialects.streamed_text import create_stored_part
+from loopline.events.dialects.streamed_text import PartChange, create_stored_part
 from loopline.events.turn_events import (
     AnswerGiven,
     CallStarted,
@@ -175,7 +175,7 @@ class ResponseEvents:
         if meta.turn != self._response.head.turn:
             return
         outcome = self._outcomes.take(meta, event)
-        changes = [named for named in self._parts.changes(meta, event) if not named.change.streamed]
+        changes = [part for part in self._parts.changes(meta, event) if not part.streamed]
         if not self._response.head.is_new(meta):
             return
         if not self._events:
@@ -189,20 +189,19 @@ class ResponseEvents:
                 phase = "final_answer"
             case _:
                 pass
-        for named in changes:
-            yield from self._change(named, phase)
+        for change in changes:
+            yield from self._change(change, phase)
         if outcome is not None:
             yield from self._end(outcome, meta)
 
-    def _change(self, named: NamedChange, phase: Phase | None) -> Iterator[RecordDraft]:
-        change = named.change
+    def _change(self, change: PartChange, phase: Phase | None) -> Iterator[RecordDraft]:
         match change.kind:
             case "start":
-                prefix = "rs" if named.is_reasoning else "msg"
+                prefix = "rs" if change.is_reasoning else "msg"
                 item = self._open[change.part_id] = _Item(
                     id=f"{prefix}_{change.part_id}",
                     index=self._items,
-                    is_reasoning=named.is_reasoning,
+                    is_reasoning=change.is_reasoning,
                 )
                 self._items += 1
                 yield self._item_event("added", item, item.document("in_progress"))
@@ -222,7 +221,7 @@ class ResponseEvents:
     def _end(self, outcome: TurnOutcome, meta: EventMeta) -> Iterator[RecordDraft]:
         if outcome.questions:
             for change in create_stored_part(f"{meta.turn_id}.question", outcome.content):
-                yield from self._change(NamedChange(is_reasoning=False, change=change), None)
+                yield from self._change(change, None)
         for call in outcome.calls:
             yield from self._call(call)
         status = _status(outcome)

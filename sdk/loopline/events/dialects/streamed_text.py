@@ -72,12 +72,13 @@ class StreamedText:
 class PartChange(Struct, frozen=True, kw_only=True):
     """A change of a part of a message: the part starts, its text grows, or it ends; `is_void` if its text is discarded.
 
-    A `durable` change depends only on blocks. A `streamed` change is for a replay; live listeners already have it.
+    With `is_reasoning` it is a part of the reasoning, not a text. A `durable` change depends only on blocks. A `streamed` change is for a replay; live listeners already have it.
     """
 
     kind: Literal["start", "delta", "end"]
     part_id: str
     text: str = ""
+    is_reasoning: bool = False
     is_void: bool = False
     durable: bool = False
     streamed: bool = False

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 from loopline.events import turn_events as turns
 from loopline.events.dialects import client_run
+from loopline.events.dialects.client_run import draft_with_type
 from loopline.events.dialects.encoder import RecordDraft
+from loopline.events.dialects.streamed_text import PartChange
 from loopline.models import JsonObject, dumps
 from loopline.timeline import ExitReason, FileAdded, Plan, is_hosted
 
@@ -30,11 +32,10 @@ class Vercel(client_run.FollowedRun):
         del event
         self._has_step = False
         branch = self._run.branch if self._run else ""
-        yield client_run.draft_with_type("start", {"messageId": f"{branch}{meta.turn_id}"})
+        yield draft_with_type("start", {"messageId": f"{branch}{meta.turn_id}"})
 
-    def _part(self, named: client_run.NamedChange) -> RecordDraft:
-        change = named.change
-        kind = f"{'reasoning' if named.is_reasoning else 'text'}-{change.kind}"
+    def _part(self, change: PartChange) -> RecordDraft:
+        kind = f"{'reasoning' if change.is_reasoning else 'text'}-{change.kind}"
         data: JsonObject = {"type": kind, "id": change.part_id}
         if change.kind == "delta":
             data |= {"delta": change.text}
@@ -47,7 +48,7 @@ class Vercel(client_run.FollowedRun):
             case turns.RoundStarted() | turns.AnswerStarted():
                 yield from self._next_step(has_step=True)
             case turns.InputRequested(kind="client", call=call):
-                yield client_run.draft_with_type(
+                yield draft_with_type(
                     "tool-input-available", {**_call_fields(call), "input": call.arguments}
                 )
             case turns.InputRequested():
@@ -70,17 +71,17 @@ class Vercel(client_run.FollowedRun):
 
     def _next_step(self, *, has_step: bool) -> Iterator[RecordDraft]:
         if self._has_step:
-            yield client_run.draft_with_type("finish-step", {})
+            yield draft_with_type("finish-step", {})
         self._has_step = has_step
         if has_step:
-            yield client_run.draft_with_type("start-step", {})
+            yield draft_with_type("start-step", {})
 
 
 def _file(file: FileAdded, url: str = "") -> RecordDraft:
     data = client_run.file_data(file)
     if url:
         data["url"] = url
-    return client_run.draft_with_type("data-file", {"data": data})
+    return draft_with_type("data-file", {"data": data})
 
 
 def _call_fields(call: turns.CallStarted) -> JsonObject:
@@ -93,41 +94,39 @@ def _call(event: turns.CallStarted | turns.CallFinished) -> Iterator[RecordDraft
     match event:
         case turns.CallStarted(arguments=arguments):
             started = _call_fields(event)
-            yield client_run.draft_with_type("tool-input-start", started)
+            yield draft_with_type("tool-input-start", started)
             if event.is_for_client:  # a client that has the whole input runs the call at once
                 delta: JsonObject = {
                     "toolCallId": event.call_id,
                     "inputTextDelta": dumps(arguments),
                 }
-                yield client_run.draft_with_type("tool-input-delta", delta)
+                yield draft_with_type("tool-input-delta", delta)
                 return
-            yield client_run.draft_with_type(
-                "tool-input-available", {**started, "input": arguments}
-            )
+            yield draft_with_type("tool-input-available", {**started, "input": arguments})
         case turns.CallFinished(call=call, result=result):
             output: JsonObject = {"toolCallId": call.call_id}
             dynamic: JsonObject = {} if call.is_for_client else {"dynamic": True}
             match result.status:
                 case "ok":
                     shown: JsonObject = {"output": result.text, **dynamic}
-                    yield client_run.draft_with_type("tool-output-available", {**output, **shown})
+                    yield draft_with_type("tool-output-available", {**output, **shown})
                 case "denied":
-                    yield client_run.draft_with_type("tool-output-denied", output)
+                    yield draft_with_type("tool-output-denied", output)
                 case "error" | "interrupted" | "stopped":
                     failure: JsonObject = {"errorText": result.text, **dynamic}
-                    yield client_run.draft_with_type("tool-output-error", {**output, **failure})
+                    yield draft_with_type("tool-output-error", {**output, **failure})
 
 
 def _request(event: turns.InputRequested, request_id: str) -> RecordDraft:
     call_id = event.call.call_id
     if event.kind == "approval":
-        return client_run.draft_with_type(
+        return draft_with_type(
             "tool-approval-request", {"approvalId": request_id, "toolCallId": call_id}
         )
     data: JsonObject = {"toolCallId": call_id, "question": event.question}
     if event.form is not None:
         data["form"] = event.form
-    return client_run.draft_with_type("data-question", {"id": request_id, "data": data})
+    return draft_with_type("data-question", {"id": request_id, "data": data})
 
 
 def _source(cited: turns.CitedSource) -> RecordDraft:
@@ -135,42 +134,40 @@ def _source(cited: turns.CitedSource) -> RecordDraft:
     assert source is not None
     row: JsonObject = {"sourceId": f"{cited.sid}", "title": source.title or source.url}
     if source.url.startswith(("https://", "http://")):
-        return client_run.draft_with_type("source-url", {**row, "url": source.url})
+        return draft_with_type("source-url", {**row, "url": source.url})
     document: JsonObject = {"mediaType": "text/plain", "filename": source.url}
-    return client_run.draft_with_type("source-document", {**row, **document})
+    return draft_with_type("source-document", {**row, **document})
 
 
 def _data(event: turns.TurnEvent) -> Iterator[RecordDraft]:
     """Yield a data part for an event that the protocol does not define; a later part with the same id replaces it."""
     match event:
         case Plan() as plan:
-            yield client_run.draft_with_type(
+            yield draft_with_type(
                 "data-plan", {"id": plan.snapshot.plan_id, "data": client_run.plan_data(plan)}
             )
         case FileAdded(visibility="external") as file:
             yield _file(file)
         case turns.InputTaken(kind=kind, text=text):
-            yield client_run.draft_with_type("data-input", {"data": {"kind": kind, "text": text}})
+            yield draft_with_type("data-input", {"data": {"kind": kind, "text": text}})
         case _:
             notice = client_run.notice_of(event)
             if notice is not None:
                 transient: JsonObject = {} if notice.durable else {"transient": True}
                 data: JsonObject = {"data": notice.value, **transient}
-                yield client_run.draft_with_type(
-                    f"data-{notice.name}", data, durable=notice.durable
-                )
+                yield draft_with_type(f"data-{notice.name}", data, durable=notice.durable)
 
 
 def _end(event: turns.TurnPaused | turns.TurnFinished) -> Iterator[RecordDraft]:
     if event.reason in _ABORTED:
-        yield client_run.draft_with_type("abort", {"reason": event.reason})
+        yield draft_with_type("abort", {"reason": event.reason})
         return
     match event:
         case turns.TurnPaused():
-            yield client_run.draft_with_type("finish", {"finishReason": "tool-calls"})
+            yield draft_with_type("finish", {"finishReason": "tool-calls"})
         case turns.TurnFinished(reason=reason):
             if reason == "error":
-                yield client_run.draft_with_type("error", {"errorText": event.error or reason})
+                yield draft_with_type("error", {"errorText": event.error or reason})
             usage: JsonObject = {
                 "inputTokens": event.usage.input_tokens,
                 "outputTokens": event.usage.output_tokens,
@@ -178,4 +175,4 @@ def _end(event: turns.TurnPaused | turns.TurnFinished) -> Iterator[RecordDraft]:
             metadata: JsonObject = {"exitReason": reason, "usage": usage}
             finish_reason = "length" if event.truncated else _FINISH.get(reason, "other")
             finish: JsonObject = {"finishReason": finish_reason}
-            yield client_run.draft_with_type("finish", {**finish, "messageMetadata": metadata})
+            yield draft_with_type("finish", {**finish, "messageMetadata": metadata})
