@@ -10,10 +10,17 @@ from msgspec import structs
 from loopline import models
 from loopline.errors import ModelRequestError
 from loopline.models.prompt import breaks_off, choose_call_id
-from loopline.providers import request_bytes
 from loopline.providers.failures import Credentials, parse_chunk, stream_error
 from loopline.providers.http import SAMPLING, HttpModel
 from loopline.providers.reply_parser import CallPiece, PartialObject, ReplyParser
+from loopline.providers.request_bytes import (
+    CallForm,
+    Field,
+    encode_json,
+    is_image,
+    message_bytes,
+    provider_name,
+)
 
 FAMILY = "anthropic"
 """Replies of this family are replayed unchanged."""
@@ -80,52 +87,36 @@ class AnthropicMessages(HttpModel):
         """Return a parser for the next reply."""
         return AnthropicReplyParser(offered, self.credentials)
 
-    def tool_json(self, spec: models.ToolSpec) -> bytes:
+    def tool(self, spec: models.ToolSpec) -> models.JsonObject:
         """Return a tool in the form of the API."""
-        return request_bytes.encode_json(
-            {
-                "name": request_bytes.provider_name(spec.name),
-                "description": spec.description,
-                "input_schema": spec.parameters,
-            }
-        )
+        return {
+            "name": provider_name(spec.name),
+            "description": spec.description,
+            "input_schema": spec.parameters,
+        }
 
-    def body(self, prompt: models.Prompt) -> bytes:
-        """Return the body of a request."""
-        limit = prompt.options.output_limit or self.capabilities.output_limit
-        fields = [
-            ("model", request_bytes.encode_json(self.model)),
-            ("max_tokens", request_bytes.encode_json(limit)),
-            ("stream", b"true"),
-        ]
-        if prompt.options.stop and self.facts.stop:
-            fields.append(("stop_sequences", request_bytes.encode_json(list(prompt.options.stop))))
+    def fields(self, prompt: models.Prompt) -> Iterator[Field]:
+        """Yield the fields of a request."""
+        options = prompt.options
+        limit = options.output_limit or self.capabilities.output_limit
+        yield "model", self.model
+        yield "max_tokens", limit
+        yield "stream", True
+        if options.stop and self.facts.stop:
+            yield "stop_sequences", list(options.stop)
         if prompt.system:
-            text: models.JsonObject = {"type": "text", "text": prompt.system}
-            marked = prompt.cache_points and len(prompt.cache_points) < MAX_MARKERS
-            fields.append(
-                (
-                    "system",
-                    b"[%s]"
-                    % (
-                        _add_marker(request_bytes.encode_json(text))
-                        if marked
-                        else request_bytes.encode_json(text)
-                    ),
-                )
-            )
+            text = encode_json({"type": "text", "text": prompt.system})
+            is_marked = prompt.cache_points and len(prompt.cache_points) < MAX_MARKERS
+            yield "system", b"[%s]" % (_add_marker(text) if is_marked else text)
         if prompt.tools:
-            fields.append(("tools", self.tools_json(prompt.tools)))
-            if choice := _tool_choice(prompt.options):
-                fields.append(("tool_choice", request_bytes.encode_json(choice)))
-        fields += [
-            (name, request_bytes.encode_json(value))
-            for name, value in (*self._thinking(prompt, limit), *self.setting_fields(prompt))
-        ]
+            yield "tools", self.tools_json(prompt.tools)
+            if choice := _tool_choice(options):
+                yield "tool_choice", choice
+        yield from self._thinking(prompt, limit)
+        yield from self.setting_fields(prompt)
         if output := self._output(prompt):
-            fields.append(("output_config", request_bytes.encode_json(output)))
-        fields.append(("messages", _messages(prompt)))
-        return request_bytes.join_fields(self.add_extra(prompt, fields))
+            yield "output_config", output
+        yield "messages", _messages(prompt)
 
     def _thinking(
         self, prompt: models.Prompt, limit: int
@@ -182,7 +173,7 @@ def _tool_choice(options: models.Options) -> models.JsonObject:
         {} if parallel is None else {"disable_parallel_tool_use": not parallel}
     )
     if options.force_tool:
-        name = request_bytes.provider_name(options.force_tool)
+        name = provider_name(options.force_tool)
         return {"type": "tool", "name": name, **limit}
     if not options.allow_calls:
         return {"type": "none"}
@@ -196,7 +187,7 @@ def _messages(prompt: models.Prompt) -> bytes:
     pieces = list[bytes]()
     tail = models.UserMessage(text=prompt.tail, passing=prompt.tail_kind == "cleared")
     for number, message in enumerate((*prompt.messages, tail), start=1):
-        blocks = request_bytes.message_bytes(message, FAMILY, _content)
+        blocks = message_bytes(message, FAMILY, _content)
         if not blocks:
             continue
         role = _role(message)
@@ -232,12 +223,9 @@ def _content(message: models.Message) -> Iterator[models.JsonObject]:
             parts = list[models.Json](part for image in images for part in _encode_file(image))
             content: models.Json = [{"type": "text", "text": text}, *parts] if parts else text
             call_id = choose_call_id(message, FAMILY)
-            result: models.JsonObject = {
-                "type": "tool_result",
-                "tool_use_id": call_id,
-                "content": content,
-            }
-            yield result if ok else {**result, "is_error": True}
+            failure: models.JsonObject = {} if ok else {"is_error": True}
+            result: models.JsonObject = {"tool_use_id": call_id, "content": content}
+            yield {"type": "tool_result", **result, **failure}
         case models.UserMessage(text=text, attachments=attachments):
             if text.strip():
                 yield {"type": "text", "text": text}
@@ -253,25 +241,19 @@ def _content(message: models.Message) -> Iterator[models.JsonObject]:
 
 
 def _call_fields(call: models.ToolCall) -> models.JsonObject:
-    return {"name": request_bytes.provider_name(call.name), "input": call.arguments}
+    return {"name": provider_name(call.name), "input": call.arguments}
 
 
-_CALL = request_bytes.CallForm("tool_use", "id", _call_fields)
+_CALL = CallForm("tool_use", "id", _call_fields)
 
 
 def _encode_file(attached: models.Attached) -> Iterator[models.JsonObject]:
     """Yield the line that names a file, and the file itself if its data is sent."""
     yield {"type": "text", "text": attached.text}
     if attached.data:
-        source: models.JsonObject = {
-            "type": "base64",
-            "media_type": attached.mime,
-            "data": attached.data,
-        }
-        yield {
-            "type": "image" if request_bytes.is_image(attached) else "document",
-            "source": source,
-        }
+        kind = "image" if is_image(attached) else "document"
+        source: models.JsonObject = {"media_type": attached.mime, "data": attached.data}
+        yield {"type": kind, "source": {"type": "base64", **source}}
 
 
 def _counts(usage: models.JsonObject) -> Mapping[str, int]:

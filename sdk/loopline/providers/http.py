@@ -10,7 +10,6 @@ from collections.abc import (
     AsyncIterator,
     Callable,
     Generator,
-    Iterable,
     Iterator,
     Mapping,
 )
@@ -32,7 +31,7 @@ from loopline.providers.failures import (
     not_a_stream_error,
 )
 from loopline.providers.reply_parser import ReplyParser
-from loopline.providers.request_bytes import encode_json
+from loopline.providers.request_bytes import Field, join_fields, join_parts
 from loopline.tasks import compute
 
 EVENTS = "text/event-stream"
@@ -332,15 +331,15 @@ class HttpModel(ABC):
         return {"Content-Type": "application/json", "Accept": "text/event-stream", **bearer}
 
     @abstractmethod
-    def body(self, prompt: models.Prompt) -> bytes:
-        """Return the body of a request."""
+    def fields(self, prompt: models.Prompt) -> Iterator[Field]:
+        """Yield the fields of a request."""
 
     @abstractmethod
     def new_parser(self, offered: tuple[str, ...]) -> ReplyParser:
         """Return a parser for the next reply."""
 
     @abstractmethod
-    def tool_json(self, spec: models.ToolSpec) -> bytes:
+    def tool(self, spec: models.ToolSpec) -> models.JsonObject:
         """Return a tool in the form of the API."""
 
     async def stream(self, prompt: models.Prompt) -> AsyncIterator[models.TextDelta | models.Reply]:
@@ -411,15 +410,11 @@ class HttpModel(ABC):
             if value is not None and (prompt.tools or name != PARALLEL):
                 yield name, value
 
-    def add_extra(
-        self, prompt: models.Prompt, fields: Iterable[tuple[str, bytes]]
-    ) -> Iterable[tuple[str, bytes]]:
-        """Return the fields of a request with those of `extra_body`, which replace fields of the same names."""
+    def body(self, prompt: models.Prompt) -> bytes:
+        """Return the body of a request. The fields of `extra_body` replace fields of the same names."""
         settings = prompt.options.settings
-        if settings is None or not settings.extra_body:
-            return fields
-        extra = {name: encode_json(value) for name, value in settings.extra_body.items()}
-        return {**dict(fields), **extra}.items()
+        extra = {} if settings is None or not settings.extra_body else settings.extra_body
+        return join_fields({**dict(self.fields(prompt)), **extra}.items())
 
     async def close(self, *, failed: bool) -> None:
         """Close the connections, when the harness closes."""
@@ -429,7 +424,7 @@ class HttpModel(ABC):
     def tools_json(self, tools: tuple[models.ToolSpec, ...]) -> bytes:
         """Return the tools in the form of the API, encoded once for each set of tools."""
         if self._tools[0] is not tools:
-            self._tools = (tools, b"[%s]" % b",".join(map(self.tool_json, tools)))
+            self._tools = (tools, b"[%s]" % join_parts(map(self.tool, tools)))
         return self._tools[1]
 
 

@@ -7,10 +7,19 @@ from functools import cached_property
 
 from loopline import models
 from loopline.models.prompt import choose_call_id, echo_for
-from loopline.providers import request_bytes
 from loopline.providers.http import HttpModel
 from loopline.providers.openai_chunks import DETAILS, FAMILY, ChatReplyParser
 from loopline.providers.reply_parser import ReplyParser
+from loopline.providers.request_bytes import (
+    Field,
+    data_url,
+    encode_json,
+    is_image,
+    join_parts,
+    message_bytes,
+    openai_schema,
+    provider_name,
+)
 
 INSIDE_KEY = "openai.inside"
 IMAGES_KEY = "openai.images"
@@ -35,55 +44,43 @@ class OpenAiChat(HttpModel):
         """Return a parser for the next reply."""
         return ChatReplyParser(offered, self.credentials, self.facts.thinking_field, self.family)
 
-    def tool_json(self, spec: models.ToolSpec) -> bytes:
+    def tool(self, spec: models.ToolSpec) -> models.JsonObject:
         """Return a tool in the form of the API."""
         function: models.JsonObject = {
-            "name": request_bytes.provider_name(spec.name),
+            "name": provider_name(spec.name),
             "description": spec.description,
             "parameters": spec.parameters,
         }
-        return request_bytes.encode_json({"type": "function", "function": function})
+        return {"type": "function", "function": function}
 
-    def body(self, prompt: models.Prompt) -> bytes:
-        """Return the body of a request."""
+    def fields(self, prompt: models.Prompt) -> Iterator[Field]:
+        """Yield the fields of a request."""
         if prompt.tail_kind == "inside":
             messages = self._messages_with_tail_inside(prompt)
         else:
             messages = [*self._messages(prompt)]
             if prompt.tail:
-                messages.append(request_bytes.encode_json({"role": "user", "content": prompt.tail}))
+                messages.append(encode_json({"role": "user", "content": prompt.tail}))
         if prompt.system:
-            messages.insert(
-                0, request_bytes.encode_json({"role": "system", "content": prompt.system})
-            )
-        fields = [
-            ("model", request_bytes.encode_json(self.model)),
-            ("messages", b"[%s]" % b",".join(messages)),
-        ]
+            messages.insert(0, encode_json({"role": "system", "content": prompt.system}))
+        yield "model", self.model
+        yield "messages", b"[%s]" % b",".join(messages)
         if prompt.tools:
-            fields.append(("tools", self.tools_json(prompt.tools)))
-        fields += [
-            (name, request_bytes.encode_json(value)) for name, value in self._options(prompt)
-        ]
-        return request_bytes.join_fields(self.add_extra(prompt, fields))
+            yield "tools", self.tools_json(prompt.tools)
+        yield from self._options(prompt)
 
     def _options(self, prompt: models.Prompt) -> Iterator[tuple[str, models.Json]]:
         options = prompt.options
         yield "stream", True
         yield "stream_options", {"include_usage": True}
         if prompt.tools and options.force_tool:
-            function: models.JsonObject = {"name": request_bytes.provider_name(options.force_tool)}
+            function: models.JsonObject = {"name": provider_name(options.force_tool)}
             yield "tool_choice", {"type": "function", "function": function}
         elif prompt.tools and not options.allow_calls:
             yield "tool_choice", "none"
         if options.json_form is not None:
-            yield (
-                "response_format",
-                {
-                    "type": "json_schema",
-                    "json_schema": request_bytes.openai_schema(options.json_form),
-                },
-            )
+            form = openai_schema(options.json_form)
+            yield "response_format", {"type": "json_schema", "json_schema": form}
         elif options.json_object:
             yield "response_format", {"type": "json_object"}
         if options.output_limit is not None:
@@ -107,12 +104,12 @@ class OpenAiChat(HttpModel):
                 images.clear()
             yield self._message(message)
             if isinstance(message, models.ToolMessage) and message.attachments:
-                images.append(request_bytes.message_bytes(message, IMAGES_KEY, _images))
+                images.append(message_bytes(message, IMAGES_KEY, _images))
         if images:
             yield _image_message(images)
 
     def _message(self, message: models.Message) -> bytes:
-        return request_bytes.message_bytes(message, self._bytes_key, self._fields)
+        return message_bytes(message, self._bytes_key, self._fields)
 
     def _fields(self, message: models.Message) -> Iterator[models.JsonObject]:
         match message:
@@ -144,7 +141,7 @@ class OpenAiChat(HttpModel):
     ) -> models.JsonObject:
         call_id = choose_call_id(call, self.family)
         function: models.JsonObject = {
-            "name": request_bytes.provider_name(call.name),
+            "name": provider_name(call.name),
             "arguments": models.dumps(call.arguments),
         }
         extra = extras.get(call_id, {})
@@ -161,19 +158,13 @@ class OpenAiChat(HttpModel):
                 case models.AssistantMessage():
                     messages.append((self._message(message), []))
                 case models.ToolMessage():
-                    call_id = request_bytes.encode_json(choose_call_id(message, self.family))
+                    call_id = encode_json(choose_call_id(message, self.family))
                     head = b'{"role":"tool","tool_call_id":%s,"content":[' % call_id
-                    messages.append(
-                        (head, [request_bytes.message_bytes(message, INSIDE_KEY, _content)])
-                    )
+                    messages.append((head, [message_bytes(message, INSIDE_KEY, _content)]))
                 case models.UserMessage():
-                    _append_text(
-                        messages, request_bytes.message_bytes(message, INSIDE_KEY, _content)
-                    )
+                    _append_text(messages, message_bytes(message, INSIDE_KEY, _content))
         if prompt.tail:
-            _append_text(
-                messages, request_bytes.join_parts(_content(models.UserMessage(text=prompt.tail)))
-            )
+            _append_text(messages, join_parts(_content(models.UserMessage(text=prompt.tail))))
         return [head + b",".join(texts) + b"]}" if texts else head for head, texts in messages]
 
 
@@ -210,12 +201,12 @@ def _image_message(images: Sequence[bytes]) -> bytes:
 def _encode_file(attached: models.Attached) -> Iterator[models.JsonObject]:
     """Yield the line that names a file, and the file itself if its data is sent, as in "File inputs"."""
     yield {"type": "text", "text": attached.text}
-    if attached.data and request_bytes.is_image(attached):
-        image: models.JsonObject = {"url": request_bytes.data_url(attached), "detail": "high"}
+    if attached.data and is_image(attached):
+        image: models.JsonObject = {"url": data_url(attached), "detail": "high"}
         yield {"type": "image_url", "image_url": image}
     elif attached.data:
         file: models.JsonObject = {
             "filename": attached.name,
-            "file_data": request_bytes.data_url(attached),
+            "file_data": data_url(attached),
         }
         yield {"type": "file", "file": file}

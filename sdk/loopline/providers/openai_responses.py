@@ -7,11 +7,20 @@ from collections.abc import Iterator, Sequence
 from loopline import models
 from loopline.errors import ModelRequestError
 from loopline.models.prompt import Channel, choose_call_id
-from loopline.providers import request_bytes
 from loopline.providers.failures import Credentials, parse_chunk, reports_error, stream_error
 from loopline.providers.http import HttpModel
 from loopline.providers.openai_chunks import usage_in
 from loopline.providers.reply_parser import CallPiece, ReplyParser
+from loopline.providers.request_bytes import (
+    CallForm,
+    Field,
+    data_url,
+    encode_json,
+    is_image,
+    message_bytes,
+    openai_schema,
+    provider_name,
+)
 
 FAMILY = "responses"
 """Replies of this family are replayed unchanged."""
@@ -29,49 +38,36 @@ class OpenAiResponses(HttpModel):
         """Return a parser for the next reply."""
         return ResponsesReplyParser(offered, self.credentials)
 
-    def tool_json(self, spec: models.ToolSpec) -> bytes:
+    def tool(self, spec: models.ToolSpec) -> models.JsonObject:
         """Return a tool in the form of the API."""
-        return request_bytes.encode_json(
-            {
-                "type": "function",
-                "name": request_bytes.provider_name(spec.name),
-                "description": spec.description,
-                "parameters": spec.parameters,
-                "strict": False,
-            }
-        )
+        return {
+            "type": "function",
+            "name": provider_name(spec.name),
+            "description": spec.description,
+            "parameters": spec.parameters,
+            "strict": False,
+        }
 
-    def body(self, prompt: models.Prompt) -> bytes:
-        """Return the body of a request."""
-        items = [
-            items
-            for items in (
-                request_bytes.message_bytes(message, FAMILY, _items) for message in prompt.messages
-            )
-            if items
-        ]
+    def fields(self, prompt: models.Prompt) -> Iterator[Field]:
+        """Yield the fields of a request."""
+        encoded = (message_bytes(message, FAMILY, _items) for message in prompt.messages)
+        items = [item for item in encoded if item]
         if prompt.tail:
             match prompt.messages[-1:]:
                 case [models.ToolMessage() as last] if prompt.tail_kind == "inside":
-                    items[-1] = request_bytes.encode_json(_append_tail(last, prompt.tail))
+                    parts = [*_parts(last), {"type": "input_text", "text": prompt.tail}]
+                    items[-1] = encode_json(_output(last, parts))
                 case _:
-                    items.append(
-                        request_bytes.encode_json({"role": "user", "content": prompt.tail})
-                    )
-        fields = [("model", request_bytes.encode_json(self.model))]
+                    items.append(encode_json({"role": "user", "content": prompt.tail}))
+        yield "model", self.model
         if prompt.system and _is_any_json(prompt):
-            items.insert(
-                0, request_bytes.encode_json({"role": "developer", "content": prompt.system})
-            )
+            items.insert(0, encode_json({"role": "developer", "content": prompt.system}))
         elif prompt.system:
-            fields.append(("instructions", request_bytes.encode_json(prompt.system)))
+            yield "instructions", prompt.system
         if prompt.tools:
-            fields.append(("tools", self.tools_json(prompt.tools)))
-        fields.append(("input", b"[%s]" % b",".join(items)))
-        fields += [
-            (name, request_bytes.encode_json(value)) for name, value in self._options(prompt)
-        ]
-        return request_bytes.join_fields(self.add_extra(prompt, fields))
+            yield "tools", self.tools_json(prompt.tools)
+        yield "input", b"[%s]" % b",".join(items)
+        yield from self._options(prompt)
 
     def _options(self, prompt: models.Prompt) -> Iterator[tuple[str, models.Json]]:
         options = prompt.options
@@ -82,22 +78,13 @@ class OpenAiResponses(HttpModel):
         if self.facts.cache_key and prompt.cache_key:
             yield "prompt_cache_key", prompt.cache_key
         if prompt.tools and options.force_tool:
-            yield (
-                "tool_choice",
-                {"type": "function", "name": request_bytes.provider_name(options.force_tool)},
-            )
+            name = provider_name(options.force_tool)
+            yield "tool_choice", {"type": "function", "name": name}
         elif prompt.tools and not options.allow_calls:
             yield "tool_choice", "none"
         if options.json_form is not None:
-            yield (
-                "text",
-                {
-                    "format": {
-                        "type": "json_schema",
-                        **request_bytes.openai_schema(options.json_form),
-                    }
-                },
-            )
+            form = openai_schema(options.json_form)
+            yield "text", {"format": {"type": "json_schema", **form}}
         elif _is_any_json(prompt):
             yield "text", {"format": {"type": "json_object"}}
         if options.output_limit is not None:
@@ -116,15 +103,10 @@ def _items(message: models.Message) -> Iterator[models.JsonObject]:
     match message:
         case models.UserMessage(text=text, attachments=()):
             yield {"role": "user", "content": text}
-        case models.UserMessage(text=text, attachments=attachments):
-            parts: list[models.Json] = [{"type": "input_text", "text": text}]
-            for attached in attachments:
-                parts.extend(_encode_file(attached))
-            yield {"role": "user", "content": parts}
-        case models.ToolMessage(text=text, attachments=()) as result:
-            yield _output(result, text)
-        case models.ToolMessage() as result:
-            yield _output(result, _output_parts(result))
+        case models.UserMessage():
+            yield {"role": "user", "content": _parts(message)}
+        case models.ToolMessage(text=text, attachments=attachments):
+            yield _output(message, _parts(message) if attachments else text)
         case models.AssistantMessage() if items := _CALL.replay(message, FAMILY, _THINKING_TYPES):
             yield from items
         case models.AssistantMessage(text=text, calls=calls):
@@ -136,12 +118,12 @@ def _items(message: models.Message) -> Iterator[models.JsonObject]:
 
 def _call_fields(call: models.ToolCall) -> models.JsonObject:
     return {
-        "name": request_bytes.provider_name(call.name),
+        "name": provider_name(call.name),
         "arguments": models.dumps(call.arguments),
     }
 
 
-_CALL = request_bytes.CallForm("function_call", "call_id", _call_fields)
+_CALL = CallForm("function_call", "call_id", _call_fields)
 
 
 def _output(result: models.ToolMessage, output: models.Json) -> models.JsonObject:
@@ -152,33 +134,26 @@ def _output(result: models.ToolMessage, output: models.Json) -> models.JsonObjec
     }
 
 
-def _output_parts(result: models.ToolMessage) -> list[models.Json]:
-    """Return the text of a result and its images."""
-    parts: list[models.Json] = [{"type": "input_text", "text": result.text}]
-    for image in result.attachments:
-        parts.extend(_encode_file(image))
-    return parts
-
-
-def _append_tail(result: models.ToolMessage, tail: str) -> models.JsonObject:
-    """Return a result with the tail as its last part."""
-    return _output(result, [*_output_parts(result), {"type": "input_text", "text": tail}])
+def _parts(message: models.UserMessage | models.ToolMessage) -> list[models.Json]:
+    """Return the text of a message and its files."""
+    files = (part for attached in message.attachments for part in _encode_file(attached))
+    return [{"type": "input_text", "text": message.text}, *files]
 
 
 def _encode_file(attached: models.Attached) -> Iterator[models.JsonObject]:
     """Yield the line that names a file, and the file itself if its data is sent."""
     yield {"type": "input_text", "text": attached.text}
-    if attached.data and request_bytes.is_image(attached):
+    if attached.data and is_image(attached):
         yield {
             "type": "input_image",
-            "image_url": request_bytes.data_url(attached),
+            "image_url": data_url(attached),
             "detail": "high",
         }
     elif attached.data:
         yield {
             "type": "input_file",
             "filename": attached.name,
-            "file_data": request_bytes.data_url(attached),
+            "file_data": data_url(attached),
         }
 
 

@@ -46,9 +46,16 @@ def is_image(attached: models.Attached) -> bool:
     return attached.mime.startswith("image/")
 
 
-def join_fields(fields: Iterable[tuple[str, bytes]]) -> bytes:
-    """Return a JSON object of these fields; their values are encoded already."""
-    return b"{" + b",".join(b'"%s":%s' % (name.encode(), value) for name, value in fields) + b"}"
+Field = tuple[str, models.Json | bytes]
+"""A field of a request; bytes are a value that is encoded already."""
+
+
+def join_fields(fields: Iterable[Field]) -> bytes:
+    """Return a JSON object of these fields."""
+    encoded = (
+        (name, value if isinstance(value, bytes) else encode_json(value)) for name, value in fields
+    )
+    return b"{%s}" % b",".join(b'"%s":%s' % (name.encode(), value) for name, value in encoded)
 
 
 @lru_cache(maxsize=4_096)
