@@ -1,8 +1,8 @@
 """The errors that model providers document, and their errors about the number of tokens in a request.
 
 The pages of the documented errors were read on 2026-11-20; if a page has changed, its latest stored text counts. Errors about
-tokens, too many for the window or for a minute, are reported only as texts: each wording below is a row with the server
-that sends it and a public issue that quotes it. These issues were read on 2026-11-23.
+tokens, too many for the window or for a minute, are reported only as texts: the comment of each wording below names the
+server that sends it and a public issue that quotes it. These issues were read on 2026-11-23.
 
 Retrying. `retry-after` counts in seconds or is a date; OpenAI also sends `retry-after-ms`.
 Anthropic's `anthropic-ratelimit-{requests,tokens,input-tokens,output-tokens}-{limit,remaining,reset}`
@@ -31,7 +31,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from loopline.errors import ModelOverflow, ModelRateLimited
 from loopline.models.request_limits import ApiVendor
@@ -201,180 +201,102 @@ class TokenRate:
     wait: float | None = None
 
 
-class _Wording(NamedTuple):
-    """The text of a server's error as a regular expression; `source` is the issue that quotes it."""
-
-    server: str
-    source: str
-    pattern: str
-
-
 _NAMES = {"W": "window", "T": "tokens", "P": "prompt", "L": "limit", "R": "requested"}
 
 
-def _wording(server: str, source: str, pattern: str) -> _Wording:
-    """Create a wording; in `pattern`, `<W>` and the other letters of `_NAMES` match a number with that name."""
-    for letter, name in _NAMES.items():
-        pattern = pattern.replace(f"<{letter}>", rf"(?P<{name}>\d[\d,]{{0,11}})")
-    return _Wording(server, source, pattern)
+_FLAGS = re.ASCII | re.IGNORECASE | re.DOTALL
 
 
-_OVERFLOWS: Sequence[_Wording] = (
-    _wording(
-        "OpenAI, vLLM: prompt and output",
-        "vllm-project/vllm 20409, docker/docker-agent 569, run-llama/llama_index 948",
-        r"maximum context length is <W> tokens.{1,20}?you requested <T> tokens"
-        r" \(<P> (?:in|of) (?:the |your )?(?:messages|prompt)",
-    ),
-    _wording(
-        "OpenRouter: prompt and output",
-        "Aider-AI/aider 3721, refly-ai/refly 1177",
-        r"maximum context length is <W> tokens.{1,20}?you requested about <T> tokens"
-        r" \(<P> of text input",
-    ),
-    _wording(
-        "OpenAI: the prompt",
-        "gpt4free 137, Nutlope/aicommits 259",
-        r"maximum context length is <W> tokens.{1,20}?your messages resulted in <P> tokens",
-    ),
-    _wording(
-        "vLLM: the prompt, and the tokens reserved for the output",
-        "vllm-project/vllm 33418 and 33425",
-        r"maximum context length is <W> tokens.{1,20}?your request has <P> (?:input )?tokens",
-    ),
-    _wording(
-        "vLLM: the least that the prompt can have",
-        "vllm-project/vllm 42474",
-        r"maximum context length is <W> tokens.{0,120}?contains at least <T> input tokens",
-    ),
-    _wording(
-        "OpenAI, vLLM, OpenRouter: other endings",
-        "opencode 6071, cline/cline 3120, langchain-ai/langchain 24058",
-        r"maximum context length (?:is|of) <W>"
-        r"(?:.{0,200}?(?:requested(?: about)? |resulted in |request has )<T> (?:input )?tokens)?",
-    ),
-    _wording(
-        "OpenAI: the limit of the prompt",
-        "opencode 6071",
-        r"input tokens exceed the configured limit of <W>(?:.{0,80}?resulted in <P> tokens)?",
-    ),
-    _wording("OpenAI, Responses", "opencode 6071", r"exceeds the context window of this model"),
-    _wording("OpenAI, Groq", "OpenHands/OpenHands 1902", r"\bcontext_length_exceeded\b"),
-    _wording(
-        "Cerebras",
-        "cline/cline 5140, opencode 1551",
-        r"reduce the length of the messages or completion\. Current length is <T> while limit is <W>",
-    ),
-    _wording(
-        "Anthropic: the prompt",
-        "anthropics/claude-code 12186",
-        r"prompt is too long: <P> tokens > <W> maximum",
-    ),
-    _wording(
-        "Anthropic: prompt and output",
-        "docker/docker-agent 569, anthropics/claude-code 228",
-        r"exceed context limit: <P> \+ \d+ > <W>",
-    ),
-    _wording("Anthropic through proxies", "claude-code 12186", r"prompt is too long"),
-    _wording("Anthropic, in a reply", "its docs", r"\bmodel_context_window_exceeded\b"),
-    _wording(
-        "vLLM, before the model is asked",
-        "its sources",
-        r"prompt \((?:total )?length <P>\) is longer than the maximum model length of <W>",
-    ),
-    _wording(
-        "vLLM, with images",
-        "its sources",
-        r"prompt \((?:total )?length <P>\) is too long to fit into the model \(context length <W>\)",
-    ),
-    _wording(
-        "SGLang",
-        "its sources",
-        r"input \(<P> tokens\) is longer than the model's context length \(<W> tokens\)",
-    ),
-    _wording(
-        "llama.cpp, in words",
-        "ggml-org/llama.cpp 15780",
-        r"request \(<P> tokens\) exceeds the available context size \(<W> tokens\)",
-    ),
-    _wording(
-        "llama.cpp, in fields",
-        "ggml-org/llama.cpp 15780, oobabooga/textgen 7257",
-        r"\bn_prompt_tokens\W{1,6}<P>\W{1,6}n_ctx\W{1,6}<W>",
-    ),
-    _wording("llama.cpp, as it was", "llama.cpp 15780", r"exceeds the available context size"),
-    _wording(
-        "llama-cpp-python",
-        "rllm-team/rllm 55",
-        r"requested tokens \(<P>\) exceed context window of <W>",
-    ),
-    _wording("Ollama", "nano-brain 208", r"prompt too long; exceeded (?:max )?context length"),
-    _wording(
-        "Ollama, embedding",
-        "nano-brain 208",
-        r"input length exceeds (?:the |maximum )?context length",
-    ),
-    _wording(
-        "Mistral",
-        "error texts that its users quote",
-        r"prompt contains <P> tokens.{0,60}?too large for model with <W> maximum context length",
-    ),
-    _wording(
-        "LM Studio",
-        "lmstudio-ai/lmstudio-bug-tracker 546",
-        r"keep the first <P> tokens when.{0,80}?context length of only <W> tokens",
-    ),
-    _wording(
-        "LM Studio, later",
-        "openclaude 353",
-        r"tokens to keep from the initial prompt is greater than the context length"
-        r"(?: \(n_keep: <P> ?>= ?n_ctx: <W>\))?",
-    ),
-    _wording(
-        "text-generation-inference",
-        "text-generation-inference 628",
-        r"`inputs` tokens \+ `max_new_tokens` must be <= <W>(?:\. given: <P> `inputs`)?",
-    ),
-    _wording(
-        "text-generation-inference: the limit of the prompt",
-        "text-generation-inference 695",
-        r"`inputs` must have less than <W> tokens(?:\. given: <P>)?",
-    ),
-    _wording(
-        "xAI: the limit of the prompt",
-        "cline/cline 3120",
-        r"maximum prompt length is <W>(?: but the request contains <P> tokens)?",
-    ),
-    _wording(
-        "Gemini: the limit of the prompt",
-        "gemini-cli 6678, arkavo-edge 371",
-        r"input token count (?:\(<P>\) )?exceeds the maximum number of tokens allowed(?: \(<W>\))?",
-    ),
+def _compile(*wordings: str) -> Sequence[re.Pattern[str]]:
+    """Compile wordings; in them, `<W>` and the other letters of `_NAMES` match a number with that name."""
+    patterns: list[re.Pattern[str]] = []
+    for wording in wordings:
+        for letter, name in _NAMES.items():
+            wording = wording.replace(f"<{letter}>", rf"(?P<{name}>\d[\d,]{{0,11}})")
+        patterns.append(re.compile(wording, _FLAGS))
+    return patterns
+
+
+_OVERFLOWS = _compile(
+    # OpenAI, vLLM: prompt and output (vllm-project/vllm 20409, docker/docker-agent 569, run-llama/llama_index 948)
+    r"maximum context length is <W> tokens.{1,20}?you requested <T> tokens"
+    r" \(<P> (?:in|of) (?:the |your )?(?:messages|prompt)",
+    # OpenRouter: prompt and output (Aider-AI/aider 3721, refly-ai/refly 1177)
+    r"maximum context length is <W> tokens.{1,20}?you requested about <T> tokens"
+    r" \(<P> of text input",
+    # OpenAI: the prompt (gpt4free 137, Nutlope/aicommits 259)
+    r"maximum context length is <W> tokens.{1,20}?your messages resulted in <P> tokens",
+    # vLLM: the prompt, and the tokens reserved for the output (vllm-project/vllm 33418 and 33425)
+    r"maximum context length is <W> tokens.{1,20}?your request has <P> (?:input )?tokens",
+    # vLLM: the least that the prompt can have (vllm-project/vllm 42474)
+    r"maximum context length is <W> tokens.{0,120}?contains at least <T> input tokens",
+    # OpenAI, vLLM, OpenRouter: other endings (opencode 6071, cline/cline 3120, langchain-ai/langchain 24058)
+    r"maximum context length (?:is|of) <W>"
+    r"(?:.{0,200}?(?:requested(?: about)? |resulted in |request has )<T> (?:input )?tokens)?",
+    # OpenAI: the limit of the prompt (opencode 6071)
+    r"input tokens exceed the configured limit of <W>(?:.{0,80}?resulted in <P> tokens)?",
+    # OpenAI, Responses (opencode 6071)
+    r"exceeds the context window of this model",
+    # OpenAI, Groq (OpenHands/OpenHands 1902)
+    r"\bcontext_length_exceeded\b",
+    # Cerebras (cline/cline 5140, opencode 1551)
+    r"reduce the length of the messages or completion\. Current length is <T> while limit is <W>",
+    # Anthropic: the prompt (anthropics/claude-code 12186)
+    r"prompt is too long: <P> tokens > <W> maximum",
+    # Anthropic: prompt and output (docker/docker-agent 569, anthropics/claude-code 228)
+    r"exceed context limit: <P> \+ \d+ > <W>",
+    # Anthropic through proxies (claude-code 12186)
+    r"prompt is too long",
+    # Anthropic, in a reply (its docs)
+    r"\bmodel_context_window_exceeded\b",
+    # vLLM, before the model is asked (its sources)
+    r"prompt \((?:total )?length <P>\) is longer than the maximum model length of <W>",
+    # vLLM, with images (its sources)
+    r"prompt \((?:total )?length <P>\) is too long to fit into the model \(context length <W>\)",
+    # SGLang (its sources)
+    r"input \(<P> tokens\) is longer than the model's context length \(<W> tokens\)",
+    # llama.cpp, in words (ggml-org/llama.cpp 15780)
+    r"request \(<P> tokens\) exceeds the available context size \(<W> tokens\)",
+    # llama.cpp, in fields (ggml-org/llama.cpp 15780, oobabooga/textgen 7257)
+    r"\bn_prompt_tokens\W{1,6}<P>\W{1,6}n_ctx\W{1,6}<W>",
+    # llama.cpp, as it was (llama.cpp 15780)
+    r"exceeds the available context size",
+    # llama-cpp-python (rllm-team/rllm 55)
+    r"requested tokens \(<P>\) exceed context window of <W>",
+    # Ollama (nano-brain 208)
+    r"prompt too long; exceeded (?:max )?context length",
+    # Ollama, embedding (nano-brain 208)
+    r"input length exceeds (?:the |maximum )?context length",
+    # Mistral (error texts that its users quote)
+    r"prompt contains <P> tokens.{0,60}?too large for model with <W> maximum context length",
+    # LM Studio (lmstudio-ai/lmstudio-bug-tracker 546)
+    r"keep the first <P> tokens when.{0,80}?context length of only <W> tokens",
+    # LM Studio, later (openclaude 353)
+    r"tokens to keep from the initial prompt is greater than the context length"
+    r"(?: \(n_keep: <P> ?>= ?n_ctx: <W>\))?",
+    # text-generation-inference (text-generation-inference 628)
+    r"`inputs` tokens \+ `max_new_tokens` must be <= <W>(?:\. given: <P> `inputs`)?",
+    # text-generation-inference: the limit of the prompt (text-generation-inference 695)
+    r"`inputs` must have less than <W> tokens(?:\. given: <P>)?",
+    # xAI: the limit of the prompt (cline/cline 3120)
+    r"maximum prompt length is <W>(?: but the request contains <P> tokens)?",
+    # Gemini: the limit of the prompt (gemini-cli 6678, arkavo-edge 371)
+    r"input token count (?:\(<P>\) )?exceeds the maximum number of tokens allowed(?: \(<W>\))?",
 )
 """The wordings of an overflow. If several match, the one with the most numbers counts, or the first of them."""
 
-_TOKEN_RATES: Sequence[_Wording] = (
-    _wording(
-        "Groq, OpenAI",
-        "ha-groq-cloud-api 27, continuedev/continue 10218 and 10920, vanna-ai/vanna-flask 11",
-        r"on tokens per (?:min(?:ute)?|day|hour) \(TP[MDH]\): limit <L>"
-        r"(?:, used [\d,]{1,12})?, requested ~?<R>"
-        r"(?:\. please try again in (?P<wait>[\dhms.]{1,24}[hms]))?",
-    ),
-    _wording(
-        "Cerebras",
-        "continuedev/continue 9800",
-        r"tokens per (?:minute|hour|day) limit exceeded",
-    ),
-    _wording("xAI", "cline/cline 4826", r"tokens per minute \(actual/limit\): <R>/<L>"),
+_TOKEN_RATES = _compile(
+    # Groq, OpenAI (ha-groq-cloud-api 27, continuedev/continue 10218 and 10920, vanna-ai/vanna-flask 11)
+    r"on tokens per (?:min(?:ute)?|day|hour) \(TP[MDH]\): limit <L>"
+    r"(?:, used [\d,]{1,12})?, requested ~?<R>"
+    r"(?:\. please try again in (?P<wait>[\dhms.]{1,24}[hms]))?",
+    # Cerebras (continuedev/continue 9800)
+    r"tokens per (?:minute|hour|day) limit exceeded",
+    # xAI (cline/cline 4826)
+    r"tokens per minute \(actual/limit\): <R>/<L>",
 )
 """The wordings of a limit for the tokens of a period. Groq sends it with the status 413 if the request alone exceeds the
 limit, and counts the requested output (zeeyado/koassistant 106)."""
-
-
-_FLAGS = re.ASCII | re.IGNORECASE | re.DOTALL
-_OVERFLOW_PATTERNS = tuple(re.compile(wording.pattern, _FLAGS) for wording in _OVERFLOWS)
-_RATE_PATTERNS = tuple(re.compile(wording.pattern, _FLAGS) for wording in _TOKEN_RATES)
 
 
 def find_overflow(status: int | None, message: str) -> Overflow | None:
@@ -385,7 +307,7 @@ def find_overflow(status: int | None, message: str) -> Overflow | None:
     if status in _OTHER_STATUSES or find_token_rate(message) is not None:
         return None
     overflows: list[Overflow] = []
-    for pattern in _OVERFLOW_PATTERNS:
+    for pattern in _OVERFLOWS:
         match = pattern.search(message)
         if match is None:
             continue
@@ -400,7 +322,7 @@ def find_overflow(status: int | None, message: str) -> Overflow | None:
 
 def find_token_rate(message: str) -> TokenRate | None:
     """Parse an error message about a limit for the tokens of a period; return None for other errors."""
-    for pattern in _RATE_PATTERNS:
+    for pattern in _TOKEN_RATES:
         match = pattern.search(message)
         if match is not None:
             numbers = _numbers(match)

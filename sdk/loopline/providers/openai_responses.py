@@ -55,7 +55,10 @@ class OpenAiResponses(HttpModel):
         if prompt.tail:
             match prompt.messages[-1:]:
                 case [models.ToolMessage() as last] if prompt.tail_kind == "inside":
-                    parts = [*_parts(last), {"type": "input_text", "text": prompt.tail}]
+                    parts: models.Json = [
+                        *_parts(last),
+                        {"type": "input_text", "text": prompt.tail},
+                    ]
                     items[-1] = encode_json(_output(last, parts))
                 case _:
                     items.append(encode_json({"role": "user", "content": prompt.tail}))

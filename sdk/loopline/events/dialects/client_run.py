@@ -244,18 +244,17 @@ class MessageParts:
         self, meta: turns.EventMeta, event: turns.DecisionMade | turns.AnswerGiven
     ) -> Iterator[PartChange]:
         match event:
-            case turns.DecisionMade(thinking=thinking, notes=text):
+            case turns.DecisionMade(thinking=thinking, notes=notes):
                 if thinking:
                     self.thoughts += 1
-                    yield from _mark_reasoning(
-                        self._reasoning.settle(self.reasoning_id(meta), thinking)
-                    )
-                if not text:
-                    return
+                    part = self._reasoning.settle(self.reasoning_id(meta), thinking)
+                    yield from _mark_reasoning(part)
+                if notes:
+                    self.texts += 1
+                    yield from self._text.settle(self.text_id(meta), notes)
             case turns.AnswerGiven(text=text):
-                pass
-        self.texts += 1
-        yield from self._text.settle(self.text_id(meta), text)
+                self.texts += 1
+                yield from self._text.settle(self.text_id(meta), text)
 
     def _abandon(self) -> Iterator[PartChange]:
         yield from _mark_reasoning(self._reasoning.abandon())
