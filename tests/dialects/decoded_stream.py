@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import get_args
 
-from loopline.events import DIALECTS, DialectName, Event, Record, dialect
+from loopline.events import DialectName, Event, Record, dialect
 from loopline.models import JsonObject, dumps
 from loopline.timeline import ConversationKey
 from tests.dialects.sample_conversation import TALK
@@ -14,7 +15,7 @@ IN_PARTS: frozenset[DialectName] = frozenset({"ag-ui", "vercel"})
 """Dialects whose clients have a streamed text for good: it is not sent again when it is stored."""
 _TEXTS = ("TEXT_MESSAGE_", "REASONING_", "text-", "reasoning-")
 GOLDEN = Path(__file__).with_name("golden")
-NAMES: Sequence[DialectName] = list(DIALECTS)
+NAMES: Sequence[DialectName] = get_args(DialectName)
 
 
 def heard(

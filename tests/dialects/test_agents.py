@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
-from loopline.events import DIALECTS, AgentEvent, Record
+from loopline.events import AgentEvent, DialectName, Record
 from tests.dialects.decoded_stream import GOLDEN
 
 
@@ -23,7 +24,7 @@ def test_an_agents_record_is_read_as_what_it_was_made_of() -> None:
     assert {event.type for event in read if event} == {"Started", "Completed", "Failed"}
 
 
-@pytest.mark.parametrize("name", DIALECTS)
+@pytest.mark.parametrize("name", get_args(DialectName))
 def test_no_other_record_is_an_agents(name: str) -> None:
     others = [record for record in told(name) if record.event != "AgentEvent"]
     assert others

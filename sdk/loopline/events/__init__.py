@@ -1,7 +1,6 @@
 """Events of a turn as subscribers receive them, and the dialects that translate them."""
 
 from loopline.events import sse as sse
-from loopline.events.dialects import DIALECTS as DIALECTS
 from loopline.events.dialects import AgentEvent as AgentEvent
 from loopline.events.dialects import DialectName as DialectName
 from loopline.events.dialects import dialect as dialect

@@ -204,23 +204,6 @@ class TurnProjection:
             elapsed_ms=max(elapsed.total_seconds() * 1000, 0.0),
         )
 
-    def decision_event(self, decision: timeline.Decision) -> turns.DecisionMade:
-        """Create the event for a decision, still without its notes and thinking, which later blocks have."""
-        return turns.DecisionMade(
-            iteration=self.turn.rounds if decision.purpose == "decision" else 0,
-            limit=self.limit,
-            decision=decision,
-        )
-
-
-@dataclass(slots=True)
-class _PendingDecision:
-    """A decision that waits for its thinking and notes, which may follow in the same append."""
-
-    meta: turns.EventMeta
-    event: turns.DecisionMade
-    thinking: str = ""
-
 
 class TurnEventFold:
     """The turn events of a conversation, from its blocks and deltas in order.
@@ -236,7 +219,8 @@ class TurnEventFold:
         self._inputs: dict[int, tuple[timeline.Block, timeline.InboxBody]] = {}
         self._sources: dict[int, timeline.Source] = {}
         self._streamed_channels: set[str] = set()
-        self._pending: _PendingDecision | None = None
+        # A decision waits for its thinking and notes, which may follow in the same append.
+        self._pending: tuple[turns.EventMeta, turns.DecisionMade] | None = None
         self._is_open = False
 
     def take(self, event: Event) -> list[StampedEvent]:
@@ -265,22 +249,19 @@ class TurnEventFold:
 
     def _complete_decision(self, block: timeline.Block) -> Iterator[StampedEvent]:
         """Add thinking and notes to the pending decision, and yield its event at the first other block."""
-        pending = self._pending
-        body = block.body
-        if pending is None:
+        if self._pending is None:
             return
+        meta, event = self._pending
+        body = block.body
         if isinstance(body, timeline.Thinking):
-            pending.thinking = body.text
+            self._pending = meta, structs.replace(event, thinking=body.text)
         elif isinstance(body, timeline.Notes):
-            pending.event = structs.replace(pending.event, notes=body.text)
+            self._pending = meta, structs.replace(event, notes=body.text)
         else:
             self._pending = None
             flag = body.flag if isinstance(body, timeline.Completion) else ""
-            thought = pending.event.notes or pending.thinking
-            event = structs.replace(
-                pending.event, flag=flag, thought=thought, thinking=pending.thinking
-            )
-            yield pending.meta, event
+            thought = event.notes or event.thinking
+            yield meta, structs.replace(event, flag=flag, thought=thought)
 
     def _take_block(self, block: timeline.Block) -> list[StampedEvent]:
         meta = self._newest = turns.EventMeta(seq=block.seq, turn=block.turn, ts=block.ts)
@@ -316,7 +297,14 @@ class TurnEventFold:
                 case timeline.RoundStart():
                     yield from self._start_round(body, projection)
                 case timeline.Decision():
-                    self._pending = _PendingDecision(meta, projection.decision_event(body))
+                    is_round = body.purpose == "decision"
+                    iteration = projection.turn.rounds if is_round else 0
+                    self._pending = (
+                        meta,
+                        turns.DecisionMade(
+                            iteration=iteration, limit=projection.limit, decision=body
+                        ),
+                    )
                 case timeline.Completion():
                     yield self._answer(body, projection)
                 case timeline.Exit():

@@ -207,9 +207,7 @@ def resolve(schema: JsonObject) -> JsonObject:
     """Return the schema with its outermost `$ref` replaced by its target; the schema of a recursive type is a `$ref`."""
     match schema:
         case {"$ref": str(reference), **fields} if reference.startswith("#/"):
-            target: Json = schema
-            for step in reference.removeprefix("#/").split("/"):
-                target = target.get(step) if isinstance(target, dict) else None
+            target = definition_at(reference, schema)
             if isinstance(target, dict) and target is not schema:
                 return {**target, **fields}
         case _:

@@ -25,7 +25,8 @@ from loopline.models.settings import (
     ModelSettings,
     SettingSupport,
     SupportedSettings,
-    supported_settings,
+    UnsupportedSetting,
+    shorten_value,
 )
 
 
@@ -122,17 +123,27 @@ class Capabilities:
     def supported(self, settings: ModelSettings, model: str, effort: str = "") -> SupportedSettings:
         """Return the settings of a request: the model's own ones and `settings` over them. `model` is the model's name.
 
-        `effort` is the reasoning effort of the request if the settings have none.
+        `effort` is the reasoning effort of the request if the settings have none, "" if it has none either. A `max_tokens`
+        above the model's output limit is dropped without `unsupported="drop"` too, because the model's own limit is then the
+        stricter.
 
         Raises:
-            ModelRequestError: a setting is not supported, and `unsupported` is not "drop".
+            UnsupportedSetting: a setting is not supported, and `unsupported` is not "drop".
         """
         merged = self.settings.override(settings)
         if merged == UNSET:
             return NOTHING_SET
-        return supported_settings(
-            merged, self.accepts, model=model, output_limit=self.output_limit, effort=effort
-        )
+        dropped: dict[str, str] = {}
+        for name, hint in self.accepts.problems(merged, self.output_limit, effort):
+            if not merged.drops and name != "max_tokens":
+                problem = f"does not support {name}={shorten_value(getattr(merged, name))}"
+                instead = f"; it supports {hint}" if hint else ""
+                raise UnsupportedSetting(
+                    f"{model} {problem}{instead}: change the settings, or leave out what a model does not support with "
+                    "ModelSettings(unsupported='drop')"
+                )
+            dropped[name] = f"{model} supports {hint}" if hint else f"{model} does not support it"
+        return SupportedSettings(merged.without([*dropped]), dropped)
 
     def cost(self, usage: Usage) -> float | None:
         """Return the cost of one request in US dollars; None if the price or the usage is unknown."""

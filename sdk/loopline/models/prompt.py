@@ -407,13 +407,19 @@ def cost_of_text(message: Message, written: str) -> int:
             return estimate(written)
 
 
+def tools_text(specs: Sequence[ToolSpec]) -> str:
+    """Return the tools as JSON, in the form that is stored and digested."""
+    tools: list[Json] = [
+        {"name": spec.name, "description": spec.description, "parameters": spec.parameters}
+        for spec in specs
+    ]
+    return dumps(tools)
+
+
 def cost_of_prompt(prompt: Prompt) -> int:
     """Estimate the tokens of a complete request."""
-    tools: list[Json] = [
-        {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
-        for tool in prompt.tools
-    ]
-    texts = [prompt.system, prompt.tail, *([dumps(tools)] if tools else [])]
+    tools = tools_text(prompt.tools) if prompt.tools else ""
+    texts = [prompt.system, prompt.tail, tools]
     return sum(map(cost, prompt.messages)) + sum(map(estimate, texts))
 
 

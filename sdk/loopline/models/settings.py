@@ -93,7 +93,7 @@ class ModelSettings:
             value: object = getattr(self, name)
             if value is not None and not is_valid(value):
                 raise LooplineError(
-                    f"ModelSettings({name}=…) must be {expected}, not {_shown(value)}"
+                    f"ModelSettings({name}=…) must be {expected}, not {shorten_value(value)}"
                 )
 
     def __repr__(self) -> str:
@@ -157,7 +157,8 @@ class ModelSettings:
                 )
 
 
-def _shown(value: object) -> str:
+def shorten_value(value: object) -> str:
+    """Return the repr of a value for an error message, shortened to 80 characters."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:80]}…"
 
@@ -292,7 +293,7 @@ def as_settings(value: object, what: str = "settings") -> ModelSettings:
             return read_settings(cast("Mapping[str, Json]", value), what)
         case _:
             raise LooplineError(
-                f"{what} must be ModelSettings, such as ModelSettings(temperature=0.2), not {_shown(value)}"
+                f"{what} must be ModelSettings, such as ModelSettings(temperature=0.2), not {shorten_value(value)}"
             )
 
 
@@ -413,34 +414,3 @@ class SupportedSettings:
 
 
 NOTHING_SET = SupportedSettings(UNSET)
-
-
-def supported_settings(
-    settings: ModelSettings,
-    support: SettingSupport,
-    *,
-    model: str,
-    output_limit: int,
-    effort: str = "",
-) -> SupportedSettings:
-    """Return the settings that a model supports; `output_limit` is that of the model, in tokens.
-
-    `effort` is the reasoning effort of the request if the settings have none, "" if it has none either.
-
-    A `max_tokens` above it is dropped without `unsupported="drop"` too, because the model's own limit is then the stricter.
-
-    Raises:
-        UnsupportedSetting: a setting is not supported, and `unsupported` is not "drop".
-    """
-    dropped: dict[str, str] = {}
-    for name, hint in support.problems(settings, output_limit, effort):
-        supported = f"{model} supports {hint}" if hint else f"{model} does not support it"
-        if not settings.drops and name != "max_tokens":
-            problem = f"does not support {name}={_shown(getattr(settings, name))}"
-            instead = f"; it supports {hint}" if hint else ""
-            raise UnsupportedSetting(
-                f"{model} {problem}{instead}: change the settings, or leave out what a model does not support with "
-                "ModelSettings(unsupported='drop')"
-            )
-        dropped[name] = supported
-    return SupportedSettings(settings.without([*dropped]), dropped)

@@ -1,5 +1,6 @@
 """Prompts: from a timeline to the messages of a request, and from a reply to a decision."""
 
+from loopline.models.prompt import tools_text as tools_text
 from loopline.prompt.announce import FEW_LEFT as FEW_LEFT
 from loopline.prompt.announce import OPEN_PLANS_SHOWN as OPEN_PLANS_SHOWN
 from loopline.prompt.announce import announce as announce
@@ -44,7 +45,6 @@ from loopline.prompt.protocols.decision import Malformed as Malformed
 from loopline.prompt.protocols.decision import Native as Native
 from loopline.prompt.protocols.decision import Piece as Piece
 from loopline.prompt.protocols.decision import Splitter as Splitter
-from loopline.prompt.protocols.decision import tools_text as tools_text
 from loopline.prompt.protocols.json_action import JsonAction as JsonAction
 from loopline.prompt.protocols.tags import ChannelSplitter as ChannelSplitter
 from loopline.prompt.range_summary import HISTORY_SHARE as HISTORY_SHARE

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TypeAlias
 
-from msgspec import Struct, ValidationError, convert
+from msgspec import Struct, ValidationError, convert, structs
 
 from loopline.errors import LooplineError
 from loopline.models import Json, JsonObject, Usage
@@ -23,6 +23,7 @@ from loopline.timeline import (
     Decision,
     Exit,
     Notes,
+    ResultStatus,
     RoundStart,
     Thinking,
     ToolCalled,
@@ -34,33 +35,8 @@ from loopline.timeline import (
 START = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-@dataclass(frozen=True, slots=True)
-class SessionText:
-    """A text: a message of the user, the reasoning, or a text of the model."""
-
-    role: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class SessionCall:
-    """A call of a tool."""
-
-    call_id: str
-    tool: str
-    arguments: JsonObject
-
-
-@dataclass(frozen=True, slots=True)
-class SessionResult:
-    """The result of a call."""
-
-    call_id: str
-    text: str
-    ok: bool = True
-
-
-SessionPart: TypeAlias = SessionText | SessionCall | SessionResult
+SessionPart: TypeAlias = UserPrompt | Thinking | Notes | ToolCalled | ToolResult
+"""A part of a session: the texts of the model are notes, and a result lacks the name of its tool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,10 +165,7 @@ def _session_lines(rows: Iterable[_Line]) -> tuple[str, list[SessionLine]]:
 
 
 def _is_reply(parts: tuple[SessionPart, ...]) -> bool:
-    return any(
-        isinstance(part, SessionCall) or (isinstance(part, SessionText) and part.role != "user")
-        for part in parts
-    )
+    return any(isinstance(part, Thinking | Notes | ToolCalled) for part in parts)
 
 
 def _claude_line(row: _Line, message: _Message) -> SessionLine:
@@ -210,16 +183,21 @@ def _claude_line(row: _Line, message: _Message) -> SessionLine:
 def _claude_parts(item: _Part, role: str) -> Iterator[SessionPart]:
     match item:
         case _Part(type="text", text=text) if text:
-            yield SessionText(role, text)
+            yield Notes(text=text) if role == "assistant" else UserPrompt(text=text)
         case _Part(type="thinking", thinking=text) if text:
-            yield SessionText("thinking", text)
+            yield Thinking(text=text)
         case _Part(type="tool_use"):
             arguments = item.input if isinstance(item.input, dict) else {}
-            yield SessionCall(item.id, item.name, arguments)
+            yield ToolCalled(call_id=item.id, tool=item.name, arguments=arguments)
         case _Part(type="tool_result"):
-            yield SessionResult(item.tool_use_id, _texts(item.content), ok=not item.is_error)
+            yield _result(item.tool_use_id, item.content, is_error=item.is_error)
         case _:
             pass
+
+
+def _result(call_id: str, content: Json, *, is_error: bool = False) -> ToolResult:
+    status: ResultStatus = "error" if is_error else "ok"
+    return ToolResult(call_id=call_id, tool="", text=_texts(content), status=status)
 
 
 def _codex_parts(item: _Payload) -> Iterator[SessionPart]:
@@ -227,15 +205,16 @@ def _codex_parts(item: _Payload) -> Iterator[SessionPart]:
         case "message" if item.role in ("user", "assistant"):
             text = _texts(item.content)
             if text and not text.startswith("<environment_context>"):
-                yield SessionText(item.role, text)
+                yield Notes(text=text) if item.role == "assistant" else UserPrompt(text=text)
         case "reasoning":
             text = _texts(item.summary)
             if text:
-                yield SessionText("thinking", text)
+                yield Thinking(text=text)
         case "function_call" | "custom_tool_call":
-            yield SessionCall(item.call_id, item.name, _parse_arguments(item))
+            arguments = _parse_arguments(item)
+            yield ToolCalled(call_id=item.call_id, tool=item.name, arguments=arguments)
         case "function_call_output" | "custom_tool_call_output":
-            yield SessionResult(item.call_id, _texts(item.output))
+            yield _result(item.call_id, item.output)
         case _:
             pass
 
@@ -307,26 +286,27 @@ class _SessionBlocks:
     def take(self, line: SessionLine) -> None:
         """Take one more line."""
         if self._reply and line.reply != self._reply[0].reply:
-            self._write_reply(is_last=any(_is_prompt(part) for part in line.parts))
+            self._write_reply(is_last=any(isinstance(part, UserPrompt) for part in line.parts))
         if line.reply:
             self._reply.append(line)
             return
         for part in line.parts:
-            if isinstance(part, SessionResult):
-                self._add(line.at, self._result(part), self._round)
-            elif isinstance(part, SessionText):
-                self._begin_turn(line, part.text)
+            if isinstance(part, ToolResult):
+                tool = self._tools.get(part.call_id, "")
+                self._add(line.at, structs.replace(part, tool=tool), self._round)
+            elif isinstance(part, UserPrompt):
+                self._begin_turn(line, part)
 
     def end(self) -> None:
         """Write the last reply, and end the last turn."""
         self._write_reply(is_last=True)
         self._end_turn()
 
-    def _begin_turn(self, line: SessionLine, text: str) -> None:
+    def _begin_turn(self, line: SessionLine, prompt: UserPrompt) -> None:
         self._end_turn()
         self._turn += 1
         self._round = 0
-        self._add(line.at, UserPrompt(text=text))
+        self._add(line.at, prompt)
         self._add(line.at, TurnHeader(bundle=self._program, model="", protocol=""))
 
     def _end_turn(self) -> None:
@@ -339,7 +319,7 @@ class _SessionBlocks:
             return
         self._round += 1
         parts = [(line.at, part) for line in lines for part in line.parts]
-        calls = [part for _, part in parts if isinstance(part, SessionCall)]
+        calls = [part for _, part in parts if isinstance(part, ToolCalled)]
         model = next((line.model for line in lines if line.model), "")
         began = self.blocks[-1].ts
         self._add(began, self._round_start(model), self._round)
@@ -353,10 +333,13 @@ class _SessionBlocks:
             ),
             self._round,
         )
+        self._tools |= {call.call_id: call.tool for call in calls}
+        is_answer = is_last and not calls
         for at, part in parts:
-            body = self._reply_body(part, is_answer=is_last and not calls)
-            if body is not None:
-                self._add(at, body, self._round)
+            if isinstance(part, Notes) and is_answer:
+                self._add(at, Completion(text=part.text), self._round)
+            elif not isinstance(part, ToolResult):
+                self._add(at, part, self._round)
 
     def _round_start(self, model: str) -> RoundStart:
         return RoundStart(
@@ -370,26 +353,6 @@ class _SessionBlocks:
             system_sha256="",
             tools_sha256="",
             stable_sha256="",
-        )
-
-    def _reply_body(self, part: SessionPart, *, is_answer: bool) -> Body | None:
-        match part:
-            case SessionText(role="thinking", text=text):
-                return Thinking(text=text) if text else None
-            case SessionText(text=text):
-                return Completion(text=text) if is_answer else Notes(text=text)
-            case SessionCall(call_id=call_id, tool=name, arguments=arguments):
-                self._tools[call_id] = name
-                return ToolCalled(call_id=call_id, tool=name, arguments=arguments)
-            case SessionResult():
-                return None
-
-    def _result(self, part: SessionResult) -> ToolResult:
-        return ToolResult(
-            call_id=part.call_id,
-            tool=self._tools.get(part.call_id, ""),
-            text=part.text,
-            status="ok" if part.ok else "error",
         )
 
     def _add(self, at: datetime, body: Body, number: int = 0) -> None:
@@ -408,7 +371,3 @@ class _SessionBlocks:
                 body=body,
             )
         )
-
-
-def _is_prompt(part: SessionPart) -> bool:
-    return isinstance(part, SessionText) and part.role == "user"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 from loopline.events.dialects.ag_ui import AgUi
@@ -17,18 +17,6 @@ from loopline.events.dialects.vercel import Vercel
 from loopline.timeline import Block, ConversationKey
 
 DialectName = Literal["plain", "fim", "nadoo", "chatcli", "beakr", "kdcube", "ag-ui", "vercel"]
-
-DIALECTS: Mapping[DialectName, str] = {
-    "plain": "Loopline's own: every block by its type, in its stored form",
-    "fim": "FIM One: steps, an answer, and `done`",
-    "nadoo": "Nadoo: a node that thinks, calls, and is finished",
-    "chatcli": "ChatCLI: log records of a worker, and an agent's events",
-    "beakr": "Beakr: updates of a graph's channels, and tokens",
-    "kdcube": "KDCube: events in envelopes, each on its route",
-    "ag-ui": "AG-UI: runs, messages, calls, state and interrupts",
-    "vercel": "The AI SDK: a message in parts, with calls, sources and data",
-}
-"""A line of description for each dialect."""
 
 
 def dialect(
@@ -86,4 +74,4 @@ def replayed(
     return (record for record in records if record.id and position(record.id) > start)
 
 
-__all__ = ["DIALECTS", "AgentEvent", "DialectName", "dialect", "replayed", "run_dialect"]
+__all__ = ["AgentEvent", "DialectName", "dialect", "replayed", "run_dialect"]

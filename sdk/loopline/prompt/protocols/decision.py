@@ -204,16 +204,6 @@ class TextProtocol(DecisionProtocol):
         """Return the text with a backslash at each place that `decode` would read as a decision."""
 
 
-def tools_text(specs: Sequence[models.ToolSpec]) -> str:
-    """Return the tools as JSON, in the form that is stored and digested."""
-    return models.dumps(
-        [
-            {"name": spec.name, "description": spec.description, "parameters": spec.parameters}
-            for spec in specs
-        ]
-    )
-
-
 def as_arguments(value: models.Json) -> models.JsonObject | None:
     """Return the arguments of a decoded call: {} for null, None if the value is not an object."""
     match value:
