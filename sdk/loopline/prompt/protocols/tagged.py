@@ -10,19 +10,7 @@ from typing import ClassVar, TypeVar
 from msgspec import structs
 
 from loopline import models
-from loopline.prompt.protocols.decision import (
-    Answer,
-    Calls,
-    Channel,
-    ChannelPieces,
-    DecodedReply,
-    Malformed,
-    Piece,
-    Splitter,
-    TextProtocol,
-    as_arguments,
-    join_texts,
-)
+from loopline.prompt.protocols import decision
 from loopline.prompt.protocols.json_action import JsonSplitter, decode_actions
 from loopline.prompt.protocols.tags import ChannelSplitter, Element, elements, escape_tags
 
@@ -62,7 +50,7 @@ _NAMES = ("name", "tool", "function", "action")
 _ARGUMENTS = ("args", "arguments", "parameters", "input")
 
 
-class Tagged(TextProtocol):
+class Tagged(decision.TextProtocol):
     """The tagged protocol, for models without tool calls that follow instructions; its answer can be streamed."""
 
     name: ClassVar[models.ProtocolName] = "tagged"
@@ -72,7 +60,7 @@ class Tagged(TextProtocol):
         """`delegate` is the tool that `<agent_call agent="…" task="…"/>` calls; without it, an agent_call is malformed."""
         self._delegate = delegate
 
-    def splitter(self) -> Splitter:
+    def splitter(self) -> decision.Splitter:
         """Create a splitter for answer, notes and thinking."""
         return TaggedSplitter()
 
@@ -89,7 +77,7 @@ class Tagged(TextProtocol):
         """Return the text with a backslash in each tag."""
         return escape_tags(text)
 
-    def decode(self, reply: models.Reply) -> DecodedReply:
+    def decode(self, reply: models.Reply) -> decision.DecodedReply:
         """Decode the calls, with the text outside of tags as notes, or if there are no calls the answer.
 
         A reply without tags is an answer; if it looks like a call in another form, it is malformed. A `decision` channel
@@ -112,7 +100,7 @@ class _TaggedDecoder:
         self._discarded: list[str] = []
         self._problem = ""
 
-    def decode(self) -> DecodedReply:
+    def decode(self) -> decision.DecodedReply:
         """Return the decision: calls, or an answer if there are none; without one, the text outside of the tags is the answer.
 
         An answer beside calls is discarded. A reply with an invalid element, with neither calls nor an answer, or with a call
@@ -121,22 +109,28 @@ class _TaggedDecoder:
         for element in elements(self._raw):
             self._take(element)
             if self._problem:
-                return Malformed(self._raw, f"{self._problem} {_FORMS}")
+                return decision.Malformed(self._raw, f"{self._problem} {_FORMS}")
         outside = "".join(self._outside).strip()
-        notes = join_texts(part for part in [*self._notes, outside] if not _FENCES_ONLY.match(part))
-        thinking = join_texts(self._thoughts)
-        answer = join_texts(self._answers, "\n\n")
+        notes = decision.join_texts(
+            part for part in [*self._notes, outside] if not _FENCES_ONLY.match(part)
+        )
+        thinking = decision.join_texts(self._thoughts)
+        answer = decision.join_texts(self._answers, "\n\n")
         if self._calls:
-            discarded = join_texts([*self._discarded, answer])
-            return Calls(notes, tuple(self._calls), thinking, discarded)
-        discarded = join_texts(self._discarded)
+            discarded = decision.join_texts([*self._discarded, answer])
+            return decision.Calls(notes, tuple(self._calls), thinking, discarded)
+        discarded = decision.join_texts(self._discarded)
         if answer:
-            return Answer(notes, answer, thinking, discarded)
+            return decision.Answer(notes, answer, thinking, discarded)
         if outside and not self._answers:
             if _is_odd_call(outside):
-                return Malformed(self._raw, f"The reply has a call in an unknown form. {_FORMS}")
-            return Answer(join_texts(self._notes), outside, thinking, discarded)
-        return Malformed(self._raw, f"The reply has neither a call nor an answer. {_FORMS}")
+                return decision.Malformed(
+                    self._raw, f"The reply has a call in an unknown form. {_FORMS}"
+                )
+            return decision.Answer(decision.join_texts(self._notes), outside, thinking, discarded)
+        return decision.Malformed(
+            self._raw, f"The reply has neither a call nor an answer. {_FORMS}"
+        )
 
     def _take(self, element: Element) -> None:
         match element.name:
@@ -187,37 +181,37 @@ class _TaggedDecoder:
 
     def _take_decision(self, text: str) -> None:
         match decode_actions(text):
-            case Calls(notes=notes, calls=calls, discarded=discarded):
+            case decision.Calls(notes=notes, calls=calls, discarded=discarded):
                 self._notes.append(notes)
                 self._discarded.append(discarded)
                 self._calls += calls
-            case Answer(notes=notes, text=answer, discarded=discarded):
+            case decision.Answer(notes=notes, text=answer, discarded=discarded):
                 self._notes.append(notes)
                 self._discarded.append(discarded)
                 self._answers.append(answer)
-            case Malformed(problem=problem):
+            case decision.Malformed(problem=problem):
                 self._problem = f"The decision channel cannot be read. {problem}"
 
 
-class TaggedSplitter(Splitter):
+class TaggedSplitter(decision.Splitter):
     """Splits a tagged text into answer, notes and thinking, without the calls."""
 
     def __init__(self) -> None:
         self._channels = ChannelSplitter()
         self._decision = JsonSplitter()
         self._last: str | None = None
-        self._pieces = ChannelPieces({"notes": "", "thinking": "\n", "answer": "\n\n"})
+        self._pieces = decision.ChannelPieces({"notes": "", "thinking": "\n", "answer": "\n\n"})
         self._has_calls = False
 
-    def feed(self, text: str) -> list[Piece]:
+    def feed(self, text: str) -> list[decision.Piece]:
         """Take the next piece of the reply; return the texts that it adds to channels."""
         return self._split(self._channels.feed(text))
 
-    def close(self) -> list[Piece]:
+    def close(self) -> list[decision.Piece]:
         """Return the texts that were held back when the reply ends."""
         return self._split(self._channels.close())
 
-    def _split(self, parts: Iterable[tuple[str, str]]) -> list[Piece]:
+    def _split(self, parts: Iterable[tuple[str, str]]) -> list[decision.Piece]:
         for name, text in parts:
             begins = name != self._last
             self._last = name
@@ -236,7 +230,7 @@ class TaggedSplitter(Splitter):
                     pass
         return self._pieces.take()
 
-    def _add_section(self, channel: Channel, text: str, *, begins: bool) -> None:
+    def _add_section(self, channel: decision.Channel, text: str, *, begins: bool) -> None:
         if begins:
             self._pieces.begin(channel)
         self._pieces.add(channel, text)
@@ -299,7 +293,7 @@ def _tool_call(element: Element) -> models.ToolCall | str:
 def _call_in_json(written: models.JsonObject) -> models.ToolCall | str:
     """Decode a call that has its name and its arguments in one JSON object; return an error if it lacks a name."""
     name = _first_of(written, "name", "tool")
-    arguments = as_arguments(written.get("arguments", written.get("args")))
+    arguments = decision.as_arguments(written.get("arguments", written.get("args")))
     if not isinstance(name, str) or arguments is None:
         return "A tool_call has no name."
     return models.ToolCall(name=name, arguments=arguments)
