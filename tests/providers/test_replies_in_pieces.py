@@ -19,7 +19,7 @@ from loopline.errors import (
 )
 from loopline.models import Json
 from loopline.providers.failures import Credentials, response_error
-from loopline.providers.openai_chunks import ThinkTagParser
+from loopline.providers.openai_chat import ThinkTagParser
 from loopline.providers.reply_parser import CallPiece, ToolCallParser
 
 Piece = tuple[int | None, str, str, Json]

@@ -29,16 +29,6 @@ from loopline.bridge.response import (
     model_error,
 )
 from loopline.errors import ModelError
-from loopline.models import (
-    ATTACHMENTS,
-    EVERY_SETTING,
-    FAMILIES,
-    UNKNOWN,
-    Capabilities,
-    ModelFacts,
-    SettingSupport,
-    find_model_facts,
-)
 from loopline.tools import ProviderNames
 
 _REASONING = frozenset({"reasoning", "reasoning_content"})
@@ -55,17 +45,17 @@ def _read_profile(model: Model, name: str, default: object = None) -> object:
     return profile.get(name, default)
 
 
-def facts_of(model: Model) -> ModelFacts:
+def facts_of(model: Model) -> models.ModelFacts:
     """Return the facts of a model from the catalogue, or else from its profile, or else the minimal facts.
 
     Attachments are not taken from a profile, because profiles claim them for every model.
     """
-    facts = find_model_facts(model.model_id)
-    if facts is not UNKNOWN and facts is not FAMILIES.get(f"{model.system}:"):
+    facts = models.find_model_facts(model.model_id)
+    if facts is not models.UNKNOWN and facts is not models.FAMILIES.get(f"{model.system}:"):
         return facts
     window = _read_profile(model, "context_window")
-    return ModelFacts(
-        window=window if isinstance(window, int) and window else UNKNOWN.window,
+    return models.ModelFacts(
+        window=window if isinstance(window, int) and window else models.UNKNOWN.window,
         tool_call=bool(_read_profile(model, "supports_tools", default=True)),
         tool_choice=bool(_read_profile(model, "supports_forced_tool_choice")),
         json_mode=bool(_read_profile(model, "supports_json_object_output")),
@@ -75,14 +65,16 @@ def facts_of(model: Model) -> ModelFacts:
     )
 
 
-def capabilities_of(model: Model, facts: ModelFacts) -> Capabilities:
+def capabilities_of(model: Model, facts: models.ModelFacts) -> models.Capabilities:
     """Return the capabilities that the loop uses.
 
     The tail is kept or dropped: pydantic-ai supports neither cleared tails nor tails inside a tool result.
     """
     takes_schema = bool(_read_profile(model, "supports_json_schema_output"))
     return replace(
-        facts.capabilities(ATTACHMENTS["openai" if model.system == "openai" else "anthropic"]),
+        facts.capabilities(
+            models.ATTACHMENTS["openai" if model.system == "openai" else "anthropic"]
+        ),
         json_schema=facts.json_schema and takes_schema,
         schema_beside_tools=facts.schema_beside_tools and takes_schema,
         tail="kept" if _binds_thinking(model) else "dropped",
@@ -90,13 +82,13 @@ def capabilities_of(model: Model, facts: ModelFacts) -> Capabilities:
     )
 
 
-def _setting_support(model: Model, facts: ModelFacts) -> SettingSupport:
+def _setting_support(model: Model, facts: models.ModelFacts) -> models.SettingSupport:
     """Return the settings that the model supports: those of the catalogue, or all, without those that pydantic-ai ignores.
 
     The catalogue has no entry for most of these models, and profiles do not say what a provider refuses.
     """
-    is_listed = facts is find_model_facts(model.model_id)
-    known = facts.setting_support() if is_listed else EVERY_SETTING
+    is_listed = facts is models.find_model_facts(model.model_id)
+    known = facts.setting_support() if is_listed else models.EVERY_SETTING
     ignored = set(model.unsupported_settings)
     return replace(
         known,
@@ -105,7 +97,7 @@ def _setting_support(model: Model, facts: ModelFacts) -> SettingSupport:
         stops=0 if "stop_sequences" in ignored else known.stops,
         parallel_tool_calls=known.parallel_tool_calls and "parallel_tool_calls" not in ignored,
         sampling="never" if {"temperature", "top_p"} & ignored else known.sampling,
-        service_tiers=() if "service_tier" in ignored else EVERY_SETTING.service_tiers,
+        service_tiers=() if "service_tier" in ignored else models.EVERY_SETTING.service_tiers,
         requests=known.requests and not {"timeout", "extra_headers", "extra_body"} & ignored,
     )
 
@@ -114,7 +106,7 @@ def _binds_thinking(model: Model) -> bool:
     """Return whether thinking of the model is valid only after the same prefix."""
     if isinstance(model, FallbackModel):
         return any(map(_binds_thinking, model.models))
-    tail = find_model_facts(model.model_id).tail
+    tail = models.find_model_facts(model.model_id).tail
     binds = bool(_read_profile(model, "anthropic_binds_thinking_blocks"))
     return binds or tail in ("kept", "cleared")
 

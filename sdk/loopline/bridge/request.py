@@ -21,8 +21,7 @@ from loopline.tools import ProviderNames, provider_names
 FAMILY = "pydantic-ai"
 """The first part of the family names of bridged models, before the name of the provider."""
 _PARTS: TypeAdapter[list[ai.ModelResponsePart]] = TypeAdapter(
-    list[ai.ModelResponsePart],
-    config=ConfigDict(ser_json_bytes="base64", val_json_bytes="base64"),
+    list[ai.ModelResponsePart], config=ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 )
 
 

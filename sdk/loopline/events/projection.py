@@ -199,9 +199,7 @@ class TurnProjection:
             return turns.ChildStarted(call=call, conversation=name, agent=child.agent)
         elapsed = meta.ts - self.child_starts.get(name, meta).ts
         return turns.ChildFinished(
-            call=call,
-            child=child,
-            elapsed_ms=max(elapsed.total_seconds() * 1000, 0.0),
+            call=call, child=child, elapsed_ms=max(elapsed.total_seconds() * 1000, 0.0)
         )
 
 
@@ -277,10 +275,7 @@ class TurnEventFold:
         return [(meta, event) for event in events]
 
     def _events(
-        self,
-        block: timeline.Block,
-        projection: TurnProjection,
-        meta: turns.EventMeta,
+        self, block: timeline.Block, projection: TurnProjection, meta: turns.EventMeta
     ) -> Iterator[turns.TurnEvent]:
         """Yield the events of a block; its turn has already taken it."""
         body = block.body
@@ -310,11 +305,7 @@ class TurnEventFold:
                 case timeline.Exit():
                     yield self._finish(body, projection)
 
-    def _take_input(
-        self,
-        block: timeline.Block,
-        body: InputBody,
-    ) -> Iterator[turns.TurnEvent]:
+    def _take_input(self, block: timeline.Block, body: InputBody) -> Iterator[turns.TurnEvent]:
         """Store inputs and sources for later events, and yield the event of an input or of a program's call."""
         match body:
             case timeline.ProxiedCall() | timeline.ProxiedResult():
@@ -347,10 +338,7 @@ class TurnEventFold:
             yield turns.RoundStarted(iteration=projection.turn.rounds + 1, limit=start.limit)
 
     def _update_call(
-        self,
-        body: CallBody,
-        projection: TurnProjection,
-        meta: turns.EventMeta,
+        self, body: CallBody, projection: TurnProjection, meta: turns.EventMeta
     ) -> Iterator[turns.TurnEvent]:
         match body:
             case timeline.ToolCalled():

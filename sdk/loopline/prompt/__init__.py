@@ -26,8 +26,12 @@ from loopline.prompt.model_requests import TRACE_TAIL as TRACE_TAIL
 from loopline.prompt.model_requests import Divergence as Divergence
 from loopline.prompt.model_requests import ModelRequest as ModelRequest
 from loopline.prompt.model_requests import ReplayedRound as ReplayedRound
+from loopline.prompt.model_requests import answer_schema as answer_schema
+from loopline.prompt.model_requests import message_role as message_role
+from loopline.prompt.model_requests import message_text as message_text
 from loopline.prompt.model_requests import messages_digest as messages_digest
 from loopline.prompt.model_requests import past_requests as past_requests
+from loopline.prompt.model_requests import prompt_document as prompt_document
 from loopline.prompt.model_requests import replayed_rounds as replayed_rounds
 from loopline.prompt.model_requests import request_of_round as request_of_round
 from loopline.prompt.model_requests import trace as trace
@@ -63,8 +67,4 @@ from loopline.prompt.rendering import InputMessages as InputMessages
 from loopline.prompt.rendering import Rendering as Rendering
 from loopline.prompt.rendering import RenderState as RenderState
 from loopline.prompt.rendering import View as View
-from loopline.prompt.request_documents import answer_schema as answer_schema
-from loopline.prompt.request_documents import message_role as message_role
-from loopline.prompt.request_documents import message_text as message_text
-from loopline.prompt.request_documents import prompt_document as prompt_document
 from loopline.prompt.truncation import escape_frame as escape_frame

@@ -518,10 +518,7 @@ class Rendering:
             self.turn = block.turn
             self.turn_start = len(self.messages)
         cut = CutPoint(
-            seq=block.seq - 1,
-            messages=len(self.messages),
-            turn=block.turn,
-            opens_turn=opens_turn,
+            seq=block.seq - 1, messages=len(self.messages), turn=block.turn, opens_turn=opens_turn
         )
         if self._round is None:  # calls and their results must not be separated
             self.cuts.append(cut)

@@ -5,14 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Callable,
-    Generator,
-    Iterator,
-    Mapping,
-)
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol, TypeAlias, get_args, runtime_checkable
@@ -360,11 +353,7 @@ class HttpModel(ABC):
         if settings is not None and settings.timeout is not None:
             timeouts = _limit_timeouts(timeouts, settings.timeout)
         events = self._http.events(
-            self.url,
-            self.body(prompt),
-            headers,
-            credentials=self.credentials,
-            timeouts=timeouts,
+            self.url, self.body(prompt), headers, credentials=self.credentials, timeouts=timeouts
         )
         ending: AnsweredError | None = None
         try:

@@ -1,4 +1,4 @@
-"""OpenAI's Chat Completions API: requests to `/chat/completions`, which many servers accept."""
+"""OpenAI's Chat Completions API: requests to `/chat/completions`, and replies as the many servers that imitate it send them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 from loopline import models
+from loopline.errors import ModelOverloaded, ModelRequestError
 from loopline.models.prompt import choose_call_id, echo_for
+from loopline.providers.failures import Credentials, parse_chunk, reports_error, stream_error
 from loopline.providers.http import HttpModel
-from loopline.providers.openai_chunks import DETAILS, FAMILY, ChatReplyParser
-from loopline.providers.reply_parser import ReplyParser
+from loopline.providers.reply_parser import CallPiece, PartialObject, ReplyParser
 from loopline.providers.request_bytes import (
     Field,
     data_url,
@@ -21,6 +22,16 @@ from loopline.providers.request_bytes import (
     provider_name,
 )
 
+FAMILY = "openai"
+"""Plain thinking is replayed to any model of this family."""
+DETAILS = "reasoning_details"
+"""The field in which OpenRouter and compatible servers send encrypted or signed thinking."""
+EXTRA = "extra_content"
+"""The field in which Google sends the signature of a call."""
+_DETAIL_TEXTS: tuple[str, ...] = ("text", "summary")
+_DONE = "[DONE]"
+_OPENING_TAG = "<think>"
+_CLOSING_TAG = "</think>"
 INSIDE_KEY = "openai.inside"
 IMAGES_KEY = "openai.images"
 
@@ -205,8 +216,265 @@ def _encode_file(attached: models.Attached) -> Iterator[models.JsonObject]:
         image: models.JsonObject = {"url": data_url(attached), "detail": "high"}
         yield {"type": "image_url", "image_url": image}
     elif attached.data:
-        file: models.JsonObject = {
-            "filename": attached.name,
-            "file_data": data_url(attached),
-        }
+        file: models.JsonObject = {"filename": attached.name, "file_data": data_url(attached)}
         yield {"type": "file", "file": file}
+
+
+class ThinkTagParser:
+    """Separates thinking from text. Thinking begins only with `<think>` at the start of a reply, and ends once."""
+
+    def __init__(self) -> None:
+        self._pending = ""
+        self._state = "before"
+
+    def feed(self, text: str) -> list[models.TextDelta]:
+        """Return the text and thinking in the next piece. The end of a piece that may be half a tag is buffered."""
+        if self._state == "answer":
+            return [models.TextDelta(text=text)] if text else []
+        self._pending += text
+        match self._state:
+            case "before":
+                return self._begin()
+            case "thinking":
+                return self._think()
+            case _:
+                return self._answer()
+
+    def close(self) -> list[models.TextDelta]:
+        """Return the buffered text at the end of the reply."""
+        return self._release(len(self._pending), is_thinking=self._state == "thinking")
+
+    def _begin(self) -> list[models.TextDelta]:
+        text = self._pending.lstrip()
+        if text.startswith(_OPENING_TAG):
+            self._pending = text[len(_OPENING_TAG) :]
+            self._state = "thinking"
+            return self._think()
+        if _OPENING_TAG.startswith(text):
+            return []
+        self._state = "answer"
+        return self._release(len(self._pending))
+
+    def _think(self) -> list[models.TextDelta]:
+        end = self._pending.find(_CLOSING_TAG)
+        if end < 0:
+            sizes = range(len(_CLOSING_TAG) - 1, -1, -1)
+            half = next(size for size in sizes if self._pending.endswith(_CLOSING_TAG[:size]))
+            return self._release(len(self._pending) - half, is_thinking=True)
+        thinking = self._release(end, is_thinking=True)
+        self._pending = self._pending[len(_CLOSING_TAG) :]
+        self._state = "after"
+        return [*thinking, *self._answer()]
+
+    def _answer(self) -> list[models.TextDelta]:
+        """Return the text after the thinking, without leading line ends."""
+        self._pending = self._pending.lstrip("\n")
+        self._state = "answer" if self._pending else "after"
+        return self._release(len(self._pending))
+
+    def _release(self, length: int, *, is_thinking: bool = False) -> list[models.TextDelta]:
+        text = self._pending[:length]
+        self._pending = self._pending[length:]
+        if not text:
+            return []
+        return [models.TextDelta(text=text, channel="thinking" if is_thinking else "answer")]
+
+
+class _ReasoningDetails:
+    """The reasoning details of one reply, assembled in the form in which OpenRouter expects them again.
+
+    The form is described under "Reasoning tokens" on openrouter.ai/docs. Consecutive pieces with the same type and
+    index belong to one detail, but each encrypted piece is a complete detail.
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[PartialObject] = []
+        self._kind: tuple[models.Json, models.Json] | None = None
+
+    @property
+    def parts(self) -> list[models.JsonObject]:
+        """The details."""
+        return [part.value for part in self._parts]
+
+    def add(self, piece: models.JsonObject) -> str:
+        """Add a piece, and return its readable text."""
+        texts = {name: models.text_in(piece, name) for name in _DETAIL_TEXTS if name in piece}
+        fields: models.JsonObject = {
+            name: value
+            for name, value in piece.items()
+            if name not in _DETAIL_TEXTS and value is not None
+        }
+        described: models.JsonObject = {"type": None, "index": None, **fields}
+        kind = (described["type"], described["index"])
+        if kind != self._kind or kind[0] == "reasoning.encrypted":
+            self._parts.append(PartialObject())
+            self._kind = kind
+        part = self._parts[-1]
+        part.fields.update(fields)
+        for name, text in texts.items():
+            part.add(name, text)
+        return "".join(texts.values())
+
+
+def _call_piece(piece: models.JsonObject) -> CallPiece:
+    """Decode a piece of a call."""
+    function = models.object_in(piece, "function")
+    index = piece.get("index")
+    extra = piece.get(EXTRA)
+    return CallPiece(
+        index if isinstance(index, int) else None,
+        models.text_in(piece, "id"),
+        models.text_in(function, "name"),
+        function.get("arguments"),
+        {EXTRA: extra} if extra else None,
+    )
+
+
+def _texts(content: models.Json) -> Sequence[tuple[str, bool]]:
+    """Return the texts of a content, each with a flag for thinking; Mistral sends a list of parts."""
+    if isinstance(content, str):
+        return ((content, False),)
+    texts: list[tuple[str, bool]] = []
+    for part in map(models.as_object, models.as_list(content)):
+        match part:
+            case {"type": "text"}:
+                texts.append((models.text_in(part, "text"), False))
+            case {"type": "thinking", "thinking": thinking}:
+                texts.append(("".join(text for text, _ in _texts(thinking)), True))
+            case _:  # a reference, or a type that is newer than this
+                pass
+    return texts
+
+
+def usage_in(document: models.JsonObject, sent: str, written: str) -> models.Usage | None:
+    """Decode a `usage` with the counts `<sent>_tokens` and `<written>_tokens`, or return None if it is empty."""
+    fields = models.object_in(document, "usage")
+    if not fields:
+        return None
+    input_details = models.object_in(fields, f"{sent}_tokens_details")
+    output_details = models.object_in(fields, f"{written}_tokens_details")
+    cached = models.count_in(input_details, "cached_tokens")
+    return models.Usage(
+        input_tokens=models.count_in(fields, f"{sent}_tokens"),
+        output_tokens=models.count_in(fields, f"{written}_tokens"),
+        cache_read_tokens=cached or models.count_in(fields, f"{sent}_cache_hit_tokens"),
+        cache_write_tokens=models.count_in(input_details, "cache_write_tokens"),
+        reasoning_tokens=models.count_in(output_details, "reasoning_tokens"),
+    )
+
+
+class ChatReplyParser(ReplyParser):
+    """Parses a chat completion while it is received. Encrypted thinking is replayed unchanged to models of `family`."""
+
+    def __init__(
+        self, offered: tuple[str, ...], credentials: Credentials, thinking_field: str, family: str
+    ) -> None:
+        super().__init__(offered, credentials)
+        self._thinking_field = thinking_field
+        self._family = family
+        self._details = _ReasoningDetails()
+        self._tags = ThinkTagParser()
+        self._finish_reason = ""
+        self._refused = False
+
+    def feed(self, data: str) -> Sequence[models.TextDelta]:
+        """Decode a chunk and return the text it adds."""
+        if data.strip() == _DONE:
+            self.is_over = True
+            return ()
+        return self._take(self._parse(data))
+
+    def feed_document(self, data: str) -> Sequence[models.TextDelta]:
+        """Decode a completion that was sent as one document."""
+        completion = self._parse(data)
+        if not models.objects_in(completion, "choices"):
+            raise ModelRequestError(
+                f"{self.credentials.model}: the response is not a chat completion"
+            )
+        self.is_over = True
+        return self._take(completion)
+
+    def _parse(self, data: str) -> models.JsonObject:
+        chunk = parse_chunk(data, self.credentials)
+        if reports_error(chunk):
+            raise stream_error(chunk, self.credentials)
+        return chunk
+
+    def flush(self) -> Sequence[models.TextDelta]:
+        """Return the text that was buffered as half a tag."""
+        return self._add_deltas(self._tags.close())
+
+    @property
+    def echo(self) -> models.ReasoningReplay | None:
+        """The thinking to replay: encrypted, signed, or plain in its own field; None if the server expects no replay."""
+        calls: list[models.JsonObject] = [
+            {"id": provider_id, **extra}
+            for provider_id, extra in self.calls.extras.items()
+            if provider_id
+        ]
+        field = self._thinking_field
+        plain: models.JsonObject = {field: self.thinking} if field and self.thinking else {}
+        details = self._details.parts
+        if details or any(EXTRA in call for call in calls):
+            fields: models.JsonObject = {DETAILS: [*details]} if details else plain
+            bound = any(models.text_in(detail, "signature") for detail in details)
+            return models.ReasoningReplay(wire=self._family, parts=(fields, *calls), bound=bound)
+        return models.ReasoningReplay(wire=FAMILY, parts=(plain,), bound=False) if plain else None
+
+    @property
+    def stop_reason(self) -> models.StopReason | None:
+        """The reason for the end; without a reason, `[DONE]` ends a reply with content and complete calls."""
+        if not self._finish_reason:
+            has_content = bool(self.calls) or bool(self._text)
+            if not (self.is_over and has_content and self.calls.are_complete):
+                return None
+        if self._refused or self._finish_reason == "content_filter":
+            return "refusal"
+        if self._finish_reason == "length":
+            return "length"
+        return "tool_use" if self.calls else "stop"
+
+    def reply(self) -> models.Reply:
+        """Return the complete reply.
+
+        Raises:
+            ModelOverloaded: the server reported that it failed.
+            ModelStreamBroken: the reply has no stop reason.
+        """
+        if self._finish_reason == "error":
+            raise ModelOverloaded(
+                f"{self.credentials.model}: the server ended the reply with an error"
+            )
+        return super().reply()
+
+    def _take(self, chunk: models.JsonObject) -> list[models.TextDelta]:
+        self.usage = usage_in(chunk, "prompt", "completion") or self.usage
+        choices = models.objects_in(chunk, "choices")
+        return [delta for choice in choices for delta in self._take_choice(choice)]
+
+    def _take_choice(self, choice: models.JsonObject) -> Iterator[models.TextDelta]:
+        """Add a choice of a chunk, or of a completion that was sent as one document; yield its texts."""
+        self._finish_reason = models.text_in(choice, "finish_reason") or self._finish_reason
+        delta = models.object_in(choice, "delta") or models.object_in(choice, "message")
+        for call in models.objects_in(delta, "tool_calls"):
+            self.calls.add(_call_piece(call))
+        thinking = models.text_in(delta, "reasoning_content") or models.text_in(delta, "reasoning")
+        details = models.objects_in(delta, DETAILS)
+        if details:
+            self.size += len(str(details))
+            detailed = "".join([self._details.add(piece) for piece in details])
+            thinking = thinking or detailed
+        yield from self.add(thinking, "thinking")
+        for text, is_thinking in _texts(delta["content"]) if "content" in delta else ():
+            if is_thinking:
+                yield from self.add(text, "thinking")
+            else:
+                yield from self._add_deltas(self._tags.feed(text))
+        refusal = models.text_in(delta, "refusal")
+        self._refused = self._refused or bool(refusal)
+        yield from self.add(refusal)
+
+    def _add_deltas(self, deltas: Sequence[models.TextDelta]) -> Sequence[models.TextDelta]:
+        for delta in deltas:
+            self.add(delta.text, delta.channel)
+        return deltas

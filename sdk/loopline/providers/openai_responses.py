@@ -9,7 +9,7 @@ from loopline.errors import ModelRequestError
 from loopline.models.prompt import Channel, choose_call_id
 from loopline.providers.failures import Credentials, parse_chunk, reports_error, stream_error
 from loopline.providers.http import HttpModel
-from loopline.providers.openai_chunks import usage_in
+from loopline.providers.openai_chat import usage_in
 from loopline.providers.reply_parser import CallPiece, ReplyParser
 from loopline.providers.request_bytes import (
     CallForm,
@@ -120,10 +120,7 @@ def _items(message: models.Message) -> Iterator[models.JsonObject]:
 
 
 def _call_fields(call: models.ToolCall) -> models.JsonObject:
-    return {
-        "name": provider_name(call.name),
-        "arguments": models.dumps(call.arguments),
-    }
+    return {"name": provider_name(call.name), "arguments": models.dumps(call.arguments)}
 
 
 _CALL = CallForm("function_call", "call_id", _call_fields)
@@ -147,17 +144,9 @@ def _encode_file(attached: models.Attached) -> Iterator[models.JsonObject]:
     """Yield the line that names a file, and the file itself if its data is sent."""
     yield {"type": "input_text", "text": attached.text}
     if attached.data and is_image(attached):
-        yield {
-            "type": "input_image",
-            "image_url": data_url(attached),
-            "detail": "high",
-        }
+        yield {"type": "input_image", "image_url": data_url(attached), "detail": "high"}
     elif attached.data:
-        yield {
-            "type": "input_file",
-            "filename": attached.name,
-            "file_data": data_url(attached),
-        }
+        yield {"type": "input_file", "filename": attached.name, "file_data": data_url(attached)}
 
 
 class ResponsesReplyParser(ReplyParser):

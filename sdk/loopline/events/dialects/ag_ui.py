@@ -10,11 +10,7 @@ from loopline.events.dialects.client_run import draft_with_type
 from loopline.events.dialects.encoder import RecordDraft
 from loopline.events.dialects.streamed_text import PartChange, create_stored_part
 from loopline.models import Json, JsonObject, dumps
-from loopline.timeline import (
-    ConversationKey,
-    FileAdded,
-    Plan,
-)
+from loopline.timeline import ConversationKey, FileAdded, Plan
 
 
 class AgUiThread:

@@ -10,11 +10,7 @@ from msgspec import Struct, structs
 
 from loopline import timeline
 from loopline.events import turn_events as turns
-from loopline.events.dialects.encoder import (
-    DialectEncoder,
-    RecordDraft,
-    compaction_data,
-)
+from loopline.events.dialects.encoder import DialectEncoder, RecordDraft, compaction_data
 from loopline.events.dialects.streamed_text import PartChange, StreamedPart
 from loopline.models import Json, JsonObject
 

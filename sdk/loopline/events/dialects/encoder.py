@@ -12,11 +12,7 @@ from msgspec import Struct
 from loopline.errors import LooplineError
 from loopline.events.events import Delta, Event
 from loopline.events.projection import StampedEvent, TurnEventFold
-from loopline.events.turn_events import (
-    EventMeta,
-    TurnEvent,
-    TurnPaused,
-)
+from loopline.events.turn_events import EventMeta, TurnEvent, TurnPaused
 from loopline.models import Json, JsonObject
 from loopline.timeline import Block, CustomEvent, RangeSummary, block_document
 

@@ -10,13 +10,7 @@ from loopline.events.dialects.client_run import MessageParts
 from loopline.events.dialects.encoder import Dialect, DialectEncoder, RecordDraft
 from loopline.events.dialects.openai_chunks import ReplyHead, TurnOutcome, TurnOutcomeFold
 from loopline.events.dialects.streamed_text import PartChange, create_stored_part
-from loopline.events.turn_events import (
-    AnswerGiven,
-    CallStarted,
-    DecisionMade,
-    EventMeta,
-    TurnEvent,
-)
+from loopline.events.turn_events import AnswerGiven, CallStarted, DecisionMade, EventMeta, TurnEvent
 from loopline.models import Json, JsonObject, Usage, dumps
 from loopline.timeline import turn_id
 

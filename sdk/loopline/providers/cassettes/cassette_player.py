@@ -30,9 +30,7 @@ from loopline.providers.cassettes.cassette_file import (
 from loopline.providers.cassettes.cassette_recorder import is_on_event_loop, record_request
 
 
-def _list_subclasses(
-    error: type[httpx2.TransportError],
-) -> Iterator[type[httpx2.TransportError]]:
+def _list_subclasses(error: type[httpx2.TransportError]) -> Iterator[type[httpx2.TransportError]]:
     yield error
     for subclass in error.__subclasses__():
         yield from _list_subclasses(subclass)
