@@ -14,28 +14,14 @@ from typing import TypeAlias
 
 from msgspec import Struct, ValidationError, convert, structs
 
+from loopline import timeline as tl
 from loopline.errors import LooplineError
 from loopline.models import Json, JsonObject, Usage
-from loopline.timeline import (
-    Block,
-    Body,
-    Completion,
-    Decision,
-    Exit,
-    Notes,
-    ResultStatus,
-    RoundStart,
-    Thinking,
-    ToolCalled,
-    ToolResult,
-    TurnHeader,
-    UserPrompt,
-)
 
 START = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-SessionPart: TypeAlias = UserPrompt | Thinking | Notes | ToolCalled | ToolResult
+SessionPart: TypeAlias = tl.UserPrompt | tl.Thinking | tl.Notes | tl.ToolCalled | tl.ToolResult
 """A part of a session: the texts of the model are notes, and a result lacks the name of its tool."""
 
 
@@ -50,7 +36,7 @@ class SessionLine:
     usage: Usage = field(default_factory=Usage)
 
 
-def read_session(text: str) -> list[Block]:
+def read_session(text: str) -> list[tl.Block]:
     """Return the blocks of a session file of Claude Code or Codex.
 
     Raises:
@@ -61,7 +47,7 @@ def read_session(text: str) -> list[Block]:
     for line in lines:
         builder.take(line)
     builder.end()
-    if not any(isinstance(block.body, UserPrompt) for block in builder.blocks):
+    if not any(isinstance(block.body, tl.UserPrompt) for block in builder.blocks):
         raise LooplineError(
             "the file has no message of a user: it must be an exported conversation, or a session of Claude Code or Codex"
         )
@@ -165,7 +151,7 @@ def _session_lines(rows: Iterable[_Line]) -> tuple[str, list[SessionLine]]:
 
 
 def _is_reply(parts: tuple[SessionPart, ...]) -> bool:
-    return any(isinstance(part, Thinking | Notes | ToolCalled) for part in parts)
+    return any(isinstance(part, tl.Thinking | tl.Notes | tl.ToolCalled) for part in parts)
 
 
 def _claude_line(row: _Line, message: _Message) -> SessionLine:
@@ -183,21 +169,21 @@ def _claude_line(row: _Line, message: _Message) -> SessionLine:
 def _claude_parts(item: _Part, role: str) -> Iterator[SessionPart]:
     match item:
         case _Part(type="text", text=text) if text:
-            yield Notes(text=text) if role == "assistant" else UserPrompt(text=text)
+            yield tl.Notes(text=text) if role == "assistant" else tl.UserPrompt(text=text)
         case _Part(type="thinking", thinking=text) if text:
-            yield Thinking(text=text)
+            yield tl.Thinking(text=text)
         case _Part(type="tool_use"):
             arguments = item.input if isinstance(item.input, dict) else {}
-            yield ToolCalled(call_id=item.id, tool=item.name, arguments=arguments)
+            yield tl.ToolCalled(call_id=item.id, tool=item.name, arguments=arguments)
         case _Part(type="tool_result"):
             yield _result(item.tool_use_id, item.content, is_error=item.is_error)
         case _:
             pass
 
 
-def _result(call_id: str, content: Json, *, is_error: bool = False) -> ToolResult:
-    status: ResultStatus = "error" if is_error else "ok"
-    return ToolResult(call_id=call_id, tool="", text=_texts(content), status=status)
+def _result(call_id: str, content: Json, *, is_error: bool = False) -> tl.ToolResult:
+    status: tl.ResultStatus = "error" if is_error else "ok"
+    return tl.ToolResult(call_id=call_id, tool="", text=_texts(content), status=status)
 
 
 def _codex_parts(item: _Payload) -> Iterator[SessionPart]:
@@ -205,14 +191,14 @@ def _codex_parts(item: _Payload) -> Iterator[SessionPart]:
         case "message" if item.role in ("user", "assistant"):
             text = _texts(item.content)
             if text and not text.startswith("<environment_context>"):
-                yield Notes(text=text) if item.role == "assistant" else UserPrompt(text=text)
+                yield tl.Notes(text=text) if item.role == "assistant" else tl.UserPrompt(text=text)
         case "reasoning":
             text = _texts(item.summary)
             if text:
-                yield Thinking(text=text)
+                yield tl.Thinking(text=text)
         case "function_call" | "custom_tool_call":
             arguments = _parse_arguments(item)
-            yield ToolCalled(call_id=item.call_id, tool=item.name, arguments=arguments)
+            yield tl.ToolCalled(call_id=item.call_id, tool=item.name, arguments=arguments)
         case "function_call_output" | "custom_tool_call_output":
             yield _result(item.call_id, item.output)
         case _:
@@ -275,7 +261,7 @@ class _SessionBlocks:
     """The blocks of a session, line by line. Lines of one reply are collected, because a decision comes before its parts."""
 
     def __init__(self, program: str) -> None:
-        self.blocks: list[Block] = []
+        self.blocks: list[tl.Block] = []
         self._program = program
         self._turn = 0
         self._round = 0
@@ -286,15 +272,15 @@ class _SessionBlocks:
     def take(self, line: SessionLine) -> None:
         """Take one more line."""
         if self._reply and line.reply != self._reply[0].reply:
-            self._write_reply(is_last=any(isinstance(part, UserPrompt) for part in line.parts))
+            self._write_reply(is_last=any(isinstance(part, tl.UserPrompt) for part in line.parts))
         if line.reply:
             self._reply.append(line)
             return
         for part in line.parts:
-            if isinstance(part, ToolResult):
+            if isinstance(part, tl.ToolResult):
                 tool = self._tools.get(part.call_id, "")
                 self._add(line.at, structs.replace(part, tool=tool), self._round)
-            elif isinstance(part, UserPrompt):
+            elif isinstance(part, tl.UserPrompt):
                 self._begin_turn(line, part)
 
     def end(self) -> None:
@@ -302,16 +288,16 @@ class _SessionBlocks:
         self._write_reply(is_last=True)
         self._end_turn()
 
-    def _begin_turn(self, line: SessionLine, prompt: UserPrompt) -> None:
+    def _begin_turn(self, line: SessionLine, prompt: tl.UserPrompt) -> None:
         self._end_turn()
         self._turn += 1
         self._round = 0
         self._add(line.at, prompt)
-        self._add(line.at, TurnHeader(bundle=self._program, model="", protocol=""))
+        self._add(line.at, tl.TurnHeader(bundle=self._program, model="", protocol=""))
 
     def _end_turn(self) -> None:
         if self._turn and self.blocks:
-            self._add(self.blocks[-1].ts, Exit(reason="complete", rounds=self._round))
+            self._add(self.blocks[-1].ts, tl.Exit(reason="complete", rounds=self._round))
 
     def _write_reply(self, *, is_last: bool) -> None:
         lines, self._reply = self._reply, []
@@ -319,13 +305,13 @@ class _SessionBlocks:
             return
         self._round += 1
         parts = [(line.at, part) for line in lines for part in line.parts]
-        calls = [part for _, part in parts if isinstance(part, ToolCalled)]
+        calls = [part for _, part in parts if isinstance(part, tl.ToolCalled)]
         model = next((line.model for line in lines if line.model), "")
         began = self.blocks[-1].ts
         self._add(began, self._round_start(model), self._round)
         self._add(
             lines[-1].at,
-            Decision(
+            tl.Decision(
                 model=model,
                 stop_reason="tool_use" if calls else "stop",
                 calls=len(calls),
@@ -336,13 +322,13 @@ class _SessionBlocks:
         self._tools |= {call.call_id: call.tool for call in calls}
         is_answer = is_last and not calls
         for at, part in parts:
-            if isinstance(part, Notes) and is_answer:
-                self._add(at, Completion(text=part.text), self._round)
-            elif not isinstance(part, ToolResult):
+            if isinstance(part, tl.Notes) and is_answer:
+                self._add(at, tl.Completion(text=part.text), self._round)
+            elif not isinstance(part, tl.ToolResult):
                 self._add(at, part, self._round)
 
-    def _round_start(self, model: str) -> RoundStart:
-        return RoundStart(
+    def _round_start(self, model: str) -> tl.RoundStart:
+        return tl.RoundStart(
             saw=len(self.blocks),
             takes=(),
             epoch=1,
@@ -355,19 +341,19 @@ class _SessionBlocks:
             stable_sha256="",
         )
 
-    def _add(self, at: datetime, body: Body, number: int = 0) -> None:
+    def _add(self, at: datetime, body: tl.Body, number: int = 0) -> None:
         if not self._turn:
             return
         key = (self._turn, body.type)
         self._counts[key] = self._counts.get(key, 0) + 1
         self.blocks.append(
-            Block(
+            tl.Block(
                 seq=len(self.blocks) + 1,
                 turn=self._turn,
                 round=number,
                 n=self._counts[key],
                 ts=at,
-                term=0 if isinstance(body, UserPrompt) else 1,
+                term=0 if isinstance(body, tl.UserPrompt) else 1,
                 body=body,
             )
         )
