@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -207,17 +207,14 @@ _NAMES = {"W": "window", "T": "tokens", "P": "prompt", "L": "limit", "R": "reque
 _FLAGS = re.ASCII | re.IGNORECASE | re.DOTALL
 
 
-def _compile(*wordings: str) -> Sequence[re.Pattern[str]]:
-    """Compile wordings; in them, `<W>` and the other letters of `_NAMES` match a number with that name."""
-    patterns: list[re.Pattern[str]] = []
-    for wording in wordings:
-        for letter, name in _NAMES.items():
-            wording = wording.replace(f"<{letter}>", rf"(?P<{name}>\d[\d,]{{0,11}})")
-        patterns.append(re.compile(wording, _FLAGS))
-    return patterns
+def _name_numbers(wording: str) -> str:
+    """Replace `<W>` and the other letters of `_NAMES` by groups that match a number and have that name."""
+    for letter, name in _NAMES.items():
+        wording = wording.replace(f"<{letter}>", rf"(?P<{name}>\d[\d,]{{0,11}})")
+    return wording
 
 
-_OVERFLOWS = _compile(
+_OVERFLOW_WORDINGS = (
     # OpenAI, vLLM: prompt and output (vllm-project/vllm 20409, docker/docker-agent 569, run-llama/llama_index 948)
     r"maximum context length is <W> tokens.{1,20}?you requested <T> tokens"
     r" \(<P> (?:in|of) (?:the |your )?(?:messages|prompt)",
@@ -285,7 +282,7 @@ _OVERFLOWS = _compile(
 )
 """The wordings of an overflow. If several match, the one with the most numbers counts, or the first of them."""
 
-_TOKEN_RATES = _compile(
+_TOKEN_RATE_WORDINGS = (
     # Groq, OpenAI (ha-groq-cloud-api 27, continuedev/continue 10218 and 10920, vanna-ai/vanna-flask 11)
     r"on tokens per (?:min(?:ute)?|day|hour) \(TP[MDH]\): limit <L>"
     r"(?:, used [\d,]{1,12})?, requested ~?<R>"
@@ -297,6 +294,9 @@ _TOKEN_RATES = _compile(
 )
 """The wordings of a limit for the tokens of a period. Groq sends it with the status 413 if the request alone exceeds the
 limit, and counts the requested output (zeeyado/koassistant 106)."""
+
+_OVERFLOWS = [re.compile(_name_numbers(wording), _FLAGS) for wording in _OVERFLOW_WORDINGS]
+_TOKEN_RATES = [re.compile(_name_numbers(wording), _FLAGS) for wording in _TOKEN_RATE_WORDINGS]
 
 
 def find_overflow(status: int | None, message: str) -> Overflow | None:

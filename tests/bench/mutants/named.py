@@ -246,8 +246,8 @@ NAMED = (
     Named(
         "what was thought goes before what was noted",
         "events/projection.py",
-        "thought = pending.event.notes or pending.thinking",
-        "thought = pending.thinking or pending.event.notes",
+        "thought = event.notes or event.thinking",
+        "thought = event.thinking or event.notes",
     ),
     Named(
         "a turn that failed tells its rounds",
