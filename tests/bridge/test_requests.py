@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -37,6 +38,7 @@ from tests.providers.test_requests import PROMPT
 from tests.support.peers import anthropic_replies as ant
 from tests.support.peers import openai_replies as oai
 from tests.support.peers.anthropic_like import anthropic_like
+from tests.support.peers.http_server import Peer
 from tests.support.peers.openai_like import openai_like
 from tests.support.sample_files import pdf, png
 from tests.support.workbench import at_work
@@ -197,6 +199,11 @@ async def test_what_a_request_wants_is_a_setting_and_the_rest_is_as_the_model_wa
     assert (asked_for.output_mode, asked_for.prompted_output_template) == ("prompted", False)
 
 
+def server(wire: str, text: str) -> AbstractAsyncContextManager[Peer]:
+    """A server of that wire that says this text."""
+    return anthropic_like(ant.Says(text)) if wire == "messages" else openai_like(oai.Says(text))
+
+
 KINDS = {
     "chat": ["text", "text", "image_url", "text", "file"],
     "responses": ["input_text", "input_text", "input_image", "input_text", "input_file"],
@@ -210,8 +217,7 @@ async def test_files_go_behind_what_was_said_to_a_family_that_is_known_to_take_t
 ) -> None:
     image, document = png(30), pdf("Tea is 4711.")
     files = [Attachment("tea.png", image), Attachment("plan.pdf", document)]
-    server = anthropic_like(ant.Says(".")) if wire == "messages" else openai_like(oai.Says("."))
-    async with server as peer, bridged_at(peer, wire) as model, at_work(model) as talk:
+    async with server(wire, ".") as peer, bridged_at(peer, wire) as model, at_work(model) as talk:
         await talk.say("Look.", attachments=files)
     body = peer.requests[0].body
     said = [as_object(item) for item in as_list(body.get("messages") or body.get("input"))]
@@ -244,8 +250,7 @@ async def test_the_images_of_results_go_behind_the_results_of_the_round(wire: st
         models.AssistantMessage(text="", calls=(call,)),
         models.ToolMessage(call_id="c1", name="w.look", text="seen", attachments=(image,)),
     )
-    server = anthropic_like(ant.Says(".")) if wire == "messages" else openai_like(oai.Says("."))
-    async with server as peer, bridged_at(peer, wire) as model:
+    async with server(wire, ".") as peer, bridged_at(peer, wire) as model:
         async for _ in model.stream(
             models.Prompt(system="", tools=(), messages=messages, tail="ANNOUNCE")
         ):
@@ -295,8 +300,7 @@ FORMED = {
 
 @pytest.mark.parametrize("wire", CLASSES)
 async def test_a_text_is_held_to_a_strict_form_as_it_is(wire: str) -> None:
-    server = anthropic_like(ant.Says("{}")) if wire == "messages" else openai_like(oai.Says("{}"))
-    async with server as peer, bridged_at(peer, wire) as model:
+    async with server(wire, "{}") as peer, bridged_at(peer, wire) as model:
         await asked(model, structs.replace(PROMPT, options=models.Options(json_form=FORM)))
         assert model.capabilities.json_schema
     field, said = FORMED[wire]
@@ -305,9 +309,8 @@ async def test_a_text_is_held_to_a_strict_form_as_it_is(wire: str) -> None:
 
 @pytest.mark.parametrize("wire", CLASSES)
 async def test_a_form_that_leaves_something_open_is_any_object(wire: str) -> None:
-    server = anthropic_like(ant.Says("{}")) if wire == "messages" else openai_like(oai.Says("{}"))
     loose = models.Options(json_form=replace(FORM, strict=False))
-    async with server as peer, bridged_at(peer, wire) as model:
+    async with server(wire, "{}") as peer, bridged_at(peer, wire) as model:
         await asked(model, structs.replace(PROMPT, options=loose))
     body = peer.requests[0].body
     held = [body.get("response_format"), as_object(body.get("text")).get("format")]

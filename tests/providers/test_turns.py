@@ -28,7 +28,7 @@ from tests.support.peers.call_replies import Call
 from tests.support.peers.openai_like import openai_like
 from tests.support.peers.signing_server import signing
 from tests.support.sample_files import pdf, png
-from tests.support.workbench import bodies, said, workbench
+from tests.support.workbench import at_work, bodies, said, workbench
 
 KINDS = [f'"type":"{kind}"' for kind in ("image", "document", "input_image", "input_file")]
 LOOK = (Call("w__count", '{"number": 7}', "call_1"),)
@@ -51,8 +51,7 @@ async def test_a_turn_goes_over_the_wire_that_the_model_wants(
         monkeypatch.setenv("OPENAI_BASE_URL", f"{peer.url}/v1")
         monkeypatch.setenv("OLLAMA_BASE_URL", f"{peer.url}/v1")
         monkeypatch.setenv("OPENAI_API_KEY", "sk-of-mine")
-        async with Harness.open(workbench(), store="memory:", model=model) as harness:
-            talk = harness.conversation("c")
+        async with at_work(model) as talk:
             result = await talk.say("How many?")
             (header,) = await bodies(talk, TurnHeader)
         await peer.until(lambda it: it.connections.open == 0)
@@ -105,8 +104,8 @@ async def test_a_server_in_anthropics_place_is_sent_messages_whatever_its_model_
 ) -> None:
     async with anthropic_like(ant.Says("Tea.")) as peer:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", peer.url)
-        async with Harness.open(workbench(), store="memory:", model="anthropic:ours") as harness:
-            assert (await harness.conversation("c").say("go")).answer == "Tea."
+        async with at_work("anthropic:ours") as talk:
+            assert (await talk.say("go")).answer == "Tea."
     assert [request.path for request in peer.requests] == ["/v1/messages"]
 
 
@@ -126,8 +125,8 @@ async def test_files_go_to_the_models_that_are_known_to_take_them(
         monkeypatch.setenv("OPENAI_BASE_URL", f"{one.url}/v1")
         monkeypatch.setenv("ANTHROPIC_BASE_URL", other.url)
         monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-1")
-        async with Harness.open(workbench(), store="memory:", model=model) as harness:
-            result = await harness.conversation("c").say("Look.", attachments=files)
+        async with at_work(model) as talk:
+            result = await talk.say("Look.", attachments=files)
         (request,) = [*one.requests, *other.requests]
     assert result.answer == "Seen."
     sent = request.raw.decode()
@@ -141,9 +140,7 @@ async def test_a_turn_over_anthropics_wire_has_its_price(monkeypatch: pytest.Mon
     async with anthropic_like(first, second) as peer:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", peer.url)
         monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-1")
-        opened = Harness.open(workbench(), store="memory:", model="anthropic:claude-sonnet-5")
-        async with opened as harness:
-            talk = harness.conversation("c")
+        async with at_work("anthropic:claude-sonnet-5") as talk:
             result = await talk.say("How many?")
             prices = [decision.cost for decision in await bodies(talk, Decision)]
     assert result.answer == "It is 7."
@@ -210,10 +207,7 @@ async def test_a_fault_that_passes_costs_an_attempt_and_shows_nothing_twice(
 ) -> None:
     async with openai_like(fault, oai.Says("It is 7.")) as peer:
         monkeypatch.setenv("OPENAI_BASE_URL", f"{peer.url}/v1")
-        async with Harness.open(
-            workbench(), store="memory:", model="openai:m", clock=FakeClock()
-        ) as harness:
-            talk = harness.conversation("c")
+        async with at_work("openai:m") as talk:
             events = [event async for event in talk.stream("How many?")]
             (decision,) = await bodies(talk, Decision)
     assert (said(events), decision.attempt) == ("It is 7.", 2)
@@ -226,10 +220,8 @@ async def test_what_is_void_is_named_by_the_attempt_that_was_heard(
 ) -> None:
     async with openai_like(CUT, oai.Says("I look.", LOOK), oai.Says("It is 7.")) as peer:
         monkeypatch.setenv("OPENAI_BASE_URL", f"{peer.url}/v1")
-        async with Harness.open(
-            workbench(), store="memory:", model="openai:m", clock=FakeClock()
-        ) as harness:
-            events = [event async for event in harness.conversation("c").stream("How many?")]
+        async with at_work("openai:m") as talk:
+            events = [event async for event in talk.stream("How many?")]
     rows = [(delta.type, delta.attempt) for delta in events if isinstance(delta, Delta)]
     assert [attempt for kind, attempt in rows if kind == "reset"] == [1, 2]
 
@@ -244,8 +236,7 @@ async def test_an_overflow_is_made_smaller_and_never_sent_the_same_again(
     script = (oai.Says(calls=big), oai.Says(calls=big), Status(400, body=body), oai.Says("Done."))
     async with openai_like(*script) as peer:
         monkeypatch.setenv("OPENAI_BASE_URL", f"{peer.url}/v1")
-        async with Harness.open(workbench(), store="memory:", model="openai:m") as harness:
-            talk = harness.conversation("c")
+        async with at_work("openai:m") as talk:
             result = await talk.say("go")
             (learned,) = await bodies(talk, ModelOverflowed)
     assert result.answer == "Done."
@@ -266,8 +257,7 @@ async def test_many_rounds_are_taken_by_a_server_that_checks_all_of_them(
         monkeypatch.setenv("ANTHROPIC_BASE_URL", peer.url)
         monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-1")
         model = f"{by}anthropic:claude-sonnet-5"
-        async with Harness.open(workbench(), store="memory:", model=model) as harness:
-            talk = harness.conversation("c")
+        async with at_work(model) as talk:
             result = await talk.say("go", max_iterations=60)
             decisions = await bodies(talk, Decision)
             epochs = {start.epoch for start in await bodies(talk, RoundStart)}

@@ -191,7 +191,7 @@ def workbench(
 
 @asynccontextmanager
 async def at_work(
-    model: Model | tuple[Model, ...] | list[Entry],
+    model: str | Model | tuple[Model, ...] | list[Entry],
     bundle: Bundle | None = None,
     *,
     clock: FakeClock | None = None,
