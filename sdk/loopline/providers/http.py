@@ -7,7 +7,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeAlias, get_args, runtime_checkable
 from urllib.parse import urlsplit, urlunsplit
 from weakref import WeakKeyDictionary
@@ -257,11 +257,6 @@ def _translate_errors(
         raise ModelStreamBroken(f"{credentials.model}: the reply broke off: {words}") from error
 
 
-def _limit_timeouts(timeouts: models.Timeouts, seconds: float) -> models.Timeouts:
-    """Return the timeouts of a request whose whole reply must arrive in so many seconds."""
-    return replace(timeouts, connect=min(timeouts.connect, seconds), read=seconds, total=seconds)
-
-
 PARALLEL = "parallel_tool_calls"
 SAMPLING = (
     *("temperature", "top_p", "seed", "presence_penalty", "frequency_penalty"),
@@ -351,7 +346,10 @@ class HttpModel(ABC):
         if settings is not None and settings.extra_headers:
             headers = {**settings.extra_headers, **headers}
         if settings is not None and settings.timeout is not None:
-            timeouts = _limit_timeouts(timeouts, settings.timeout)
+            connect = min(timeouts.connect, settings.timeout)
+            timeouts = models.Timeouts(
+                connect=connect, read=settings.timeout, total=settings.timeout
+            )
         events = self._http.events(
             self.url, self.body(prompt), headers, credentials=self.credentials, timeouts=timeouts
         )

@@ -99,14 +99,12 @@ def conversation_lookup(
     log: tl.TimelineLog, conversation: tl.ConversationKey
 ) -> ConversationLookup:
     """Return a function that opens another conversation of the same user by name, or returns None."""
-    return partial(_find_conversation, log, conversation)
 
+    async def find(name: str) -> ConversationView | None:
+        view = await view_conversation(log, structs.replace(conversation, name=name))
+        return view if view.summary or view.forgotten else None
 
-async def _find_conversation(
-    log: tl.TimelineLog, conversation: tl.ConversationKey, name: str
-) -> ConversationView | None:
-    view = await view_conversation(log, structs.replace(conversation, name=name))
-    return view if view.summary or view.forgotten else None
+    return find
 
 
 class Reader(Struct, frozen=True, kw_only=True):
