@@ -71,16 +71,23 @@ def show_file(
     reason = _omission_reason(block, file, window, load)
     is_sent = is_image_or_pdf(file) and not reason
     line = f"[ATTACHED {block.ref}] {attachments.describe(file)}"
-    attached = Attached(
-        ref=block.ref,
+    text = "\n".join([line, *_explanation(block, file, window, reason)])
+    attached = _attach(file, block.ref, text, window.carrying, is_sent=is_sent)
+    return attached, load.plus(file) if is_sent else load
+
+
+def _attach(
+    file: UserAttachment, ref: str, text: str, allowed: AttachmentSupport, *, is_sent: bool
+) -> Attached:
+    return Attached(
+        ref=ref,
         name=file.name,
         mime=file.mime,
         sha256=file.sha256,
-        text="\n".join([line, *_explanation(block, file, window, reason)]),
-        tokens=tokens_of(file, window.carrying) if is_sent else 0,
+        text=text,
+        tokens=tokens_of(file, allowed) if is_sent else 0,
         data=file.data if is_sent else "",
     )
-    return attached, load.plus(file) if is_sent else load
 
 
 def show_image(
@@ -102,15 +109,8 @@ def show_image(
         reason = "room was needed, or it came some turns ago; react.read shows it again"
     else:
         reason = _refusal(file, window.carrying, load)
-    attached = Attached(
-        ref=image.ref,
-        name=image.ref,
-        mime=image.mime,
-        sha256=image.sha256,
-        text=f"{line}\nNot shown: {reason}." if reason else line,
-        tokens=0 if reason else tokens_of(file, window.carrying),
-        data="" if reason else image.data,
-    )
+    text = f"{line}\nNot shown: {reason}." if reason else line
+    attached = _attach(file, image.ref, text, window.carrying, is_sent=not reason)
     return attached, load if reason else load.plus(file)
 
 

@@ -347,7 +347,7 @@ class Rendering:
         self._protocol = protocol
         self._state = state
         self._round: _Round | None = None
-        self._round_start: tl.Block | None = None
+        self._round_start: tuple[tl.Block, tl.RoundStart] | None = None
         self._echo: ReasoningReplay | None = None
         self._provider_ids: set[str] = set()
         self._is_answered = False
@@ -477,7 +477,7 @@ class Rendering:
         self._round_start = None
         is_new = block.seq > self.window.unbound
         if start is not None and is_new:
-            self._keep_tail(start)
+            self._keep_tail(*start)
         echo = decision.echo if start is not None else None
         self._echo = echo if echo is None or is_new or not echo.bound else None
         self._round = _Round(decision.calls) if decision.calls else None
@@ -487,18 +487,12 @@ class Rendering:
             self.shown_in_full.discard(block.ref)
             self._add(self._attach_echo(message), block.ref)
 
-    def _keep_tail(self, opener: tl.Block) -> None:
+    def _keep_tail(self, block: tl.Block, start: tl.RoundStart) -> None:
         """Add the tail of the answered request as a message, if its kind is kept or cleared."""
-        start = opener.body
-        if (
-            isinstance(start, tl.RoundStart)
-            and start.tail
-            and start.tail_kind in ("kept", "cleared")
-        ):
+        if start.tail and start.tail_kind in ("kept", "cleared"):
             self.kept_tail = start.tail
-            self._add(
-                UserMessage(text=start.tail, passing=start.tail_kind == "cleared"), opener.ref
-            )
+            message = UserMessage(text=start.tail, passing=start.tail_kind == "cleared")
+            self._add(message, block.ref)
 
     def _attach_echo(self, message: AssistantMessage) -> AssistantMessage:
         """Return the message with the pending echo of its reply, if there is one."""
@@ -512,7 +506,7 @@ class Rendering:
             self._round_start = None
             return
         self._is_answered = False
-        self._round_start = None if is_trace else block
+        self._round_start = None if is_trace else (block, start)
         opens_turn = block.turn != self.turn
         if opens_turn:
             self.turn = block.turn
