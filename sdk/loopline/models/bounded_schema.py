@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from loopline.errors import LooplineError
-from loopline.models.json import Json, JsonObject, dumps, text_in
+from loopline.models.json import Json, JsonObject, dumps, object_in, text_in
 from loopline.models.patterns import Expression, compile_pattern
 
 if TYPE_CHECKING:
@@ -241,12 +241,10 @@ def _additional_properties(
         return
     work = _work.get()
     unexpected: list[str] = []
-    properties = schema.get("properties")
-    patterns = schema.get("patternProperties")
+    properties = object_in(schema, "properties")
+    patterns = object_in(schema, "patternProperties")
     for name, value in instance.items():
-        if isinstance(properties, dict) and name in properties:
-            continue
-        if isinstance(patterns, dict) and any(work.fits(pattern, name) for pattern in patterns):
+        if name in properties or any(work.fits(pattern, name) for pattern in patterns):
             continue
         if inner is False:
             unexpected.append(repr(name))
@@ -331,11 +329,10 @@ class _SchemaWalk:
         if "$schema" in schema and schema is not self._root.contents:
             raise UnusableSchema("a schema inside it has its own $schema")
         self._is_unevaluated |= "unevaluatedProperties" in schema
-        patterns = schema.get("patternProperties")
-        self._has_patterns |= patterns is not None
-        required = list(patterns) if isinstance(patterns, dict) else []
-        pattern = schema.get("pattern")
-        if isinstance(pattern, str) and not self._skip_unreadable:
+        self._has_patterns |= "patternProperties" in schema
+        required = list(object_in(schema, "patternProperties"))
+        pattern = text_in(schema, "pattern")
+        if pattern and not self._skip_unreadable:
             required.append(pattern)
         for text in required:
             try:

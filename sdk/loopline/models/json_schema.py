@@ -9,7 +9,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from loopline.errors import LooplineError
-from loopline.models.json import Json, JsonObject, as_object, dumps
+from loopline.models.json import Json, JsonObject, as_object, dumps, object_in
 from loopline.models.prompt import JsonForm
 
 if TYPE_CHECKING:
@@ -305,8 +305,8 @@ def _strict_value(name: str, value: Json) -> Json:
 
 def _refers_to_itself(schema: JsonObject) -> bool:
     """Return whether a definition refers to itself, directly or not; the depth of its values is then unlimited."""
-    definitions = as_object(schema.get("$defs"))
-    references = {name: _references(value) for name, value in definitions.items()}
+    definitions = object_in(schema, "$defs").items()
+    references = {name: _references(value) for name, value in definitions}
     try:
         TopologicalSorter(references).prepare()
     except CycleError:

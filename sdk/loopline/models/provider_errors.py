@@ -29,7 +29,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -311,11 +311,9 @@ def find_overflow(status: int | None, message: str) -> Overflow | None:
         match = pattern.search(message)
         if match is None:
             continue
-        numbers = _numbers(match)
-        prompt = numbers.get("prompt")
-        overflow = Overflow(
-            window=numbers.get("window"), tokens=numbers.get("tokens", prompt), prompt=prompt
-        )
+        overflow = Overflow(**_numbers(match))
+        if overflow.tokens is None:
+            overflow = replace(overflow, tokens=overflow.prompt)
         overflows.append(overflow)
     return max(overflows, key=_sort_key, default=None)
 
@@ -327,9 +325,10 @@ def find_token_rate(message: str) -> TokenRate | None:
         if match is not None:
             numbers = _numbers(match)
             requested, limit = (numbers.get(name, 0) for name in ("requested", "limit"))
-            excess = requested - limit
-            wait = match.groupdict().get("wait")
-            return TokenRate(excess=max(excess, 0), wait=parse_duration(wait) if wait else None)
+            wait = {"wait": None, **match.groupdict()}["wait"]
+            return TokenRate(
+                excess=max(requested - limit, 0), wait=parse_duration(wait) if wait else None
+            )
     return None
 
 
