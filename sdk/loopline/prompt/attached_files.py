@@ -68,7 +68,11 @@ def show_file(
     block: Block, file: UserAttachment, window: Projection, load: FileLoad
 ) -> tuple[Attached, FileLoad]:
     """Return the attached file under a window, with its data if the model gets it, and the load including the file."""
-    reason = _omission_reason(block, file, window, load)
+    reason = ""
+    if _is_old(block, file, window):
+        reason = "it came some turns ago, or room was needed"
+    elif is_image_or_pdf(file):
+        reason = _refusal(file, window.carrying, load)
     is_sent = is_image_or_pdf(file) and not reason
     line = f"[ATTACHED {block.ref}] {attachments.describe(file)}"
     text = "\n".join([line, *_explanation(block, file, window, reason)])
@@ -149,13 +153,6 @@ def _is_old(block: Block, file: UserAttachment, window: Projection) -> bool:
     """Return whether the file is an image or a PDF of which only the name is shown, by its age or to save tokens."""
     old = block.turn < window.spent_before or block.seq <= window.files_cleared
     return old and is_image_or_pdf(file)
-
-
-def _omission_reason(block: Block, file: UserAttachment, window: Projection, load: FileLoad) -> str:
-    """Return the reason why the model does not get an image or a PDF, "" if it does; "" for other files."""
-    if _is_old(block, file, window):
-        return "it came some turns ago, or room was needed"
-    return _refusal(file, window.carrying, load) if is_image_or_pdf(file) else ""
 
 
 def _refusal(file: UserAttachment, allowed: AttachmentSupport, load: FileLoad) -> str:

@@ -317,7 +317,6 @@ class _ReasoningDetails:
 
 
 def _call_piece(piece: models.JsonObject) -> CallPiece:
-    """Decode a piece of a call."""
     function = models.object_in(piece, "function")
     index = piece.get("index")
     extra = piece.get(EXTRA)

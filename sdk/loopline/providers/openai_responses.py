@@ -210,7 +210,6 @@ class ResponsesReplyParser(ReplyParser):
                 pass
 
     def _add_texts(self, item: models.JsonObject) -> Iterator[models.TextDelta]:
-        """Add the texts of a complete item."""
         for part in models.objects_in(item, "summary"):
             yield from self.add(models.text_in(part, "text"), "thinking")
         channel: Channel = "thinking" if models.text_in(item, "type") == "reasoning" else "answer"

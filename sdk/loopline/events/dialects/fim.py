@@ -25,8 +25,14 @@ class Fim:
         match event:
             case turns.TurnStarted():
                 self._is_announced = self._is_started = False
-            case turns.AnswerStarted() | turns.AnswerGiven():
-                yield from self._answer(event)
+            case turns.AnswerStarted():
+                yield from self._announce()
+                self._is_started = True
+                yield RecordDraft("answer", {"status": "start"})
+            case turns.AnswerGiven(text=text, flag=flag):
+                yield from self._announce()
+                self._is_started = False
+                yield RecordDraft("answer", {"status": "done", "content": text, "flag": flag})
             case Draft(reason="synthesis"):
                 yield from self._announce()
             case turns.TextStreamed() | turns.TextReset():
@@ -51,16 +57,6 @@ class Fim:
         if not self._is_announced:
             self._is_announced = True
             yield RecordDraft("step", {"type": "answer", "status": "start"})
-
-    def _answer(self, event: turns.AnswerStarted | turns.AnswerGiven) -> Iterator[RecordDraft]:
-        yield from self._announce()
-        match event:
-            case turns.AnswerStarted():
-                self._is_started = True
-                yield RecordDraft("answer", {"status": "start"})
-            case turns.AnswerGiven(text=text, flag=flag):
-                self._is_started = False
-                yield RecordDraft("answer", {"status": "done", "content": text, "flag": flag})
 
     def _text(self, event: turns.TextStreamed | turns.TextReset) -> Iterator[RecordDraft]:
         match event:
