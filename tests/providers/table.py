@@ -57,16 +57,6 @@ PHASES = {
     "at the very end": "",
 }
 """Where a stream breaks, and what it has said last by then."""
-_HEAD = """# Failures of model servers
-
-The tables show what a turn does when the model server fails once, for each phase of a request. [Faults](../sdk/faults-README.md) is the summary
-for users.
-
-`python -m tests.providers.table` writes them from real turns: a local server fails once as the row says, on each of the three provider
-APIs, and then answers; in the row "nobody listens" there is never a server. All three APIs gave the same result. Deltas have the number
-of their attempt. The blocks are those after the first `react.round.start`. "The model is asked" is the request after the one that failed.
-The next turn is another question in the same conversation.
-"""
 DOCUMENTED_ERRORS = {
     "400": Status(400),
     "400 that names a window": OPENAI_OVERFLOW,
@@ -327,9 +317,9 @@ def code(text: str) -> str:
 
 
 async def page() -> str:
-    """The whole page."""
+    """The page with its tables made anew."""
     of_wires = dict(zip(WIRES, await asyncio.gather(*map(rows, WIRES)), strict=True))
-    parts = [_HEAD]
+    parts = [PAGE.read_text("utf-8").partition("\n## ")[0]]
     for phase, faults in groupby(of_wires["chat"], key=lambda one: one[0]):
         lines = [
             _cells(at[1], [of_wire[at] for of_wire in of_wires.values() if at in of_wire])
