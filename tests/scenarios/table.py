@@ -14,28 +14,6 @@ TABLES = Path(__file__).with_name("seed_tables.txt")
 PROMISES = Path(__file__).with_name("seed_promises.txt")
 PAGE = ROOT / "docs" / "internals" / "features.md"
 
-_HEAD = """# Seeds
-
-Loopline grew from five systems, the seeds. Each feature of a seed has a row here with the tests that check it. If a decision of
-Loopline differs from a seed, the tests check the decision. One row is this feature:
-
-```python
-from loopline import BaseWorkflow, Bundle, Harness
-from loopline.testing import ScriptedModel
-
-guide = Bundle(id="guide", workflow=BaseWorkflow)
-model = ScriptedModel(["First.", "Second.", "Third."])
-async with Harness.open(guide, store="memory:", model=model) as harness:
-    result = await harness.conversation("c1").say("Go.", early_stop=False, max_iterations=3)
-
-assert (result.answer, result.rounds) == ("Third.", 3)
-```
-
-`python -m tests.scenarios.table` writes this page from the list of features. The seeds are K (timeline, plans, cache points), F (two
-phases, JSON actions), N (thought and action), C (workers, quality) and B (channels, pauses, handoff). [A second
-part](#tables-of-the-seed-pages) has a row for each line of the tables on the seeds' own pages, and [a
-third](#promises-of-the-page-of-seed-k) one for each promise of the text of the page of K.
-"""
 _TABLES = """## Tables of the seed pages
 
 Each line of a table on the pages of the seeds has a row here. It names the features above, a test, a page or a measurement that covers
@@ -75,8 +53,8 @@ def read_rows(path: Path) -> Mapping[str, Sequence[Row]]:
 
 
 def page() -> str:
-    """Return the complete page."""
-    parts = [_HEAD]
+    """Return the page with its tables made anew."""
+    parts = [PAGE.read_text("utf-8").partition("\n## ")[0]]
     for title, rows in read_rows(FEATURES).items():
         lines = ["| row | seeds | what it is | covered by |", "|---|---|---|---|"]
         lines += [f"| `{row.name}` | {row.seeds} | {row.text} | {_links(row)} |" for row in rows]
