@@ -22,11 +22,7 @@ URL = "https://example.org/loopline"
 def python(folder: Path, *arguments: str) -> str:
     """What the module says, run in the folder."""
     ran = subprocess.run(
-        [sys.executable, "-m", *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, "-m", *arguments], cwd=folder, capture_output=True, text=True, check=False
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran.stdout

@@ -94,7 +94,7 @@ def test_tools_hooks_and_guards_have_the_object_that_the_harness_was_given() -> 
     model = ScriptedModel([Say("", *calls), Say("Three.")])
     assert run_sync(SHOP, "How many?", model=model, deps=stock).answer == "Three."
     assert sorted(stock.seen) == [
-        *("async tool", "guard", "guard", "hook after", "hook before", "tool in a thread"),
+        *("async tool", "guard", "guard", "hook after", "hook before", "tool in a thread")
     ]
 
 

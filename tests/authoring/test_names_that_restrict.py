@@ -7,14 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from loopline import (
-    Agent,
-    BaseWorkflow,
-    Bundle,
-    BundleError,
-    Harness,
-    LooplineError,
-)
+from loopline import Agent, BaseWorkflow, Bundle, BundleError, Harness, LooplineError
 from loopline.bundle import LOOP_TOOLS, Setting
 from loopline.crew import GraphOptions, PlanFirst, Quality, Refine
 from loopline.knowledge import Passage
@@ -86,8 +79,7 @@ def tea(
     for name, usual in PARTS.items():
         text = text.replace(name, code if name == part else usual)
     return write(
-        folder / "tea",
-        {"__init__.py": text, "skills/public/brew/SKILL.md": SKILL, **(files or {})},
+        folder / "tea", {"__init__.py": text, "skills/public/brew/SKILL.md": SKILL, **(files or {})}
     )
 
 

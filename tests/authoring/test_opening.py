@@ -130,8 +130,7 @@ def test_a_bundle_value_is_opened_with_the_folder_of_its_workflow() -> None:
 
 def test_a_bundle_value_of_a_package_is_opened_as_that_package(tmp_path: Path) -> None:
     folder = guide(
-        tmp_path,
-        {"__init__.py": "from .flows.main import bundle", "flows/main.py": BUNDLE},
+        tmp_path, {"__init__.py": "from .flows.main import bundle", "flows/main.py": BUNDLE}
     )
     by_path = load(folder)
     assert load(by_path.bundle) == by_path

@@ -126,10 +126,7 @@ async def test_functions_replace_the_search_and_the_reading(workflow: type[BaseW
         return Passage(ref=ref, title="Tea", text="The whole page.")
 
     bundle = replace(TEA, workflow=workflow, knowledge_space_fn=search, knowledge_read_fn=read)
-    calls = [
-        Call("react.search_knowledge", query="green"),
-        Call("react.read", paths=["ks:tea.md"]),
-    ]
+    calls = [Call("react.search_knowledge", query="green"), Call("react.read", paths=["ks:tea.md"])]
     model = ScriptedModel([*calls, Say("Three.")])
     await ask(bundle, model)
     assert "green: steep it." in str(model.requests[1].messages)

@@ -6,7 +6,7 @@ import ast
 import inspect
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
@@ -32,6 +32,7 @@ from loopline.bundle.loop_checks import (
     check_build_limits,
     workflow_classes,
 )
+from loopline.bundle.properties import Properties, Setting, merged
 from loopline.bundle.workflow import BaseWorkflow
 from loopline.crew import AGENTS_FOLDER, Agents, load_agents
 from loopline.errors import BundleError, LooplineError
@@ -94,6 +95,19 @@ class LoadedBundle:
             # The length separates the content from the next name, so that different files have different digests.
             digest.update(f"{file.relative_to(self.folder)}\n{len(data)}\n".encode() + data)
         return digest.hexdigest()[:VERSION_CHARACTERS]
+
+    def properties(self, overrides: Mapping[str, Setting]) -> Properties:
+        """Merge the defaults of the bundle, its files and `overrides`, whose keys are dotted names.
+
+        Raises:
+            PropertyError: a key is unknown, or a value has the wrong type.
+        """
+        return merged(
+            self.bundle.defaults,
+            folder=self.folder,
+            overrides=overrides,
+            location=self.bundle.location,
+        )
 
     def _version_files(self, folder: Path) -> Iterable[Path]:
         """Return the files whose content decides the version.
@@ -540,7 +554,7 @@ def descriptor_modules(bundle: LoadedBundle, kind: Kind) -> list[str]:
     """Return the names of the descriptor modules in the calls of `build_react`.
 
     Only literals are found, including `__name__` and `f"{__package__}.tools_descriptor"`. If there are none, the result
-    is the module `tools_descriptor` or `skills_descriptor`, if it exists.
+    is the module `tools_descriptor` or `skills_descriptor`, if it exists, otherwise the empty name: no module is named.
     """
     usual = f"{kind}_descriptor"
     written = [
@@ -552,7 +566,7 @@ def descriptor_modules(bundle: LoadedBundle, kind: Kind) -> list[str]:
     modules = [name for name in dict.fromkeys(written) if name]
     if not modules and bundle.holds(usual):
         return [f"{bundle.name}.{usual}"]
-    return modules
+    return modules or [""]
 
 
 def build_call_problems(bundle: LoadedBundle) -> Iterator[str]:

@@ -34,4 +34,3 @@ from loopline.conversations.turn_order import bundle_of as bundle_of
 from loopline.conversations.turn_order import is_cut_off_again as is_cut_off_again
 from loopline.conversations.turn_order import turn_to_take as turn_to_take
 from loopline.conversations.turns import Turns as Turns
-from loopline.conversations.wake_ups import WakeUps as WakeUps

@@ -205,10 +205,6 @@ class BackgroundCalls:
 
         Calls that may begin again are left for `find_lost`, unless they were told to stop.
         """
-        work = timeline.fold(tl.BackgroundWork, "background", tl.BackgroundWork)
-        work.extend(timeline.after(work.seq))
-        if not work.calls or tl.parent_name(conversation.name) is not None:
-            return
         for started in self._find_lost(conversation, timeline):
             if started.again is None or started.is_stopping:
                 result = _end_of(started)
@@ -221,10 +217,6 @@ class BackgroundCalls:
         self, conversation: tl.ConversationKey, timeline: tl.Timeline
     ) -> Sequence[BackgroundCall]:
         """Return the calls whose process has gone and that may begin again."""
-        # `settle` has folded what was before the turn.
-        work = timeline.fold(tl.BackgroundWork, "background", tl.BackgroundWork)
-        if not work.calls or tl.parent_name(conversation.name) is not None:
-            return ()
         return [
             BackgroundCall(
                 conversation=conversation,
@@ -241,6 +233,8 @@ class BackgroundCalls:
     def _find_lost(
         self, conversation: tl.ConversationKey, timeline: tl.Timeline
     ) -> Sequence[_Started]:
+        if tl.parent_name(conversation.name) is not None:
+            return ()
         now = self._clock.now()
         return [
             started
@@ -341,7 +335,6 @@ class BackgroundCalls:
 
 
 def _end_of(started: _Started) -> tl.BackgroundResult:
-    """Return the result of a call that no process runs any more."""
     text = STOPPED if started.is_stopping else INTERRUPTED
     return tl.BackgroundResult(
         call_id=started.call_id,

@@ -21,21 +21,12 @@ from typing import Any, Generic, Literal, Unpack, get_args, overload
 from msgspec import structs
 from typing_extensions import TypeForm, TypeVar
 
+from loopline import react
 from loopline import timeline as tl
+from loopline.conversations import submission
 from loopline.conversations.background import BackgroundList
 from loopline.conversations.interrupts import InterruptQueue, Receipt, check_message_text, check_own
 from loopline.conversations.schedule import MessageSchedule, first_time
-from loopline.conversations.submission import (
-    AS_IT_IS,
-    QUEUED,
-    Message,
-    Resumption,
-    StoppedInQueue,
-    Submission,
-    Variation,
-    WhenBusy,
-    turn_to_continue,
-)
 from loopline.conversations.subscriptions import EventOrder, order_events
 from loopline.conversations.turn_order import is_cut_off_again, sender_of
 from loopline.conversations.turns import Request, Turns, build_stopped_result
@@ -49,14 +40,6 @@ from loopline.files import (
     read_attachments,
 )
 from loopline.models import Json, output_type_of, well_formed, well_formed_json
-from loopline.react import (
-    DEFAULT_APPROVALS,
-    ApprovalLimits,
-    Limits,
-    check_limits,
-    stored_limits,
-    stored_settings,
-)
 from loopline.reader import ConversationReader, Reader, check_name
 from loopline.redaction.redaction import Redactor, redact_text
 from loopline.tasks import finish
@@ -82,7 +65,7 @@ class InputChecks:
     caps: AttachmentCaps = field(default_factory=AttachmentCaps)
     scanner: AttachmentScanner | None = None
     redactor: Redactor | None = None
-    approvals: ApprovalLimits = DEFAULT_APPROVALS
+    approvals: react.ApprovalLimits = react.DEFAULT_APPROVALS
 
     def storable_text(self, text: str) -> str:
         """Return the text in the form that is stored: redacted, if a redactor is set."""
@@ -126,7 +109,7 @@ T_co = TypeVar("T_co", covariant=True, default=None)
 Out = TypeVar("Out")
 
 Attachments = AttachmentInput | Sequence[AttachmentInput]
-BUSY_POLICIES: tuple[WhenBusy, ...] = ("queue", "followup", "steer", "reject")
+BUSY_POLICIES: tuple[submission.WhenBusy, ...] = ("queue", "followup", "steer", "reject")
 _INPUTS = tl.BodyUnion[tl.UserPrompt | tl.UserFollowup | tl.UserSteer](
     tl.UserPrompt | tl.UserFollowup | tl.UserSteer
 )
@@ -170,10 +153,10 @@ class Conversation(ConversationReader, Generic[T_co]):
         text: str,
         *,
         attachments: Attachments = (),
-        when_busy: WhenBusy = "queue",
+        when_busy: submission.WhenBusy = "queue",
         output_type: None = None,
         tools: Sequence[tl.ClientTool] = (),
-        **limits: Unpack[Limits],
+        **limits: Unpack[react.Limits],
     ) -> tl.TurnResult[T_co]: ...
     @overload
     async def say(
@@ -181,20 +164,20 @@ class Conversation(ConversationReader, Generic[T_co]):
         text: str,
         *,
         attachments: Attachments = (),
-        when_busy: WhenBusy = "queue",
+        when_busy: submission.WhenBusy = "queue",
         output_type: TypeForm[Out],
         tools: Sequence[tl.ClientTool] = (),
-        **limits: Unpack[Limits],
+        **limits: Unpack[react.Limits],
     ) -> tl.TurnResult[Out]: ...
     async def say(
         self,
         text: str,
         *,
         attachments: Attachments = (),
-        when_busy: WhenBusy = "queue",
+        when_busy: submission.WhenBusy = "queue",
         output_type: object = None,
         tools: Sequence[tl.ClientTool] = (),
-        **limits: Unpack[Limits],
+        **limits: Unpack[react.Limits],
     ) -> tl.TurnResult[Any]:
         """Send a message, with files by path or as values, and return the result of its turn.
 
@@ -215,12 +198,12 @@ class Conversation(ConversationReader, Generic[T_co]):
         text: str,
         *,
         attachments: Attachments = (),
-        when_busy: WhenBusy = "queue",
+        when_busy: submission.WhenBusy = "queue",
         key: str = "",
         output_type: object = None,
         tools: Sequence[tl.ClientTool] = (),
-        **limits: Unpack[Limits],
-    ) -> Submission:
+        **limits: Unpack[react.Limits],
+    ) -> submission.Submission:
         """Send a message, and return once it is stored; its turn runs in the background.
 
         A message with a `key` that was used in the conversation before is not stored again: the submission is that of the
@@ -242,7 +225,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         if not stored.done():
             turn.result()  # raises what refused the message
-        return Submission(stored.result(), turn)
+        return submission.Submission(stored.result(), turn)
 
     async def schedule(
         self,
@@ -253,7 +236,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         every: str = "",
         zone: str = "",
         output_type: object = None,
-        **limits: Unpack[Limits],
+        **limits: Unpack[react.Limits],
     ) -> tl.ScheduledMessage:
         """Store a message that begins a turn at `at`, or `delay` (seconds) from now, and return it with its id.
 
@@ -293,10 +276,10 @@ class Conversation(ConversationReader, Generic[T_co]):
         text: str,
         *,
         attachments: Attachments = (),
-        when_busy: WhenBusy = "queue",
+        when_busy: submission.WhenBusy = "queue",
         output_type: object = None,
         tools: Sequence[tl.ClientTool] = (),
-        **limits: Unpack[Limits],
+        **limits: Unpack[react.Limits],
     ) -> AsyncIterator[Event]:
         """Send a message and yield the events of its turn; the last one is the turn's `react.exit` block.
 
@@ -314,11 +297,11 @@ class Conversation(ConversationReader, Generic[T_co]):
         text: str,
         *,
         attachments: Attachments = (),
-        when_busy: WhenBusy = "queue",
+        when_busy: submission.WhenBusy = "queue",
         output_type: object = None,
         tools: Sequence[tl.ClientTool] = (),
         notes: NotesMode = "hold",
-        **limits: Unpack[Limits],
+        **limits: Unpack[react.Limits],
     ) -> AsyncIterator[str]:
         """Send a message and yield the text of its answer alone, as it becomes certain.
 
@@ -376,7 +359,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         output_type: None = None,
         any_bundle: bool = False,
         by: str = "",
-        **limits: Unpack[Limits],
+        **limits: Unpack[react.Limits],
     ) -> tl.TurnResult[T_co]: ...
     @overload
     async def resume(
@@ -386,7 +369,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         output_type: TypeForm[Out],
         any_bundle: bool = False,
         by: str = "",
-        **limits: Unpack[Limits],
+        **limits: Unpack[react.Limits],
     ) -> tl.TurnResult[Out]: ...
     async def resume(
         self,
@@ -395,7 +378,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         output_type: object = None,
         any_bundle: bool = False,
         by: str = "",
-        **limits: Unpack[Limits],
+        **limits: Unpack[react.Limits],
     ) -> tl.TurnResult[Any]:
         """Continue the turn that was cut off or is paused, or start one that was never started.
 
@@ -413,7 +396,7 @@ class Conversation(ConversationReader, Generic[T_co]):
             AttachmentError: the values are too large; nothing was recorded.
         """
         return await self._resume(
-            Resumption(values, output_type_of(output_type), limits, any_bundle, by=by)
+            submission.Resumption(values, output_type_of(output_type), limits, any_bundle, by=by)
         )
 
     async def stream_resume(
@@ -423,10 +406,12 @@ class Conversation(ConversationReader, Generic[T_co]):
         output_type: object = None,
         any_bundle: bool = False,
         by: str = "",
-        **limits: Unpack[Limits],
+        **limits: Unpack[react.Limits],
     ) -> AsyncIterator[Event]:
         """Resume as `resume` does, and yield the events of the turn."""
-        resumption = Resumption(values, output_type_of(output_type), limits, any_bundle, by=by)
+        resumption = submission.Resumption(
+            values, output_type_of(output_type), limits, any_bundle, by=by
+        )
         async for event in self._stream(
             lambda sink: self._resume(structs.replace(resumption, sink=sink))
         ):
@@ -437,21 +422,21 @@ class Conversation(ConversationReader, Generic[T_co]):
         values: Mapping[str, Json] | None = None,
         *,
         output_type: object = None,
-        variation: Variation = AS_IT_IS,
+        variation: submission.Variation = submission.AS_IT_IS,
         by: str = "",
-        **limits: Unpack[Limits],
-    ) -> Submission:
+        **limits: Unpack[react.Limits],
+    ) -> submission.Submission:
         """Resume as `resume` does, and return once the answers are stored; the turn runs in the background.
 
         With a `variation` the turn is continued with other models or instructions than those of its bundle.
         """
-        resumption = Resumption(
+        resumption = submission.Resumption(
             values, output_type_of(output_type), limits, variation=variation, by=by
         )
         number = await self._answer(resumption)
         timeline = await tl.open_timeline(self._log, self.conversation)
-        receipt = Receipt(timeline.seq, number or turn_to_continue(timeline))
-        return Submission(receipt, self._start(self._run_again(resumption, number)))
+        receipt = Receipt(timeline.seq, number or submission.turn_to_continue(timeline))
+        return submission.Submission(receipt, self._start(self._run_again(resumption, number)))
 
     def asks(self, call_id: str) -> bool:
         """Return whether a call of a turn that runs in this process waits for an answer; see `answer`."""
@@ -624,22 +609,18 @@ class Conversation(ConversationReader, Generic[T_co]):
         check_own(fork)
         await self._log.fork(self.conversation, fork, seq)
         return Conversation(
-            self._log,
-            fork,
-            turns=self._turns,
-            reader=self._reader,
-            checks=self._checks,
+            self._log, fork, turns=self._turns, reader=self._reader, checks=self._checks
         )
 
     async def _message(
         self,
         text: str,
         attachments: Attachments,
-        when_busy: WhenBusy,
-        limits: Limits,
+        when_busy: submission.WhenBusy,
+        limits: react.Limits,
         output_type: object,
         tools: Sequence[tl.ClientTool],
-    ) -> Message:
+    ) -> submission.Message:
         """Check the files of a message, the type of its answer and its tools, and return the message."""
         output = None if output_type is None else output_type_of(output_type)
         files = await self._checks.attachments(text, attachments)
@@ -647,16 +628,11 @@ class Conversation(ConversationReader, Generic[T_co]):
         if tools:
             checked = await asyncio.to_thread(check_client_tools, tools)
             await self._turns.check_shadows(checked)
-        return Message(
-            text=text,
-            files=files,
-            when_busy=when_busy,
-            limits=limits,
-            output=output,
-            tools=checked,
+        return submission.Message(
+            text=text, files=files, when_busy=when_busy, limits=limits, output=output, tools=checked
         )
 
-    async def _say(self, message: Message) -> tl.TurnResult[Any]:
+    async def _say(self, message: submission.Message) -> tl.TurnResult[Any]:
         self._turns.check_bundle()
         body = self._prompt(message)
         self._turns.check_outside(self.conversation)
@@ -694,10 +670,10 @@ class Conversation(ConversationReader, Generic[T_co]):
                 raise
             joined = await self._join(message)
             late = structs.replace(
-                message, when_busy="queue", key=message.key and message.key + QUEUED
+                message, when_busy="queue", key=message.key and message.key + submission.QUEUED
             )
             return joined or await self._say(late)
-        except StoppedInQueue:
+        except submission.StoppedInQueue:
             if not receipts:
                 receipts.append((await self._store(body, message))[0])
             await self.recall(receipts[0])
@@ -707,7 +683,7 @@ class Conversation(ConversationReader, Generic[T_co]):
             raise
 
     async def _run_or_queue(
-        self, request: Request, message: Message, receipts: Sequence[Receipt]
+        self, request: Request, message: submission.Message, receipts: Sequence[Receipt]
     ) -> tl.TurnResult[Any]:
         """Run the turn of a message at once, or queue it if it had to be stored before the conversation turned out to be busy.
 
@@ -725,7 +701,7 @@ class Conversation(ConversationReader, Generic[T_co]):
                 raise
             return await self._turns.run(structs.replace(request, wait=True))
 
-    def _prompt(self, message: Message) -> tl.UserPrompt:
+    def _prompt(self, message: submission.Message) -> tl.UserPrompt:
         """Build the prompt body of a message.
 
         Raises:
@@ -737,10 +713,10 @@ class Conversation(ConversationReader, Generic[T_co]):
             )
         return tl.UserPrompt(
             text=check_message_text(message.text),
-            limits=stored_limits(check_limits(message.limits)),
+            limits=react.stored_limits(react.check_limits(message.limits)),
             output=message.output.schema if message.output else None,
             sender=self._turns.sender,
-            settings=stored_settings(message.limits),
+            settings=react.stored_settings(message.limits),
             tools=message.tools,
         )
 
@@ -751,14 +727,14 @@ class Conversation(ConversationReader, Generic[T_co]):
             if receipt.seq in timeline.pending and timeline.turn(receipt.turn).header is None:
                 await self.recall(receipt)
 
-    async def _find_earlier_receipt(self, message: Message) -> Receipt | None:
+    async def _find_earlier_receipt(self, message: submission.Message) -> Receipt | None:
         """Return the receipt of an earlier message with the same key, None if the key is new.
 
         Raises:
             ConflictError: the key was used for another text.
         """
         key = message.key
-        receipt = await self.interrupts.receipt_of(key + QUEUED)
+        receipt = await self.interrupts.receipt_of(key + submission.QUEUED)
         receipt = receipt or await self.interrupts.receipt_of(key)
         if receipt is None:
             return None
@@ -774,7 +750,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         return receipt
 
     async def _store(
-        self, body: tl.UserPrompt, message: Message
+        self, body: tl.UserPrompt, message: submission.Message
     ) -> tuple[Receipt, Sequence[tl.Block]]:
         """Store the message as the prompt of a new turn. Returns its receipt and all blocks that this process had not read."""
         receipt, blocks = await self.interrupts.append_input(
@@ -785,7 +761,7 @@ class Conversation(ConversationReader, Generic[T_co]):
             message.on_receipt(receipt)
         return receipt, blocks
 
-    async def _join(self, message: Message) -> tl.TurnResult[Any] | None:
+    async def _join(self, message: submission.Message) -> tl.TurnResult[Any] | None:
         """Add the message to the running turn and return the result of the turn that took it, None if it was too late."""
         kind: Literal["followup", "steer"] = "steer" if message.when_busy == "steer" else "followup"
         receipt = await self.interrupts.add(kind, message.text, message.files, key=message.key)
@@ -800,10 +776,10 @@ class Conversation(ConversationReader, Generic[T_co]):
             outcome = await self._turns.outcome(self.conversation, receipt.seq, reads)
         return outcome or build_stopped_result(receipt.turn_id)
 
-    async def _resume(self, resumption: Resumption) -> tl.TurnResult[Any]:
+    async def _resume(self, resumption: submission.Resumption) -> tl.TurnResult[Any]:
         return await self._run_again(resumption, await self._answer(resumption))
 
-    async def _answer(self, resumption: Resumption) -> int:
+    async def _answer(self, resumption: submission.Resumption) -> int:
         """Store the answers of a resumption. Returns the number of the turn that asked, 0 without answers.
 
         Raises:
@@ -811,7 +787,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         """
         check_own(self.conversation)
         order = self._turns.order()
-        check_limits(resumption.limits)
+        react.check_limits(resumption.limits)
         _check_values(resumption.values)
         if not resumption.values:
             return 0
@@ -823,19 +799,21 @@ class Conversation(ConversationReader, Generic[T_co]):
             resumption.values, self._checks.caps, by=resumption.by
         )
 
-    async def _run_again(self, resumption: Resumption, number: int) -> tl.TurnResult[Any]:
+    async def _run_again(
+        self, resumption: submission.Resumption, number: int
+    ) -> tl.TurnResult[Any]:
         """Run the turn of that number; 0 means the turn that `resume` continues."""
         chosen = number
 
         async def choose(timeline: tl.Timeline) -> int:
             nonlocal chosen
-            chosen = number or turn_to_continue(timeline)
+            chosen = number or submission.turn_to_continue(timeline)
             return chosen
 
         request = Request(
             conversation=self.conversation,
             choose=choose,
-            limits=check_limits(resumption.limits),
+            limits=react.check_limits(resumption.limits),
             sink=resumption.sink,
             output=resumption.output,
             default=self._turns.output,
@@ -844,7 +822,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         )
         try:
             return await self._turns.run(request)
-        except StoppedInQueue:
+        except submission.StoppedInQueue:
             check_not_forgotten(self.conversation, await self._log.forgotten(self.conversation))
             open_turns = (await tl.open_timeline(self._log, self.conversation)).open_turns
             if not chosen and not open_turns:

@@ -8,25 +8,13 @@ from typing import Literal, Protocol
 
 from msgspec import structs
 
+from loopline import react
 from loopline import timeline as tl
 from loopline.clock import Clock
 from loopline.errors import ConflictError, LooplineError
 from loopline.files import AttachmentCaps, check_values, with_unique_names
 from loopline.models import Json, well_formed, well_formed_json
 from loopline.prompt import escape_frame
-from loopline.react import (
-    DEFAULT_APPROVALS,
-    ApprovalLimits,
-    AskedCall,
-    Child,
-    ChildAnswer,
-    check_answer,
-    check_edited,
-    check_person,
-    make_rule,
-    stored_limits,
-    stored_settings,
-)
 from loopline.refs import BlockRef, ConversationRef, parse
 from loopline.tools import read_client_result
 
@@ -78,7 +66,7 @@ class InterruptQueue:
         log: tl.TimelineLog,
         conversation: tl.ConversationKey,
         turns: LocalTurns,
-        limits: ApprovalLimits = DEFAULT_APPROVALS,
+        limits: react.ApprovalLimits = react.DEFAULT_APPROVALS,
     ) -> None:
         """`limits` are those of the bundle for rules that approvals grant."""
         self._limits = limits
@@ -119,10 +107,6 @@ class InterruptQueue:
             self._turns.steer(self._conversation, receipt.seq)
         return receipt
 
-    async def questions(self) -> Sequence[tl.ToolQuestion]:
-        """Return the unanswered questions of running calls."""
-        return [question for _, question in await self.question_blocks()]
-
     async def question_blocks(self) -> Sequence[tuple[tl.Block, tl.ToolQuestion]]:
         """Return the unanswered questions of running calls, with their blocks."""
         return questions_of(await tl.open_timeline(self._log, self._conversation))
@@ -150,7 +134,7 @@ class InterruptQueue:
                     question_seq = block.seq
                     body = self._answer_body(question, value, by)
                     answers = tl.open_calls.answers_to(timeline.after(block.seq), call_id)
-                    check_person(question, answers, body)
+                    react.check_person(question, answers, body)
                     rule = (
                         []
                         if value is None
@@ -219,7 +203,7 @@ class InterruptQueue:
                     raise LooplineError(f"{call_id} has been answered already")
                 pending = turn.pending[call_id]
                 bodies.append(self._answer_body(pending, value, by))
-                check_person(pending, turn.shared_answers.get(call_id, []), bodies[-1])
+                react.check_person(pending, turn.shared_answers.get(call_id, []), bodies[-1])
                 rules += await self._check_value(timeline, number, pending, value)
                 check_client_result(pending, value)
             check_values(values, caps)
@@ -241,24 +225,24 @@ class InterruptQueue:
             LooplineError: the call awaits approval, and the value is not an answer to that, its arguments are not valid, or
                 the bundle does not permit its rule.
         """
-        answer = check_answer(pending, value)
+        answer = react.check_answer(pending, value)
         if answer is None or (answer.arguments is None and answer.rule is None):
             return []
         call = await self._asked_call(timeline, turn, pending)
         if answer.arguments is not None:
-            await check_edited(call, answer.arguments)
+            await react.check_edited(call, answer.arguments)
             call = replace(call, arguments=answer.arguments)
         if answer.rule is None:
             return []
         if tl.parent_name(self._conversation.name) is not None:
             raise LooplineError("a child run grants no rules: approve the call without a rule")
         now = self._turns.clock.now()
-        rule = make_rule(pending.call_id, call, answer.rule, self._limits, now)
+        rule = react.make_rule(pending.call_id, call, answer.rule, self._limits, now)
         return [tl.Entry(body=rule, turn=turn)]
 
     async def _asked_call(
         self, timeline: tl.Timeline, turn: int, pending: tl.ToolPending | tl.ToolQuestion
-    ) -> AskedCall:
+    ) -> react.AskedCall:
         """Return the call that waits for approval. A call of a child run is read from the conversation of that run.
 
         Raises:
@@ -285,7 +269,7 @@ class InterruptQueue:
                 last = timeline.last_round
                 offered = timeline.tool_texts.get(last.tools_sha256, "[]") if last else "[]"
                 bundle = header.bundle if header else ""
-                return AskedCall(body.tool, body.arguments, bundle, offered)
+                return react.AskedCall(body.tool, body.arguments, bundle, offered)
         raise LooplineError(f"the call {pending.call_id} is not there")
 
     async def recall(self, receipt: Receipt) -> bool:
@@ -445,7 +429,7 @@ def check_own(conversation: tl.ConversationKey) -> None:
         )
 
 
-def child_inputs(timeline: tl.Timeline, child: Child) -> list[tl.Body]:
+def child_inputs(timeline: tl.Timeline, child: react.Child) -> list[tl.Body]:
     """Return the next inputs of a child run: its task, or the answers to its question, one of each person.
 
     Raises:
@@ -454,7 +438,7 @@ def child_inputs(timeline: tl.Timeline, child: Child) -> list[tl.Body]:
     # A task has texts of models and tools, unlike the prompt of a user.
     text = escape_frame(well_formed(child.task.prompt))
     if not timeline.turns:
-        limits, settings = stored_limits(child.limits), stored_settings(child.limits)
+        limits, settings = react.stored_limits(child.limits), react.stored_settings(child.limits)
         return [tl.UserPrompt(text=text, limits=limits, settings=settings)]
     prompt = timeline.turn(CHILD_TURN).prompt
     if prompt is None or not isinstance(prompt.body, tl.UserPrompt) or prompt.body.text != text:
@@ -465,7 +449,7 @@ def child_inputs(timeline: tl.Timeline, child: Child) -> list[tl.Body]:
     return [] if child.answer is None else _new_answers(timeline, child.answer)
 
 
-def _new_answers(timeline: tl.Timeline, answer: ChildAnswer) -> list[tl.Body]:
+def _new_answers(timeline: tl.Timeline, answer: react.ChildAnswer) -> list[tl.Body]:
     """Return the answers as inputs of the child, none if the child has them already."""
     question = timeline.find(answer.question)
     if question is None or not isinstance(question.body, tl.ToolPending):

@@ -7,11 +7,11 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from itertools import count
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import astuple
+from msgspec.structs import asdict, astuple
 
 from loopline.events import Delta
 from loopline.models import well_formed, well_formed_json
@@ -95,16 +95,9 @@ class LiveDelta(Struct, frozen=True, array_like=True):
         """Convert it back; None if its type is not one that a turn publishes."""
         if self.type not in _TYPES:
             return None
-        return Delta(
-            type=cast("Any", self.type),
-            channel=self.channel,
-            text=self.text,
-            attempt=self.attempt,
-            total=self.total,
-            call_id=self.call_id,
-            name=self.name,
-            data=self.data,
-        )
+        values = asdict(self)
+        del values["at"]
+        return Delta(**values)
 
 
 _TYPES = frozenset({"delta", "reset", "progress", "compaction", "pending", "custom"})

@@ -10,13 +10,8 @@ from datetime import datetime
 from typing import Any, Literal
 
 from loopline import timeline as tl
+from loopline.conversations import turn_order
 from loopline.conversations.schedule import MessageSchedule
-from loopline.conversations.turn_order import (
-    CUT_OFF_AGAIN,
-    bundle_of,
-    is_cut_off_again,
-    turn_to_take,
-)
 from loopline.conversations.turns import Request, Turns
 from loopline.errors import ConflictError, LooplineError
 from loopline.react import result
@@ -161,7 +156,7 @@ class Recoveries:
         conversation, number = summary.conversation, summary.turns
         try:
             timeline = await self.turns.newest(conversation)
-            turn = turn_to_take(timeline, summary.inherited)
+            turn = turn_order.turn_to_take(timeline, summary.inherited)
             if turn is None:
                 return None
             number = turn.number
@@ -195,7 +190,7 @@ class Recoveries:
         if turn.is_paused:
             paused = result(timeline, turn.number, "paused")
             return Recovery(conversation, name, "waiting", paused)
-        bundle = bundle_of(timeline, turn)
+        bundle = turn_order.bundle_of(timeline, turn)
         reason = await self.turns.order().refusal(timeline, turn) if bundle else NEVER_STARTED
         if not reason or (not bundle and self.unbegun_since is not None):
             return None
@@ -206,16 +201,16 @@ class Recoveries:
 
         async def choose(timeline: tl.Timeline) -> int:
             """Return the number of the turn if it is still unfinished under the lease."""
-            turn = turn_to_take(timeline, summary.inherited)
+            turn = turn_order.turn_to_take(timeline, summary.inherited)
             if (
                 turn is None
                 or turn.number != number
                 or await self._reason_to_leave(conversation, timeline, turn)
             ):
                 raise _NothingToResume(f"{tl.turn_id(number)} is no longer left behind")
-            if is_cut_off_again(turn):
+            if turn_order.is_cut_off_again(turn):
                 # Known only by who holds the conversation: another process may be at it now.
-                raise _CutOffAgain(CUT_OFF_AGAIN)
+                raise _CutOffAgain(turn_order.CUT_OFF_AGAIN)
             return number
 
         request = Request(conversation=conversation, choose=choose, wait=False, adopted=True)

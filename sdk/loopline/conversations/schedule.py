@@ -147,9 +147,7 @@ class MessageSchedule:
         return await append_at_head(self._log, self._conversation, entries)
 
     async def begin_due(
-        self,
-        now: datetime,
-        may_begin: Callable[[tl.Sender | None], Awaitable[bool]] = any_sender,
+        self, now: datetime, may_begin: Callable[[tl.Sender | None], Awaitable[bool]] = any_sender
     ) -> datetime | None:
         """Append the prompt of each message that is due, and return the time of the next one, None without one.
 

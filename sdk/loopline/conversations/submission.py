@@ -10,20 +10,12 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from loopline import timeline as tl
 from loopline.conversations.interrupts import Receipt
 from loopline.errors import LooplineError, StoreVersion
 from loopline.events import EventSink
 from loopline.models import Json, ModelRegistry, OutputType
 from loopline.react import Limits, pending_calls
-from loopline.timeline import (
-    ClientTool,
-    ConversationKey,
-    Timeline,
-    TurnResult,
-    UserAttachment,
-    iso_time,
-    turn_id,
-)
 
 
 class StoppedInQueue(LooplineError):
@@ -37,7 +29,7 @@ class HandedOver(LooplineError):
         super().__init__("this process ends: the next one resumes the turn, or begins it")
 
 
-def turn_to_resume(timeline: Timeline) -> int:
+def turn_to_resume(timeline: tl.Timeline) -> int:
     """Return the number of the oldest interrupted turn, or of the oldest turn that never started.
 
     Raises:
@@ -52,13 +44,13 @@ def turn_to_resume(timeline: Timeline) -> int:
         due = timeline.schedule.due
         if due is not None:
             raise LooplineError(
-                f"there is nothing to carry on: a scheduled message begins at {iso_time(due)} in a worker or server of its bundle"
+                f"there is nothing to carry on: a scheduled message begins at {tl.iso_time(due)} in a worker or server of its bundle"
             )
         raise LooplineError("there is nothing to carry on: every turn has ended; say something")
     return next_turn.number
 
 
-def check_known(timeline: Timeline) -> None:
+def check_known(timeline: tl.Timeline) -> None:
     """Refuse a conversation with blocks of a newer Loopline.
 
     Raises:
@@ -71,7 +63,7 @@ def check_known(timeline: Timeline) -> None:
         )
 
 
-def check_confirmed(timeline: Timeline, number: int) -> None:
+def check_confirmed(timeline: tl.Timeline, number: int) -> None:
     """Refuse a turn that was imported unfinished and was not confirmed.
 
     Raises:
@@ -79,8 +71,8 @@ def check_confirmed(timeline: Timeline, number: int) -> None:
     """
     if timeline.turn(number).inert:
         raise LooplineError(
-            f"{turn_id(number)} was imported and nobody confirmed it, so it is not run: import the "
-            f"document under another name and confirm {turn_id(number)}, or say something new"
+            f"{tl.turn_id(number)} was imported and nobody confirmed it, so it is not run: import the "
+            f"document under another name and confirm {tl.turn_id(number)}, or say something new"
         )
 
 
@@ -93,14 +85,14 @@ class Message(Struct, frozen=True, kw_only=True):
     """A message to send. `on_receipt` is called once it is stored, and `sink` receives the events of its turn."""
 
     text: str
-    files: Sequence[UserAttachment]
+    files: Sequence[tl.UserAttachment]
     when_busy: WhenBusy
     limits: Limits
     output: OutputType[Any] | None
     sink: EventSink | None = None
     key: str = ""
     on_receipt: Callable[[Receipt], None] | None = None
-    tools: tuple[ClientTool, ...] = ()
+    tools: tuple[tl.ClientTool, ...] = ()
 
 
 class Variation(Struct, frozen=True, kw_only=True):
@@ -109,7 +101,7 @@ class Variation(Struct, frozen=True, kw_only=True):
     It lasts until the turn ends or pauses, and is not stored: the rounds record the models and instructions that they used.
     """
 
-    models: Callable[[ConversationKey], AbstractAsyncContextManager[ModelRegistry]] | None = None
+    models: Callable[[tl.ConversationKey], AbstractAsyncContextManager[ModelRegistry]] | None = None
     instructions: str = ""
 
 
@@ -133,14 +125,14 @@ class Submission:
     """A stored message and its turn, which runs in the background."""
 
     receipt: Receipt
-    _turn: asyncio.Task[TurnResult[Any]]
+    _turn: asyncio.Task[tl.TurnResult[Any]]
 
     @property
     def has_ended(self) -> bool:
         """Return whether the turn has ended, is paused, or failed."""
         return self._turn.done()
 
-    async def result(self) -> TurnResult[Any]:
+    async def result(self) -> tl.TurnResult[Any]:
         """Return the result of the turn; if the wait for it is cancelled, the turn keeps running.
 
         Raises:
@@ -149,7 +141,7 @@ class Submission:
         return await asyncio.shield(self._turn)
 
 
-def turn_to_continue(timeline: Timeline) -> int:
+def turn_to_continue(timeline: tl.Timeline) -> int:
     """Return the number of the turn that `resume` continues.
 
     Raises:
@@ -161,7 +153,7 @@ def turn_to_continue(timeline: Timeline) -> int:
         questions = [f"{call.call_id} ({call.question})" for call in pending_calls(turn)]
         first = pending_calls(turn)[0].call_id
         raise LooplineError(
-            f"{turn_id(number)} waits for {', '.join(questions)}: give values, such as resume({{{first!r}: True}}) or "
+            f"{tl.turn_id(number)} waits for {', '.join(questions)}: give values, such as resume({{{first!r}: True}}) or "
             f"--answer {first}=yes"
         )
     return number

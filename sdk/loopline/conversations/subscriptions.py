@@ -12,20 +12,10 @@ from typing import Protocol
 
 from msgspec import Struct, structs
 
+from loopline import events
 from loopline import timeline as tl
 from loopline.clock import Clock
 from loopline.errors import StoreError
-from loopline.events import (
-    HELD_SIZE,
-    Caller,
-    Delta,
-    Event,
-    EventSink,
-    Mailbox,
-    ObservedTurn,
-    Observer,
-    event_size,
-)
 from loopline.models import one_line
 from loopline.redaction.redaction import Redactor, redact_json, redact_text
 
@@ -122,18 +112,18 @@ class Subscriber:
     `seq` is None before the first block. `position` is the newest seq of which a feed has told it.
     """
 
-    sink: EventSink
+    sink: events.EventSink
     seq: int | None
     position: int = 0
 
-    def receive(self, event: Event) -> None:
+    def receive(self, event: events.Event) -> None:
         """Deliver the event, unless it is a block that was received before."""
         match event:
             case tl.Block(seq=seq) if seq <= (self.seq or 0):
                 return
             case tl.Block(seq=seq):
                 self.seq = seq
-            case Delta():
+            case events.Delta():
                 pass
         self.sink(event)
 
@@ -147,7 +137,7 @@ class Subscriptions:
     def __init__(
         self,
         log: tl.TimelineLog,
-        observer: Observer | None = None,
+        observer: events.Observer | None = None,
         redactor: Redactor | None = None,
     ) -> None:
         self._log = log
@@ -172,7 +162,7 @@ class Subscriptions:
 
     def notify(self, conversation: tl.ConversationKey, text: str) -> None:
         """Send the subscribers of a conversation a notice."""
-        notice = Delta(type="progress", channel=QUEUE_CHANNEL, text=text)
+        notice = events.Delta(type="progress", channel=QUEUE_CHANNEL, text=text)
         for subscriber in tuple(self._subscribers.get(conversation, ())):
             subscriber.receive(notice)
 
@@ -183,7 +173,7 @@ class Subscriptions:
             subscriber.receive(block)
 
     def deliver_delta(
-        self, conversation: tl.ConversationKey, delta: Delta | None, seq: int
+        self, conversation: tl.ConversationKey, delta: events.Delta | None, seq: int
     ) -> None:
         """Deliver a delta of another process that follows the block at `seq`, or with None the position `seq` alone.
 
@@ -192,12 +182,12 @@ class Subscriptions:
         for subscriber in tuple(self._subscribers.get(conversation, ())):
             if subscriber.position < seq:
                 subscriber.position = seq
-                subscriber.sink(Delta(type="missed", channel="", after=seq, through=seq))
+                subscriber.sink(events.Delta(type="missed", channel="", after=seq, through=seq))
             if delta is not None:
                 subscriber.receive(delta)
 
     def audience(
-        self, turn: ObservedTurn, timeline: tl.Timeline, sender: Subscriber | None
+        self, turn: events.ObservedTurn, timeline: tl.Timeline, sender: Subscriber | None
     ) -> Audience:
         """Return the receivers of a turn's events, with its sender if it has one. An observer knows the blocks in `timeline`."""
         observation = None
@@ -236,7 +226,9 @@ class Subscriptions:
             for subscriber in subscribers:
                 subscriber.receive(block)
 
-    def observed(self, conversation: tl.ConversationKey, uid: str, number: int) -> ObservedTurn:
+    def observed(
+        self, conversation: tl.ConversationKey, uid: str, number: int
+    ) -> events.ObservedTurn:
         """Return the turn for an observer, with the call that started it if its parent runs in this process."""
         name = tl.parent_name(conversation.name)
         parent = (
@@ -246,8 +238,8 @@ class Subscriptions:
         caller = None
         if parent is not None and child is not None:
             turn = self.observed(parent.conversation, parent.uid, parent.number)
-            caller = Caller(turn, child.call_id)
-        return ObservedTurn(conversation=conversation, uid=uid, turn=number, caller=caller)
+            caller = events.Caller(turn, child.call_id)
+        return events.ObservedTurn(conversation=conversation, uid=uid, turn=number, caller=caller)
 
 
 class Audience(Struct, frozen=True, kw_only=True):
@@ -260,7 +252,7 @@ class Audience(Struct, frozen=True, kw_only=True):
     redactor: Redactor | None
     logs: bool
 
-    def receive(self, event: Event) -> None:
+    def receive(self, event: events.Event) -> None:
         """Deliver the event to all receivers."""
         match event:
             case tl.Block():
@@ -268,7 +260,7 @@ class Audience(Struct, frozen=True, kw_only=True):
                     self.observation.tell(event)
                 if self.logs:
                     log_block(self.conversation.name, event)
-            case Delta():
+            case events.Delta():
                 event = _redact(event, self.redactor)
         if self.sender is not None:
             self.sender.receive(event)
@@ -286,7 +278,7 @@ class Audience(Struct, frozen=True, kw_only=True):
         return self.conversation in self.subscribers if is_child else self.is_there()
 
 
-def _redact(delta: Delta, redactor: Redactor | None) -> Delta:
+def _redact(delta: events.Delta, redactor: Redactor | None) -> events.Delta:
     """Redact a delta of a tool or workflow. Deltas of a model are redacted before they arrive here."""
     if redactor is None or delta.type not in ("progress", "custom", "pending"):
         return delta
@@ -297,7 +289,9 @@ def _redact(delta: Delta, redactor: Redactor | None) -> Delta:
 class _Observation:
     """An observer of a turn. If it raises, the turn continues and the observer receives no more of it."""
 
-    def __init__(self, observer: Observer, turn: ObservedTurn, blocks: Sequence[tl.Block]) -> None:
+    def __init__(
+        self, observer: events.Observer, turn: events.ObservedTurn, blocks: Sequence[tl.Block]
+    ) -> None:
         self._tell: Callable[[tl.Block], None] | None = None
         try:
             self._tell = observer.begin(turn, blocks)
@@ -343,7 +337,7 @@ class BusyNotice:
         log: tl.TimelineLog,
         clock: Clock,
         conversation: tl.ConversationKey,
-        sink: EventSink | None,
+        sink: events.EventSink | None,
     ) -> None:
         self._log = log
         self._conversation = conversation
@@ -377,7 +371,7 @@ class BusyNotice:
             text = f"{tl.turn_id(running.number)} has been running since {since}"
         logger.info("conversation %r is busy: %s", self._conversation.name, text)
         if self._sink is not None:
-            self._sink(Delta(type="progress", channel=QUEUE_CHANNEL, text=text))
+            self._sink(events.Delta(type="progress", channel=QUEUE_CHANNEL, text=text))
 
 
 PAGE = 200
@@ -413,33 +407,33 @@ class EventOrder:
         self.newest = max([block.seq for block in new], default=self.newest)
         return new
 
-    def missing(self, event: Event) -> int:
+    def missing(self, event: events.Event) -> int:
         """Return the number of blocks to read from the log before the event is taken."""
         match event:
             case tl.Block(seq=seq):
                 return max(seq - 1 - self.newest, 0)
-            case Delta(type="missed", through=through):
+            case events.Delta(type="missed", through=through):
                 return max(through - self.newest, 0)
-            case Delta():
+            case events.Delta():
                 return 0
 
-    def take(self, event: Event) -> bool:
+    def take(self, event: events.Event) -> bool:
         """Take an event of a turn. Returns whether it follows."""
         match event:
             case tl.Block(seq=seq):
                 self.reached, is_next = max(self.reached, seq), seq > self.newest
                 self.newest = max(self.newest, seq)
                 return is_next
-            case Delta(type="missed", through=through):
+            case events.Delta(type="missed", through=through):
                 self.reached = max(self.reached, through)
                 return False
-            case Delta():
+            case events.Delta():
                 return self.reached >= self._stands
 
 
 async def order_events(
-    mailbox: Mailbox, order: EventOrder, read: ReadBlocks
-) -> AsyncGenerator[Event, None]:
+    mailbox: events.Mailbox, order: EventOrder, read: ReadBlocks
+) -> AsyncGenerator[events.Event, None]:
     """Yield the next blocks of the log, then the events of the mailbox, with blocks that the mailbox lacks read from the log."""
     limit, is_behind = FIRST_PAGE, True
     while is_behind:
@@ -456,7 +450,7 @@ async def order_events(
 
 
 async def missing_blocks(
-    order: EventOrder, event: Event, read: ReadBlocks
+    order: EventOrder, event: events.Event, read: ReadBlocks
 ) -> AsyncGenerator[tl.Block, None]:
     """Read the blocks that precede an event from the log, page by page, and yield them."""
     limit = FIRST_PAGE
@@ -471,5 +465,5 @@ async def missing_blocks(
 
 def _next_limit(limit: int, page: Sequence[tl.Block]) -> int:
     """Return the number of blocks to read next, so that a page stays as small as a mailbox."""
-    size = sum(map(event_size, page))
-    return min(limit * 2, PAGE) if size < HELD_SIZE // 4 else max(limit // 2, 1)
+    size = sum(map(events.event_size, page))
+    return min(limit * 2, PAGE) if size < events.HELD_SIZE // 4 else max(limit // 2, 1)

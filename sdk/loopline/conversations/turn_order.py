@@ -9,21 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from loopline import timeline as tl
 from loopline.errors import WrongBundle
-from loopline.timeline import (
-    Imported,
-    Sender,
-    Timeline,
-    TimelineLog,
-    Turn,
-    UserPrompt,
-    turn_id,
-)
 
 MAX_RECOVERIES = 1
 """How often a turn is resumed unasked: one that ends its second process too may be the cause."""
 CUT_OFF_AGAIN = "it was taken up before and cut off again: resume it yourself, or say something"
-NOBODY = Sender(bundle="")
+NOBODY = tl.Sender(bundle="")
 """The sender of a harness without a bundle, which runs no turn."""
 
 
@@ -31,21 +23,21 @@ NOBODY = Sender(bundle="")
 class RunTurn:
     """An earlier turn runs first."""
 
-    turn: Turn
+    turn: tl.Turn
 
 
 @dataclass(frozen=True, slots=True)
 class EndTurn:
     """An unfinished turn ends as interrupted."""
 
-    turn: Turn
+    turn: tl.Turn
 
 
 @dataclass(frozen=True, slots=True)
 class WaitForTurn:
     """The requested turn waits until `sender` starts an earlier turn, or, if `sender` is None, until the user answers."""
 
-    sender: Sender | None = None
+    sender: tl.Sender | None = None
 
 
 Step = RunTurn | EndTurn | WaitForTurn
@@ -58,12 +50,12 @@ class TurnOrder:
     `absent` are harnesses that did not start their turn in time. `skipped` are turns that this harness may not run.
     """
 
-    log: TimelineLog
-    own: Sender
+    log: tl.TimelineLog
+    own: tl.Sender
     absent: set[int] = field(default_factory=set[int])
     skipped: set[int] = field(default_factory=set[int])
 
-    async def next_step(self, timeline: Timeline, number: int, inherited: int) -> Step | None:
+    async def next_step(self, timeline: tl.Timeline, number: int, inherited: int) -> Step | None:
         """Return the step that precedes the turn of that number, None if it may run now.
 
         Messages up to the seq `inherited` come from the parent of a fork, so no sender waits for them.
@@ -90,7 +82,7 @@ class TurnOrder:
             self.skipped.add(queued.number)
         return WaitForTurn(sender_of(turn)) if await self._is_elsewhere(turn, inherited) else None
 
-    async def _before(self, timeline: Timeline, unfinished_turn: Turn, turn: Turn) -> Step:
+    async def _before(self, timeline: tl.Timeline, unfinished_turn: tl.Turn, turn: tl.Turn) -> Step:
         """Return the step for an unfinished turn that precedes a new one."""
         seq, answers = turn.prompt.seq if turn.prompt else 0, unfinished_turn.new_answers
         is_first = unfinished_turn.asked_seq > seq or any(answered < seq for answered in answers)
@@ -108,7 +100,7 @@ class TurnOrder:
         )
         return EndTurn(unfinished_turn) if is_refused else RunTurn(unfinished_turn)
 
-    async def check(self, timeline: Timeline, turn: Turn) -> None:
+    async def check(self, timeline: tl.Timeline, turn: tl.Turn) -> None:
         """Refuse a turn that may not run with the bundle of this harness.
 
         Raises:
@@ -117,7 +109,7 @@ class TurnOrder:
         if refusal := await self.refusal(timeline, turn):
             raise WrongBundle(refusal)
 
-    async def refusal(self, timeline: Timeline, turn: Turn) -> str:
+    async def refusal(self, timeline: tl.Timeline, turn: tl.Turn) -> str:
         """Return the reason why this harness may not run the turn, "" if it may.
 
         It may run the turn if its bundle has the id of the bundle through which the prompt was sent, and its version is
@@ -129,7 +121,7 @@ class TurnOrder:
         if turn.header is None and sender_of(turn) == self.own:
             return ""
         needed = list(_bundles(turn))
-        name = turn_id(turn.number)
+        name = tl.turn_id(turn.number)
         bundle = bundle_of(timeline, turn)
         if bundle not in ("", self.own.bundle):
             return f"{name} is a turn of the bundle {bundle!r}, and this is {self.own.bundle!r}"
@@ -141,13 +133,13 @@ class TurnOrder:
             here = "this bundle has no version: give it one with Bundle(version=…)"
         return f"{name} needs version {later!r} of the bundle {bundle!r}, and {here}"
 
-    async def may_begin(self, sender: Sender | None) -> bool:
+    async def may_begin(self, sender: tl.Sender | None) -> bool:
         """Return whether this harness may begin the turn of a scheduled message that was sent through `sender`."""
         if sender is None or sender == self.own:
             return True
         return sender.bundle == self.own.bundle and not await self._later_version([sender])
 
-    async def _later_version(self, needed: Iterable[Sender]) -> str:
+    async def _later_version(self, needed: Iterable[tl.Sender]) -> str:
         """Return the latest version of these senders that is later than that of this harness, "" without one."""
         versions = {sender.version for sender in needed} - {"", self.own.version}
         if not versions:
@@ -158,18 +150,18 @@ class TurnOrder:
         later = [version for version in known[own + 1 :] if version in versions]
         return later[-1] if later else ""
 
-    async def _is_elsewhere(self, turn: Turn, inherited: int) -> bool:
+    async def _is_elsewhere(self, turn: tl.Turn, inherited: int) -> bool:
         """Return whether a live harness other than this one sent the prompt of a queued turn."""
         is_own = turn.prompt is not None and turn.prompt.seq > inherited
         return is_own and await self._is_present(sender_of(turn))
 
-    async def _is_present(self, sender: Sender | None) -> bool:
+    async def _is_present(self, sender: tl.Sender | None) -> bool:
         if sender is None or sender.harness in self.absent | {0, self.own.harness}:
             return False
         return await self.log.is_present(sender)
 
 
-def is_cut_off_again(turn: Turn) -> bool:
+def is_cut_off_again(turn: tl.Turn) -> bool:
     """Return whether the turn was resumed `MAX_RECOVERIES` times and is unfinished, and nobody has put it back.
 
     A runner that continues the turn after an answer of the user does not resume it in this sense. The last runner may be
@@ -187,7 +179,7 @@ def is_cut_off_again(turn: Turn) -> bool:
     )
 
 
-def turn_to_take(timeline: Timeline, inherited: int) -> Turn | None:
+def turn_to_take(timeline: tl.Timeline, inherited: int) -> tl.Turn | None:
     """Return the turn that a process takes up unasked, None without one.
 
     It is the next turn. If that was cut off again, it is the oldest queued one, whose message ends the other. Blocks up to
@@ -207,20 +199,20 @@ def turn_to_take(timeline: Timeline, inherited: int) -> Turn | None:
     return own[0] if turn.header is not None else turn
 
 
-def was_leased(timeline: Timeline, inherited: int) -> bool:
+def was_leased(timeline: tl.Timeline, inherited: int) -> bool:
     """Return whether a runner has written to the conversation, so that each sweep of a worker finds its messages.
 
     What a fork shows of its parent, up to the seq `inherited`, and what was imported was written elsewhere.
     """
     for block in reversed(timeline.blocks):
-        if block.seq <= inherited or isinstance(block.body, Imported):
+        if block.seq <= inherited or isinstance(block.body, tl.Imported):
             return False
         if block.term:
             return True
     return False
 
 
-def is_left(timeline: Timeline, number: int, inherited: int) -> bool:
+def is_left(timeline: tl.Timeline, number: int, inherited: int) -> bool:
     """Return whether a turn that a person resumes must be put back, because no process takes it up unasked.
 
     It was cut off again, or is one of the parent of a fork. A new message is not left.
@@ -232,11 +224,11 @@ def is_left(timeline: Timeline, number: int, inherited: int) -> bool:
     return is_cut_off_again(turn) or turn_to_take(timeline, inherited) is not turn
 
 
-def _prompt_seq(turn: Turn) -> int:
+def _prompt_seq(turn: tl.Turn) -> int:
     return 0 if turn.prompt is None else turn.prompt.seq
 
 
-def is_recalled(timeline: Timeline, turn: Turn) -> bool:
+def is_recalled(timeline: tl.Timeline, turn: tl.Turn) -> bool:
     """Return whether the message was recalled before its turn started."""
     return (
         turn.header is None
@@ -246,23 +238,23 @@ def is_recalled(timeline: Timeline, turn: Turn) -> bool:
     )
 
 
-def sender_of(turn: Turn) -> Sender | None:
+def sender_of(turn: tl.Turn) -> tl.Sender | None:
     """Return the sender of the turn's prompt, None if the prompt names no sender."""
-    if turn.prompt is None or not isinstance(turn.prompt.body, UserPrompt):
+    if turn.prompt is None or not isinstance(turn.prompt.body, tl.UserPrompt):
         return None
     return turn.prompt.body.sender
 
 
-def _bundles(turn: Turn) -> Iterator[Sender]:
+def _bundles(turn: tl.Turn) -> Iterator[tl.Sender]:
     """Yield the bundle that the turn's prompt was sent through, and the bundle that last ran the turn."""
     sender = sender_of(turn)
     if sender is not None:
         yield sender
     if turn.header is not None:
-        yield Sender(bundle=turn.header.bundle, version=turn.header.version)
+        yield tl.Sender(bundle=turn.header.bundle, version=turn.header.version)
 
 
-def bundle_of(timeline: Timeline, turn: Turn) -> str:
+def bundle_of(timeline: tl.Timeline, turn: tl.Turn) -> str:
     """Return the id of the bundle that the turn was sent through, or of the bundle that last ran a turn, or ""."""
     for sender in _bundles(turn):
         return sender.bundle

@@ -14,10 +14,11 @@ from weakref import WeakValueDictionary
 
 from msgspec import Struct, structs
 
-from loopline import errors
+from loopline import errors, react
 from loopline import timeline as tl
 from loopline.bundle import OpenBundle, RunLoop
 from loopline.clock import Clock
+from loopline.conversations import submission, subscriptions, turn_order
 from loopline.conversations.feeds import Feed, Feeds
 from loopline.conversations.interrupts import CHILD_TURN, child_inputs
 from loopline.conversations.leased_conversation import (
@@ -27,47 +28,9 @@ from loopline.conversations.leased_conversation import (
     finish,
 )
 from loopline.conversations.live_events import LiveEvents
-from loopline.conversations.submission import (
-    AS_IT_IS,
-    HandedOver,
-    StoppedInQueue,
-    Variation,
-    check_confirmed,
-    check_known,
-)
-from loopline.conversations.subscriptions import (
-    IN_TURN,
-    BusyNotice,
-    Subscriber,
-    Subscriptions,
-    in_turn,
-    replay,
-)
-from loopline.conversations.turn_order import (
-    CUT_OFF_AGAIN,
-    NOBODY,
-    EndTurn,
-    RunTurn,
-    TurnOrder,
-    WaitForTurn,
-    is_cut_off_again,
-    is_left,
-    is_recalled,
-    was_leased,
-)
 from loopline.events import EventSink, Observer
 from loopline.files import attachment_of
 from loopline.models import Json, Model, ModelRegistry, OutputSchema, OutputType
-from loopline.react import (
-    Child,
-    Limits,
-    TurnPayload,
-    check_answer,
-    late_input,
-    merge_limits,
-    restore_limits,
-    result,
-)
 from loopline.reader import ConversationView, conversation_lookup
 from loopline.redaction.redaction import Redactor
 from loopline.tasks import wait_until_done
@@ -108,7 +71,7 @@ class Request(Struct, frozen=True, kw_only=True):
     conversation: tl.ConversationKey
     choose: Choose
     sink: EventSink | None = None
-    limits: Limits = {}
+    limits: react.Limits = {}
     child: ChildRun | None = None
     wait: bool = True
     adopted: bool = False
@@ -116,7 +79,7 @@ class Request(Struct, frozen=True, kw_only=True):
     began: Sequence[tl.Block] | None = None
     output: OutputType[Any] | None = None
     default: OutputType[Any] | None = None
-    variation: Variation = AS_IT_IS
+    variation: submission.Variation = submission.AS_IT_IS
 
     @property
     def answer_type(self) -> OutputType[Any] | None:
@@ -152,13 +115,13 @@ class Turns:
 
         With `live`, subscribers receive the events of turns that other processes run, and those of this one receive its.
         """
-        _log.addFilter(IN_TURN)  # once, however many there are
+        _log.addFilter(subscriptions.IN_TURN)  # once, however many there are
         self._log = log
-        self._clock = clock
+        self.clock: Clock = clock
         self._bundle = bundle
         self._queues: WeakValueDictionary[tl.ConversationKey, asyncio.Lock] = WeakValueDictionary()
         self._requests: list[_PendingRequest] = []
-        self._subscriptions = Subscriptions(log, observer, redactor)
+        self._subscriptions = subscriptions.Subscriptions(log, observer, redactor)
         self._submits_only = submits_only
         self._live = live
         has_feeds = submits_only or live is not None
@@ -171,27 +134,17 @@ class Turns:
             bundle.services.background.follow(self._subscriptions.running)
 
     @property
-    def submits_only(self) -> bool:
-        """Whether every turn is run by another process."""
-        return self._submits_only
-
-    @property
     def sender(self) -> tl.Sender | None:
         """The sender of this harness's inputs, None without a bundle."""
         return None if self._bundle is None else self._bundle.services.sender
 
-    @property
-    def clock(self) -> Clock:
-        """The clock of the turns."""
-        return self._clock
-
-    def order(self) -> TurnOrder:
+    def order(self) -> turn_order.TurnOrder:
         """Return the order of turns for a request of this harness.
 
         Raises:
             LooplineError: the harness has no bundle.
         """
-        return TurnOrder(self._log, self.check_bundle().services.sender)
+        return turn_order.TurnOrder(self._log, self.check_bundle().services.sender)
 
     def check_bundle(self) -> OpenBundle:
         """Return the bundle that runs the turns of this harness.
@@ -254,7 +207,7 @@ class Turns:
         """
         self.check_outside(request.conversation)
         if self._closing:
-            raise HandedOver
+            raise submission.HandedOver
         pending = _PendingRequest(request)
         run = self._run_elsewhere if self._submits_only else self._run_with_lease
         pending.task = asyncio.create_task(run(pending))
@@ -262,13 +215,15 @@ class Turns:
         try:
             return await asyncio.shield(pending.task)
         except errors.LeaseLost as error:
-            raise HandedOver if pending.handed_over else error from None
+            raise submission.HandedOver if pending.handed_over else error from None
         except asyncio.CancelledError:
             if pending.task.cancelled() and self._closing and not _is_cancelled():
-                raise HandedOver from None
+                raise submission.HandedOver from None
             if pending.task.cancelled() and pending.stopping and not _is_cancelled():
                 # A task that is cancelled before its first step has run nothing that could say so.
-                raise StoppedInQueue("the turn was stopped before it was begun") from None
+                raise submission.StoppedInQueue(
+                    "the turn was stopped before it was begun"
+                ) from None
             pending.task.cancel()
             await wait_until_done(pending.task)  # a steer and then a stop cancel a child run twice
             if not pending.task.cancelled():
@@ -281,7 +236,7 @@ class Turns:
         self,
         parent: tl.ConversationKey,
         models: ModelRegistry,
-        child: Child,
+        child: react.Child,
         sink: EventSink,
         loop: RunLoop,
         /,
@@ -332,7 +287,7 @@ class Turns:
     ) -> AbstractContextManager[None]:
         """Deliver every event of the conversation's turns that run in this process to `sink` inside the context."""
         return self._subscriptions.subscribed(
-            conversation, Subscriber(sink, self.last_seq(conversation))
+            conversation, subscriptions.Subscriber(sink, self.last_seq(conversation))
         )
 
     def turn_number(self, conversation: tl.ConversationKey) -> int:
@@ -377,7 +332,7 @@ class Turns:
         question = None if recorder is None else recorder.questions.find(call_id)
         if recorder is None or question is None:
             return False
-        reply = None if value is None else check_answer(question, value)
+        reply = None if value is None else react.check_answer(question, value)
         if reply is not None and reply.rule is not None:
             raise errors.LooplineError(
                 f"an answer to {call_id} that grants a rule is stored first: "
@@ -402,7 +357,7 @@ class Turns:
             starts = await self._log.read(conversation, after=seq, types=[tl.RoundStart.type])
             takers = [block.turn for block, body in _STARTS.among(starts) if seq in body.takes]
             if not takers and self._closing:
-                raise HandedOver
+                raise submission.HandedOver
             if not takers:
                 return None
             number = takers[0]
@@ -410,9 +365,9 @@ class Turns:
         turn = timeline.turn(number)
         if turn.exit is None:
             if self._closing and not turn.pending:
-                raise HandedOver
+                raise submission.HandedOver
             reason: tl.ExitReason = "paused" if turn.pending else "interrupted"
-            return result(timeline, number, reason, output=output)
+            return react.result(timeline, number, reason, output=output)
         return _build_result(timeline, number, output)
 
     async def result_of_stopped(self, request: Request, number: int) -> tl.TurnResult[Any]:
@@ -537,8 +492,12 @@ class Turns:
         if not request.wait and queue.locked():
             raise errors.ConflictError(f"conversation {conversation.name!r} is being run already")
         is_told = request.sink is not None or _log.isEnabledFor(logging.INFO)
-        notice = BusyNotice(self._log, self._clock, conversation, request.sink) if is_told else None
-        order = TurnOrder(self._log, self.sender or NOBODY)
+        notice = (
+            subscriptions.BusyNotice(self._log, self.clock, conversation, request.sink)
+            if is_told
+            else None
+        )
+        order = turn_order.TurnOrder(self._log, self.sender or turn_order.NOBODY)
         try:
             while True:
                 async with (
@@ -564,7 +523,7 @@ class Turns:
             if not pending.stopping:
                 raise
             _uncancel()
-            raise StoppedInQueue("the turn was stopped before it was begun") from None
+            raise submission.StoppedInQueue("the turn was stopped before it was begun") from None
         finally:
             if notice is not None:
                 await notice.end()
@@ -578,7 +537,7 @@ class Turns:
             LooplineError: the request has limits or models that are not in the log; or the turn may not run with this bundle.
         """
         request, conversation = pending.request, pending.request.conversation
-        if request.limits or request.any_bundle or request.variation is not AS_IT_IS:
+        if request.limits or request.any_bundle or request.variation is not submission.AS_IT_IS:
             raise errors.LooplineError(
                 "this process only submits turns, so it cannot continue one with other limits, models or bundles"
             )
@@ -593,12 +552,16 @@ class Turns:
                         if outcome is not None:
                             return outcome
                         if await self._is_left(conversation, timeline, number):
-                            return result(timeline, number, "interrupted", CUT_OFF_AGAIN)
+                            return react.result(
+                                timeline, number, "interrupted", turn_order.CUT_OFF_AGAIN
+                            )
         except asyncio.CancelledError:
             if not pending.stopping:
                 raise
             _uncancel()
-            raise StoppedInQueue("the turn was stopped, and another process ends it") from None
+            raise submission.StoppedInQueue(
+                "the turn was stopped, and another process ends it"
+            ) from None
         raise errors.LooplineError(f"conversation {conversation.name!r} was forgotten")
 
     async def _choose_elsewhere(self, request: Request, feed: Feed) -> int:
@@ -607,11 +570,11 @@ class Turns:
         Raises:
             ConflictError: a turn runs or is queued, and the request may not wait; or the turn is not one of this request.
         """
-        check_known(feed.timeline)
+        submission.check_known(feed.timeline)
         summary = await self._log.find(request.conversation)
         inherited = summary.inherited if summary else 0
         if request.wait:
-            is_leased = was_leased(feed.timeline, inherited)
+            is_leased = turn_order.was_leased(feed.timeline, inherited)
             number = await request.choose(feed.timeline)
             if not is_leased:
                 with suppress(errors.ConflictError):  # a worker has the conversation already
@@ -622,9 +585,9 @@ class Turns:
             number = await self._choose_if_free(request, feed)
         await feed.update()
         timeline = await tl.reaching(self._log, request.conversation, feed.timeline, number)
-        check_confirmed(timeline, number)
+        submission.check_confirmed(timeline, number)
         await self.order().check(timeline, timeline.turn(number))
-        if is_left(timeline, number, inherited):
+        if turn_order.is_left(timeline, number, inherited):
             retry = tl.Entry(body=tl.UserRetry(), turn=number)
             await self._log.append(request.conversation, [retry], seen=timeline.seq)
         return number
@@ -655,18 +618,22 @@ class Turns:
         self, conversation: tl.ConversationKey, timeline: tl.Timeline, number: int
     ) -> bool:
         """Return whether no process runs the turn, and none takes it up unasked."""
-        if not is_cut_off_again(timeline.turn(number)):
+        if not turn_order.is_cut_off_again(timeline.turn(number)):
             return False
         try:
             async with self._log.lease(conversation, wait=False):
                 # Its runner may have ended it since the timeline was read.
                 newest = await tl.open_timeline(self._log, conversation)
-                return is_cut_off_again(newest.turn(number))
+                return turn_order.is_cut_off_again(newest.turn(number))
         except errors.ConflictError:
             return False
 
     async def _wait_for_change(
-        self, conversation: tl.ConversationKey, seen: int, wait: WaitForTurn, order: TurnOrder
+        self,
+        conversation: tl.ConversationKey,
+        seen: int,
+        wait: turn_order.WaitForTurn,
+        order: turn_order.TurnOrder,
     ) -> None:
         """Wait for a block after `seen`, or until the conversation is forgotten.
 
@@ -688,8 +655,12 @@ class Turns:
             pause = min(2 * pause, LAST_LOOK_SECONDS)
 
     async def _clear_way(
-        self, pending: _PendingRequest, lease: LeasedConversation, number: int, order: TurnOrder
-    ) -> WaitForTurn | None:
+        self,
+        pending: _PendingRequest,
+        lease: LeasedConversation,
+        number: int,
+        order: turn_order.TurnOrder,
+    ) -> turn_order.WaitForTurn | None:
         """Run or end the turns that precede the chosen one. Returns the step that it waits for, None if it may run.
 
         Raises:
@@ -697,7 +668,11 @@ class Turns:
         """
         request, timeline = pending.request, lease.timeline
         turn = timeline.turn(number)
-        if request.child is not None or turn.exit is not None or is_recalled(timeline, turn):
+        if (
+            request.child is not None
+            or turn.exit is not None
+            or turn_order.is_recalled(timeline, turn)
+        ):
             return None
         self.check_bundle()
         inherited = lease.summary.inherited if lease.summary else 0
@@ -707,11 +682,11 @@ class Turns:
             if self._subscriptions.has(lease.conversation):
                 await self._subscriptions.catch_up(lease.conversation, timeline, number)
             match step:
-                case WaitForTurn():
+                case turn_order.WaitForTurn():
                     return step
-                case EndTurn(turn):
+                case turn_order.EndTurn(turn):
                     await lease.interrupt(turn.number)
-                case RunTurn(turn):
+                case turn_order.RunTurn(turn):
                     try:
                         await self._run_for_another(pending, lease, turn.number)
                     except errors.WrongBundle as error:
@@ -726,11 +701,11 @@ class Turns:
         conversation = request.conversation
         began = request.began if term == 1 else None  # nobody else has written to it then
         cached = await self._cache.read(conversation, began)
-        check_known(cached.timeline)
+        submission.check_known(cached.timeline)
         number = await request.choose(cached.timeline)
         timeline = await tl.reaching(self._log, conversation, cached.timeline, number)
-        check_known(timeline)
-        check_confirmed(timeline, number)
+        submission.check_known(timeline)
+        submission.check_confirmed(timeline, number)
         if self._bundle is not None:
             await self._bundle.services.background.settle(conversation, timeline)
         cached.timeline = timeline
@@ -743,7 +718,7 @@ class Turns:
     ) -> LeasedConversation:
         return LeasedConversation(
             log=self._log,
-            clock=self._clock,
+            clock=self.clock,
             subscriptions=self._subscriptions,
             conversation=conversation,
             summary=cached.summary,
@@ -758,28 +733,28 @@ class Turns:
         timeline, request = lease.timeline, pending.request
         if self._subscriptions.has(lease.conversation):
             await self._subscriptions.catch_up(lease.conversation, timeline, number)
-        sender = None if request.sink is None else Subscriber(request.sink, 0)
+        sender = None if request.sink is None else subscriptions.Subscriber(request.sink, 0)
         turn = timeline.turn(number)
         if turn.exit is not None:
-            replay(timeline, number, sender)
+            subscriptions.replay(timeline, number, sender)
             return _build_result(timeline, number, request.answer_type)
-        if is_recalled(timeline, turn):
+        if turn_order.is_recalled(timeline, turn):
             return build_stopped_result(tl.turn_id(number))
         if turn.is_paused and not turn.stopped:
-            replay(timeline, number, sender)
-            return result(timeline, number, "paused", output=request.answer_type)
+            subscriptions.replay(timeline, number, sender)
+            return react.result(timeline, number, "paused", output=request.answer_type)
         recorder, sink = lease.recorder(number, sender)
         recorder.adopted, recorder.any_bundle = request.adopted, request.any_bundle
-        with in_turn(recorder):
+        with subscriptions.in_turn(recorder):
             try:
-                replay(timeline, number, sender)
+                subscriptions.replay(timeline, number, sender)
                 if recorder.turn.stopped:  # by a process that did not live to end it
                     await lease.stop(recorder)
                     return _build_result(timeline, number, request.answer_type)
                 return await self._run_turn(pending, lease, recorder, sink)
             except asyncio.CancelledError:
                 if recorder.turn.exit is None and not pending.handed_over:
-                    replay(timeline, number, sender)
+                    subscriptions.replay(timeline, number, sender)
                     await lease.stop(recorder)
                 if not pending.stopping:
                     raise
@@ -792,7 +767,7 @@ class Turns:
         """Run a turn of another sender, which reads the result in the log; only StoreError and WrongBundle are raised."""
         recorder, sink = lease.recorder(number)
         recorder.adopted = True
-        with in_turn(recorder):
+        with subscriptions.in_turn(recorder):
             try:
                 await self._run_turn(pending, lease, recorder, sink)
             except (errors.StoreError, errors.WrongBundle):
@@ -830,7 +805,7 @@ class Turns:
                     payload=payload,
                     recorder=recorder,
                     sink=sink,
-                    limits=merge_limits(limits, request.limits),
+                    limits=react.merge_limits(limits, request.limits),
                     models=models,
                     model=child.model if child else None,
                     conversation=ConversationView(
@@ -858,7 +833,7 @@ class Turns:
         await finish(lease.end(recorder, done.exit_reason, done.error))
         if child is None and self.on_turn_end is not None:
             self.on_turn_end(request.conversation)
-        turn, late = recorder.turn, late_input(recorder.timeline)
+        turn, late = recorder.turn, react.late_input(recorder.timeline)
         if (turn.usage, turn.cost, late) == (done.usage, done.cost, done.late_input):
             return done
         # a child that ended with it has told what it used
@@ -890,11 +865,6 @@ async def _read_inputs(recorder: tl.Recorder) -> None:
 
 
 def _check_not_handed_over(pending: _PendingRequest) -> None:
-    """Check that this process has not begun to hand over the request.
-
-    Raises:
-        LeaseLost: it has, and nothing of the turn may be recorded any more.
-    """
     if pending.handed_over:
         raise errors.LeaseLost("the turn is left to the next process")
 
@@ -911,15 +881,14 @@ def _outcome_elsewhere(
     turn = timeline.turn(number)
     if turn.exit is not None:
         return _build_result(timeline, number, output)
-    if is_recalled(timeline, turn):
+    if turn_order.is_recalled(timeline, turn):
         return build_stopped_result(tl.turn_id(number))
     if turn.is_paused and not turn.stopped and turn.pending.keys() == turn.open_ids:
-        return result(timeline, number, "paused", output=output)
+        return react.result(timeline, number, "paused", output=output)
     return None
 
 
 def _find_stopped(timeline: tl.Timeline) -> list[tl.Turn]:
-    """Return the turns that the user stopped and that have not ended."""
     return [turn for turn in timeline.turns.values() if turn.stopped and turn.exit is None]
 
 
@@ -964,15 +933,15 @@ def _build_result(
         raise errors.LooplineError(f"{tl.turn_id(number)} has not ended")
     if end.by_bundle:
         raise errors.BundleError(end.error)
-    return result(timeline, number, end.reason, end.error, output)
+    return react.result(timeline, number, end.reason, end.error, output)
 
 
-def _payload(recorder: tl.Recorder) -> tuple[TurnPayload, Limits, OutputSchema | None]:
+def _payload(recorder: tl.Recorder) -> tuple[react.TurnPayload, react.Limits, OutputSchema | None]:
     """Read the payload of the turn, its limits and the schema of its answer from the log."""
     block, key = recorder.turn.prompt, recorder.conversation
     if block is None or not isinstance(prompt := block.body, tl.UserPrompt):
         raise errors.LooplineError(f"{tl.turn_id(recorder.number)} has no prompt to answer to")
-    payload = TurnPayload(
+    payload = react.TurnPayload(
         text=prompt.text,
         conversation=key.name,
         turn_id=f"turn_{recorder.number}",
@@ -982,4 +951,4 @@ def _payload(recorder: tl.Recorder) -> tuple[TurnPayload, Limits, OutputSchema |
         user=key.user,
         attachments=[*map(attachment_of, recorder.timeline.attachments(block.seq))],
     )
-    return payload, restore_limits(prompt.limits, prompt.settings), prompt.output
+    return payload, react.restore_limits(prompt.limits, prompt.settings), prompt.output

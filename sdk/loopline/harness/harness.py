@@ -35,7 +35,7 @@ from loopline.knowledge import KnowledgeSpace, KnowledgeState, Progress
 from loopline.memory import ConversationMemory
 from loopline.models import Model, ModelRegistry, output_type_of
 from loopline.names import check_type
-from loopline.react import ApprovalLimits, Limits, RuleBook
+from loopline.react import Limits, RuleBook
 from loopline.reader import Reader, conversation_lookup, view_conversation
 from loopline.redaction.redacted_log import RedactedLog
 from loopline.redaction.redaction import Redactor
@@ -160,20 +160,17 @@ def choose_telemetry(choice: Telemetry) -> Telemetry:
     Raises:
         LooplineError: the name is not `otlp`.
     """
-    named: object = choice  # a caller may not use a type checker
-    if choice is None:
-        return _parse_telemetry(os.environ.get(_VARIABLE, ""), _VARIABLE)
-    return _parse_telemetry(named, "telemetry") if isinstance(named, str) else choice
-
-
-def _parse_telemetry(name: str, source: str) -> Telemetry:
-    match name:
+    source = _VARIABLE if choice is None else "telemetry"
+    named: object = os.environ.get(_VARIABLE, "") if choice is None else choice
+    match named:  # a caller may not use a type checker
         case "":
             return None
         case "otlp":
             return "otlp"
+        case str():
+            raise LooplineError(f"{source} is {named!r}: use 'otlp', or omit it")
         case _:
-            raise LooplineError(f"{source} is {name!r}: use 'otlp', or omit it")
+            return choice
 
 
 async def open_observer(telemetry: Telemetry) -> Observer | None:
@@ -245,10 +242,6 @@ class OpenOptions(TypedDict, total=False):
     convert_error: Callable[[Exception], Exception] | None
 
 
-def _keep_error(error: Exception) -> Exception:
-    return error
-
-
 class Harness(ConversationHost[T_co], Generic[T_co]):
     """A bundle with a store and models, which runs conversations. Open it with `async with Harness.open(...)`."""
 
@@ -285,7 +278,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         self._scanner = make_scanner(os.environ)
         self._redactor = options.get("redactor")
         self._metering = options.get("metering")
-        self._convert_error = options.get("convert_error") or _keep_error
+        self._convert_error = options.get("convert_error") or (lambda error: error)
         self._limits = options.get("limits") or DEFAULT_LIMITS
         self._submits_only = options.get("submits_only", False)
         self._deps = options.get("deps")
@@ -360,7 +353,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             loaded = await asyncio.to_thread(bundles.load, self._source)
             tape = await self._open_models(loaded.bundle.model, stack)
             stack.push_async_callback(asyncio.to_thread, self._folder.close)
-            properties = await asyncio.to_thread(self._properties, loaded)
+            properties = await asyncio.to_thread(loaded.properties, self._overrides)
             redactor = self._redactor or await asyncio.to_thread(make_redactor, properties)
             store = await self._open_log(stack, collects=tape is None)
             log = store if redactor is None else RedactedLog(store, redactor)
@@ -393,7 +386,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 on_build=self._on_build,
                 read_knowledge=partial(spaces.knowledge_reader, space, self._past_repositories),
                 agents=await self._agents(loaded),  # before `models`, which it extends
-                models=self._make_models(redactor),
+                models=self._metered(self._choose, redactor),
                 toolset=ThreadCache(partial(bundles.load_tools, bundle=loaded)),
                 model_settings=ThreadCache(partial(bundles.load_model_settings, bundle=loaded)),
                 skills=ThreadCache(skills),
@@ -418,19 +411,13 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                 turns=turns,
                 servers=servers,
                 lessons=open_lessons(services, turns, log, stack),
-                checks=self._input_checks(approvals, redactor),
+                checks=conversations.InputChecks(self._caps, self._scanner, redactor, approvals),
                 readable_skills=cache(partial(_readable_skills, skill_modules, skills)),
             )
             if tape is not None:
                 await tape.file.begin()
             self._closing = stack.pop_all()
         return self
-
-    def _input_checks(
-        self, approvals: ApprovalLimits, redactor: Redactor | None
-    ) -> conversations.InputChecks:
-        """Return the checks of what users send."""
-        return conversations.InputChecks(self._caps, self._scanner, redactor, approvals)
 
     async def _open_models(
         self, of_bundle: model_choice.Models | None, stack: AsyncExitStack
@@ -499,24 +486,12 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         stack.push_async_callback(turns.close)
         return turns
 
-    def _make_models(self, redactor: Redactor | None) -> model_choice.OpenModels:
-        """Return a function that opens the models of a run with metering and redaction."""
-        return self._metered(self._choose, redactor)
-
     def _metered(
         self, choose: Callable[[], ModelRegistry], redactor: Redactor | None
     ) -> model_choice.OpenModels:
+        """Return a function that opens the models of a run with metering and redaction."""
         open_run = partial(self._models.open_run, choose, self._clock)
         return redact_models(model_choice.meter_models(open_run, self._metering), redactor)
-
-    def _properties(self, loaded: bundles.LoadedBundle) -> bundles.Properties:
-        """Merge the defaults of the bundle, its files and the overrides of the caller."""
-        return bundles.merged(
-            loaded.bundle.defaults,
-            folder=loaded.folder,
-            overrides=self._overrides,
-            location=loaded.bundle.location,
-        )
 
     async def _agents(self, loaded: bundles.LoadedBundle) -> Agents | None:
         """Load the agents of the bundle, None if it has none, and add the models that the environment names for them."""
@@ -675,11 +650,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
     ) -> conversations.Conversation[T_co]:
         opened = self._open_parts
         return conversations.Conversation(
-            opened.log,
-            conversation,
-            turns=opened.turns,
-            reader=self._reader,
-            checks=opened.checks,
+            opened.log, conversation, turns=opened.turns, reader=self._reader, checks=opened.checks
         )
 
     async def carry_on(
@@ -798,10 +769,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
 
 
 def _find_modules(loaded: bundles.LoadedBundle) -> tuple[Sequence[str], Sequence[str]]:
-    """Return the descriptor modules of tools and of skills; each list is [""] if the bundle does not name a module."""
-    return bundles.descriptor_modules(loaded, "tools") or [""], bundles.descriptor_modules(
-        loaded, "skills"
-    ) or [""]
+    return bundles.descriptor_modules(loaded, "tools"), bundles.descriptor_modules(loaded, "skills")
 
 
 def _readable_skills(modules: Sequence[str], skills: Callable[[str], Skills]) -> Skills:

@@ -272,14 +272,34 @@ class ModelsInUse:
         self._runs: dict[int, int] = {}
         self._idle: dict[int, None] = {}
 
-    def open_run(
+    @asynccontextmanager
+    async def open_run(
         self, choose: Callable[[], ModelRegistry], clock: Clock, conversation: ConversationKey
-    ) -> ModelsOfRun:
-        """Return a context that chooses the models of a run, and keeps them open until the context ends."""
-        del conversation  # every conversation has the same models
-        return ModelsOfRun(self, choose, clock)
+    ) -> AsyncGenerator[ModelRegistry]:
+        """Choose the models of a run, and keep them open until the context ends.
 
-    async def acquire(self, models: Sequence[Model]) -> None:
+        Raises:
+            ModelError: the function that makes the models fails.
+        """
+        del conversation  # every conversation has the same models
+        try:
+            registry = choose()
+        except LooplineError:
+            raise
+        except Exception as error:
+            cause = f"{type(error).__name__}: {error}"
+            raise ModelError(f"the model of this run could not be made: {cause}") from error
+        models = registry.models
+        for model in models:
+            if _has_methods_of(type(model), ClockedModel) and isinstance(model, ClockedModel):
+                model.use_clock(clock)
+        try:
+            await self._acquire(models)
+            yield registry
+        finally:
+            self._release(models)
+
+    async def _acquire(self, models: Sequence[Model]) -> None:
         """Count one more run for each model, and close the models that no run uses."""
         for model in models:
             key = id(model)
@@ -289,7 +309,7 @@ class ModelsInUse:
         for key in [*self._idle]:
             await self._close(key)
 
-    def release(self, models: Sequence[Model]) -> None:
+    def _release(self, models: Sequence[Model]) -> None:
         """Count one run less for each model."""
         for key in map(id, models):
             self._runs[key] -= 1
@@ -313,44 +333,6 @@ class ModelsInUse:
         for model in self._open.values():
             if isinstance(model, ClosingModel):
                 stack.push_async_callback(model.close, failed=failed)
-
-
-class ModelsOfRun:
-    """A context with the models of a run.
-
-    Entering raises a ModelError if the function that makes the models fails.
-    """
-
-    def __init__(
-        self, in_use: ModelsInUse, choose: Callable[[], ModelRegistry], clock: Clock
-    ) -> None:
-        self._in_use = in_use
-        self._choose = choose
-        self._clock = clock
-        self._models: Sequence[Model] = ()
-
-    async def __aenter__(self) -> ModelRegistry:
-        try:
-            registry = self._choose()
-        except LooplineError:
-            raise
-        except Exception as error:
-            cause = f"{type(error).__name__}: {error}"
-            raise ModelError(f"the model of this run could not be made: {cause}") from error
-        models = registry.models
-        for model in models:
-            if _has_methods_of(type(model), ClockedModel) and isinstance(model, ClockedModel):
-                model.use_clock(self._clock)
-        self._models = models
-        try:
-            await self._in_use.acquire(models)
-        except BaseException:
-            self._in_use.release(models)
-            raise
-        return registry
-
-    async def __aexit__(self, *_: object) -> None:
-        self._in_use.release(self._models)
 
 
 AnyModel = Model | ForeignModel
@@ -664,10 +646,7 @@ def meter_models(models: OpenModels, metering: Metering | None) -> OpenModels:
 
     @asynccontextmanager
     async def open_metered(conversation: ConversationKey) -> AsyncGenerator[ModelRegistry, None]:
-        async with (
-            models(conversation) as registry,
-            metering(conversation, registry) as counted,
-        ):
+        async with models(conversation) as registry, metering(conversation, registry) as counted:
             yield counted
 
     return open_metered

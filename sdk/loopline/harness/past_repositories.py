@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from loopline.errors import KnowledgeError
 from loopline.knowledge import KnowledgeConfig, Passage, Repository, read_passage
 from loopline.timeline import KnowledgeCommit
+
+ROOTS = ("docs_root", "src_root", "deploy_root", "tests_root")
+"""The settings of the folders of a repository."""
 
 
 class PastRepositories:
@@ -29,14 +34,10 @@ class PastRepositories:
             repository, at = self._at(used.repository, commit or used.commit, moves=bool(commit))
         except KnowledgeError as error:
             raise KnowledgeError(f"its repository cannot be opened now: {error}") from error
-        folders = {"docs_root": "", "src_root": "", "deploy_root": "", "tests_root": ""}
-        folders |= used.roots
-        config = KnowledgeConfig(
-            docs_root=folders["docs_root"],
-            src_root=folders["src_root"],
-            deploy_root=folders["deploy_root"],
-            tests_root=folders["tests_root"],
-        )
+        roots: dict[str, Any] = {
+            name: folder for name, folder in used.roots.items() if name in ROOTS
+        }
+        config = replace(KnowledgeConfig(), **roots)
         return read_passage(repository, config, ref, at, name=used.name)
 
     def has(self, used: KnowledgeCommit, commit: str) -> bool:

@@ -122,12 +122,11 @@ def open_past_repositories(store_file: Path | None) -> PastRepositories:
     """Return the repositories of past turns, with mirrors in a folder next to the store."""
     from loopline.harness.past_repositories import PastRepositories
 
-    return PastRepositories(mirrors_folder(store_file))
+    return PastRepositories(cache_folder(store_file, MIRRORS))
 
 
-def mirrors_folder(store_file: Path | None) -> Path:
-    """Return the folder of the mirrors for a store file, or for a store in memory if it is None."""
-    return cache_folder(store_file, "repositories")
+MIRRORS = "repositories"
+"""The name of the folder of the mirrors of repositories."""
 
 
 def cache_folder(store_file: Path | None, name: str) -> Path:

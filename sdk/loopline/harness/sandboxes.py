@@ -43,10 +43,7 @@ async def execution_features() -> Mapping[str, Sequence[Feature]]:
 
     docker = _docker(_docker_settings(_DEFAULT_RUNTIME, ""))
     try:
-        return {
-            "docker": await docker.features(),
-            "process": await BubblewrapSandbox().features(),
-        }
+        return {"docker": await docker.features(), "process": await BubblewrapSandbox().features()}
     finally:
         await docker.close()
 

@@ -12,17 +12,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from loopline import knowledge
 from loopline.bundle import Properties, commits_of
 from loopline.clock import Clock
 from loopline.errors import KnowledgeError, StoreError
 from loopline.harness import read_only_store
-from loopline.knowledge import (
-    HasIndexFiles,
-    KnowledgeConfig,
-    KnowledgeSpace,
-    Passage,
-    Repository,
-)
 from loopline.memory import ConversationMemory, MemoryTurnIndex, TurnIndex
 from loopline.memory.postgres_turn_index import HasTurnDatabase, PostgresTurnIndex
 from loopline.models import Json
@@ -116,11 +110,7 @@ class Embedders:
 
 
 def load_embedder(
-    name: str,
-    *,
-    folder: Path | None,
-    environment: Mapping[str, str],
-    exports: Path | None = None,
+    name: str, *, folder: Path | None, environment: Mapping[str, str], exports: Path | None = None
 ) -> Embedder:
     """Load the embedder of a name that `check_embedder` accepts; this blocks for seconds.
 
@@ -165,7 +155,7 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 _REPOSITORY_SETTINGS = ("repo", "ref", "docs_root", "src_root", "deploy_root", "tests_root")
 
 
-def knowledge_config(properties: Properties) -> KnowledgeConfig | None:
+def knowledge_config(properties: Properties) -> knowledge.KnowledgeConfig | None:
     """Parse the section `knowledge`; None if the section is missing.
 
     Raises:
@@ -190,7 +180,7 @@ def knowledge_config(properties: Properties) -> KnowledgeConfig | None:
     )
 
 
-def _parse_repository(name: str, value: Json, validate_refs: bool) -> KnowledgeConfig:
+def _parse_repository(name: str, value: Json, validate_refs: bool) -> knowledge.KnowledgeConfig:
     setting = f"knowledge.repositories.{name}"
     if not _NAME.fullmatch(name):
         raise KnowledgeError(
@@ -205,20 +195,22 @@ def _parse_repository(name: str, value: Json, validate_refs: bool) -> KnowledgeC
     return _repository_config(value, validate_refs)
 
 
-def _repository_config(settings: Mapping[str, Json], validate_refs: bool) -> KnowledgeConfig:
+def _repository_config(
+    settings: Mapping[str, Json], validate_refs: bool
+) -> knowledge.KnowledgeConfig:
     texts: dict[str, Any] = {key: str(value) for key, value in settings.items()}
-    return replace(KnowledgeConfig(validate_refs=validate_refs), **texts)
+    return replace(knowledge.KnowledgeConfig(validate_refs=validate_refs), **texts)
 
 
 def open_space(
-    config: KnowledgeConfig,
+    config: knowledge.KnowledgeConfig,
     *,
     folder: Path | None,
     store: TimelineLog,
     store_file: Path | None,
     clock: Clock,
     embedders: Embedders,
-) -> KnowledgeSpace:
+) -> knowledge.KnowledgeSpace:
     """Open the repositories of a knowledge space, and fetch remote repositories; this blocks.
 
     `folder` is the folder of the bundle.
@@ -228,12 +220,12 @@ def open_space(
     """
     from loopline.knowledge.fts import FtsIndexes
 
-    mirrors = read_only_store.mirrors_folder(store_file)
+    mirrors = read_only_store.cache_folder(store_file, read_only_store.MIRRORS)
     repositories = {
         name: _open_repository(each, f".repositories.{name}" if name else "", folder, mirrors)
         for name, each in (config.repositories or {"": config}).items()
     }
-    shared = store.index_files if isinstance(store, HasIndexFiles) else None
+    shared = store.index_files if isinstance(store, knowledge.HasIndexFiles) else None
     is_on_disk = store_file is not None or shared is not None
     indexes = FtsIndexes(
         read_only_store.cache_folder(store_file, "indexes") if is_on_disk else None,
@@ -242,11 +234,11 @@ def open_space(
         shared=shared,
     )
     if not config.embedder:
-        return KnowledgeSpace(repositories, indexes, config, clock=clock)
+        return knowledge.KnowledgeSpace(repositories, indexes, config, clock=clock)
     embedder = embedders.named(config.embedder, setting="knowledge.embedder")
     from loopline.search.vector_files import VectorFiles
 
-    return KnowledgeSpace(
+    return knowledge.KnowledgeSpace(
         repositories,
         indexes,
         config,
@@ -264,8 +256,8 @@ def _load_static() -> StaticEmbedder:
 
 
 def _open_repository(
-    config: KnowledgeConfig, setting: str, folder: Path | None, mirrors: Path
-) -> Repository:
+    config: knowledge.KnowledgeConfig, setting: str, folder: Path | None, mirrors: Path
+) -> knowledge.Repository:
     from loopline.knowledge.git import GitRepository
 
     try:
@@ -279,7 +271,7 @@ def _open_repository(
 
 
 def knowledge_reader(
-    space: KnowledgeSpace | None,
+    space: knowledge.KnowledgeSpace | None,
     repositories: PastRepositories,
     timeline: Timeline,
     past: History | None = None,
@@ -291,7 +283,7 @@ def knowledge_reader(
     if space is None:
         return read_only_store.past_knowledge_reader(repositories, timeline, past)
 
-    async def read(ref: str) -> Passage:
+    async def read(ref: str) -> knowledge.Passage:
         commit = await read_only_store.find_commit(ref, timeline, past)
         if commit is None or any(_same_space(commit, own) for own in commits_of(space)):
             return await space.read(ref)

@@ -18,16 +18,7 @@ from loopline import reader, timeline
 from loopline.clock import Clock, SystemClock
 from loopline.conversations import Conversation, Turns
 from loopline.errors import ConflictError, LooplineError, StoreError
-from loopline.harness.read_only_store import (
-    ConversationNames,
-    OpenedStore,
-    conversation_key,
-    import_disk_store,
-    import_postgres,
-    open_blobs,
-    open_log,
-    parse_store_url,
-)
+from loopline.harness import read_only_store
 from loopline.harness.spaces import finish_cut_off_forgetting, finish_forgetting, open_memory
 from loopline.memory import ConversationMemory
 from loopline.models import Json, JsonObject, dumps
@@ -37,7 +28,9 @@ from loopline.timeline.log import DEFAULT_LIMITS
 T_co = TypeVar("T_co", covariant=True, default=None)
 
 
-class ConversationHost(ConversationNames[Conversation[T_co]], AsyncContext, Generic[T_co]):
+class ConversationHost(
+    read_only_store.ConversationNames[Conversation[T_co]], AsyncContext, Generic[T_co]
+):
     """The owner of an open log, which returns conversation handles that can write."""
 
     _clock: Clock
@@ -245,23 +238,23 @@ async def move_store(
         StoreError: a URL is not of that kind, a store cannot be opened, or a block of the file is damaged.
         ConflictError: the target has another conversation of the same name, or other blocks in it.
     """
-    place = parse_store_url(source)
+    place = read_only_store.parse_store_url(source)
     if place.file is None:
         raise StoreError("a move is from a store in a file: write --from sqlite:///talk.db")
     clock = SystemClock()
-    log_type = await asyncio.to_thread(import_postgres)
-    log = await open_log(parse_store_url(target), clock)
+    log_type = await asyncio.to_thread(read_only_store.import_postgres)
+    log = await read_only_store.open_log(read_only_store.parse_store_url(target), clock)
     try:
         if not isinstance(log, log_type):
             raise StoreError("a move is to PostgreSQL: write --to postgresql://user@host/database")
-        blobs = await asyncio.to_thread(open_blobs, place, clock)
+        blobs = await asyncio.to_thread(read_only_store.open_blobs, place, clock)
         path = await asyncio.to_thread(place.file.resolve)
         await log.move_from(path, blobs, lambda moved: on_moved(moved.conversation, moved.blocks))
     finally:
         await log.close()
 
 
-class Store(OpenedStore, ConversationHost):
+class Store(read_only_store.OpenedStore, ConversationHost):
     """A store of conversations without a bundle. Open it with `async with Store.open(...)`."""
 
     @classmethod
@@ -296,12 +289,7 @@ class Store(OpenedStore, ConversationHost):
     def _conversation(self, conversation: timeline.ConversationKey) -> Conversation:
         """Return a handle that can read, rate and stop a conversation, but not run turns."""
         log = self.log
-        return Conversation(
-            log,
-            conversation,
-            turns=Turns(log, self._clock),
-            reader=self._reader,
-        )
+        return Conversation(log, conversation, turns=Turns(log, self._clock), reader=self._reader)
 
     async def forget(
         self,
@@ -319,7 +307,9 @@ class Store(OpenedStore, ConversationHost):
         Raises:
             ConflictError: forks show parts of the conversation, and `cascade` is False.
         """
-        conversation = conversation_key(name, user=user, tenant=tenant, project=project)
+        conversation = read_only_store.conversation_key(
+            name, user=user, tenant=tenant, project=project
+        )
         await self.log.forget(conversation, cascade=cascade)
         await self._finish_forgetting()
 
@@ -387,7 +377,7 @@ class Store(OpenedStore, ConversationHost):
         """
         log = self.log
         copy = Path(target)
-        log_type, blobs = await asyncio.to_thread(import_disk_store)
+        log_type, blobs = await asyncio.to_thread(read_only_store.import_disk_store)
         if not isinstance(log, log_type):
             where = "in memory" if self._store_place.is_in_memory else "in PostgreSQL"
             raise StoreError(

@@ -7,13 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from loopline import conversations
 from loopline import timeline as tl
-from loopline.conversations import (
-    CUT_OFF_AGAIN,
-    MessageSchedule,
-    is_cut_off_again,
-    questions_of,
-)
 from loopline.errors import ConflictError
 from loopline.models import JsonObject
 from loopline.react import pending_calls
@@ -162,7 +157,7 @@ def _waiting_approvals(
                     call=call,
                     title=summary.title,
                 )
-    for block, question in questions_of(timeline):
+    for block, question in conversations.questions_of(timeline):
         if question.kind == "approval" and block.seq > summary.inherited:
             answers = tl.open_calls.answers_to(timeline.after(block.seq), question.call_id)
             yield WaitingApproval(
@@ -194,7 +189,7 @@ async def _scheduled_turns(log: tl.TimelineLog, key: tl.ConversationKey) -> list
             reason=" ".join(filter(None, (message.every, message.zone))),
             title=summary.title if summary else "",
         )
-        for message in await MessageSchedule(log, key).messages()
+        for message in await conversations.MessageSchedule(log, key).messages()
     ]
 
 
@@ -225,7 +220,7 @@ def _open_turn(summary: tl.ConversationSummary, turn: tl.Turn, *, is_run: bool) 
     elif turn.unanswered:
         state = "waiting"
     elif not is_run:
-        state = "dead" if is_cut_off_again(turn) else "cut off"
+        state = "dead" if conversations.is_cut_off_again(turn) else "cut off"
     waiting = [turn.waiting_call(call_id).tool for call_id in turn.pending]
     since = turn.started_at or (turn.prompt.ts if turn.prompt else summary.last_activity_at)
     return OpenTurn(
@@ -234,7 +229,7 @@ def _open_turn(summary: tl.ConversationSummary, turn: tl.Turn, *, is_run: bool) 
         state=state,
         since=since,
         rounds=turn.rounds,
-        reason=CUT_OFF_AGAIN if state == "dead" else "",
+        reason=conversations.CUT_OFF_AGAIN if state == "dead" else "",
         calls=waiting or [call.tool for call in turn.open_calls.values()],
         title=summary.title,
     )

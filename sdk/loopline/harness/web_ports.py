@@ -26,10 +26,7 @@ ENGINES: Mapping[str, tuple[str, str]] = {
 
 
 async def open_web(
-    properties: Properties,
-    environment: Mapping[str, str],
-    clock: Clock,
-    stack: AsyncExitStack,
+    properties: Properties, environment: Mapping[str, str], clock: Clock, stack: AsyncExitStack
 ) -> WebPorts:
     """Open the search and the fetch of pages that the section `web` enables; `stack` closes them.
 

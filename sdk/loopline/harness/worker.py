@@ -11,12 +11,12 @@ from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from random import sample
-from typing import Any, Unpack
+from typing import Any, Protocol, Unpack
 
 from loopline import timeline as tl
 from loopline.bundle import Bundle, Setting
 from loopline.clock import Clock, SystemClock
-from loopline.conversations import Recovery, WakeUps, bundle_of, is_unbegun, turn_to_take
+from loopline.conversations import Recovery, bundle_of, is_unbegun, turn_to_take
 from loopline.errors import ConflictError, LooplineError, StoreError
 from loopline.harness.harness import Harness, OpenOptions
 from loopline.harness.model_choice import ModelChoice
@@ -114,8 +114,21 @@ class WaitingConversations:
             return conversation
         return None
 
-    def __len__(self) -> int:
-        return sum(map(len, self.by_tenant.values()))
+
+class WakeUps(Protocol):
+    """A channel that tells the workers of a store which conversations have work. It may lose, repeat and reorder them: a sweep finds the rest."""
+
+    async def send(self, conversation: tl.ConversationKey) -> None:
+        """Wake a worker for a conversation that has work, as after a turn that was handed over."""
+        ...
+
+    def receive(self) -> AsyncGenerator[tl.ConversationKey | None, None]:
+        """Yield each conversation that may have work, and None if the worker must look for them itself; end at `close`."""
+        ...
+
+    async def close(self) -> None:
+        """Send the wake-ups that wait, and close the channel."""
+        ...
 
 
 class Worker:
@@ -137,7 +150,7 @@ class Worker:
     ) -> None:
         """`harnesses` are the open harnesses by the id of their bundle. `on_outcome` is called with each outcome."""
         self._harnesses = harnesses
-        self._log = next(iter(harnesses.values())).log
+        self.log: tl.TimelineLog = next(iter(harnesses.values())).log
         self.wake_ups: WakeUps = wake_ups
         self._limits = limits or WorkerLimits()
         self._clock = clock or SystemClock()
@@ -154,24 +167,9 @@ class Worker:
         self._stopping = False
 
     @property
-    def log(self) -> tl.TimelineLog:
-        """The log of the turns."""
-        return self._log
-
-    @property
     def is_stopping(self) -> bool:
         """Whether it starts no further turn."""
         return self._stopping
-
-    @property
-    def running(self) -> int:
-        """The number of turns that this worker runs or is about to run."""
-        return len(self._running)
-
-    @property
-    def waiting(self) -> int:
-        """The number of conversations that this worker is about to look at."""
-        return len(self._waiting)
 
     def wake(self, conversation: tl.ConversationKey) -> None:
         """Look for a turn of the conversation."""
@@ -253,7 +251,7 @@ class Worker:
                 self._again.add(conversation)  # it may have another turn
             elif outcome.status in ("waiting", "skipped"):
                 with suppress(StoreError):  # it is then only looked at again
-                    summary = await self._log.find(conversation)
+                    summary = await self.log.find(conversation)
                     self._heads_without_work[conversation] = summary.head if summary else 0
             if self._on_outcome is not None:
                 self._on_outcome(outcome)
@@ -265,7 +263,7 @@ class Worker:
             await self._begin_scheduled(conversation)
             timeline = await reading.newest_timeline(conversation)
             self._note_due_elsewhere(conversation, timeline.schedule)
-        summary = await self._log.find(conversation)
+        summary = await self.log.find(conversation)
         turn = None if summary is None else turn_to_take(timeline, summary.inherited)
         if turn is None:
             return None
@@ -279,7 +277,7 @@ class Worker:
         async with AsyncExitStack() as slot_leases:
             if not turn.is_paused:
                 for slots in self._limits.slots(conversation, harness.bundle.id):
-                    if not await slots.take(self._log, slot_leases):
+                    if not await slots.take(self.log, slot_leases):
                         asyncio.get_running_loop().call_later(
                             RETRY_SECONDS, self._add, conversation
                         )
@@ -333,7 +331,7 @@ class Worker:
                     async for summary in summaries:
                         if self._heads_without_work.get(summary.conversation) != summary.head:
                             self._add(summary.conversation)
-                scheduled = await self._log.scheduled()
+                scheduled = await self.log.scheduled()
                 for conversation in self._due_elsewhere.keys() - {key for key, _ in scheduled}:
                     del self._due_elsewhere[conversation]
                 for conversation, due in scheduled:
@@ -350,14 +348,14 @@ class Worker:
 
     async def _find_work(self, since: datetime) -> AsyncGenerator[tl.ConversationSummary, None]:
         """Yield the conversations that may have an unfinished turn, oldest first, then those that none has run since then."""
-        unfinished = await self._log.unfinished()
+        unfinished = await self.log.unfinished()
         listed = {summary.conversation for summary in unfinished}
         for conversation in self._heads_without_work.keys() - listed:
             del self._heads_without_work[conversation]
         for summary in reversed(unfinished):
             yield summary
-        for summary in reversed(await self._log.conversations(after=since)):
-            if summary.conversation not in listed and await is_unbegun(self._log, summary):
+        for summary in reversed(await self.log.conversations(after=since)):
+            if summary.conversation not in listed and await is_unbegun(self.log, summary):
                 yield summary
 
 
