@@ -49,16 +49,10 @@ COMMANDS: Entries = {
         "storage:forget_inactive",
         "Remove conversations without activity for the given number of days.",
     ),
-    "export-user": (
-        "storage:export_user",
-        "Write all conversations of a user to a new folder.",
-    ),
+    "export-user": ("storage:export_user", "Write all conversations of a user to a new folder."),
     "fork": ("storage:fork", "Begin another conversation from a block of this one."),
     "feedback": ("storage:feedback", "Rate a turn; the newest reaction counts."),
-    "stale": (
-        "storage:stale",
-        "List answers whose cited lines have changed, with the difference.",
-    ),
+    "stale": ("storage:stale", "List answers whose cited lines have changed, with the difference."),
     "search": ("knowledge:search", "Search a bundle's knowledge space."),
     "check": ("bundles:check", "Show the parts of a bundle, its problems and its warnings."),
     "tool": ("bundles:call_tool", "Call one tool of a bundle, outside any conversation."),
@@ -68,10 +62,7 @@ COMMANDS: Entries = {
     "turns": ("workers:turns", "List the turns that run, wait or failed, anywhere."),
     "approvals": ("workers:approvals", "List the calls that wait for approval, anywhere."),
     "web": ("web:web", "Open the web page: chat with a bundle, and look into every conversation."),
-    "key": (
-        "server:make_key",
-        "Make an API key for a user, and store its digest in a file.",
-    ),
+    "key": ("server:make_key", "Make an API key for a user, and store its digest in a file."),
     "new": ("bundles:new", "Create a bundle: one module with its test."),
     "docs": ("docs:docs", "Open the documentation, which is part of the package, in a browser."),
     "bundles": ("bundles:list_bundles", "List the bundles that can be opened by name."),
@@ -94,7 +85,7 @@ FILE_COMMANDS: Entries = {
     "export": ("files:export", "Write the files of a turn into a folder."),
 }
 SKILL_COMMANDS: Entries = {
-    "check": ("checks:check_skills", "Check skills by the rules of the format."),
+    "check": ("checks:check_skills", "Check skills by the rules of the format.")
 }
 MEMORY_COMMANDS: Entries = {
     "list": ("storage:list_facts", "List what is remembered about a user."),
@@ -102,7 +93,7 @@ MEMORY_COMMANDS: Entries = {
     "remove": ("storage:remove_fact", "Remove a fact, so that no turn recalls it."),
 }
 PRESET_COMMANDS: Entries = {
-    "diff": ("checks:diff", "Show the loop options in which two presets differ."),
+    "diff": ("checks:diff", "Show the loop options in which two presets differ.")
 }
 
 

@@ -9,7 +9,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,11 +17,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from loopline import harness as harnesses
 from loopline.bundle import Setting, parse_setting
-from loopline.cli.options import Choices, UsageError, stop_on_signal
+from loopline.cli.options import Choices, UsageError, misuse, stop_on_signal
 from loopline.cli.terminal import QUIET, Screen, escape
 from loopline.errors import CassetteError, ModelError, PropertyError, StoreError
-from loopline.harness import Cassette, Harness, ModelChoice, parse_store_url
 from loopline.knowledge import KnowledgeState, Progress
 from loopline.models import dumps
 from loopline.models.schema_samples import sample_value
@@ -32,8 +32,8 @@ BAR_WIDTH = 32
 
 @asynccontextmanager
 async def open_bundle(
-    bundle: str, choices: Choices, screen: Screen, *, model: ModelChoice = None
-) -> AsyncGenerator[Harness]:
+    bundle: str, choices: Choices, screen: Screen, *, model: harnesses.ModelChoice = None
+) -> AsyncGenerator[harnesses.Harness]:
     """Open a bundle, and show a progress bar on a terminal while its knowledge space is built.
 
     `model` replaces the option `--model`.
@@ -42,8 +42,8 @@ async def open_bundle(
         UsageError: an option has an invalid model, store, cassette or property.
         LooplineError: the bundle cannot be opened.
     """
-    try:
-        harness = Harness.open(
+    with misuse(ModelError, PropertyError, StoreError):
+        harness = harnesses.Harness.open(
             bundle,
             store=choices.store,
             model=choices.model if model is None else model,
@@ -51,18 +51,14 @@ async def open_bundle(
             on_build=progress_bar(screen),
             cassette=choose_cassette(choices),
         )
-    except (ModelError, PropertyError, StoreError) as error:
-        raise UsageError(str(error)) from error
     async with AsyncExitStack() as stack:
         try:
-            with stop_on_signal(screen):
+            with (
+                stop_on_signal(screen),
+                misuse(CassetteError, ModelError),
+                misused_properties(choices),
+            ):
                 await stack.enter_async_context(harness)
-        except PropertyError as error:
-            if choices.props:
-                raise UsageError(str(error)) from error
-            raise
-        except (CassetteError, ModelError) as error:
-            raise UsageError(str(error)) from error
         finally:
             screen.stop_animation()
         # All modules stay loaded: a garbage collection over them would stop the screen for a tenth of a second.
@@ -103,7 +99,12 @@ def parse_properties(choices: Choices) -> dict[str, Setting]:
     return dict(map(parse_setting, choices.props))
 
 
-def choose_cassette(choices: Choices) -> Cassette | None:
+def misused_properties(choices: Choices) -> AbstractContextManager[None]:
+    """Raise a PropertyError in the context as a UsageError if `--prop` is given, whose value may be wrong."""
+    return misuse(PropertyError) if choices.props else nullcontext()
+
+
+def choose_cassette(choices: Choices) -> harnesses.Cassette | None:
     """Return the cassette of `--record` or `--replay`; None without these options.
 
     Raises:
@@ -112,8 +113,8 @@ def choose_cassette(choices: Choices) -> Cassette | None:
     if choices.record is not None and choices.replay is not None:
         raise UsageError("--record writes a file and --replay reads one: choose one")
     if choices.record is not None:
-        return Cassette(choices.record, mode="record")
-    return None if choices.replay is None else Cassette(choices.replay)
+        return harnesses.Cassette(choices.record, mode="record")
+    return None if choices.replay is None else harnesses.Cassette(choices.replay)
 
 
 PROGRAM = "loopline"
@@ -215,7 +216,7 @@ def next_commands(run: FinishedRun, blocks: Sequence[Block], invocation: Invocat
 
 def store_options(choices: Choices) -> list[str]:
     """Return the options `--store` and `--user` as they were given, for another command, without a password."""
-    store = choices.store and parse_store_url(choices.store).shown_url
+    store = choices.store and harnesses.parse_store_url(choices.store).shown_url
     return [*_option("--store", store), *_option("--user", choices.user)]
 
 
@@ -223,29 +224,27 @@ def _next_run(run: FinishedRun, folder: Path, stored: Sequence[str]) -> list[str
     """Return the command that answers the pending calls, continues a stopped turn, asks another repository, or chats."""
     if run.pending:
         return _answer_run(run, stored, [_example_answer(call) for call in run.pending])
-    props = run.choices.props
-    model = _option("--model", run.choices.model)
-    conversation_options = _conversation_options(run, stored)
+    conversation_options = _conversation_options(run.conversation, run.choices, stored)
     if run.stopped:
         return ["run", run.bundle, CONTINUE_TEXT, *conversation_options]
     repository = repository_to_ask(run.knowledge, folder) if run.knowledge else None
     if repository is None or not run.text:
         return ["chat", run.bundle, *conversation_options]
-    props = [prop for prop in props if prop.partition("=")[0].strip() != REPO]
-    options = _prop_options([*props, f"{REPO}={repository}"])
+    others = [prop for prop in run.choices.props if prop.partition("=")[0].strip() != REPO]
+    options = _repeated("--prop", [*others, f"{REPO}={repository}"])
+    model = _option("--model", run.choices.model)
     return ["run", run.bundle, run.text, *options, *stored, *model]
 
 
-def _conversation_options(run: FinishedRun, stored: Sequence[str]) -> list[str]:
-    model = _option("--model", run.choices.model)
-    return ["-c", run.conversation, *stored, *model, *_prop_options(run.choices.props)]
+def _conversation_options(conversation: str, choices: Choices, stored: Sequence[str]) -> list[str]:
+    return ["-c", conversation, *stored, *run_options(choices)]
 
 
 def _answer_run(run: FinishedRun, stored: Sequence[str], values: Sequence[str]) -> list[str]:
     """Return the command that gives these answers, by another person if the first of several people has approved."""
-    answers = [word for value in values for word in ("--answer", value)]
     by = ["--by", "NAME"] if any(call.approved_by for call in run.pending) else []
-    return ["run", run.bundle, *answers, *by, *_conversation_options(run, stored)]
+    options = _conversation_options(run.conversation, run.choices, stored)
+    return ["run", run.bundle, *_repeated("--answer", values), *by, *options]
 
 
 def _example_answer(call: PendingCall) -> str:
@@ -258,29 +257,28 @@ def _example_answer(call: PendingCall) -> str:
 
 def answer_command(bundle: str, choices: Choices, conversation: str, pending: Sequence[str]) -> str:
     """Return the command that approves the pending calls from any folder; "" if the store is in memory."""
-    place = parse_store_url(choices.store)
+    place = harnesses.parse_store_url(choices.store)
     if place.is_in_memory:
         return ""
     store = place.shown_url if place.file is None else f"sqlite:///{place.file.resolve()}"
     path = Path(bundle)
+    place_options = ["--store", store, *_option("--user", choices.user)]
     words = [
         *Invocation.now().program,
         *("run", str(path.resolve()) if path.exists() else bundle),
-        *_yes_options(pending),
-        *("-c", conversation, "--store", store),
-        *_option("--user", choices.user),
-        *_option("--model", choices.model),
-        *_prop_options(choices.props),
+        *_repeated("--answer", [f"{call_id}=yes" for call_id in pending]),
+        *_conversation_options(conversation, choices, place_options),
     ]
     return shlex.join(words)
 
 
-def _yes_options(pending: Sequence[str]) -> list[str]:
-    return [word for call_id in pending for word in ("--answer", f"{call_id}=yes")]
+def run_options(choices: Choices) -> list[str]:
+    """Return the options `--model` and `--prop` as they were given, for another command."""
+    return [*_option("--model", choices.model), *_repeated("--prop", choices.props)]
 
 
-def _prop_options(props: Sequence[str]) -> list[str]:
-    return [word for prop in props for word in ("--prop", prop)]
+def _repeated(name: str, values: Sequence[str]) -> list[str]:
+    return [word for value in values for word in (name, value)]
 
 
 def repository_to_ask(state: KnowledgeState, folder: Path) -> str | None:

@@ -7,7 +7,7 @@ import inspect
 import json
 import os
 import shlex
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,10 +24,11 @@ from rich.text import Text
 from loopline import bundle as bundles
 from loopline import tools as toolbox
 from loopline.cli import parameters
-from loopline.cli.bundle_access import Invocation, open_bundle, parse_properties
+from loopline.cli.bundle_access import Invocation, misused_properties, open_bundle, parse_properties
 from loopline.cli.knowledge import index_line, vectors_line
-from loopline.cli.options import ANSWERED, FAILED, Choices, UsageError, command
+from loopline.cli.options import ANSWERED, FAILED, Choices, UsageError, command, misuse
 from loopline.cli.terminal import QUIET, WARNING, Screen, escape, quantity
+from loopline.cli.turn_display import schema_fields
 from loopline.clock import SystemClock
 from loopline.crew import Agents
 from loopline.errors import BundleError, LooplineError, PropertyError, ToolError
@@ -92,20 +93,12 @@ class Findings:
 @parameters.json_option
 async def check(choices: Choices, screen: Screen, bundle: str) -> int:
     """Show the parts of a bundle, its problems and its warnings."""
-    try:
+    with misuse(PropertyError):
         overrides = parse_properties(choices)
-    except PropertyError as error:
-        raise UsageError(str(error)) from error
     loaded = bundles.load(bundle)
     findings = Findings(loaded.bundle.id)
     findings.properties = findings.attempt(
-        lambda: bundles.merged(
-            loaded.bundle.defaults,
-            folder=loaded.folder,
-            overrides=overrides,
-            location=loaded.bundle.location,
-        ),
-        bundles.Properties(),
+        lambda: loaded.properties(overrides), bundles.Properties()
     )
     _read_descriptors(loaded, findings)
     kind = findings.attempt(lambda: output_type_of(loaded.bundle.output_type), None)
@@ -160,12 +153,12 @@ def _unread_servers(bundle: str, loaded: bundles.LoadedBundle) -> Iterator[str]:
 def _read_descriptors(loaded: bundles.LoadedBundle, findings: Findings) -> None:
     """Read the descriptor modules of the bundle, and add their tools, skills, agents and problems."""
     tools: dict[str, toolbox.Tool] = {}
-    for module in bundles.descriptor_modules(loaded, "tools") or [""]:
+    for module in bundles.descriptor_modules(loaded, "tools"):
         tools |= findings.attempt(
             partial(_load_tools_with_schemas, module, loaded), toolbox.ToolSet()
         )
     findings.tools = toolbox.ToolSet(tools.values())
-    for module in bundles.descriptor_modules(loaded, "skills") or [""]:
+    for module in bundles.descriptor_modules(loaded, "skills"):
         skills = findings.attempt(partial(_find_skills, module, loaded, findings), Skills())
         findings.skills = Skills(
             (*findings.skills, *skills), (*findings.skills.warnings, *skills.warnings)
@@ -374,13 +367,7 @@ class _Bare(ast.NodeTransformer):
 
 def _parameters(schema: JsonObject) -> str:
     """Render the properties of a schema as `name: string, limit?: integer`."""
-    match schema:
-        case {"properties": dict(properties), "required": list(required_names)}:
-            pass
-        case {"properties": dict(properties)}:
-            required_names = []
-        case _:
-            return ""
+    properties, required_names = schema_fields(schema)
     return ", ".join(
         f"{name}{'' if name in required_names else '?'}: {_type_name(type_schema)}"
         for name, type_schema in properties.items()
@@ -470,10 +457,9 @@ async def call_tool(
                 deps = harness.deps
             else:
                 programs = await open_executions(_properties(loaded, choices), loaded, stack)
-                module = next(iter(bundles.descriptor_modules(loaded, "tools")), "")
-                tool = _find_tool(
-                    name, toolbox.ToolSet([*_own_tools(loaded), *await programs(module)])
-                )
+                modules = bundles.descriptor_modules(loaded, "tools")
+                tools = [*_own_tools(modules, loaded), *await programs(modules[0])]
+                tool = _find_tool(name, toolbox.ToolSet(tools))
                 arguments = _parse_arguments(tool, arguments_json)
                 await bundles.call_load_hook(loaded)
                 deps = await bundles.make_deps(loaded, stack)
@@ -495,11 +481,11 @@ async def call_tool(
     return FAILED if outcome.failed else ANSWERED
 
 
-def _own_tools(loaded: bundles.LoadedBundle) -> Sequence[toolbox.Tool]:
+def _own_tools(modules: Sequence[str], loaded: bundles.LoadedBundle) -> Iterable[toolbox.Tool]:
     tools: dict[str, toolbox.Tool] = {}
-    for module in bundles.descriptor_modules(loaded, "tools") or [""]:
+    for module in modules:
         tools |= bundles.load_tools(module, loaded)
-    return list(tools.values())
+    return tools.values()
 
 
 def _find_tool(name: str, tools: toolbox.ToolSet, problems: Sequence[str] = ()) -> toolbox.Tool:
@@ -518,22 +504,14 @@ def _parse_arguments(tool: toolbox.Tool, written: str) -> JsonObject:
         raise UsageError(f"the arguments are not JSON: {error}: {written!r}") from error
     if not isinstance(value, dict):
         raise UsageError(f"the arguments must be a JSON object such as {{}}, not {written!r}")
-    try:
+    with misuse(ToolError):
         tool.check(value)
-    except ToolError as error:
-        raise UsageError(str(error)) from error
     return value
 
 
 def _properties(loaded: bundles.LoadedBundle, choices: Choices) -> bundles.Properties:
-    try:
-        return bundles.merged(
-            loaded.bundle.defaults, folder=loaded.folder, overrides=parse_properties(choices)
-        )
-    except PropertyError as error:
-        if choices.props:
-            raise UsageError(str(error)) from error
-        raise
+    with misused_properties(choices):
+        return loaded.properties(parse_properties(choices))
 
 
 def _call(loaded: bundles.LoadedBundle, choices: Choices, screen: Screen) -> toolbox.ToolInvocation:
@@ -574,12 +552,7 @@ def _show_outcome(outcome: toolbox.Outcome, choices: Choices, screen: Screen) ->
         ]
         files: list[Json] = [str(change.path) for change in outcome.files]
         screen.write_json(
-            {
-                "text": outcome.text,
-                "sources": sources,
-                "files": files,
-                "artifact": outcome.artifact,
-            }
+            {"text": outcome.text, "sources": sources, "files": files, "artifact": outcome.artifact}
         )
         return
     screen.write_escaped(outcome.text)

@@ -112,7 +112,6 @@ class _PipeChat(Chat):
         await self._run_turn(None, {})
 
     async def _run_turn(self, message: str | None, answers: Mapping[str, Json]) -> None:
-        """Run a turn and print its result."""
         with stop_on_signal(self._screen, partial(run.stop, self._conversation, self._screen)):
             try:
                 finished = await run.watch(

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from loopline import bundle as bundles
 from loopline.cli.bundle_access import parse_properties
-from loopline.cli.options import ANSWERED, FAILED, Choices, UsageError, command
+from loopline.cli.options import ANSWERED, FAILED, Choices, UsageError, command, misuse
 from loopline.cli.parameters import PATH, json_option, prop_option
 from loopline.cli.terminal import QUIET, WARNING, Screen, escape, format_limit, quantity
 from loopline.errors import LooplineError
@@ -63,15 +63,7 @@ async def doctor(choices: Choices, screen: Screen, bundle: str | None) -> int:
 
 
 async def _features_of_bundle(bundle: str, choices: Choices) -> Mapping[str, Sequence[Feature]]:
-    loaded = bundles.load(bundle)
-    overrides = parse_properties(choices)
-    properties = bundles.merged(
-        loaded.bundle.defaults,
-        folder=loaded.folder,
-        overrides=overrides,
-        location=loaded.bundle.location,
-    )
-    return await features_for(properties)
+    return await features_for(bundles.load(bundle).properties(parse_properties(choices)))
 
 
 TABLE_WIDTH = 108
@@ -106,10 +98,8 @@ async def list_presets(choices: Choices, screen: Screen) -> int:
 @json_option
 async def diff(choices: Choices, screen: Screen, first_name: str, second_name: str) -> int:
     """Show the loop options in which two presets differ."""
-    try:
+    with misuse(LooplineError):
         first, second = named_preset(first_name), named_preset(second_name)
-    except LooplineError as error:
-        raise UsageError(str(error)) from error
     differences = presets_diff(first, second)
     if choices.as_json:
         values: JsonObject = {name: list[Json](pair) for name, pair in differences.items()}

@@ -37,6 +37,15 @@ class UsageError(LooplineError):
     """The arguments or options of a command are wrong; its exit code is 2."""
 
 
+@contextmanager
+def misuse(*kinds: type[LooplineError]) -> Generator[None]:
+    """Raise errors of these kinds in the context as a UsageError: the user gave a wrong value."""
+    try:
+        yield
+    except kinds as error:
+        raise UsageError(str(error)) from error
+
+
 def execute(
     work: Callable[[Screen], Coroutine[None, None, int]],
     *,
@@ -224,8 +233,7 @@ def command(work: Work) -> click.Command:
         if by_argument is not None:
             if choices.conversation not in (None, by_argument):
                 raise click.BadParameter(
-                    "two conversations are named: write one of them",
-                    param_hint="'--conversation'",
+                    "two conversations are named: write one of them", param_hint="'--conversation'"
                 )
             choices = replace(choices, conversation=by_argument)
         paged = values.pop("pager", False)

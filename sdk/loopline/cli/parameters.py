@@ -69,9 +69,7 @@ prop_option: Decorator = click.option(
     "props", "--prop", multiple=True, metavar="A.B=VALUE", help="Set a property of the bundle."
 )
 pager_option: Decorator = click.option(
-    "--pager/--no-pager",
-    default=True,
-    help="Show long output in PAGER, else in less.",
+    "--pager/--no-pager", default=True, help="Show long output in PAGER, else in less."
 )
 yes_option: Decorator = click.option("-y", "--yes", is_flag=True, help="Do not ask first.")
 

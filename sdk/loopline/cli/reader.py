@@ -16,7 +16,7 @@ from rich.text import Text
 
 from loopline import timeline as tl
 from loopline.cli import parameters
-from loopline.cli.options import ANSWERED, FAILED, Choices, UsageError, command
+from loopline.cli.options import ANSWERED, FAILED, Choices, UsageError, command, misuse
 from loopline.cli.terminal import QUIET, REF, Screen, escape, quantity
 from loopline.errors import LooplineError, StoreError
 from loopline.harness import ConversationNames, ReadOnlyStore
@@ -32,10 +32,8 @@ def open_store(choices: Choices) -> ReadOnlyStore:
     Raises:
         UsageError: the URL of the store is invalid.
     """
-    try:
+    with misuse(StoreError):
         return ReadOnlyStore(choices.store)
-    except StoreError as error:
-        raise UsageError(str(error)) from error
 
 
 def conversation_key(name: str, choices: Choices) -> tl.ConversationKey:
@@ -86,7 +84,7 @@ async def read_blocks(
     conversation = await choose_conversation(store, choices, screen)
     blocks = await conversation.blocks()
     if not blocks:
-        raise no_such_conversation(conversation.conversation.name, choices)
+        raise _no_such_conversation(conversation.conversation.name, choices)
     return conversation, blocks
 
 
@@ -99,6 +97,21 @@ async def read_timeline(choices: Choices, screen: Screen) -> tl.Timeline:
     async with open_store(choices) as store:
         _, blocks = await read_blocks(store, choices, screen)
     return tl.Timeline(blocks)
+
+
+async def choose_existing(
+    store: ConversationNames[Handle], choices: Choices, screen: Screen
+) -> tuple[Handle, tl.ConversationSummary]:
+    """Return the handle and the summary of the chosen conversation, or of the user's latest.
+
+    Raises:
+        LooplineError: the conversation does not exist.
+    """
+    conversation = await choose_conversation(store, choices, screen)
+    summary = await store.log.find(conversation.conversation)
+    if summary is None:
+        raise _no_such_conversation(conversation.conversation.name, choices)
+    return conversation, summary
 
 
 async def choose_name(log: tl.TimelineLog, choices: Choices, screen: Screen) -> str:
@@ -123,8 +136,7 @@ async def choose_name(log: tl.TimelineLog, choices: Choices, screen: Screen) -> 
     )
 
 
-def no_such_conversation(name: str, choices: Choices) -> LooplineError:
-    """Make the error for a conversation that does not exist."""
+def _no_such_conversation(name: str, choices: Choices) -> LooplineError:
     return LooplineError(
         f"no conversation {name!r} of the user {choices.user_name!r}: "
         "loopline timeline --list lists those that exist"
@@ -234,21 +246,12 @@ async def export(choices: Choices, screen: Screen, html: bool, redact: tuple[str
     async with open_store(choices) as store:
         conversation = await choose_conversation(store, choices, screen)
         if html:
-            screen.write(await _html_page(store.log, conversation.conversation, redact))
+            from loopline.server import export_page
+
+            screen.write(await export_page(store.log, conversation.conversation, redact))
             return ANSWERED
         await write_document(conversation, screen)
     return ANSWERED
-
-
-async def _html_page(log: tl.TimelineLog, key: tl.ConversationKey, redact: Sequence[str]) -> str:
-    """Return the conversation as an HTML page, in which texts of these kinds are redacted.
-
-    Raises:
-        LooplineError: the conversation does not exist, or an extra is not installed.
-    """
-    from loopline.server import export_page
-
-    return await export_page(log, key, redact)
 
 
 async def write_document(conversation: ConversationReader, screen: Screen) -> None:

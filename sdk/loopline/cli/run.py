@@ -33,6 +33,7 @@ from loopline.cli.options import (
     UsageError,
     command,
     exit_now,
+    misuse,
     stop_on_signal,
 )
 from loopline.cli.reader import choose_name, key_document, make_name, new_name
@@ -74,10 +75,8 @@ async def open_server(url: str, key_file: Path | None) -> AsyncGenerator[RemoteS
     from loopline.client import connect
 
     key = await asyncio.to_thread(_read_key, key_file)
-    try:
+    with misuse(LooplineError):
         server = connect(url, key)
-    except LooplineError as error:
-        raise UsageError(str(error)) from error
     async with server:
         yield server
 
@@ -375,7 +374,6 @@ def _show_background_result(block: tl.Block, body: tl.BackgroundResult, screen: 
 
 
 def _limits(max_iterations: int | None, protocol: Protocol | None) -> Limits:
-    """Return the limits that the options set."""
     limits: Limits = {}
     if max_iterations is not None:
         limits["max_iterations"] = max_iterations
@@ -520,7 +518,6 @@ async def watch(
 
 
 def _show_question(event: Delta, location: str, screen: Screen) -> None:
-    """Print the question of a running call, and the command that answers it."""
     form = QuestionForm(event.call_id, event.text, event.data)
     screen.note(form.question)
     screen.note(f"answer it: loopline answer {location} {escape(event.call_id)} {form.usage}")

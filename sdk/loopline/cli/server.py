@@ -20,22 +20,15 @@ from typing import TYPE_CHECKING, Protocol
 
 import click
 
+from loopline import harness as harnesses
 from loopline.bundle import load
 from loopline.cli import parameters
 from loopline.cli.bundle_access import answer_command, open_bundle, parse_properties
-from loopline.cli.options import ANSWERED, Choices, TerminalLines, UsageError, command
+from loopline.cli.options import ANSWERED, Choices, TerminalLines, UsageError, command, misuse
 from loopline.cli.terminal import Screen, escape
 from loopline.cli.workers import worker_arguments, worker_processes
 from loopline.errors import BundleError, LooplineError
 from loopline.files import AttachmentCaps
-from loopline.harness import (
-    ServedBundle,
-    announce_revoked_key,
-    http_address,
-    model_or_call,
-    parse_store_url,
-    serve_mcp,
-)
 from loopline.timeline import DEFAULT_PROJECT, DEFAULT_TENANT
 
 if TYPE_CHECKING:
@@ -207,10 +200,8 @@ async def serve(
     def show_address(url: str) -> None:
         screen.note(f"{escape(', '.join(bundles))} at {url}; the API is at /docs")
 
-    try:
+    with misuse(LooplineError):
         server = make_server(served, host=host, port=port, on_listening=show_address)
-    except LooplineError as error:
-        raise UsageError(str(error)) from error
     # All modules stay loaded: a garbage collection over them would delay each turn by a tenth of a second.
     gc.freeze()
     if workers:
@@ -276,7 +267,7 @@ def _make_settings(
         raise UsageError("--client-id needs --issuer URL: the provider at which people sign in")
     secret = os.environ.get("LOOPLINE_LOGIN_SECRET", "")
     caps = AttachmentCaps.with_environment(os.environ)
-    try:
+    with misuse(LooplineError):
         return ServerSettings(
             isolated_only=production,
             drain_seconds=RELOAD_SECONDS if reload else ServerSettings().drain_seconds,
@@ -293,8 +284,6 @@ def _make_settings(
             retention=Retention.parse(retention),
             quotas=DailyQuotas.parse(quotas),
         )
-    except LooplineError as error:
-        raise UsageError(str(error)) from error
 
 
 class _ListeningServer(Protocol):
@@ -381,7 +370,7 @@ async def make_key(
         if not await asyncio.to_thread(revoke_key, file, revoke):
             raise LooplineError(f"{file} does not have the key {revoke!r}")
         screen.note(f"revoked; servers that read {escape(str(file))} refuse it from now on")
-        await announce_revoked_key(choices.store)
+        await harnesses.announce_revoked_key(choices.store)
         return ANSWERED
 
     principal = Principal(
@@ -438,33 +427,34 @@ async def mcp(
     """Serve a bundle to MCP clients: its tools, questions, skills."""
     address = None
     if port is not None:
-        try:
-            address = http_address(host, port, allow_host, os.environ)
-        except LooplineError as error:
-            raise UsageError(str(error)) from error
-    if login is not None and parse_store_url(choices.store).file is None:
+        with misuse(LooplineError):
+            address = harnesses.http_address(host, port, allow_host, os.environ)
+    if login is not None and harnesses.parse_store_url(choices.store).file is None:
         raise UsageError(
             "--login stores its tokens next to the file of a store, and this store is not in a file: "
             "let each program sign in with await harness.sign_in(SERVER, print)"
         )
-    async with open_bundle(bundle, choices, screen, model=model_or_call(choices.model)) as harness:
+    async with open_bundle(
+        bundle, choices, screen, model=harnesses.model_or_call(choices.model)
+    ) as harness:
         if login is not None:
             await harness.sign_in(login, lambda address: _show_address(screen, address))
             screen.note(f"signed in to {escape(login)}")
             return ANSWERED
         name = harness.model.name  # checks the model string now, and not with the first question
-        served = ServedBundle(harness, choices.user_name, partial(answer_command, bundle, choices))
+        served = harnesses.ServedBundle(
+            harness, choices.user_name, partial(answer_command, bundle, choices)
+        )
         if address is not None:
             key = "with its key" if address.key_sha256 else "without a key"
             screen.note(
                 f"{escape(served.name)} with {escape(name)} at http://{host}:{port}/mcp, {key}"
             )
-        await serve_mcp(served, address)
+        await harnesses.serve_mcp(served, address)
     return ANSWERED
 
 
 def _show_address(screen: Screen, address: str) -> None:
-    """Print the address, and open it in a browser if there is one."""
     screen.note(f"Open this address to sign in:\n{escape(address)}")
     with contextlib.suppress(webbrowser.Error):
         webbrowser.open(address)

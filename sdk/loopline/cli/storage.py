@@ -14,6 +14,7 @@ from rich.text import Text
 
 from loopline import timeline as tl
 from loopline.cli import parameters, reader
+from loopline.cli.files import diff_line
 from loopline.cli.options import (
     ANSWERED,
     FAILED,
@@ -22,6 +23,7 @@ from loopline.cli.options import (
     ReactionName,
     UsageError,
     command,
+    misuse,
 )
 from loopline.cli.terminal import (
     QUIET,
@@ -38,12 +40,7 @@ from loopline.errors import LooplineError
 from loopline.harness import StaleAnswer, Store, find_stale_answers, move_store
 from loopline.memory import Owner, UserFact, UserFacts
 from loopline.models import Json, JsonObject, one_line
-from loopline.reader import (
-    audit_document,
-    heads_text,
-    import_actions,
-    read_heads,
-)
+from loopline.reader import audit_document, heads_text, import_actions, read_heads
 from loopline.timeline.chain import Audit, Head
 
 
@@ -468,12 +465,9 @@ async def answer(
 ) -> int:
     """Answer the question of a running call, in any process."""
     async with open_existing_store(choices) as store:
-        conversation = await reader.choose_conversation(store, choices, screen)
-        if await store.log.find(conversation.conversation) is None:
-            raise reader.no_such_conversation(conversation.conversation.name, choices)
-        questions = {
-            question.call_id: question for question in await conversation.interrupts.questions()
-        }
+        conversation, _ = await reader.choose_existing(store, choices, screen)
+        asked = await conversation.interrupts.question_blocks()
+        questions = {question.call_id: question for _, question in asked}
         if call is None:
             _print_questions(list(questions.values()), screen, as_json=choices.as_json)
             return ANSWERED
@@ -508,9 +502,7 @@ async def background(
     if stop and call is None:
         raise UsageError("--stop needs the id of a call: loopline background CALL --stop")
     async with open_existing_store(choices) as store:
-        conversation = await reader.choose_conversation(store, choices, screen)
-        if await store.log.find(conversation.conversation) is None:
-            raise reader.no_such_conversation(conversation.conversation.name, choices)
+        conversation, _ = await reader.choose_existing(store, choices, screen)
         if stop and call is not None:
             await conversation.background.stop(call)
         calls = await conversation.background.wait(call or "", seconds=wait)
@@ -542,7 +534,6 @@ def _form(question: tl.ToolQuestion) -> QuestionForm:
 def _print_questions(
     questions: Sequence[tl.ToolQuestion], screen: Screen, *, as_json: bool
 ) -> None:
-    """Print each question and its fields."""
     if as_json:
         documents: list[Json] = [
             {"call_id": question.call_id, "question": question.question, "form": question.form}
@@ -568,14 +559,9 @@ def _parse_answer(question: tl.ToolQuestion, values: Sequence[str]) -> Json:
     form = _form(question)
     if not values:
         raise UsageError(f"give the answer, {form.usage}, or --decline")
-    try:
+    with misuse(LooplineError):
         form.take_values(values)
-    except LooplineError as error:
-        raise UsageError(str(error)) from error
     return form.answer
-
-
-DIFF_STYLES = {"+": "green", "-": "red", "@": REF}
 
 
 @command
@@ -589,11 +575,7 @@ async def stale(choices: Choices, screen: Screen, since: str) -> int:
     stale_answers: list[StaleAnswer] = []
     async with reader.open_store(choices) as store:
         async for answer in find_stale_answers(
-            store,
-            user=choices.user,
-            project=choices.project,
-            tenant=choices.tenant,
-            since=since,
+            store, user=choices.user, project=choices.project, tenant=choices.tenant, since=since
         ):
             stale_answers.append(answer)
             for line in () if choices.as_json else _stale_lines(answer):
@@ -611,9 +593,7 @@ def _stale_lines(answer: StaleAnswer) -> Iterator[Text]:
         if source.problem:
             yield Text(f"  {escape(source.problem)}", WARNING)
         for line in source.diff:
-            style = DIFF_STYLES.get(line[:1], "")
-            header = line.startswith(("--- ", "+++ "))
-            yield Text(f"  {escape(line)}", QUIET if header else style)
+            yield Text.assemble("  ", diff_line(line))
 
 
 def _stale_document(answer: StaleAnswer) -> Json:

@@ -194,8 +194,7 @@ class Screen:
     def note(self, message: Text | str) -> None:
         """Print a line to stderr; a string is printed in a quiet colour."""
         text = Text(message, style=QUIET) if isinstance(message, str) else message
-        with self._notes() as console:
-            _write(console, text)
+        self.note_step(text)
         self._history.append(text)
 
     def render(self, rows: Sequence[Text]) -> str:
@@ -239,10 +238,7 @@ class Screen:
     def error(self, message: str) -> None:
         """Print an error to stderr."""
         self.stop_animation()
-        text = Text(f"error: {message}", style="red")
-        with self._notes() as console:
-            _write(console, text)
-        self._history.append(text)
+        self.note(Text(f"error: {message}", style="red"))
 
     @contextmanager
     def _notes(self) -> Generator[Console]:

@@ -189,11 +189,8 @@ async def timeline(
 async def show_blocks(selection: BlockSelection, choices: Choices, screen: Screen) -> int:
     """Print the blocks of a conversation that match the selection, in order."""
     async with reader.open_store(choices) as store:
-        conversation = await reader.choose_conversation(store, choices, screen)
+        conversation, summary = await reader.choose_existing(store, choices, screen)
         name = conversation.conversation.name
-        summary = await store.log.find(conversation.conversation)
-        if summary is None:
-            raise reader.no_such_conversation(name, choices)
         if choices.as_json:
             if selection == BlockSelection():
                 await reader.write_document(conversation, screen)
@@ -289,7 +286,6 @@ def _plan_summary(body: PlanBody) -> str:
 
 
 def _graph_summary(graph: tl.CrewGraph) -> str:
-    """Summarize a graph with the status and the dependencies of each step."""
     steps = [
         f"{GRAPH_MARKS[step.status]} {step.id}"
         + (f" ← {', '.join(step.dependencies)}" if step.dependencies else "")

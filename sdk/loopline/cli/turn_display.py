@@ -136,7 +136,8 @@ class Steps:
             own[number].status = snapshot.at(number)
         self._attribute_to_model([row for row in own.values() if row.status == "done"], ts)
         if snapshot.status in ("closed", "superseded"):
-            self._rows = [row for row in self._rows if not _is_abandoned(row, snapshot)]
+            abandoned = [row for row in own.values() if row.status == "pending" and not row.calls]
+            self._rows = [row for row in self._rows if row not in abandoned]
 
     def _begin_call(self, call: timeline.ToolCalled, number: int) -> None:
         self.progress = ""
@@ -180,10 +181,6 @@ class Steps:
         started = (row for row in own if row.status == "in_progress")
         waiting = (row for row in own if row.status == "pending")
         return next(started, None) or next(waiting, None)
-
-
-def _is_abandoned(row: _Row, snapshot: timeline.PlanSnapshot) -> bool:
-    return row.plan_id == snapshot.plan_id and row.status == "pending" and not row.calls
 
 
 def _step(row: _Row, is_current: bool) -> Step:
@@ -500,15 +497,21 @@ class QuestionForm:
 
 def _parse_form(schema: Json) -> tuple[dict[str, Mapping[str, Json]], list[Json]]:
     """Return the schemas of the fields by name, and the names of the required fields."""
+    fields, required = schema_fields(schema)
+    return {
+        name: field if isinstance(field, dict) else {} for name, field in fields.items()
+    }, required
+
+
+def schema_fields(schema: Json) -> tuple[JsonObject, list[Json]]:
+    """Return the properties of an object in JSON Schema by name, and the names of the required properties."""
     match schema:
         case {"properties": dict(properties), "required": list(required)}:
-            pass
+            return properties, required
         case {"properties": dict(properties)}:
-            required = []
+            return properties, []
         case _:
             return {}, []
-    fields = properties.items()
-    return {name: field if isinstance(field, dict) else {} for name, field in fields}, required
 
 
 def _describe(field: Mapping[str, Json]) -> str:

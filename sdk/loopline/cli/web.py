@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from loopline.cli.bundle_access import parse_properties
-from loopline.cli.options import ANSWERED, Choices, UsageError, command
+from loopline.cli.options import ANSWERED, Choices, command, misuse
 from loopline.cli.parameters import model_option, prop_option, store_option
 from loopline.cli.server import check_extra
 from loopline.cli.terminal import Screen, escape
@@ -53,16 +53,11 @@ async def web(choices: Choices, screen: Screen, source: str, port: int, no_brows
         served = reading_app(DocumentStore(file))
     elif url is None and source:
         served = app(
-            [source],
-            store=choices.store,
-            model=choices.model,
-            properties=parse_properties(choices),
+            [source], store=choices.store, model=choices.model, properties=parse_properties(choices)
         )
     else:
-        try:
+        with misuse(StoreError):
             served = reading_app(ReadOnlyStore(url))
-        except StoreError as error:
-            raise UsageError(str(error)) from error
 
     def show_address(address: str) -> None:
         screen.note(f"{escape(source or url or 'the default store')} at {address}{PAGE}")
@@ -70,10 +65,8 @@ async def web(choices: Choices, screen: Screen, source: str, port: int, no_brows
             with contextlib.suppress(webbrowser.Error):
                 webbrowser.open(f"{address}{PAGE}")
 
-    try:
+    with misuse(LooplineError):
         server = make_server(served, host=HOST, port=port, on_listening=show_address)
-    except LooplineError as error:
-        raise UsageError(str(error)) from error
     gc.freeze()
     await server.serve()
     return ANSWERED

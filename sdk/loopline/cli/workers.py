@@ -16,25 +16,15 @@ from typing import TYPE_CHECKING
 import click
 from rich.text import Text
 
+from loopline import harness
 from loopline.bundle import HostFile
 from loopline.cli import parameters
-from loopline.cli.bundle_access import PROGRAM, parse_properties
-from loopline.cli.options import ANSWERED, FAILED, Choices, UsageError, command
+from loopline.cli.bundle_access import PROGRAM, parse_properties, run_options
+from loopline.cli.options import ANSWERED, FAILED, Choices, UsageError, command, misuse
 from loopline.cli.terminal import Screen, escape
 from loopline.clock import SystemClock
 from loopline.conversations import Recovery
 from loopline.errors import LooplineError, StoreError
-from loopline.harness import (
-    OpenTurn,
-    Store,
-    WaitingApproval,
-    Worker,
-    WorkerLimits,
-    hide_provider_details,
-    open_turns,
-    open_worker,
-    waiting_approvals,
-)
 from loopline.models import Json, ModelRegistry
 from loopline.react import hide_details
 from loopline.timeline import ConversationKey, TimelineLog, iso_time
@@ -59,7 +49,7 @@ _LIMIT = click.IntRange(min=0)
 @click.option(
     "--turns",
     type=click.IntRange(min=1),
-    default=WorkerLimits().turns,
+    default=harness.WorkerLimits().turns,
     show_default=True,
     help="The most turns that this worker runs at once.",
 )
@@ -115,7 +105,7 @@ async def worker(
     of_server: bool,
 ) -> int:
     """Run the turns of bundles that servers only submit."""
-    limits = WorkerLimits(
+    limits = harness.WorkerLimits(
         turns=turns, tenant_turns=tenant_turns, user_turns=user_turns, bundle_turns=bundle_turns
     )
 
@@ -126,7 +116,7 @@ async def worker(
             )
 
     metering = WorkerMetering(quota, hides_details=private_errors)
-    async with open_worker(
+    async with harness.open_worker(
         bundles,
         store=choices.store,
         model=choices.model,
@@ -162,10 +152,8 @@ class WorkerMetering:
                 from loopline.server.quotas import DailyQuotas, QuotaGate
             except ModuleNotFoundError as error:
                 raise UsageError(f"--quota: {error}: pip install 'loopline[server]'") from error
-            try:
+            with misuse(LooplineError):
                 limits = DailyQuotas.parse(quotas)
-            except LooplineError as error:
-                raise UsageError(str(error)) from error
             self._gate = QuotaGate(limits, SystemClock(), self._open_log)
 
     def _open_log(self) -> TimelineLog:
@@ -179,7 +167,7 @@ class WorkerMetering:
         """Give the models of a run of the conversation, metered."""
         async with AsyncExitStack() as stack:
             if self._hides_details:
-                hidden = hide_provider_details(conversation, models)
+                hidden = harness.hide_provider_details(conversation, models)
                 models = await stack.enter_async_context(hidden)
             if self._gate is not None:
                 wrap = models.wrap
@@ -206,7 +194,7 @@ def _file_host(public_url: str) -> HostFile | None:
     return signer.host_file
 
 
-async def _run_until_signal(opened: Worker, drain: float, parent: int | None) -> None:
+async def _run_until_signal(opened: harness.Worker, drain: float, parent: int | None) -> None:
     """Run turns until SIGTERM, Ctrl-C or the end of the process `parent`; then drain. A second signal hands over at once."""
     loop = asyncio.get_running_loop()
     hurry = asyncio.Event()
@@ -231,8 +219,7 @@ async def _run_until_signal(opened: Worker, drain: float, parent: int | None) ->
         watching.cancel()
 
 
-async def _watch_parent(parent: int, opened: Worker) -> None:
-    """Stop the worker when its parent process has ended."""
+async def _watch_parent(parent: int, opened: harness.Worker) -> None:
     while True:
         await asyncio.sleep(PARENT_SECONDS)
         if os.getppid() != parent:
@@ -242,12 +229,8 @@ async def _watch_parent(parent: int, opened: Worker) -> None:
 
 def worker_arguments(bundles: Sequence[str], choices: Choices, options: Sequence[str]) -> list[str]:
     """Return the arguments of `loopline worker` for a worker of a server."""
-    shared = [
-        *(("--store", choices.store) if choices.store else ()),
-        *(("--model", choices.model) if choices.model else ()),
-        *(part for prop in choices.props for part in ("--prop", prop)),
-    ]
-    return ["worker", *bundles, "--of-server", *options, *shared]
+    store = ["--store", choices.store] if choices.store else []
+    return ["worker", *bundles, "--of-server", *options, *store, *run_options(choices)]
 
 
 @asynccontextmanager
@@ -317,12 +300,8 @@ async def turns(
     chosen = [name for name in (stopped, retried, unscheduled) if name is not None]
     if len(chosen) > 1:
         raise UsageError("--stop, --retry and --unschedule do different things: choose one")
-    try:
-        store = Store.open(choices.store)
-    except StoreError as error:
-        raise UsageError(str(error)) from error
-    async with store:
-        listed = await open_turns(
+    async with _open_store(choices) as store:
+        listed = await harness.open_turns(
             store.log, user=choices.user, project=choices.project, tenant=choices.tenant
         )
         if not chosen:
@@ -350,7 +329,12 @@ async def turns(
         return ANSWERED if is_stopped else FAILED
 
 
-def _find_conversation(listed: Sequence[OpenTurn], name: str) -> ConversationKey:
+def _open_store(choices: Choices) -> harness.Store:
+    with misuse(StoreError):
+        return harness.Store.open(choices.store)
+
+
+def _find_conversation(listed: Sequence[harness.OpenTurn], name: str) -> ConversationKey:
     """Return the conversation of that name that has a listed turn.
 
     Raises:
@@ -365,7 +349,7 @@ def _find_conversation(listed: Sequence[OpenTurn], name: str) -> ConversationKey
     return keys.pop()
 
 
-def _show_turns(listed: Sequence[OpenTurn], choices: Choices, screen: Screen) -> None:
+def _show_turns(listed: Sequence[harness.OpenTurn], choices: Choices, screen: Screen) -> None:
     if choices.as_json:
         rows: list[Json] = [
             {
@@ -396,12 +380,8 @@ def _show_turns(listed: Sequence[OpenTurn], choices: Choices, screen: Screen) ->
 @parameters.json_option
 async def approvals(choices: Choices, screen: Screen) -> int:
     """List the calls that wait for approval, anywhere."""
-    try:
-        store = Store.open(choices.store)
-    except StoreError as error:
-        raise UsageError(str(error)) from error
-    async with store:
-        waiting = await waiting_approvals(
+    async with _open_store(choices) as store:
+        waiting = await harness.waiting_approvals(
             store.log, user=choices.user, project=choices.project, tenant=choices.tenant
         )
     if choices.as_json:
@@ -418,7 +398,7 @@ async def approvals(choices: Choices, screen: Screen) -> int:
     return ANSWERED
 
 
-def _answer_line(approval: WaitingApproval, choices: Choices) -> str:
+def _answer_line(approval: harness.WaitingApproval, choices: Choices) -> str:
     """Return the command that approves the call; for a paused turn the bundle is to be filled in."""
     key, call = approval.conversation, approval.call
     stored = ["--store", choices.store] if choices.store else []
