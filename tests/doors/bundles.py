@@ -132,5 +132,5 @@ class Asker(BaseWorkflow):
 
 
 bundle = Bundle(id="asker", workflow=Asker)
-""",
+"""
 }

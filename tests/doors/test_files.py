@@ -74,10 +74,7 @@ async def test_two_turns_are_compared(written: Loopline) -> None:
     ]
     assert "2 files changed" in ran.err
     changes = written("files", "diff", "1", "2", "--json").value["files"]
-    assert [change["after"] for change in changes] == [
-        "fi:turn_2.files/tea.md@1",
-        None,
-    ]
+    assert [change["after"] for change in changes] == ["fi:turn_2.files/tea.md@1", None]
     assert "turns are turn_1, turn_2" in written("files", "diff", "1", "9").err
 
 

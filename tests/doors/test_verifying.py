@@ -50,10 +50,7 @@ def test_every_answer_of_a_turn_is_compared_with_what_the_pool_holds_now() -> No
     assert [
         (verified_answer.turn_id, verification_summary(verified_answer.report))
         for verified_answer in verify_answers(timeline, None)
-    ] == [
-        ("turn_1", "1 supported"),
-        ("turn_2", "1 no source"),
-    ]
+    ] == [("turn_1", "1 supported"), ("turn_2", "1 no source")]
     assert [verified_answer.turn_id for verified_answer in verify_answers(timeline, 2)] == [
         "turn_2"
     ]

@@ -10,12 +10,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from loopline import Bundle, ToolContext, tool
-from loopline.harness import WorkerLimits, open_worker
+from loopline.harness import Worker, WorkerLimits, open_worker
 from tests.support.echo_model import EchoModel
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,6 +41,15 @@ def work(ledger: Path) -> Bundle:
 
 class NotStarted(Exception):
     """A worker ended instead of running."""
+
+
+@asynccontextmanager
+async def running(worker: Worker) -> AsyncGenerator[None]:
+    """Let the worker run turns in this process inside the context."""
+    run = asyncio.create_task(worker.run())
+    yield
+    await worker.drain(5)
+    await run
 
 
 @contextmanager

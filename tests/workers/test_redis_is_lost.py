@@ -112,10 +112,7 @@ async def test_a_running_call_gets_its_answer_from_another_process(
     Served(tmp_path).declare({"calc": sdk()})
     bundle = Bundle(id="served")
     model = ScriptedModel([Call("mcp.calc.choose"), Say("Done.")])
-    properties: dict[str, Json] = {
-        "mcp.file": f"{tmp_path}/.mcp.json",
-        "react.select_tools": False,
-    }
+    properties: dict[str, Json] = {"mcp.file": f"{tmp_path}/.mcp.json", "react.select_tools": False}
     async with (
         Harness.open(bundle, store=store, model=model, properties=properties) as runner,
         Harness.open(

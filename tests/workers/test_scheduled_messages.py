@@ -19,32 +19,25 @@ from loopline.harness import forget_inactive, open_turns, open_worker
 from loopline.server import ServerSettings, app
 from loopline.testing import FakeClock
 from loopline.timeline import NEW_TURN, Block, Entry, Exit, TurnHeader, UserPrompt
+from loopline.tools import ToolFunction
 from tests.doors.command import Loopline
 from tests.support.echo_model import EchoModel
 from tests.support.live_server import SHOP, book, serving
-from tests.support.postgres_server import running_postgres
-from tests.support.worker_process import work, worker_process
+from tests.support.worker_process import running, work, worker_process
 
 START = datetime(2026, 3, 27, 8, 0, tzinfo=UTC)
 """A Friday, before the clocks of Berlin go forward on Sunday."""
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.service)])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "postgres":
-        return running_postgres().store_url()
-    return f"sqlite:///{tmp_path}/talk.db"
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Path:
-    return tmp_path / "ledger"
 
 
 def submitter(store: str, ledger: Path, clock: FakeClock | None = None) -> Harness:
     return Harness.open(
         work(ledger), store=store, model=EchoModel(), submits_only=True, clock=clock
     )
+
+
+def shop(store: str, extra: ToolFunction[..., Any] = book) -> Harness:
+    """A harness that runs the turns of a bundle with one tool."""
+    return Harness.open(Bundle(id="shop", tools=[extra]), store=store, model=EchoModel())
 
 
 def prompts(blocks: Sequence[Block]) -> list[str]:
@@ -109,10 +102,7 @@ async def test_a_repeated_message_that_missed_several_times_begins_one_turn_and_
 async def test_a_due_message_begins_one_turn_however_many_processes_look(
     store: str, ledger: Path
 ) -> None:
-    async with (
-        submitter(store, ledger) as first,
-        submitter(store, ledger) as second,
-    ):
+    async with submitter(store, ledger) as first, submitter(store, ledger) as second:
         talk = first.conversation("c1")
         for n in range(5):
             await talk.schedule(f"number {n}", at=START + timedelta(seconds=n))
@@ -133,8 +123,7 @@ def ends(blocks: Sequence[Block]) -> list[tuple[int, str]]:
 
 
 async def test_a_message_that_is_due_ends_a_turn_that_waits_for_its_user(store: str) -> None:
-    bundle = Bundle(id="shop", instructions="You help.", tools=[book])
-    async with Harness.open(bundle, store=store, model=EchoModel()) as harness:
+    async with shop(store) as harness:
         talk = harness.conversation("c1")
         asked = await talk.say("call shop.book name=tea")
         assert asked.exit_reason == "paused"
@@ -159,10 +148,9 @@ async def test_a_message_that_is_due_waits_for_the_turn_that_runs_and_for_those_
         await opened.wait()
         return name
 
-    bundle = Bundle(id="shop", instructions="You help.", tools=[look])
-    async with Harness.open(bundle, store=store, model=EchoModel()) as harness:
+    async with shop(store, look) as harness:
         talk = harness.conversation("c1")
-        running = asyncio.create_task(talk.say("call shop.look name=tea"))
+        first = asyncio.create_task(talk.say("call shop.look name=tea"))
         await begun.wait()
         queued = await talk.submit("queued")
         await talk.schedule("due", delay=0)
@@ -172,7 +160,7 @@ async def test_a_message_that_is_due_waits_for_the_turn_that_runs_and_for_those_
                 break
             await asyncio.sleep(0.01)
         opened.set()
-        assert (await running).ok
+        assert (await first).ok
         assert (await queued.result()).ok
         await looking
         await harness.carry_on()
@@ -214,8 +202,7 @@ async def test_a_message_of_the_hour_that_comes_twice_begins_one_turn(
 async def test_the_mode_of_a_conversation_that_has_not_begun_is_that_of_its_scheduled_turn(
     store: str,
 ) -> None:
-    bundle = Bundle(id="shop", instructions="You help.", tools=[book])
-    async with Harness.open(bundle, store=store, model=EchoModel()) as harness:
+    async with shop(store) as harness:
         talk = harness.conversation("c1")
         await talk.set_mode("plan")
         await talk.schedule("call shop.book name=tea", delay=0)
@@ -229,8 +216,7 @@ async def test_the_mode_of_a_conversation_that_has_not_begun_is_that_of_its_sche
 async def test_a_conversation_that_began_with_a_schedule_and_a_mode_can_be_imported(
     store: str,
 ) -> None:
-    bundle = Bundle(id="shop", instructions="You help.")
-    async with Harness.open(bundle, store=store, model=EchoModel()) as harness:
+    async with shop(store) as harness:
         talk = harness.conversation("c1")
         await talk.schedule("later", delay=1_000)
         await talk.set_mode("plan")
@@ -243,19 +229,16 @@ async def test_a_conversation_that_began_with_a_schedule_and_a_mode_can_be_impor
 async def test_a_schedule_that_cannot_be_read_here_does_not_hold_up_other_messages(
     store: str,
 ) -> None:
-    bundle = Bundle(id="shop", instructions="You help.")
-    async with Harness.open(bundle, store=store, model=EchoModel()) as harness:
+    async with shop(store) as harness:
         talk = harness.conversation("c1")
         schedule = MessageSchedule(harness.log, talk.conversation)
         await schedule.add(UserPrompt(text="x"), START, every="0 9 * * *", zone="Mars/Base")
-        async with open_worker([bundle], store=store, model=EchoModel()) as worker:
-            run = asyncio.create_task(worker.run())
+        opened = open_worker([Bundle(id="shop")], store=store, model=EchoModel())
+        async with opened as worker, running(worker):
             await harness.log.append(
                 talk.conversation, [Entry(body=UserPrompt(text="now"), turn=NEW_TURN)], seen=0
             )
             blocks = await until_ended(talk, 1)
-            await worker.drain(5)
-            await run
         assert prompts(blocks) == ["now"]
         assert len(await talk.scheduled()) == 1
 
@@ -271,12 +254,10 @@ async def test_a_message_waits_for_a_process_of_its_bundle_and_then_begins_one_t
         later = FakeClock(START + timedelta(days=days))
         async with Harness.open(coffee, store=store, model=EchoModel(), clock=later) as harness:
             assert await harness.carry_on() == []
-    async with open_worker([coffee], store=store, model=EchoModel()) as worker:
-        run = asyncio.create_task(worker.run())
+    opened = open_worker([coffee], store=store, model=EchoModel())
+    async with opened as worker, running(worker):
         worker.wake(talk.conversation)
         await asyncio.sleep(0.3)
-        await worker.drain(5)
-        await run
     later = FakeClock(START + timedelta(days=5))
     async with Harness.open(tea, store=store, model=EchoModel(), clock=later) as harness:
         assert prompts(await harness.conversation("c1").blocks()) == []
@@ -300,7 +281,7 @@ async def test_an_earlier_version_leaves_the_messages_of_a_later_one(store: str)
 async def test_a_message_that_was_scheduled_first_begins_the_turn_behind_those_before_it(
     store: str,
 ) -> None:
-    async with Harness.open(Bundle(id="shop"), store=store, model=EchoModel()) as harness:
+    async with shop(store) as harness:
         talk = harness.conversation("c1")
         await talk.schedule("due", at=START)
         await talk.say("now")
@@ -316,7 +297,7 @@ async def test_a_message_that_was_scheduled_first_begins_the_turn_behind_those_b
 async def test_a_conversation_that_began_with_a_schedule_and_a_followup_can_be_imported(
     store: str,
 ) -> None:
-    async with Harness.open(Bundle(id="shop"), store=store, model=EchoModel()) as harness:
+    async with shop(store) as harness:
         talk = harness.conversation("c1")
         await talk.schedule("later", delay=1_000)
         await talk.followup("with milk")
@@ -329,7 +310,7 @@ async def test_a_conversation_that_began_with_a_schedule_and_a_followup_can_be_i
 
 
 async def test_a_conversation_whose_message_waits_is_not_forgotten_as_inactive(store: str) -> None:
-    async with Harness.open(Bundle(id="shop"), store=store, model=EchoModel()) as harness:
+    async with shop(store) as harness:
         await harness.conversation("c1").schedule("yearly", delay=3e7)
         await harness.conversation("c2").say("hello")
         await forget_inactive(harness.log, datetime.now(UTC) + timedelta(seconds=5))

@@ -86,11 +86,6 @@ async def listening(
         yield harness
 
 
-@pytest.fixture
-def ledger(tmp_path: Path) -> Path:
-    return tmp_path / "ledger"
-
-
 @pytest.fixture(autouse=True, params=["notify", "redis"])
 def relay(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """What carries the messages between all processes of a test."""

@@ -7,7 +7,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 
 import psycopg
@@ -19,7 +19,7 @@ from loopline.store.postgres_relay import PostgresRelay
 from loopline.timeline import Exit, UserPrompt
 from tests.support.echo_model import EchoModel
 from tests.support.postgres_server import running_postgres
-from tests.support.worker_process import ROOT, work, worker_process
+from tests.support.worker_process import ROOT, running, work, worker_process
 
 pytestmark = pytest.mark.service
 
@@ -32,11 +32,6 @@ KILL_LISTENERS = (
 @pytest.fixture
 def store() -> str:
     return running_postgres().store_url()
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Path:
-    return tmp_path / "ledger"
 
 
 def submitting(
@@ -116,9 +111,10 @@ async def test_a_notice_wakes_a_worker_that_never_sweeps_also_after_malformed_on
         open_worker([work(ledger)], store=store, model=EchoModel()) as opened,
         Harness.open(work(ledger), store=store, model=EchoModel()) as runner,
         Harness.open(work(ledger), store=store, submits_only=True) as harness,
+        AsyncExitStack() as stack,
     ):
         worker = Worker({"work": runner}, opened.wake_ups, sweep_seconds=1e6)
-        run = asyncio.create_task(worker.run())
+        await stack.enter_async_context(running(worker))
         await (await harness.conversation("c1").submit("before")).result()
         relay = PostgresRelay(store, "work")
         await relay.publish(["not JSON", "[1, 2]", '["only", "three", "names"]'])
@@ -126,8 +122,6 @@ async def test_a_notice_wakes_a_worker_that_never_sweeps_also_after_malformed_on
         for n in range(5):
             sent = await harness.conversation(f"d{n}").submit("hello")
             assert (await sent.result()).answer == "You said: hello"
-        await worker.drain(5)
-        await run
 
 
 async def test_a_worker_looks_everywhere_once_its_lost_connection_is_back(
@@ -137,9 +131,10 @@ async def test_a_worker_looks_everywhere_once_its_lost_connection_is_back(
         open_worker([work(ledger)], store=store, model=EchoModel()) as opened,
         Harness.open(work(ledger), store=store, model=EchoModel()) as runner,
         Harness.open(work(ledger), store=store, submits_only=True) as harness,
+        AsyncExitStack() as stack,
     ):
         worker = Worker({"work": runner}, opened.wake_ups, sweep_seconds=1e6)
-        run = asyncio.create_task(worker.run())
+        await stack.enter_async_context(running(worker))
         await (await harness.conversation("c1").submit("before")).result()
         admin = await psycopg.AsyncConnection.connect(running_postgres().url(), autocommit=True)
         async with admin:
@@ -147,5 +142,3 @@ async def test_a_worker_looks_everywhere_once_its_lost_connection_is_back(
                 await admin.execute(KILL_LISTENERS)
                 sent = await harness.conversation(f"d{n}").submit("hello")
                 assert (await sent.result()).ok
-        await worker.drain(5)
-        await run

@@ -14,20 +14,7 @@ from loopline.cli.workers import WorkerMetering
 from loopline.harness import open_turns, open_worker
 from loopline.timeline import Exit, ToolResult, TurnHeader
 from tests.support.echo_model import EchoModel
-from tests.support.postgres_server import running_postgres
-from tests.support.worker_process import work, worker_process
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.service)])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "postgres":
-        return running_postgres().store_url()
-    return f"sqlite:///{tmp_path}/talk.db"
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Path:
-    return tmp_path / "ledger"
+from tests.support.worker_process import running, work, worker_process
 
 
 def version(ledger: Path, number: str) -> Bundle:
@@ -41,13 +28,11 @@ async def test_a_request_that_exceeds_the_quota_of_its_user_is_refused_in_a_work
     async with (
         open_worker([work(ledger)], store=store, model=EchoModel(), metering=metering) as worker,
         Harness.open(work(ledger), store=store, submits_only=True) as harness,
+        running(worker),
     ):
         metering.log = worker.log
-        run = asyncio.create_task(worker.run())
         refused = await harness.conversation("c1", user="ann").say("hello")
         assert (refused.exit_reason, refused.ok) == ("budget", False)
-        await worker.drain(5)
-        await run
 
 
 @pytest.mark.parametrize("first", ["1", "2"], ids=["the earlier first", "the later first"])
@@ -64,12 +49,10 @@ async def test_an_earlier_version_never_takes_a_turn_of_a_later_one(
         async with (
             open_worker([version(ledger, order[0])], store=store, model=EchoModel()) as one,
             open_worker([version(ledger, order[1])], store=store, model=EchoModel()) as other,
+            running(one),
+            running(other),
         ):
-            runs = [asyncio.create_task(worker.run()) for worker in (one, other)]
             assert all([(await submission.result()).ok for submission in sent])
-            for worker in (one, other):
-                await worker.drain(5)
-            await asyncio.gather(*runs)
         for n in range(6):
             blocks = await harness.conversation(f"c{n}").blocks()
             headers = [block.body for block in blocks if isinstance(block.body, TurnHeader)]
@@ -79,11 +62,9 @@ async def test_an_earlier_version_never_takes_a_turn_of_a_later_one(
 async def test_a_later_version_takes_the_turns_of_an_earlier_one(store: str, ledger: Path) -> None:
     async with Harness.open(version(ledger, "1"), store=store, submits_only=True) as harness:
         sent = await harness.conversation("c1").submit("hello")
-        async with open_worker([version(ledger, "2")], store=store, model=EchoModel()) as worker:
-            run = asyncio.create_task(worker.run())
+        later = open_worker([version(ledger, "2")], store=store, model=EchoModel())
+        async with later as worker, running(worker):
             assert (await sent.result()).ok
-            await worker.drain(5)
-            await run
 
 
 async def test_a_worker_that_is_told_to_end_under_load_loses_nothing_and_does_nothing_twice(

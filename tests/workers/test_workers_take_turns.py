@@ -8,7 +8,7 @@ import signal
 import subprocess
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from loopline.conversations import Conversation, Submission
 from loopline.files import AttachmentCaps
 from loopline.harness import Worker, WorkerLimits, open_turns, open_worker
 from loopline.harness.worker import WaitingConversations
+from loopline.models import Model
 from loopline.react import approval_digest
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry as ScriptEntry
@@ -55,7 +56,7 @@ from tests.support.echo_model import EchoModel
 from tests.support.live_server import book
 from tests.support.postgres_server import running_postgres
 from tests.support.widest_read import WidestRead
-from tests.support.worker_process import NotStarted, work, worker_process
+from tests.support.worker_process import NotStarted, running, work, worker_process
 
 
 @pytest.fixture
@@ -63,18 +64,22 @@ def store(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/talk.db"
 
 
-@pytest.fixture
-def ledger(tmp_path: Path) -> Path:
-    return tmp_path / "ledger"
-
-
 def submitter(store: str, ledger: Path) -> Harness:
     """A harness that submits turns, as a server with workers does."""
     return Harness.open(work(ledger), store=store, model=EchoModel(), submits_only=True)
 
 
-async def running(worker: Worker) -> asyncio.Task[None]:
-    return asyncio.create_task(worker.run())
+@asynccontextmanager
+async def submitting(
+    bundle: Bundle, store: str, model: Model | None = None
+) -> AsyncGenerator[Harness]:
+    """A harness that submits turns of the bundle, and a worker in this process that runs them."""
+    async with (
+        Harness.open(bundle, store=store, model=EchoModel(), submits_only=True) as harness,
+        open_worker([bundle], store=store, model=model or EchoModel()) as worker,
+        running(worker),
+    ):
+        yield harness
 
 
 async def until_begun(talk: Conversation[Any], times: int) -> None:
@@ -141,19 +146,13 @@ async def test_a_turn_that_asks_is_paused_and_a_worker_takes_the_answer(
     store: str, ledger: Path
 ) -> None:
     bundle = Bundle(id="shop", instructions="You help.", tools=[book])
-    async with (
-        Harness.open(bundle, store=store, model=EchoModel(), submits_only=True) as harness,
-        open_worker([bundle], store=store, model=EchoModel()) as worker,
-    ):
-        run = await running(worker)
+    async with submitting(bundle, store) as harness:
         talk = harness.conversation("c1")
         asked = await talk.say("call shop.book name=tea")
         assert asked.exit_reason == "paused"
         assert [turn.state for turn in await open_turns(harness.log)] == ["waiting"]
         answered = await talk.resume({asked.pending[0].call_id: "yes"})
         assert answered.answer.endswith("yes")
-        await worker.drain(5)
-        await run
 
 
 @tool(effect="write", approve=True)
@@ -168,17 +167,11 @@ async def test_a_worker_continues_a_turn_however_often_it_is_paused_and_answered
     bundle = Bundle(id="shop", instructions="You help.", tools=[pay])
     script: list[ScriptEntry] = [Call("shop.pay", amount=amount) for amount in range(4)]
     script.append("Paid.")
-    async with (
-        Harness.open(bundle, store=store, model=EchoModel(), submits_only=True) as harness,
-        open_worker([bundle], store=store, model=ScriptedModel(script, strict=False)) as worker,
-    ):
-        run = await running(worker)
+    async with submitting(bundle, store, ScriptedModel(script, strict=False)) as harness:
         talk = harness.conversation("c1")
         result = await talk.say("Pay.")
         for _ in range(4):
             result = await talk.resume({result.pending[0].call_id: True})
-        await worker.drain(5)
-        await run
     assert (result.answer, result.exit_reason) == ("Paid.", "complete")
 
 
@@ -218,17 +211,16 @@ async def test_a_message_ends_a_dead_letter_and_a_worker_runs_it(store: str) -> 
     async with (
         Harness.open(bundle, store=store, model=EchoModel(), submits_only=True) as harness,
         open_worker([bundle], store=store, model=EchoModel()) as worker,
+        AsyncExitStack() as stack,
     ):
         talk = harness.conversation("c1")
         await talk.submit("It ends each worker.")
         await cut_off(talk, harness.log, 1)
         assert [turn.state for turn in await open_turns(harness.log)] == ["dead"]
-        run = await running(worker)
+        await stack.enter_async_context(running(worker))
         assert (await talk.say("Go on.")).answer == "You said: Go on."
         ends = [b.body.reason for b in await talk.blocks() if isinstance(b.body, Exit)]
         assert ends == ["interrupted", "complete"]
-        await worker.drain(5)
-        await run
 
 
 async def test_a_worker_does_not_continue_the_turn_of_the_parent_in_a_fork(store: str) -> None:
@@ -253,19 +245,18 @@ async def test_a_worker_does_not_continue_the_turn_of_the_parent_in_a_fork(store
         Harness.open(bundle, store=store, model=ScriptedModel(script)) as harness,
         Harness.open(bundle, store=store, model=EchoModel(), submits_only=True) as submits,
         open_worker([bundle], store=store, model=EchoModel()) as worker,
+        AsyncExitStack() as stack,
     ):
         talk = harness.conversation("c1")
         turn = asyncio.create_task(talk.say("Pay."))
         await begun.wait()
         fork = await talk.fork(seq=len(await talk.blocks()), name="fork")
-        run = await running(worker)
+        await stack.enter_async_context(running(worker))
         later = submits.conversation("fork")
         await later.schedule("Later.", delay=3_600)  # it wakes the worker, too
         assert (await later.say("Hello.")).answer == "You said: Hello."
         opened.set()
         assert (await turn).answer == "Done."
-        await worker.drain(5)
-        await run
         ends = [b.body.reason for b in await fork.blocks() if isinstance(b.body, Exit)]
     assert ends == ["interrupted", "complete"]
     assert paid == ["c1"]
@@ -302,16 +293,15 @@ async def test_a_person_resumes_a_dead_letter_or_the_turn_of_a_fork_through_a_wo
     async with (
         Harness.open(bundle, store=store, model=EchoModel(), submits_only=True) as harness,
         open_worker([bundle], store=store, model=EchoModel()) as worker,
+        AsyncExitStack() as stack,
     ):
         talk = harness.conversation("c1")
         await talk.submit("Hello.")
         await cut_off(talk, harness.log, 1)
         await talk.fork(seq=2, name="fork")
-        run = await running(worker)
+        await stack.enter_async_context(running(worker))
         result = await harness.conversation(name).resume()
         assert (result.turn_id, result.answer) == ("turn_1", "You said: Hello.")
-        await worker.drain(5)
-        await run
 
 
 async def test_a_fork_in_which_a_person_resumes_a_turn_is_taken_up_after_a_kill() -> None:
@@ -344,18 +334,12 @@ async def test_the_question_of_an_agent_that_a_workflow_runs_comes_back_from_a_w
 
     bundle = Bundle(id="shop", tools=[pay], workflow=Office)
     model = ScriptedModel([Call("shop.pay", amount=1), "Paid."])
-    async with (
-        Harness.open(bundle, store=store, model=EchoModel(), submits_only=True) as harness,
-        open_worker([bundle], store=store, model=model) as worker,
-    ):
-        run = await running(worker)
+    async with submitting(bundle, store, model) as harness:
         talk = harness.conversation("c1")
         asked = await talk.say("Pay it.")
         [listed] = await open_turns(harness.log)
         assert (listed.state, listed.calls) == ("waiting", ["workflow.run"])
         assert (await talk.resume({asked.pending[0].call_id: True})).answer == "Paid."
-        await worker.drain(5)
-        await run
 
 
 async def test_a_queued_message_is_stopped_without_a_worker(store: str, ledger: Path) -> None:
@@ -574,12 +558,10 @@ async def test_a_lost_wake_up_costs_only_the_time_of_a_sweep(store: str, ledger:
         sent = await harness.conversation("c1").submit("hello")
         async with Harness.open(work(ledger), store=store, model=EchoModel()) as runner:
             worker = Worker({"work": runner}, NoWakeUps(), WorkerLimits(), sweep_seconds=0.05)
-            run = await running(worker)
-            assert (await sent.result()).ok
-            late = await harness.conversation("c2").submit("hello again")
-            assert (await late.result()).ok
-            await worker.drain(5)
-            await run
+            async with running(worker):
+                assert (await sent.result()).ok
+                late = await harness.conversation("c2").submit("hello again")
+                assert (await late.result()).ok
 
 
 async def test_what_is_read_for_the_next_turn_does_not_depend_on_the_turns_before(
