@@ -2,16 +2,7 @@
 
 from loopline.harness import Cassette
 from loopline.testing.clock import FakeClock
-from loopline.testing.scripted import (
-    Call,
-    Fail,
-    Raw,
-    Refuse,
-    Say,
-    ScriptedModel,
-    ScriptError,
-    Wait,
-)
+from loopline.testing.scripted import Call, Fail, Raw, Refuse, Say, ScriptedModel, ScriptError, Wait
 
 __all__ = [
     "Call",
