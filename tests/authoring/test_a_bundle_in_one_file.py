@@ -139,7 +139,10 @@ def test_code_beside_a_bundle_in_one_file_is_not_its_own(tmp_path: Path) -> None
     (tmp_path / "neighbour.py").write_text('self.build_react(skills_module="absent.skills")\n')
     (tmp_path / "tools_descriptor.py").write_text("TOOLS_SPECS = None\n")
     loaded = load(tmp_path / "one.py")
-    assert (descriptor_modules(loaded, "skills"), descriptor_modules(loaded, "tools")) == ([], [])
+    assert (descriptor_modules(loaded, "skills"), descriptor_modules(loaded, "tools")) == (
+        [""],
+        [""],
+    )
 
 
 def test_a_bundle_made_in_a_script_reads_no_other_file(tmp_path: Path) -> None:

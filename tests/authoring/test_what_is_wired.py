@@ -26,7 +26,7 @@ bundle = Bundle(id="shop", workflow=Shop)
     [
         ('"shop.my_tools"', ["shop.my_tools"]),
         ('f"{__package__}.my_tools"', ["shop.my_tools"]),
-        ("chosen()", []),
+        ("chosen()", [""]),
     ],
 )
 def test_a_module_that_is_written_out_is_found(

@@ -108,7 +108,7 @@ async def test_an_answer_of_another_process_goes_on_with_the_call(tmp_path: Path
         talk, other = harness.conversation("c1"), elsewhere.conversation("c1").interrupts
         asked = list[ToolQuestion]()
         async for _ in follow(talk):
-            asked += await other.questions()
+            asked += [question for _, question in await other.question_blocks()]
             with pytest.raises(LooplineError, match="no running call 'c2' asks anything: c1"):
                 await other.answer("c2", None)
             assert await other.answer("c1", {"kind": "green"})
