@@ -17,7 +17,7 @@ from loopline.cli.bundle_access import open_bundle
 from loopline.cli.chat_loop import Chat
 from loopline.cli.options import Choices, UsageError, command, exit_now, stop_on_signal
 from loopline.cli.reader import new_name
-from loopline.cli.terminal import Keyboard, Screen, escape
+from loopline.cli.terminal import Screen, escape, read_line
 from loopline.errors import LooplineError
 from loopline.models import Json
 
@@ -83,7 +83,6 @@ class _PipeChat(Chat):
     ) -> None:
         super().__init__(conversation, screen)
         self._choices = choices
-        self._keyboard = Keyboard()
 
     async def _read_line(self) -> str | None:
         """Read the next line; None at the end of the input, or if the user presses Ctrl-C."""
@@ -93,11 +92,11 @@ class _PipeChat(Chat):
             interrupted.set()
 
         with stop_on_signal(self._screen, interrupt):
-            line = self._keyboard.ask()
+            line = read_line()
             interruption = asyncio.ensure_future(interrupted.wait())
             await asyncio.wait((line, interruption), return_when=asyncio.FIRST_COMPLETED)
             interruption.cancel()
-        return self._keyboard.take() if line.done() else None
+        return line.result() if line.done() else None
 
     async def _say(self, text: str) -> None:
         if not text.strip():

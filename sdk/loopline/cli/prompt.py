@@ -9,6 +9,7 @@ import click
 from rich.text import Text
 
 from loopline import models
+from loopline import prompt as prompts
 from loopline.cli import parameters
 from loopline.cli.options import ANSWERED, FAILED, Choices, UsageError, command
 from loopline.cli.reader import read_timeline
@@ -16,19 +17,6 @@ from loopline.cli.terminal import QUIET, REF, WARNING, Columns, Screen, escape, 
 from loopline.cli.timeline_reports import UNKNOWN, format_dollars
 from loopline.errors import LooplineError
 from loopline.models import Json, JsonObject
-from loopline.prompt import (
-    Divergence,
-    ModelRequest,
-    ReplayedRound,
-    answer_schema,
-    caching,
-    message_role,
-    message_text,
-    past_requests,
-    prompt_document,
-    replayed_rounds,
-    request_of_round,
-)
 from loopline.timeline import Timeline
 
 CacheName = Literal["anthropic", "openai"]
@@ -74,12 +62,12 @@ async def prompt(
     last = timeline.last_request
     if last is None:
         raise LooplineError("no model was asked in this conversation")
-    request = request_of_round(timeline, turn or last.turn, number)
-    schema = answer_schema(timeline, request)
+    request = prompts.request_of_round(timeline, turn or last.turn, number)
+    schema = prompts.answer_schema(timeline, request)
     if request.inexact:
         screen.note(Text(f"the sent prompt may differ: {request.inexact}", style=WARNING))
     if choices.as_json:
-        screen.write_json(prompt_document(request, schema))
+        screen.write_json(prompts.prompt_document(request, schema))
         return ANSWERED
     start = request.round_start
     opened = f", opened by {start.opened_by}" if start.opened_by else ""
@@ -95,7 +83,7 @@ async def prompt(
     return ANSWERED
 
 
-def _prompt_parts(request: ModelRequest, schema: JsonObject | None) -> Iterator[Text]:
+def _prompt_parts(request: prompts.ModelRequest, schema: JsonObject | None) -> Iterator[Text]:
     start = request.round_start
     yield _title("system")
     yield Text(escape(request.system))
@@ -114,8 +102,8 @@ def _prompt_parts(request: ModelRequest, schema: JsonObject | None) -> Iterator[
     for number, (message, ref) in enumerate(
         zip(request.messages, request.refs, strict=True), start=1
     ):
-        yield _title(f"{number} {message_role(message)}", ref)
-        yield Text(escape(message_text(message)))
+        yield _title(f"{number} {prompts.message_role(message)}", ref)
+        yield Text(escape(prompts.message_text(message)))
         if point := points.get(number):
             mark = f"══ cache point {point.name}: {point.tokens:,} tokens before it"
             yield Text(mark, style="green")
@@ -131,11 +119,11 @@ def _show_cache(
     timeline: Timeline, name: CacheName, model: str | None, choices: Choices, screen: Screen
 ) -> int:
     """Print a simulation of a provider's cache for every round, with the prices of `model` or of the model of each round."""
-    rules: caching.CacheRules = (
-        caching.AnthropicCache() if name == "anthropic" else caching.OpenAICache()
+    rules: prompts.caching.CacheRules = (
+        prompts.caching.AnthropicCache() if name == "anthropic" else prompts.caching.OpenAICache()
     )
-    sent = list(past_requests(timeline))
-    report = caching.simulate((request.as_sent for request in sent), rules)
+    sent = list(prompts.past_requests(timeline))
+    report = prompts.caching.simulate((request.as_sent for request in sent), rules)
     prices = [models.find_model_facts(model or request.round_start.model).price for request in sent]
     costs = [
         price.of(row.usage) if price else None
@@ -176,7 +164,7 @@ def _sum(costs: Sequence[float | None]) -> float | None:
 
 
 def _cache_row(
-    request: ModelRequest, row: caching.CacheRow, cost: float | None
+    request: prompts.ModelRequest, row: prompts.caching.CacheRow, cost: float | None
 ) -> tuple[Text, ...]:
     cost_text = UNKNOWN if cost is None else format_dollars(cost)
     return (
@@ -191,7 +179,7 @@ def _cache_row(
     )
 
 
-def _miss_reasons(row: caching.CacheRow) -> str:
+def _miss_reasons(row: prompts.caching.CacheRow) -> str:
     reasons: list[str] = []
     for miss in row.misses:
         difference = miss.difference
@@ -204,8 +192,8 @@ def _miss_reasons(row: caching.CacheRow) -> str:
 
 
 def _cache_document(
-    sent: Sequence[ModelRequest],
-    report: caching.CacheReport,
+    sent: Sequence[prompts.ModelRequest],
+    report: prompts.caching.CacheReport,
     costs: Sequence[float | None],
     costs_uncached: Sequence[float | None],
 ) -> JsonObject:
@@ -246,7 +234,7 @@ def _cache_document(
 @parameters.json_option
 async def replay(choices: Choices, screen: Screen) -> int:
     """Render every prompt again, and show where one diverges."""
-    rounds = list(replayed_rounds(await read_timeline(choices, screen)))
+    rounds = list(prompts.replayed_rounds(await read_timeline(choices, screen)))
     if not rounds:
         raise LooplineError("no model was asked in this conversation: there is nothing to replay")
     diverging = next((item for item in rounds if item.divergence is not None), None)
@@ -265,7 +253,7 @@ async def replay(choices: Choices, screen: Screen) -> int:
     return FAILED
 
 
-def _round_row(item: ReplayedRound) -> tuple[Text, ...]:
+def _round_row(item: prompts.ReplayedRound) -> tuple[Text, ...]:
     block = item.request.block
     start = item.request.round_start
     divergence = item.divergence
@@ -282,7 +270,7 @@ def _round_row(item: ReplayedRound) -> tuple[Text, ...]:
     )
 
 
-def _divergence_text(item: ReplayedRound, divergence: Divergence) -> str:
+def _divergence_text(item: prompts.ReplayedRound, divergence: prompts.Divergence) -> str:
     """Describe the first divergence: its round and part, the recorded value and the value that is rendered now."""
     block = item.request.block
     recorded = divergence.recorded
@@ -309,7 +297,7 @@ def _divergence_text(item: ReplayedRound, divergence: Divergence) -> str:
             )
 
 
-def _round_document(item: ReplayedRound) -> JsonObject:
+def _round_document(item: prompts.ReplayedRound) -> JsonObject:
     block = item.request.block
     start = item.request.round_start
     divergence = item.divergence
@@ -326,7 +314,7 @@ def _round_document(item: ReplayedRound) -> JsonObject:
     }
 
 
-def _divergence_document(item: ReplayedRound, divergence: Divergence) -> JsonObject:
+def _divergence_document(item: prompts.ReplayedRound, divergence: prompts.Divergence) -> JsonObject:
     return {
         "part": divergence.part,
         "recorded": divergence.recorded,

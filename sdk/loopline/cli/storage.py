@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+import sys
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -29,10 +30,10 @@ from loopline.cli.terminal import (
     QUIET,
     REF,
     WARNING,
-    Keyboard,
     Screen,
     escape,
     quantity,
+    read_line,
     restore_terminal,
 )
 from loopline.cli.turn_display import QuestionForm
@@ -326,11 +327,10 @@ async def _confirm(subject: str) -> bool:
     Raises:
         UsageError: stdin is not a terminal.
     """
-    keyboard = Keyboard()
-    if not keyboard.is_person:
+    if not sys.stdin.isatty():
         raise UsageError("forget removes for good, and there is no terminal to ask at: give --yes")
     with restore_terminal():
-        line = await keyboard.ask(f"Remove {subject}, for good? [y/N] ")
+        line = await read_line(f"Remove {subject}, for good? [y/N] ")
     return (line or "").strip().lower() in ("y", "yes")
 
 

@@ -402,39 +402,22 @@ def _show_in_pager(text: str, command: str) -> bool:
     return process.returncode != COMMAND_NOT_FOUND
 
 
-class Keyboard:
-    """Reads lines of stdin, each in a daemon thread, so the process can end while a thread waits for Enter."""
+def read_line(prompt: str = "") -> asyncio.Future[str | None]:
+    """Return a future of the next line of stdin, None at the end of the input.
 
-    def __init__(self) -> None:
-        self.is_person: bool = sys.stdin.isatty()
-        self._has_prompt = self.is_person and sys.stdout.isatty()
-        self._next_line: asyncio.Future[str | None] | None = None
-        if self.is_person:
-            with suppress(ImportError):
-                importlib.import_module("readline")  # this enables line editing in input()
-
-    def ask(self, prompt: str = "") -> asyncio.Future[str | None]:
-        """Return a future of the next line, None at the end of the input; the same future until `take` is called."""
-        if self._next_line is None:
-            loop = asyncio.get_running_loop()
-            self._next_line = loop.create_future()
-            shown = prompt if self._has_prompt else ""
-            threading.Thread(
-                target=_read_line, args=(loop, self._next_line, shown), daemon=True
-            ).start()
-            prompt = "" if self._has_prompt else prompt
-        if self.is_person and prompt:
+    A daemon thread reads the line, so the process can end while the thread waits for Enter.
+    """
+    if sys.stdin.isatty():
+        with suppress(ImportError):
+            importlib.import_module("readline")  # this enables line editing in input()
+        if not sys.stdout.isatty():
             sys.stderr.write(prompt)
             sys.stderr.flush()
-        return self._next_line
-
-    def take(self) -> str | None:
-        """Return the line that was read, and allow `ask` to read the next line; None if `ask` was not called."""
-        if self._next_line is None:
-            return None
-        line = self._next_line.result()
-        self._next_line = None
-        return line
+            prompt = ""
+    loop = asyncio.get_running_loop()
+    line: asyncio.Future[str | None] = loop.create_future()
+    threading.Thread(target=_read_line, args=(loop, line, prompt), daemon=True).start()
+    return line
 
 
 def _read_line(

@@ -421,7 +421,6 @@ class Conversation(ConversationReader, Generic[T_co]):
         self,
         values: Mapping[str, Json] | None = None,
         *,
-        output_type: object = None,
         variation: submission.Variation = submission.AS_IT_IS,
         by: str = "",
         **limits: Unpack[react.Limits],
@@ -430,9 +429,7 @@ class Conversation(ConversationReader, Generic[T_co]):
 
         With a `variation` the turn is continued with other models or instructions than those of its bundle.
         """
-        resumption = submission.Resumption(
-            values, output_type_of(output_type), limits, variation=variation, by=by
-        )
+        resumption = submission.Resumption(values, None, limits, variation=variation, by=by)
         number = await self._answer(resumption)
         timeline = await tl.open_timeline(self._log, self.conversation)
         receipt = Receipt(timeline.seq, number or submission.turn_to_continue(timeline))
@@ -622,7 +619,7 @@ class Conversation(ConversationReader, Generic[T_co]):
         tools: Sequence[tl.ClientTool],
     ) -> submission.Message:
         """Check the files of a message, the type of its answer and its tools, and return the message."""
-        output = None if output_type is None else output_type_of(output_type)
+        output = output_type_of(output_type)
         files = await self._checks.attachments(text, attachments)
         checked: tuple[tl.ClientTool, ...] = ()
         if tools:

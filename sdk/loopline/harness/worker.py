@@ -15,7 +15,7 @@ from typing import Any, Protocol, Unpack
 
 from loopline import timeline as tl
 from loopline.bundle import Bundle, Setting
-from loopline.clock import Clock, SystemClock
+from loopline.clock import SystemClock
 from loopline.conversations import Recovery, bundle_of, is_unbegun, turn_to_take
 from loopline.errors import ConflictError, LooplineError, StoreError
 from loopline.harness.harness import Harness, OpenOptions
@@ -144,7 +144,6 @@ class Worker:
         wake_ups: WakeUps,
         limits: WorkerLimits | None = None,
         *,
-        clock: Clock | None = None,
         sweep_seconds: float = SWEEP_SECONDS,
         on_outcome: Callable[[Recovery], None] | None = None,
     ) -> None:
@@ -153,7 +152,7 @@ class Worker:
         self.log: tl.TimelineLog = next(iter(harnesses.values())).log
         self.wake_ups: WakeUps = wake_ups
         self._limits = limits or WorkerLimits()
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
         self._sweep_seconds = sweep_seconds
         self._on_outcome = on_outcome
         self._waiting = WaitingConversations()
