@@ -394,21 +394,13 @@ class FtsIndex:
     ) -> None:
         """Own the connection and the descriptor, which `close` closes. `load` loads the embedder of static vectors."""
         self.about = about
+        self.size: int = about.chunks
+        self.base: IndexBase | None = about.base
         self._load = load
         self._pieces: PieceIndex | None = None
         self._database = database
         self._released = finalize(self, _release, database, descriptor)
         self._lock = threading.Lock()
-
-    @property
-    def size(self) -> int:
-        """The number of chunks in the index."""
-        return self.about.chunks
-
-    @property
-    def base(self) -> IndexBase | None:
-        """The earlier index that this one was made from; None if all files were read."""
-        return self.about.base
 
     def copy_to(self, database: sqlite3.Connection) -> None:
         """Copy the index into an empty database."""

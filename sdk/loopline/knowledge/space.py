@@ -110,15 +110,11 @@ class VectorBuild:
         self._idle = threading.Event()
         """Cleared while a search uses the model."""
         self._idle.set()
-        self._state = VectorState(total=index.size)
+        self.state: VectorState = VectorState(total=index.size)
+        """The progress of the vectors, and the last problem."""
         self._failed_at: float | None = None
         self._starting = threading.Lock()
         self._thread = self._start()
-
-    @property
-    def state(self) -> VectorState:
-        """The progress of the vectors, and the last problem."""
-        return self._state
 
     def compare(self, query: str, chunks: Sequence[Chunk]) -> Sequence[float | None]:
         """Return the cosines of the query and each chunk by the model, None where time or the model is missing.
@@ -177,9 +173,9 @@ class VectorBuild:
         try:
             question = self._embedder.get().embed_query(query)
         except EmbeddingError as error:
-            self._state = replace(self._state, problem=str(error))
+            self.state = replace(self.state, problem=str(error))
             return None
-        self._state = replace(self._state, problem="")
+        self.state = replace(self.state, problem="")
         return vectors, question
 
     def wait(self, progress: Progress | None = None) -> None:
@@ -195,7 +191,7 @@ class VectorBuild:
         self._thread.join()
         if self._vectors is None:
             raise EmbeddingError(
-                self._state.problem
+                self.state.problem
                 or "the space was closed, or its commit moved, before all vectors were made"
             )
 
@@ -237,20 +233,20 @@ class VectorBuild:
             self._loaded.set()
 
     def _fail_to_compare(self, problem: str) -> None:
-        self._state = replace(self._state, problem=problem)
+        self.state = replace(self.state, problem=problem)
         self._compare_again_at = self._clock.elapsed() + RETRY_SECONDS
 
     def _fail(self, problem: str) -> None:
-        self._state = replace(self._state, problem=problem)
+        self.state = replace(self.state, problem=problem)
         self._failed_at = self._clock.elapsed()
 
     def _use(self, vectors: VectorIndex | None) -> None:
         if vectors is not None:
-            self._state = VectorState(self._index.size, self._index.size, is_ready=True)
+            self.state = VectorState(self._index.size, self._index.size, is_ready=True)
             self._vectors = vectors
 
     def _advance(self, done: int, total: int) -> bool:
-        self._state = replace(self._state, done=done)
+        self.state = replace(self.state, done=done)
         if self._progress is not None:
             self._progress(done, total, "embedding passages")
         self._idle.wait(PAUSE_SECONDS)
@@ -614,13 +610,13 @@ class KnowledgeSpace:
             embedder: makes vectors of passages and queries; it is not closed. Without it only words are searched.
             vectors: the store of vectors, which an embedder needs.
         """
-        self._config = config or KnowledgeConfig()
+        self.config: KnowledgeConfig = config or KnowledgeConfig()
         named = repository if isinstance(repository, Mapping) else {"": repository}
         self._spaces: dict[str, RepositorySpace] = {
             name: RepositorySpace(
                 each,
                 indexes,
-                self._config.repositories[name] if name else self._config,
+                self.config.repositories[name] if name else self.config,
                 clock=clock or SystemClock(),
                 embedder=embedder,
                 vectors=vectors,
@@ -628,11 +624,6 @@ class KnowledgeSpace:
             )
             for name, each in named.items()
         }
-
-    @property
-    def config(self) -> KnowledgeConfig:
-        """The configuration of the space."""
-        return self._config
 
     @property
     def state(self) -> KnowledgeState:
@@ -652,7 +643,7 @@ class KnowledgeSpace:
         Raises:
             KnowledgeError: an index cannot be built; the message names the setting to change.
         """
-        if self._config.wait:
+        if self.config.wait:
             return await self.ready(progress)
         return await self._run_each(lambda space: space.ensure(progress))
 

@@ -283,14 +283,10 @@ class LoggedSandbox:
     """
 
     def __init__(self, sandbox: Sandbox, folder: Path) -> None:
+        self.name: str = sandbox.name
         self._sandbox = sandbox
         self._folder = folder
         self._order = asyncio.Lock()
-
-    @property
-    def name(self) -> str:
-        """The name of the backend."""
-        return self._sandbox.name
 
     async def features(self) -> Sequence[Feature]:
         """Check this machine for the features that the isolation uses."""

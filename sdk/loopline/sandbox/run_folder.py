@@ -134,6 +134,8 @@ class RunFolder:
 
     def __init__(self, path: Path, user: int) -> None:
         self.path: Path = path
+        self.socket: Path = path / "s.sock"
+        """The path of the socket on which the program's calls are served."""
         self.user: int = user
         self._top = path
         self._disk: int | None = None
@@ -151,11 +153,6 @@ class RunFolder:
     def out(self) -> Path:
         """The directory with the current folder of the program, `out/<turn>`."""
         return self._top / "out"
-
-    @property
-    def socket(self) -> Path:
-        """The path of the socket on which the program's calls are served."""
-        return self.path / "s.sock"
 
     def make(self) -> None:
         """Make the folder at `path`, empty and without rights for other users."""

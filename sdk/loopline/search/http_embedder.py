@@ -37,6 +37,9 @@ class _Response(BaseModel):
 class HttpEmbedder:
     """A model on a server. Any thread may use it."""
 
+    batch: int = BATCH
+    """The number of texts in one request."""
+
     def __init__(
         self, model: str, environment: Mapping[str, str], *, attempts: int = ATTEMPTS
     ) -> None:
@@ -59,25 +62,11 @@ class HttpEmbedder:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._client = httpx2.Client(headers=headers, timeout=TIMEOUT_SECONDS)
         try:
-            self._dimensions = len(self._embed(["dimensions"], attempts)[0]) // 4
+            self.dimensions: int = len(self._embed(["dimensions"], attempts)[0]) // 4
         except EmbeddingError:
             self.close()
             raise
-
-    @property
-    def key(self) -> str:
-        """The URL of the server, the name of the model, and the truncation of texts."""
-        return f"openai/{self._url}/{self._model}/{LONGEST_TEXT}"
-
-    @property
-    def dimensions(self) -> int:
-        """The number of coordinates of each vector."""
-        return self._dimensions
-
-    @property
-    def batch(self) -> int:
-        """The number of texts in one request."""
-        return BATCH
+        self.key: str = f"openai/{self._url}/{model}/{LONGEST_TEXT}"
 
     def embed_passages(self, texts: Sequence[str]) -> list[Vector]:
         """Return the vector of each text, in the same order; send one request for each batch."""

@@ -107,6 +107,7 @@ class Bert:
             return _Norm(weight, bias, epsilon)
 
         self._words = named["embeddings.word_embeddings.weight"].astype(np.float32)
+        self.dimensions: int = self._words.shape[1]
         positions = named["embeddings.position_embeddings.weight"].astype(np.float32)
         kind = named["embeddings.token_type_embeddings.weight"][0].astype(np.float32)
         self._positions: Matrix = positions + kind
@@ -125,11 +126,6 @@ class Bert:
                     norm(f"{start}.output.LayerNorm"),
                 )
             )
-
-    @property
-    def dimensions(self) -> int:
-        """The number of coordinates of each vector."""
-        return int(self._words.shape[1])
 
     def encode(self, texts: Sequence[Sequence[int]]) -> Matrix:
         """Return a vector of length 1 for each text, given as token ids, as the rows of a matrix."""
@@ -213,6 +209,8 @@ class Prefixes:
 class LocalEmbedder:
     """An embedder for a sentence-transformers folder: `config.json`, `tokenizer.json` and the weights."""
 
+    batch: int = BATCH
+
     def __init__(self, folder: Path, exports: Path | None = None) -> None:
         """Load the weights, which takes about a second for each 100 MB.
 
@@ -226,26 +224,11 @@ class LocalEmbedder:
             raise EmbeddingError(f"{folder} is not a folder with a model")
         self._prefixes = read_prefixes(folder)
         self._tokenizer = _load_tokenizer(folder)
-        encoder, weights, self._precision = _load_encoder(folder, exports, self._tokenizer)
+        encoder, weights, precision = _load_encoder(folder, exports, self._tokenizer)
         self.encoder: _Encoder = encoder
-        self._revision = weights_digest(weights)
-        self._name = folder.name
-
-    @property
-    def key(self) -> str:
-        """The digest of the weights, the precision and the prefixes."""
+        self.dimensions: int = encoder.dimensions
         prefixes = f"{self._prefixes.query!r}/{self._prefixes.passage!r}"
-        return f"local/{self._name}/{self._revision}/{self._precision}/{prefixes}"
-
-    @property
-    def dimensions(self) -> int:
-        """The number of coordinates of each vector."""
-        return self.encoder.dimensions
-
-    @property
-    def batch(self) -> int:
-        """The number of texts to embed in one call."""
-        return BATCH
+        self.key: str = f"local/{folder.name}/{weights_digest(weights)}/{precision}/{prefixes}"
 
     def embed_passages(self, texts: Sequence[str]) -> list[Vector]:
         """Return the vector of each text, in the same order. Texts that are too long are truncated."""

@@ -55,6 +55,8 @@ def load_static_embedder() -> StaticEmbedder:
 class StaticEmbedder:
     """An embedder that adds the vectors of the words of a text. Any thread may use it."""
 
+    batch: int = 1_000
+
     def __init__(self, table: Path, digest: str) -> None:
         """Read the table, whose SHA-256 digest must be `digest`.
 
@@ -80,24 +82,10 @@ class StaticEmbedder:
         names = vocabulary.tobytes().decode().split("\n")
         self._vocabulary = {name: number for number, name in enumerate(names)}
         self._unknown = self._vocabulary[UNKNOWN]
-        self._digest = digest
+        self.key: str = f"static/{digest[:16]}/{STATIC_VERSION}"
+        self.dimensions: int = vectors.shape[1]
         self._lock = threading.Lock()
         self._forget_words()
-
-    @property
-    def key(self) -> str:
-        """The key for stored vectors: the digest of the table and the version of the computation."""
-        return f"static/{self._digest[:16]}/{STATIC_VERSION}"
-
-    @property
-    def dimensions(self) -> int:
-        """The number of coordinates of each vector."""
-        return int(self._table.shape[1])
-
-    @property
-    def batch(self) -> int:
-        """The number of texts to embed in one call."""
-        return 1_000
 
     def embed_passages(self, texts: Sequence[str]) -> list[Vector]:
         """Return the vector of each text, in the same order; a vector of zeros if the text has no known word."""

@@ -21,6 +21,8 @@ PADDED_TOGETHER = 8
 class TorchEmbedder:
     """A model that PyTorch computes, in bfloat16 if the processor supports it, otherwise in float32."""
 
+    batch: int = BATCH
+
     def __init__(self, name: str) -> None:
         """Load the model of a name or a folder. This takes seconds, and downloads a named model that is not cached.
 
@@ -45,22 +47,9 @@ class TorchEmbedder:
         weights = folder / "model.safetensors"
         published = weights_digest(weights) if weights.is_file() else f"{model}/{revision}"
         prefixes = dict(self._model.prompts)
-        self._key = f"sentence-transformers/{published}/{precision}/{prefixes!r}"
-
-    @property
-    def key(self) -> str:
-        """The digest of the weights of a folder, or the name and revision of a model; the precision and the prefixes."""
-        return self._key
-
-    @property
-    def dimensions(self) -> int:
-        """The number of coordinates of each vector."""
-        return self._model.get_embedding_dimension() or len(self.embed_query("")) // 4
-
-    @property
-    def batch(self) -> int:
-        """The number of texts to embed in one call."""
-        return BATCH
+        self.key: str = f"sentence-transformers/{published}/{precision}/{prefixes!r}"
+        size: int | None = self._model.get_embedding_dimension()
+        self.dimensions: int = size or len(self.embed_query("")) // 4
 
     def embed_passages(self, texts: Sequence[str]) -> list[Vector]:
         """Return the vector of each text, in the same order."""

@@ -20,7 +20,8 @@ DEEPEST = 100
 class FolderEntry:
     """A file or a folder below the top of a walk.
 
-    `path` begins at the top. `folder` is the open descriptor of the parent. `problem` says why a folder is not walked.
+    `path` begins at the top. `folder` is the open descriptor of the parent. `is_folder` is false for a link to a folder.
+    `problem` says why a folder is not walked.
     """
 
     def __init__(self, path: str, name: str, folder: int, status: os.stat_result) -> None:
@@ -28,12 +29,8 @@ class FolderEntry:
         self.name = name
         self.folder = folder
         self.status = status
+        self.is_folder = stat.S_ISDIR(status.st_mode)
         self.problem = ""
-
-    @property
-    def is_folder(self) -> bool:
-        """Whether this is a folder, and not a link to one."""
-        return stat.S_ISDIR(self.status.st_mode)
 
 
 class FolderUsage:
