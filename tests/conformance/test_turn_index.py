@@ -10,9 +10,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
-from aiosqlite import Connection
 
 from loopline.memory import (
     IndexedConversation,
@@ -478,7 +478,7 @@ def contents(folder: Path) -> bytes:
 async def test_the_vectors_of_an_owner_are_read_once(tmp_path: Path) -> None:
     statements: list[str] = []
 
-    async def trace(connection: Connection) -> None:
+    async def trace(connection: Any) -> None:  # aiosqlite has no type for its method
         await connection.set_trace_callback(statements.append)
 
     index = MemoryFile(tmp_path / "m")

@@ -174,12 +174,9 @@ class StaticEmbedder:
 
 def static_words(text: str) -> list[str]:
     """Return the words of a text in lower case, without stop words and single letters; names are split into their words."""
-    if text.isascii():
-        found = _ASCII_WORD.findall(text)
-    else:
-        found = []
-        for word in _ANY_WORD.findall(text):
-            found += _ASCII_WORD.findall(word) if word.isascii() else [word]
+    found: list[str] = []
+    for part in [text] if text.isascii() else _ANY_WORD.findall(text):
+        found += _ASCII_WORD.findall(part) if part.isascii() else [part]
     return [word for word in map(str.lower, found) if len(word) > 1 and word not in STOP_WORDS]
 
 
