@@ -165,12 +165,8 @@ CosineFunction = Callable[[Vector], list[float]]
 
 def cosines(query: Vector, vectors: Sequence[Vector]) -> list[float]:
     """Return the cosine of the query and each vector, in the same order."""
-    question = _coordinates(query)
+    question = array("f", query)
     return [
-        math.fsum(x * y for x, y in zip(question, _coordinates(vector), strict=True))
+        math.fsum(x * y for x, y in zip(question, array("f", vector), strict=True))
         for vector in vectors
     ]
-
-
-def _coordinates(vector: Vector) -> array[float]:
-    return array("f", vector)
