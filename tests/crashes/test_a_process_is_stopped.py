@@ -16,25 +16,35 @@ from tests.crashes.killed_stories import opened
 from tests.crashes.processes import HERE, kill, prompt, start, url
 from tests.support.sqlite_connections import each_connection
 
+STORIES = "tests.crashes.killed_stories"
+
+
+async def begin(*arguments: object, tasks: str = STORIES) -> subprocess.Popen[str]:
+    """Another process at its task."""
+    return await asyncio.to_thread(start, *map(str, arguments), tasks=tasks)
+
+
+async def until(process: subprocess.Popen[str], beginning: str) -> str:
+    """The first line of the process that begins so."""
+    assert process.stdout is not None
+    while not (line := await asyncio.to_thread(process.stdout.readline)).startswith(beginning):
+        assert line, "it ended"
+    return line
+
 
 async def test_a_process_stopped_within_a_write_keeps_others_waiting_and_breaks_nothing(
     tmp_path: Path,
 ) -> None:
     store = tmp_path / "talk.db"
-    stopping = await asyncio.to_thread(
-        start, "stop", store, 5, tasks="tests.crashes.killed_stories"
-    )
-    assert stopping.stdout is not None
-    while await asyncio.to_thread(stopping.stdout.readline) != "stopping\n":
-        pass
-
+    stopping = await begin("stop", store, 5)
+    await until(stopping, "stopping")
     with each_connection(lambda connection: connection.execute("PRAGMA busy_timeout = 20")):
         async with await SqlLog.open(url(store)) as log:
             before = await log.read(HERE)
             with pytest.raises(StoreBusy):
                 await log.append(HERE, [prompt("mine")], seen=0)
             stopping.send_signal(signal.SIGCONT)
-            await asyncio.to_thread(stopping.stdout.readline)
+            await until(stopping, "")
             await asyncio.to_thread(kill, stopping)
             after = await log.append(HERE, [prompt("mine")], seen=0)
     assert after[: len(before)] == before
@@ -45,22 +55,12 @@ async def test_a_process_stopped_within_a_write_keeps_others_waiting_and_breaks_
 SECONDS = 0.4
 
 
-async def until_stopped(process: subprocess.Popen[str]) -> int:
-    """The place of the start after which the process is stopped."""
-    assert process.stdout is not None
-    while not (line := await asyncio.to_thread(process.stdout.readline)).startswith("stopped at"):
-        assert line, "it ended"
-    return int(line.split()[-1])
-
-
 async def test_a_tool_is_not_entered_by_who_was_stopped_before_it_and_taken_over(
     tmp_path: Path,
 ) -> None:
     store, ledger = tmp_path / "talk.db", tmp_path / "ledger"
-    stopped = await asyncio.to_thread(
-        start, "start", store, ledger, SECONDS, tasks="tests.crashes.killed_stories"
-    )
-    place = await until_stopped(stopped)
+    stopped = await begin("start", store, ledger, SECONDS)
+    place = int((await until(stopped, "stopped at")).split()[-1])
     async with (
         await SqlLog.open(url(store), lease_seconds=60) as log,
         log.lease(HERE) as term,
@@ -80,12 +80,8 @@ async def test_who_was_stopped_in_a_tool_and_taken_over_records_and_begins_nothi
     tmp_path: Path,
 ) -> None:
     store, ledger = tmp_path / "talk.db", tmp_path / "ledger"
-    stopped = await asyncio.to_thread(
-        start, str(store), ledger, SECONDS, tasks="tests.crashes.stopped_process"
-    )
-    assert stopped.stdout is not None
-    while await asyncio.to_thread(stopped.stdout.readline) != "stopped\n":
-        pass
+    stopped = await begin(store, ledger, SECONDS, tasks="tests.crashes.stopped_process")
+    await until(stopped, "stopped")
     async with (
         await SqlLog.open(url(store), lease_seconds=60) as log,
         log.lease(HERE) as term,
@@ -105,10 +101,8 @@ async def test_a_tool_is_entered_once_by_who_was_stopped_before_it_and_not_taken
     tmp_path: Path,
 ) -> None:
     store, ledger = tmp_path / "talk.db", tmp_path / "ledger"
-    stopped = await asyncio.to_thread(
-        start, "start", store, ledger, SECONDS, tasks="tests.crashes.killed_stories"
-    )
-    await until_stopped(stopped)
+    stopped = await begin("start", store, ledger, SECONDS)
+    await until(stopped, "stopped at")
     await asyncio.sleep(2 * SECONDS)
     stopped.send_signal(signal.SIGCONT)
     said, complained = await asyncio.to_thread(stopped.communicate)
@@ -119,14 +113,9 @@ async def test_a_tool_is_entered_once_by_who_was_stopped_before_it_and_not_taken
 @pytest.mark.campaign
 async def test_old_orphans_that_are_said_again_outlive_a_collection(tmp_path: Path) -> None:
     store = tmp_path / "talk.db"
-    collecting = await asyncio.to_thread(
-        start, "collect", store, tasks="tests.crashes.killed_stories"
-    )
-    assert collecting.stdout is not None
-    assert await asyncio.to_thread(collecting.stdout.readline) == "collecting\n"
-    saying = await asyncio.to_thread(
-        start, "orphans", store, 40, tasks="tests.crashes.killed_stories"
-    )
+    collecting = await begin("collect", store)
+    assert await until(collecting, "") == "collecting\n"
+    saying = await begin("orphans", store, 40)
     said, complained = await asyncio.to_thread(saying.communicate)
     assert (said, complained) == ("done\n", "")
     await asyncio.to_thread(kill, collecting)

@@ -40,8 +40,10 @@ def prompt(text: str) -> Entry:
     return Entry(body=UserPrompt(text=text), turn=NEW_TURN)
 
 
-async def fill(path: Path) -> None:
-    """A conversation with a large body, a fork of it, and one that was forgotten."""
+@pytest.fixture
+async def path(tmp_path: Path) -> Path:
+    """A store with a conversation that has a large body, a fork of it, and one that was forgotten."""
+    path = tmp_path / "talk.db"
     blobs = FileBlobs.for_store(path)
     async with await SqlLog.open(f"sqlite:///{path}", blobs=blobs) as log:
         async with log.lease(HERE) as term:
@@ -55,6 +57,7 @@ async def fill(path: Path) -> None:
         await log.forget(GONE)
         async with log.present("tea", "1"):
             pass
+    return path
 
 
 async def move(path: Path, target: str) -> list[tuple[str, int]]:
@@ -63,14 +66,12 @@ async def move(path: Path, target: str) -> list[tuple[str, int]]:
     return moved
 
 
-async def test_everything_is_in_the_target_and_goes_on_there(tmp_path: Path) -> None:
-    path, target = tmp_path / "talk.db", running_postgres().store_url()
-    await fill(path)
-    assert await move(path, target) == [("here", 1_202), ("fork", 1), ("gone", 0)]
+async def test_everything_is_in_the_target_and_goes_on_there(path: Path, url: str) -> None:
+    assert await move(path, url) == [("here", 1_202), ("fork", 1), ("gone", 0)]
     blobs = FileBlobs.for_store(path)
     async with (
         await SqlLog.open(f"sqlite:///{path}", blobs=blobs, read_only=True) as source,
-        await PostgresLog.open(target) as log,
+        await PostgresLog.open(url) as log,
     ):
         for conversation in (HERE, FORK, GONE):
             assert await log.read(conversation) == await source.read(conversation)
@@ -89,15 +90,13 @@ async def test_everything_is_in_the_target_and_goes_on_there(tmp_path: Path) -> 
             await log.append(GONE, [prompt("again")], seen=0)
 
 
-async def test_a_move_copies_what_is_missing_when_it_is_made_again(tmp_path: Path) -> None:
-    path, target = tmp_path / "talk.db", running_postgres().store_url()
-    await fill(path)
-    await move(path, target)
-    assert await move(path, target) == [("here", 0), ("fork", 0), ("gone", 0)]
+async def test_a_move_copies_what_is_missing_when_it_is_made_again(path: Path, url: str) -> None:
+    await move(path, url)
+    assert await move(path, url) == [("here", 0), ("fork", 0), ("gone", 0)]
     async with await SqlLog.open(f"sqlite:///{path}", blobs=FileBlobs.for_store(path)) as log:
         await log.append(HERE, [prompt("two"), prompt("three")], seen=1_202, key="l")
-    assert await move(path, target) == [("here", 2), ("fork", 0), ("gone", 0)]
-    async with await PostgresLog.open(target) as log:
+    assert await move(path, url) == [("here", 2), ("fork", 0), ("gone", 0)]
+    async with await PostgresLog.open(url) as log:
         assert await log.appended(HERE, "l") == 1_204
 
 
@@ -126,9 +125,7 @@ async def test_a_move_that_is_made_again_removes_what_is_no_longer_scheduled(
         "",
     ],
 )
-async def test_what_is_damaged_is_not_moved(tmp_path: Path, damage: str) -> None:
-    path, target = tmp_path / "talk.db", running_postgres().store_url()
-    await fill(path)
+async def test_what_is_damaged_is_not_moved(path: Path, url: str, damage: str) -> None:
     if damage:
         with closing(sqlite3.connect(path)) as database, database:
             database.execute("DROP TRIGGER blocks_are_not_changed")
@@ -137,8 +134,8 @@ async def test_what_is_damaged_is_not_moved(tmp_path: Path, damage: str) -> None
         for blob in blob_files(path):
             blob.write_bytes(b"other")
     with pytest.raises(StoreError, match="'here' is damaged in"):
-        await move(path, target)
-    async with await PostgresLog.open(target) as log:
+        await move(path, url)
+    async with await PostgresLog.open(url) as log:
         assert await log.read(HERE) == []
 
 
@@ -146,23 +143,19 @@ def blob_files(path: Path) -> Sequence[Path]:
     return [*path.with_name(f"{path.name}-blobs").glob("??/*")]
 
 
-async def test_a_conversation_is_not_mixed_with_another_one(tmp_path: Path) -> None:
-    path, target = tmp_path / "talk.db", running_postgres().store_url()
-    await fill(path)
-    async with await PostgresLog.open(target) as log:
+async def test_a_conversation_is_not_mixed_with_another_one(path: Path, url: str) -> None:
+    async with await PostgresLog.open(url) as log:
         await log.append(HERE, [prompt("not that one")], seen=0)
     with pytest.raises(ConflictError, match="another conversation 'here'"):
-        await move(path, target)
+        await move(path, url)
 
 
-async def test_a_copy_that_was_continued_is_not_overwritten(tmp_path: Path) -> None:
-    path, target = tmp_path / "talk.db", running_postgres().store_url()
-    await fill(path)
-    await move(path, target)
-    async with await PostgresLog.open(target) as log:
+async def test_a_copy_that_was_continued_is_not_overwritten(path: Path, url: str) -> None:
+    await move(path, url)
+    async with await PostgresLog.open(url) as log:
         await log.append(HERE, [prompt("there")], seen=1_202)
     with pytest.raises(ConflictError, match="other blocks"):
-        await move(path, target)
+        await move(path, url)
 
 
 async def test_a_move_is_from_a_file_to_postgres(tmp_path: Path) -> None:
@@ -172,11 +165,9 @@ async def test_a_move_is_from_a_file_to_postgres(tmp_path: Path) -> None:
         await move_store(f"sqlite:///{tmp_path}/a.db", "memory:", lambda _, __: None)
 
 
-async def test_the_command_says_what_it_has_moved(tmp_path: Path) -> None:
-    path, target = tmp_path / "talk.db", running_postgres().store_url()
-    await fill(path)
-    loopline = Loopline(tmp_path, {"LOOPLINE_STORE": target})
-    ran = await asyncio.to_thread(loopline, "move", "--from", f"sqlite:///{path}", "--to", target)
+async def test_the_command_says_what_it_has_moved(tmp_path: Path, path: Path, url: str) -> None:
+    loopline = Loopline(tmp_path, {"LOOPLINE_STORE": url})
+    ran = await asyncio.to_thread(loopline, "move", "--from", f"sqlite:///{path}", "--to", url)
     assert "here: 1,202 blocks" in ran.out
     assert "moved 1,203 blocks; 3 conversations checked" in ran.err
     listed = await asyncio.to_thread(loopline, "timeline", "fork")

@@ -6,7 +6,6 @@ import asyncio
 import signal
 import sqlite3
 import sys
-from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
 
@@ -22,17 +21,6 @@ from tests.postgres.building_process import KEY, Builds
 from tests.support.postgres_server import running_postgres
 
 pytestmark = pytest.mark.service
-
-
-@pytest.fixture
-def url() -> str:
-    return running_postgres().store_url()
-
-
-@pytest.fixture
-async def log(url: str) -> AsyncIterator[PostgresLog]:
-    async with await PostgresLog.open(url) as opened:
-        yield opened
 
 
 def modes(folder: Path) -> set[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -66,17 +66,6 @@ class CountedReads(ForwardingLog):
         """Read, and count it."""
         self.count += 1
         return await super().read(conversation, **options)
-
-
-@pytest.fixture
-def url() -> str:
-    return running_postgres().store_url()
-
-
-@pytest.fixture
-async def log(url: str) -> AsyncIterator[PostgresLog]:
-    async with await PostgresLog.open(url) as opened:
-        yield opened
 
 
 async def fill(log: TimelineLog) -> None:
