@@ -12,12 +12,11 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
 from loopline.sandbox.docker import DockerSandbox
 from loopline.sandbox.docker_daemon import DockerDaemon
-from tests.bench.executions import PROGRAM, execution, first_line, session
+from tests.bench.executions import PROGRAM, execution, first_line, session, sleepers
 from tests.bench.options import read_options
 from tests.support.docker_daemons import IMAGE, SETTINGS, containers, docker_daemon
 
@@ -92,24 +91,12 @@ def left_behind(host: str, folder: Path) -> dict[str, int]:
     return {
         "folders": len(list(folder.iterdir())),
         "containers": len(containers(host)),
-        "processes": len(sleepers()),
+        "processes": len(sleepers(MARK)),
     }
-
-
-def sleepers() -> Sequence[int]:
-    """The processes that a program of this module has begun."""
-    return [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/cmdline") if _sleeps(path)]
 
 
 def parent(process: int) -> int:
     return int(Path(f"/proc/{process}/stat").read_text().split()[3])
-
-
-def _sleeps(path: Path) -> bool:
-    try:
-        return path.read_bytes() == f"/bin/sleep\0{MARK}\0".encode()
-    except OSError:
-        return False
 
 
 async def until_nothing(host: str, folder: Path, seconds: float = 10) -> Counter[str]:
@@ -146,7 +133,7 @@ async def kill_within(host: str, folder: Path, victim: str, delay: float) -> str
     if victim == "supervisor":
         await DockerDaemon(host).remove(containers(host)[0])
     else:
-        for process in sleepers():
+        for process in sleepers(MARK):
             os.kill(parent(process), signal.SIGKILL)
     end = await task
     await opened.close()

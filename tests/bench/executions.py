@@ -173,18 +173,21 @@ def left_behind(folder: Path, names: Collection[str]) -> dict[str, int]:
     """Count what is left of harnesses below a folder: folders, processes, and control groups of these names."""
     return {
         "folders": len(list(folder.iterdir())),
-        "processes": sum(_sleeps(path, folder) for path in Path("/proc").glob("[0-9]*/cmdline")),
+        "processes": len(sleepers(_duration(folder))),
         "groups": sum(
             len(list(parent.glob(f"{name}-*"))) for parent in parents().values() for name in names
         ),
     }
 
 
-def _sleeps(path: Path, folder: Path) -> bool:
-    try:
-        return path.read_bytes() == f"/bin/sleep\0{_duration(folder)}\0".encode()
-    except OSError:
-        return False
+def sleepers(duration: str) -> list[int]:
+    """The processes that sleep so long."""
+    found = list[int]()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if path.read_bytes() == f"/bin/sleep\0{duration}\0".encode():
+                found.append(int(path.parent.name))
+    return found
 
 
 def kill_harness(process: int, folder: Path) -> Collection[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 
@@ -11,20 +10,11 @@ from loopline.crew import GraphOptions
 from loopline.testing import Call
 from loopline.timeline import CrewGraph, Decision, Exit, RunChild, ToolResult
 from tests.support.child_runs import Line
-from tests.support.crews import Scripts
+from tests.support.crews import Scripts, analysis, plan_of
 from tests.support.killed_processes import read_blocks
 from tests.support.ledgers import add_line, lines_of
 
 NEEDS = {"1": [], "2": [], "3": ["1", "2"], "4": ["2"], "5": ["3", "4"], "6": ["5"]}
-PLAN = json.dumps(
-    {
-        "steps": [
-            {"id": id, "task": f"do {id}", "dependencies": [*needed]}
-            for id, needed in NEEDS.items()
-        ]
-    }
-)
-ANALYSIS = json.dumps({"achieved": True, "confidence": 1, "answer": "All six are done."})
 
 
 def _write(ledger: Path, line: str) -> str:
@@ -52,8 +42,8 @@ def make_turn(folder: Path) -> tuple[Bundle, Scripts]:
     ledger = str(folder / "ledger")
     lines: dict[str, list[Line]] = {
         "Begin": [Call("crew.graph", goal="write six lines"), "Done."],
-        "Plan how": [PLAN],
-        "Say whether": [ANALYSIS],
+        "Plan how": [plan_of(NEEDS)],
+        "Say whether": [analysis("All six are done.")],
     }
     for id in NEEDS:
         lines[f"Your step: do {id}"] = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from loopline import Bundle
@@ -10,18 +9,10 @@ from loopline.crew import GraphOptions
 from loopline.models import ToolCall
 from loopline.testing import Call
 from loopline.timeline import FileAdded
-from tests.support.crews import Scripts
+from tests.support.crews import Scripts, analysis, plan_of
 from tests.support.killed_processes import read_blocks
 
 NEEDS: dict[str, list[str]] = {"a": [], "b": [], "c": ["a", "b"]}
-PLAN = json.dumps(
-    {
-        "steps": [
-            {"id": id, "task": f"do {id}", "dependencies": needed} for id, needed in NEEDS.items()
-        ]
-    }
-)
-ANALYSIS = json.dumps({"achieved": True, "confidence": 1, "answer": "Done."})
 WHOLE = [
     ("app.py", 1, "a = 0\n"),
     ("app.py", 2, "a = 3\n"),
@@ -46,7 +37,7 @@ def make_turn(folder: Path) -> tuple[Bundle, Scripts]:
     scripts = Scripts(
         {
             "Begin": [written("app.py", "a = 0\n"), Call("crew.graph", goal="the goal"), "Ok."],
-            "Plan how": [PLAN],
+            "Plan how": [plan_of(NEEDS)],
             "Your step: do a": [written("app.py", "a = 1\n"), "did a"],
             "Your step: do b": [written("b.py", "b = 1\n"), "did b"],
             "Your step: do c": [
@@ -54,7 +45,7 @@ def make_turn(folder: Path) -> tuple[Bundle, Scripts]:
                 written("c.py", "c = 1\n"),
                 "did c",
             ],
-            "Say whether": [ANALYSIS],
+            "Say whether": [analysis("Done.")],
         }
     )
     return bundle, scripts

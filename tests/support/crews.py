@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+import json
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from loopline import Agent, Bundle, Harness, Output, Source, tool
@@ -21,6 +22,18 @@ def find(name: str) -> Output:
 def handoff(summary: str, **parts: str) -> str:
     lines = "\n".join(f"{name}: {text}" for name, text in parts.items())
     return f"Done.\n<handoff>\nsummary: {summary}\n{lines}\n</handoff>"
+
+
+def plan_of(needs: Mapping[str, Sequence[str]]) -> str:
+    """Return the plan of a graph, whose steps need others."""
+    steps = [
+        {"id": id, "task": f"do {id}", "dependencies": [*needed]} for id, needed in needs.items()
+    ]
+    return json.dumps({"steps": steps})
+
+
+def analysis(answer: str) -> str:
+    return json.dumps({"achieved": True, "confidence": 1, "answer": answer})
 
 
 READER = Agent(name="reader", description="Reads pages.", instructions="Read.", tools=["desk.*"])
