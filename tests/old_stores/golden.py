@@ -49,8 +49,7 @@ from loopline.timeline import NEW_TURN, Body, Timeline, UserPrompt
 from loopline.timeline import Entry as NewEntry
 from tests.old_stores.every_body import bodies, stored_fields
 from tests.support.child_runs import Line
-from tests.support.crashing_graphs import ANALYSIS
-from tests.support.crews import Scripts
+from tests.support.crews import Scripts, analysis
 from tests.support.sample_files import pdf, png
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -297,7 +296,7 @@ async def write_crews(store: str, clock: FakeClock) -> None:
             "Read it": [Call("crews.find", name="tea"), "Seven [[S:1]]."],
             "Begin": [Call("crew.graph", goal="count"), "Done."],
             "Plan how": [PLAN],
-            "Say whether": [ANALYSIS],
+            "Say whether": [analysis("All six are done.")],
             "Your step: do 1": ["did 1"],
         }
     )

@@ -26,10 +26,11 @@ from loopline.store.store_threads import LOG_ROWS
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry as ScriptEntry
 from loopline.timeline import Block, ConversationKey, Entry
-from tests.bench.attacks.disks import judge, lines_of
+from tests.bench.attacks.disks import judge
 from tests.bench.attacks.outcome import Outcome, Tally
 from tests.crashes.processes import HERE, THERE, prompt, url
 from tests.support.failing_disks import failing, no_growth, unsynced
+from tests.support.ledgers import lines_of
 from tests.support.playground import bundle
 from tests.support.sqlite_connections import each_connection
 
