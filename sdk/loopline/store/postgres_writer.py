@@ -147,7 +147,7 @@ class PostgresWriter(StoreWriter):
         blobs: BlobStore | None,
         limits: ConversationLimits,
     ) -> None:
-        super().__init__(name, clock, blobs, limits, self._insert_blocks)
+        super().__init__(name, clock, blobs, limits)
         self._name = name
         self._space = space
         self.newest: BlockRow | None = None
@@ -179,11 +179,8 @@ class PostgresWriter(StoreWriter):
         super().clear_cache()
         self._changes = None
 
-    def _insert_blocks(
-        self, connection: Connection, statement: str, rows: Sequence[tuple[Any, ...]]
-    ) -> None:
+    def _insert_blocks(self, connection: Connection, rows: Sequence[BlockRow]) -> None:
         """Insert rows of blocks with one statement; `newest` is then the last of them."""
-        del statement  # the batch has the same columns
         if self._changes is not None:
             self._changes.write(connection)  # the rows of new conversations
         self.newest = rows[-1]

@@ -207,9 +207,6 @@ _DAY = timedelta(days=1) // timedelta(milliseconds=1)
 
 _Parameters = dict[str, int | str]
 
-InsertRows = Callable[[Connection, str, Sequence[tuple[Any, ...]]], None]
-"""A function that inserts rows, each a tuple of the statement's values in order."""
-
 TypeCounts = dict[int, Counter[str]]
 """The number of blocks of each type, by turn."""
 
@@ -218,7 +215,7 @@ TypeCounts = dict[int, Counter[str]]
 class _PendingRows:
     """Rows of accepted appends that are not written yet, so that a batch needs few statements."""
 
-    insert: InsertRows
+    insert_blocks: Callable[[Connection, Sequence[BlockRow]], None]
     blocks: list[BlockRow] = field(default_factory=list[BlockRow])
     starts: list[_Parameters] = field(default_factory=list[_Parameters])
     turns: list[_Parameters] = field(default_factory=list[_Parameters])
@@ -226,7 +223,7 @@ class _PendingRows:
 
     def write(self, connection: Connection) -> None:
         if self.blocks:
-            self.insert(connection, statements.INSERT_BLOCK, self.blocks)
+            self.insert_blocks(connection, self.blocks)
             self.blocks.clear()
         for statement, rows in (
             (statements.UPDATE_START, self.starts),
@@ -333,7 +330,6 @@ class StoreWriter:
         clock: Clock,
         blobs: BlobStore | None,
         limits: log.ConversationLimits = log.DEFAULT_LIMITS,
-        insert_rows: InsertRows = insert,
     ) -> None:
         """Prepare to write; errors name the store by `path`."""
         self._path = path
@@ -342,15 +338,17 @@ class StoreWriter:
         self._limits = limits
         self._reader = StoreReader(path, blobs)
         self._ordinals = _Ordinals()
-        self._insert = insert_rows
-        self._pending = _PendingRows(insert_rows)
+        self._pending = _PendingRows(self._insert_blocks)
         self.states: ConversationStates = ConversationStates()
 
     def clear_cache(self) -> None:
         """Drop everything that was cached in transactions that were rolled back."""
         self._ordinals.clear()
-        self._pending = _PendingRows(self._insert)
+        self._pending = _PendingRows(self._insert_blocks)
         self.states.clear()
+
+    def _insert_blocks(self, connection: Connection, rows: Sequence[BlockRow]) -> None:
+        insert(connection, statements.INSERT_BLOCK, rows)
 
     def write(self, connection: Connection, batch: Sequence[Write]) -> None:
         """Run these writes in the transaction; each stores its own result or refusal."""
@@ -549,7 +547,7 @@ class StoreWriter:
         for block, body in blocks:
             encoded, point = encode_block(row, milliseconds_of(block.ts), block, body, point)
             rows.append(encoded)
-        self._insert(connection, statements.INSERT_BLOCK, rows)
+        self._insert_blocks(connection, rows)
         turns = max(block.turn for block, _ in blocks)
         title = title_of([as_entry(block) for block, _ in blocks])
         start = _start_values(row, turns, title, milliseconds_of(blocks[0][0].ts))
