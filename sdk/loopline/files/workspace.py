@@ -12,23 +12,11 @@ from pathlib import PurePosixPath
 
 from msgspec import structs
 
+from loopline import timeline as tl
 from loopline.errors import ToolError
 from loopline.files.attachment import MB, decoded_text, detect_text, normalize_media_type, text_type
 from loopline.files.formats import PDF_SIGNATURE, parse_image
 from loopline.refs import FileRef
-from loopline.timeline import (
-    Block,
-    FileAdded,
-    FileBody,
-    FileRemoved,
-    Timeline,
-    UserAttachment,
-    Visibility,
-    WorkspaceArea,
-    attachments,
-    turn_id,
-    workspace,
-)
 from loopline.timeline.workspace_paths import (
     MAX_DEPTH,
     TreeNames,
@@ -59,7 +47,7 @@ class OutputFile:
 
     path: str
     data: bytes | str = field(repr=False)
-    visibility: Visibility = "external"
+    visibility: tl.Visibility = "external"
     mime: str = ""
     executable: bool = False
 
@@ -75,7 +63,7 @@ class FileChange:
 
     path: WorkspacePath
     data: bytes | None = field(repr=False)
-    visibility: Visibility = "external"
+    visibility: tl.Visibility = "external"
     replaces: str | None = None
     mime: str = ""
     executable: bool | None = None
@@ -90,23 +78,23 @@ class Workspace:
 
     def __init__(
         self,
-        timeline: Timeline,
+        timeline: tl.Timeline,
         number: int,
         *,
-        beside: Sequence[Block] = (),
+        beside: Sequence[tl.Block] = (),
         limits: WorkspaceLimits | None = None,
     ) -> None:
         self._number = number
         self.limits: WorkspaceLimits = limits or WorkspaceLimits()
         self._timeline = timeline
         self._changes: dict[str, FileChange] = {}
-        self._beside: dict[str, Block] = {}
+        self._beside: dict[str, tl.Block] = {}
         for block in beside:
             if path := path_when_pulled(block):
                 self._beside[path] = block
 
     def __repr__(self) -> str:
-        return f"<workspace of {turn_id(self._number)}: {len(self.paths())} files>"
+        return f"<workspace of {tl.turn_id(self._number)}: {len(self.paths())} files>"
 
     @property
     def changes(self) -> Sequence[FileChange]:
@@ -136,11 +124,11 @@ class Workspace:
         if change is not None and change.data is not None:
             return change.data
         if change is None and name in self._recorded:
-            return workspace.file_bytes(file_version(self._recorded[name]))
+            return tl.workspace.file_bytes(file_version(self._recorded[name]))
         attached = self._attached.get(name)
         if attached is None:
             raise ToolError(f"no file {name!r} in the workspace: {self._nearest(name)}")
-        return attachments.content(attached)
+        return tl.attachments.content(attached)
 
     def read_text(self, path: str) -> str:
         """Return the text of a file.
@@ -168,11 +156,11 @@ class Workspace:
         """Return the pinned ref of the recorded version of a file; "" if the file was not recorded before the call."""
         attached = self._attached.get(path)
         if attached is not None:
-            return f"fi:{turn_id(self._number)}.user.{path}"
+            return f"fi:{tl.turn_id(self._number)}.user.{path}"
         block = self._recorded.get(path) or self._beside.get(path)
         return block.ref if block else ""
 
-    def visibility(self, path: str) -> Visibility | None:
+    def visibility(self, path: str) -> tl.Visibility | None:
         """Return the visibility of the recorded version of a file; None if the file was not recorded before the call."""
         block = self._recorded.get(path)
         return None if block is None else file_version(block).visibility
@@ -190,7 +178,7 @@ class Workspace:
         path: str,
         data: bytes | str,
         *,
-        visibility: Visibility = "external",
+        visibility: tl.Visibility = "external",
         executable: bool | None = None,
     ) -> None:
         """Write a file; it is recorded when the call succeeds. If `executable` is None, it stays as it was.
@@ -216,7 +204,7 @@ class Workspace:
         self,
         path: WorkspacePath,
         data: bytes | None,
-        visibility: Visibility,
+        visibility: tl.Visibility,
         executable: bool | None = None,
     ) -> None:
         check_size(path, data, self.limits)
@@ -230,7 +218,7 @@ class Workspace:
         )
 
     @cached_property
-    def _recorded(self) -> Mapping[str, Block]:
+    def _recorded(self) -> Mapping[str, tl.Block]:
         """The newest recorded versions by path, as they are at the first use in the call."""
         tree = self._timeline.files
         outputs = tree.outputs_of(self._number)
@@ -240,7 +228,7 @@ class Workspace:
         }
 
     @cached_property
-    def _attached(self) -> Mapping[str, UserAttachment]:
+    def _attached(self) -> Mapping[str, tl.UserAttachment]:
         """The files that the user attached in this turn, by path."""
         return {
             f"attachments/{file.name}": file
@@ -253,7 +241,7 @@ class Workspace:
         return f"near it are {', '.join(nearest)}" if nearest else "it is empty"
 
 
-def path_when_pulled(block: Block) -> str:
+def path_when_pulled(block: tl.Block) -> str:
     """Return the path of a pulled file of an older turn, such as `turn_3/files/a.py`; "" if the block is not a file."""
     ref = block.name
     if not isinstance(ref, FileRef):
@@ -261,16 +249,16 @@ def path_when_pulled(block: Block) -> str:
     return f"{ref.turn_id}/{ref.area.removeprefix('user.')}/{ref.path}"
 
 
-def _bytes_of(block: Block) -> bytes:
+def _bytes_of(block: tl.Block) -> bytes:
     body = block.body
-    if isinstance(body, UserAttachment):
-        return attachments.content(body)
-    return workspace.file_bytes(file_version(block))
+    if isinstance(body, tl.UserAttachment):
+        return tl.attachments.content(body)
+    return tl.workspace.file_bytes(file_version(block))
 
 
-def file_version(block: Block) -> FileAdded:
+def file_version(block: tl.Block) -> tl.FileAdded:
     """Return the body of a block, which must be a version of a file."""
-    if not isinstance(block.body, FileAdded):
+    if not isinstance(block.body, tl.FileAdded):
         raise TypeError(f"{block.ref} is not a version of a file")
     return block.body
 
@@ -311,13 +299,13 @@ def change_of(file: OutputFile) -> FileChange:
 
 
 def file_bodies(
-    timeline: Timeline,
+    timeline: tl.Timeline,
     number: int,
     changes: Sequence[FileChange],
     call_id: str = "",
     *,
     limits: WorkspaceLimits,
-) -> list[FileBody]:
+) -> list[tl.FileBody]:
     """Return the bodies that record the changes in turn `number`, without changes that do not have an effect.
 
     Raises:
@@ -329,14 +317,14 @@ def file_bodies(
     tree = timeline.files
     current = _current_files(timeline, number)
     versions: dict[WorkspacePath, int] = {}
-    bodies: list[FileBody] = []
+    bodies: list[tl.FileBody] = []
     for change in changes:
         before = current.get(change.path)
         _check_unchanged(change, before)
         if change.data is None:
             if before is not None:
                 bodies.append(
-                    FileRemoved(area=change.path.area, path=change.path.path, call_id=call_id)
+                    tl.FileRemoved(area=change.path.area, path=change.path.path, call_id=call_id)
                 )
                 del current[change.path]
             continue
@@ -360,7 +348,7 @@ def file_bodies(
 
 
 def sort_changes(
-    timeline: Timeline, number: int, changes: Sequence[FileChange], *, limits: WorkspaceLimits
+    timeline: tl.Timeline, number: int, changes: Sequence[FileChange], *, limits: WorkspaceLimits
 ) -> tuple[list[FileChange], list[str]]:
     """Return the changes that can be recorded in a turn together, and an error message for each other change.
 
@@ -416,9 +404,9 @@ class _TreeSize:
         return problem
 
 
-def _current_files(timeline: Timeline, number: int) -> dict[WorkspacePath, FileAdded]:
+def _current_files(timeline: tl.Timeline, number: int) -> dict[WorkspacePath, tl.FileAdded]:
     tree = timeline.files
-    areas: tuple[tuple[WorkspaceArea, Mapping[str, Block]], ...] = (
+    areas: tuple[tuple[tl.WorkspaceArea, Mapping[str, tl.Block]], ...] = (
         ("files", tree.files),
         ("outputs", tree.outputs_of(number)),
     )
@@ -429,11 +417,11 @@ def _current_files(timeline: Timeline, number: int) -> dict[WorkspacePath, FileA
     }
 
 
-def _content(file: FileAdded) -> tuple[str, Visibility, bool]:
+def _content(file: tl.FileAdded) -> tuple[str, tl.Visibility, bool]:
     return file.sha256, file.visibility, file.executable
 
 
-def _check_unchanged(change: FileChange, before: FileAdded | None) -> None:
+def _check_unchanged(change: FileChange, before: tl.FileAdded | None) -> None:
     actual = "" if before is None else before.sha256
     if change.replaces is not None and change.replaces != actual:
         raise ToolError(
@@ -441,7 +429,7 @@ def _check_unchanged(change: FileChange, before: FileAdded | None) -> None:
         )
 
 
-def _check_tree(tree: Mapping[WorkspacePath, FileAdded], limits: WorkspaceLimits) -> None:
+def _check_tree(tree: Mapping[WorkspacePath, tl.FileAdded], limits: WorkspaceLimits) -> None:
     total = sum(file.size for file in tree.values())
     if len(tree) > limits.files:
         raise ToolError(
@@ -487,16 +475,18 @@ def describe_data(name: str, data: bytes, stated: str = "") -> DescribedData:
             moves=image.animated,
         )
     if data.startswith(PDF_SIGNATURE) or text is None:
-        mime = attachments.PDF if data.startswith(PDF_SIGNATURE) else normalize_media_type(stated)
+        mime = (
+            tl.attachments.PDF if data.startswith(PDF_SIGNATURE) else normalize_media_type(stated)
+        )
         return DescribedData(mime=mime, text=f"{mime}, {len(data):,} bytes", is_text=False)
     return DescribedData(mime=text_type(PurePosixPath(name).name, stated), text=text, is_text=True)
 
 
-def make_version(change: FileChange, data: bytes, version: int, call_id: str = "") -> FileAdded:
+def make_version(change: FileChange, data: bytes, version: int, call_id: str = "") -> tl.FileAdded:
     """Return the body that records `data` as a version of the file."""
     path = change.path
     described = describe_data(path.path, data, change.mime)
-    return FileAdded(
+    return tl.FileAdded(
         area=path.area,
         path=path.path,
         version=version,

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
 
+from loopline import timeline as tl
 from loopline.store.blobs import BlobStore
 from loopline.store.database import Connection
 from loopline.store.database_log import READERS, DatabaseLog, LogOptions
@@ -21,19 +22,10 @@ from loopline.store.postgres_relay import PostgresWakeUps
 from loopline.store.postgres_schema import open_schema
 from loopline.store.postgres_writer import PostgresCommit, PostgresThread, PostgresWriter
 from loopline.store.store_file import open_to_read
-from loopline.timeline import (
-    ConversationKey,
-    Entry,
-    Schedule,
-    Sender,
-    UserAnswer,
-    UserPrompt,
-    UserRetry,
-)
 
 T = TypeVar("T")
 
-_WAKING = (UserPrompt, UserAnswer, UserRetry, Schedule)
+_WAKING = (tl.UserPrompt, tl.UserAnswer, tl.UserRetry, tl.Schedule)
 """The inputs after which a conversation has a turn to run."""
 
 
@@ -72,7 +64,7 @@ class PostgresLog(DatabaseLog[PostgresCommit]):
         """The connections to the schema of the store, for tables beside those of the log."""
         return self._readers
 
-    def _notify(self, conversation: ConversationKey, entries: Sequence[Entry]) -> None:
+    def _notify(self, conversation: tl.ConversationKey, entries: Sequence[tl.Entry]) -> None:
         """Call `on_input`, and wake the workers for a message or an answer."""
         super()._notify(conversation, entries)
         if any(isinstance(entry.body, _WAKING) for entry in entries):
@@ -86,7 +78,7 @@ class PostgresLog(DatabaseLog[PostgresCommit]):
         finally:
             await asyncio.to_thread(self._session.leave, number)
 
-    async def is_present(self, sender: Sender) -> bool:
+    async def is_present(self, sender: tl.Sender) -> bool:
         """Return whether the harness of that sender is present."""
         self._check_usable()
         absent = partial(self._session.is_absent, number=sender.harness)
